@@ -1,0 +1,281 @@
+"""Everything that can go wrong, as one small tree of typed facts.
+
+Errors are split by whose fault they are: the caller's input (`InvalidCommand`, `InvalidSettings`, `RegistrationError`), the
+command's own outcome (`CommandRejected`, `CommandFailed`, …) and the transport (`TransportUnavailable`, `QueueFull`). Each carries a
+stable `code` for logs and other languages, says with `retryable` whether the same call may succeed later, keeps its values as
+attributes and survives pickling, because Spark and process pools send errors between processes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+__all__ = [
+    "BadResult",
+    "BusClosed",
+    "CallCycle",
+    "CommandBusError",
+    "CommandCancelled",
+    "CommandExpired",
+    "CommandFailed",
+    "CommandInterrupted",
+    "CommandRejected",
+    "CommandTimeout",
+    "EntitiesStopped",
+    "IdempotencyConflict",
+    "InvalidCommand",
+    "InvalidSettings",
+    "MissingExtra",
+    "NoHandler",
+    "PayloadTooLarge",
+    "QueueFull",
+    "RegistrationError",
+    "Reject",
+    "TransportUnavailable",
+    "Unconfirmed",
+    "UnknownDeadLetter",
+    "UnsuitableServer",
+]
+
+
+class CommandBusError(Exception):
+    """The root: `except CommandBusError` catches all that this library raises on purpose.
+
+    Attributes:
+        code: A stable identifier in snake case.
+        retryable: Whether the same call may succeed later without a change.
+        message: What happened and what to do about it.
+    """
+
+    code: str = "command_bus_error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class InvalidCommand(CommandBusError, ValueError):
+    """The command cannot be sent or read: a field, the entity id or the envelope is not what its model or limits allow."""
+
+    code = "invalid_command"
+
+
+class PayloadTooLarge(InvalidCommand):
+    """The encoded command is larger than `max_payload`; nothing was sent."""
+
+    code = "payload_too_large"
+
+    def __init__(self, message: str = "", *, size: int = 0, limit: int = 0) -> None:
+        super().__init__(message)
+        self.size = size
+        self.limit = limit
+
+
+class InvalidSettings(CommandBusError, ValueError):
+    """A setting, option or policy is out of range, or contradicts what the namespace was created with."""
+
+    code = "invalid_settings"
+
+
+class RegistrationError(CommandBusError, TypeError):
+    """A message class or handler is declared wrongly: found when it is defined, not when the first command arrives."""
+
+    code = "registration_error"
+
+
+class MissingExtra(CommandBusError, ImportError):
+    """An optional part is used whose packages are not installed; the message names the extra to install."""
+
+    code = "missing_extra"
+
+
+class UnsuitableServer(CommandBusError):
+    """The server may lose or corrupt queued work (too old, evicts keys, read-only …); the message says what to change."""
+
+    code = "unsuitable_server"
+
+
+class BusClosed(CommandBusError):
+    """The bus is closed, or was never opened: use `async with CommandBus(…) as bus`."""
+
+    code = "bus_closed"
+
+
+class TransportUnavailable(CommandBusError):
+    """The server could not be reached in time.
+
+    Attributes:
+        outcome_unknown: True if the request may have been applied; sending the same command id again is safe.
+    """
+
+    code = "transport_unavailable"
+    retryable = True
+
+    def __init__(self, message: str = "", *, outcome_unknown: bool = False) -> None:
+        super().__init__(message)
+        self.outcome_unknown = outcome_unknown
+
+
+class Unconfirmed(CommandBusError):
+    """The server has the command, but fewer replicas than required confirmed it in time."""
+
+    code = "unconfirmed"
+    retryable = True
+
+
+class QueueFull(CommandBusError):
+    """A depth limit (of the entity, the whole namespace, or the server's memory) refuses the command; it was not accepted.
+
+    Attributes:
+        retry_after: Seconds after which a new try is sensible.
+        limit: Which limit: `"entity"`, `"total"`, `"memory"`, or `"predecessor"` when an earlier command of the same
+            entity in the same batch was refused and this one must not overtake it.
+    """
+
+    code = "queue_full"
+    retryable = True
+
+    def __init__(self, message: str = "", *, retry_after: float = 1.0, limit: str = "entity") -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.limit = limit
+
+
+class IdempotencyConflict(CommandBusError):
+    """The command id was used before with another payload; choose a new id or send the same command."""
+
+    code = "idempotency_conflict"
+
+    def __init__(self, message: str = "", *, command_id: str = "") -> None:
+        super().__init__(message)
+        self.command_id = command_id
+
+
+class CallCycle(CommandBusError):
+    """A handler calls its own entity: the call would wait for the handler itself to finish."""
+
+    code = "call_cycle"
+
+
+class Reject(CommandBusError):
+    """Raised *by a handler* to refuse a command for business reasons: settled, never retried; the caller gets `CommandRejected`.
+
+    Args:
+        message: For the caller.
+        code: A stable business code such as `"insufficient_funds"`.
+        details: Plain data for the caller (what MessagePack can carry).
+    """
+
+    def __init__(self, message: str = "", *, code: str = "rejected", details: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.details = details or {}
+
+
+class CommandOutcomeError(CommandBusError):
+    """What a caller learns of a command that did not complete.
+
+    Attributes:
+        command_id: Which command; empty if it is not known.
+    """
+
+    def __init__(self, message: str = "", *, command_id: str = "") -> None:
+        super().__init__(message)
+        self.command_id = command_id
+
+
+class CommandRejected(CommandOutcomeError):
+    """The handler refused the command with `Reject`; `code` is the handler's business code, `details` its data."""
+
+    code = "rejected"
+
+    def __init__(
+        self, message: str = "", *, code: str = "rejected", details: dict[str, Any] | None = None, command_id: str = ""
+    ) -> None:
+        super().__init__(message, command_id=command_id)
+        self.code = code
+        self.details = details or {}
+
+
+class CommandFailed(CommandOutcomeError):
+    """The handler failed and its retries are used up; the command is in the dead letters.
+
+    Attributes:
+        error_type: The exception's qualified name in the worker.
+        error_message: Its text.
+        attempts: How many times the command was started.
+    """
+
+    code = "failed"
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        error_type: str = "",
+        error_message: str = "",
+        attempts: int = 0,
+        command_id: str = "",
+    ) -> None:
+        super().__init__(message, command_id=command_id)
+        self.error_type = error_type
+        self.error_message = error_message
+        self.attempts = attempts
+
+
+class CommandInterrupted(CommandOutcomeError):
+    """An `at_most_once` command was started and its worker was lost or stopped: it may have run not at all, partly or fully."""
+
+    code = "interrupted"
+
+
+class CommandExpired(CommandOutcomeError):
+    """The command was not started before its deadline passed; it did not run."""
+
+    code = "expired"
+
+
+class CommandCancelled(CommandOutcomeError):
+    """The command was cancelled, purged or discarded before it ran to an end."""
+
+    code = "cancelled"
+
+
+class NoHandler(CommandOutcomeError):
+    """No worker of this namespace handles the command (after `unknown_grace`); it is in the dead letters and can be replayed."""
+
+    code = "no_handler"
+
+
+class BadResult(CommandOutcomeError):
+    """The command completed, but its result cannot be sent or is not of the reply type."""
+
+    code = "bad_result"
+
+
+class CommandTimeout(CommandOutcomeError, TimeoutError):
+    """No outcome within the timeout: it is unknown. `await bus.result(error.command_id)` reads it later."""
+
+    code = "timeout"
+    retryable = True
+
+
+class EntitiesStopped(CommandBusError):
+    """`wait_idle` cannot end by itself: entities are paused or parked.
+
+    Attributes:
+        entities: Their names, at most a hundred.
+    """
+
+    code = "entities_stopped"
+
+    def __init__(self, message: str = "", *, entities: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.entities = entities
+
+
+class UnknownDeadLetter(CommandBusError, LookupError):
+    """No dead letter with this id: it was replayed, discarded or purged before."""
+
+    code = "unknown_dead_letter"
