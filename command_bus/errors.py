@@ -23,6 +23,7 @@ __all__ = [
     "CommandTimeout",
     "EntitiesStopped",
     "IdempotencyConflict",
+    "IdleTimeout",
     "InvalidCommand",
     "InvalidSettings",
     "MissingExtra",
@@ -33,6 +34,7 @@ __all__ = [
     "Reject",
     "TransportUnavailable",
     "Unconfirmed",
+    "UnknownCommand",
     "UnknownDeadLetter",
     "UnsuitableServer",
 ]
@@ -273,6 +275,23 @@ class EntitiesStopped(CommandBusError):
     def __init__(self, message: str = "", *, entities: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.entities = entities
+
+
+class IdleTimeout(CommandBusError, TimeoutError):
+    """`wait_idle` waited its time and there is still work; `depth` says how many commands."""
+
+    code = "idle_timeout"
+    retryable = True
+
+    def __init__(self, message: str = "", *, depth: int = 0) -> None:
+        super().__init__(message)
+        self.depth = depth
+
+
+class UnknownCommand(CommandBusError, LookupError):
+    """No command with this id is known: it was never accepted, or its window is over."""
+
+    code = "unknown_command"
 
 
 class UnknownDeadLetter(CommandBusError, LookupError):

@@ -1,0 +1,32 @@
+# Everything here is one line over scripts/setup.py, which also works without make: python3 scripts/setup.py demo
+PYTHON ?= python3
+SETUP = $(PYTHON) scripts/setup.py
+.DEFAULT_GOAL := help
+.PHONY: help setup demo demo-full test check format lock clean
+
+help:       ## list these targets
+	@sed -n 's/^\([a-z-]*\): *## /  make \1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+
+demo:       ## a sample of a year of real flights through several worker processes, checked (ARGS="…" is passed on)
+	@$(SETUP) demo $(ARGS)
+
+demo-full:  ## the whole year
+	@$(SETUP) demo-full $(ARGS)
+
+test:       ## the tests (ARGS="-k word -x" is passed on to pytest)
+	@$(SETUP) test $(ARGS)
+
+check:      ## ruff, mypy, pyright and the architecture tests
+	@$(SETUP) check $(ARGS)
+
+format:     ## let ruff sort imports and lay out the code
+	@$(SETUP) format $(ARGS)
+
+setup:      ## only make .venv
+	@$(SETUP) setup
+
+lock:       ## pin every package anew in constraints.txt (needs uv; ARGS="--upgrade")
+	@$(SETUP) lock $(ARGS)
+
+clean:      ## remove .venv, caches and builds
+	@$(SETUP) clean

@@ -1,0 +1,476 @@
+"""`CommandBus`: the facade. It composes the parts and holds no protocol of its own.
+
+    dispatch: command → Sealer (encode, name the mailbox) → StreamProducer (enqueue) → Receipt
+    call:     the same, with an inbox → RpcHandler (wait for the reply) → the typed result
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Self, TypeVar, overload
+from uuid import UUID
+
+from command_bus.clock import mono
+from command_bus.dead_letters import DeadLetters
+from command_bus.entity import EntityScope
+from command_bus.errors import (
+    BusClosed,
+    CommandBusError,
+    CommandTimeout,
+    IdempotencyConflict,
+    IdleTimeout,
+    InvalidCommand,
+    InvalidSettings,
+    QueueFull,
+    UnknownCommand,
+)
+from command_bus.messages import Message
+from command_bus.middleware import Middleware, around_dispatch
+from command_bus.monitor import Monitor
+from command_bus.outbound import Envelope, Outbound, Sealer
+from command_bus.receipts import BatchOutcome, BatchResult, Receipt, Stats
+from command_bus.registry import HandlerRegistry, default_registry
+from command_bus.serialization.models import reply_codec_for
+from command_bus.serialization.reply import raise_or_value, unpack_reply
+from command_bus.settings import BusSettings
+from command_bus.transport.interfaces import Admission, Submission
+from command_bus.transport.redis.connections import ClientFactory
+from command_bus.transport.redis.rpc import reply_in
+from command_bus.transport.redis.wiring import RedisTransport
+from command_bus.waiting import WaitingLine
+from command_bus.worker import Worker
+
+__all__ = ["CommandBus"]
+
+R = TypeVar("R")
+_WINDOW = 2048
+_POLL_FIRST, _POLL_LAST = 0.01, 0.5
+_RETRY_AFTER = 0.25
+
+
+class CommandBus:
+    """Sends commands and queries to the workers of a namespace, and makes workers.
+
+        async with CommandBus("redis://localhost") as bus:
+            await bus.dispatch(Deposit(account_id="a-1", amount=5))
+            balance = await bus.call(GetBalance(account_id="a-1"))
+
+    Args:
+        url: Of the server; without one `COMMAND_BUS_URL` or `REDIS_URL`, else the embedded development server.
+        namespace: Prefix of all keys: one fleet.
+        registry: Handlers of this process's workers; by default those registered with `@handles`.
+        settings: All settings at once; further keyword arguments override single ones.
+        middleware: Around dispatch and handle, the first outermost.
+        lifespan: An async context manager that a worker holds open from before its first command until its last.
+
+    Raises:
+        InvalidSettings: A setting is out of range.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        namespace: str | None = None,
+        registry: HandlerRegistry | None = None,
+        settings: BusSettings | None = None,
+        middleware: Sequence[Middleware] = (),
+        lifespan: AbstractAsyncContextManager[Any] | None = None,
+        **overrides: Any,
+    ) -> None:
+        self.settings = _settings(settings, url, namespace, overrides)
+        self.registry = default_registry if registry is None else registry
+        self.middleware = tuple(middleware)
+        self.lifespan = lifespan
+        self._clients: ClientFactory | None = None
+        self._transport: RedisTransport | None = None
+        self._closed = False
+        self._sealer = Sealer(self.settings)
+        self._send = around_dispatch(self.middleware, self._transmit)
+
+    @classmethod
+    def in_memory(cls, **arguments: Any) -> Self:
+        """A bus in this process alone, for unit tests (extra `testing`): the same code over fakeredis, no server."""
+        from command_bus.testing.memory import MemoryClients  # noqa: PLC0415 - fakeredis is loaded only where it is used
+
+        bus = cls(**{"url": "redis://in-memory", **arguments})
+        bus._clients = MemoryClients()
+        return bus
+
+    # Life.
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Connect, check the server and agree on the namespace; `async with` does it. Idempotent.
+
+        Raises:
+            TransportUnavailable: The server cannot be reached.
+            UnsuitableServer: The server may lose commands.
+            InvalidSettings: The namespace was made with other settings.
+        """
+        if self._closed:
+            raise BusClosed("the bus was closed: make a new one")
+        if self._transport is None:
+            self._transport = await RedisTransport.open(self._clients or self._url(), self.settings)
+
+    async def close(self) -> None:
+        """Let accepted dispatches leave, close the connections. Idempotent; workers are stopped by their own `async with`."""
+        self._closed = True
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await transport.close()
+
+    def __repr__(self) -> str:
+        state = "open" if self._transport is not None else "closed" if self._closed else "not open"
+        return f"<CommandBus {self.settings.namespace!r} {state}>"
+
+    @property
+    def url(self) -> str:
+        """The server's URL, which other processes of this machine can use; it may hold a password."""
+        return self._url()
+
+    # Sending.
+
+    async def dispatch(
+        self,
+        command: Message[Any],
+        *,
+        command_id: str | UUID | None = None,
+        delay: float = 0.0,
+        headers: Mapping[str, str] | None = None,
+        expires: float | None = None,
+    ) -> Receipt:
+        """Accept a command: when this returns, the server has it.
+
+        Args:
+            command: What to do.
+            command_id: Makes it idempotent: a repeat within the dedup window is not run twice.
+            delay: Seconds until it takes its place in its entity's line.
+            headers: Text that travels with it.
+            expires: Seconds after which it is not started any more, but dead-lettered as expired.
+
+        Raises:
+            InvalidCommand: It cannot be sent (also a ValueError).
+            QueueFull: A depth limit refuses it; see `retry_after`.
+            IdempotencyConflict: The id was used with another payload.
+            TransportUnavailable: The server did not answer within `dispatch_timeout`.
+            BusClosed: The bus is not open.
+        """
+        self._opened()
+        out = self._sealer.outbound(command, command_id=command_id, delay=delay, headers=headers, expires=expires)
+        return _receipt(out.command_id, await self._send(out))
+
+    async def dispatch_raw(
+        self,
+        entity_type: str | None,
+        entity_id: str | int | None,
+        name: str,
+        payload: Mapping[str, Any],
+        *,
+        command_id: str | UUID | None = None,
+        delay: float = 0.0,
+        headers: Mapping[str, str] | None = None,
+        expires: float | None = None,
+    ) -> Receipt:
+        """As `dispatch`, without the command's class: the worker validates the payload. `None, None` names no entity."""
+        self._opened()
+        out = self._sealer.raw(
+            entity_type, entity_id, name, payload, command_id=command_id, delay=delay, headers=headers, expires=expires
+        )
+        return _receipt(out.command_id, await self._send(out))
+
+    async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
+        """Accept many commands in few steps; the order of an entity's commands is kept.
+
+        Never raises for single commands: each has its outcome. After a refused command of an entity, its later ones in the batch are
+        refused as well (`QueueFull` with `limit="predecessor"`), so that none overtakes it.
+
+        Raises:
+            BusClosed: The bus is not open.
+        """
+        self._opened()
+        source = iter(commands)
+        outcomes: list[BatchOutcome] = []
+        refused: set[str] = set()
+        while window := list(itertools.islice(source, _WINDOW)):
+            outcomes += await self._dispatch_window(window, refused)
+        statuses = [outcome.status for outcome in outcomes]
+        return BatchResult(
+            tuple(outcomes), statuses.count("accepted"), statuses.count("duplicate"), statuses.count("rejected")
+        )
+
+    async def call(
+        self,
+        command: Message[R],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - it travels with the command as its deadline
+        command_id: str | UUID | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> R:
+        """Send a command or query and wait for its reply; a repeat of a settled command id gets the stored reply.
+
+        Args:
+            command: What to do; its type argument is the reply's type.
+            timeout: Seconds to wait, by default `call_timeout`; a command that was not started by then never is.
+            command_id: As for `dispatch`.
+            headers: As for `dispatch`.
+
+        Raises:
+            CommandRejected: The handler refused it.
+            CommandFailed: The handler failed, and its retries are used up.
+            CommandInterrupted: An at-most-once command was started and its worker lost.
+            CommandExpired: It was not started in time.
+            NoHandler: No worker handles it.
+            CommandTimeout: No outcome in time: it is unknown; see `result`.
+            CallCycle: A handler calls the entity that it runs for.
+            InvalidCommand, QueueFull, IdempotencyConflict, TransportUnavailable, BusClosed: As for `dispatch`.
+        """
+        transport = self._opened()
+        seconds = self.settings.call_timeout if timeout is None else _checked_timeout(timeout)
+        deadline = mono() + seconds
+        out = self._sealer.outbound(command, command_id=command_id, headers=headers)
+        out.ttl_ms = max(1, int(seconds * 1000))
+        out.inbox = transport.rpc.process
+        reply = transport.rpc.expect(out.command_id)
+        try:
+            admission = await self._send(out)
+            _raise_refusal(admission, out.command_id)
+            record = await (self._polled(out.command_id, deadline) if admission is Admission.DUPLICATE else reply.within(deadline))
+        finally:
+            transport.rpc.forget(reply)
+        if record is None:
+            raise CommandTimeout(
+                f"{out.name} {out.command_id}: no reply within {seconds:g} s; its outcome is unknown, ask bus.result({out.command_id!r}) later",
+                command_id=out.command_id,
+            )
+        command_key, outcome = unpack_reply(record)
+        value: R = raise_or_value(outcome, reply_codec_for(type(command).spec().reply), command_key)
+        return value
+
+    @overload
+    async def result(self, command_id: str | UUID, command_type: type[Message[R]], *, timeout: float = ...) -> R: ...
+    @overload
+    async def result(self, command_id: str | UUID, command_type: None = ..., *, timeout: float = ...) -> Any: ...
+    async def result(
+        self, command_id: str | UUID, command_type: type[Message[Any]] | None = None, *, timeout: float = 0.0  # noqa: ASYNC109
+    ) -> Any:
+        """The stored outcome of a call, or of a command with a given id: as `call` would have given it, for `reply_ttl` seconds.
+
+        Args:
+            command_id: Which.
+            command_type: Its class, for a typed result; without it plain data is returned.
+            timeout: Seconds to wait for an outcome.
+
+        Raises:
+            UnknownCommand: The id is not known (any more), or it was a dispatch whose result nobody keeps.
+            CommandTimeout: It is known and not settled.
+            CommandBusError: Its outcome, as `call` raises it.
+        """
+        transport = self._opened()
+        key = str(command_id)
+        known, record = await transport.rpc.stored(key)
+        if known and record is None and timeout > 0:
+            record = await self._polled(key, mono() + timeout)
+        if record is not None:
+            _, outcome = unpack_reply(record)
+            return raise_or_value(outcome, reply_codec_for(Any if command_type is None else command_type.spec().reply), key)
+        marks = await transport.operations.marks(key)
+        if any(mark[:1] == b"q" for _, mark in marks):
+            raise CommandTimeout(f"command {key} is accepted and not settled yet", command_id=key)
+        raise UnknownCommand(f"no result of command {key!r} is kept: it is unknown, was dispatched without an id of yours, or its time is over")
+
+    async def cancel(self, command_id: str | UUID) -> bool:
+        """Take a waiting command out of line; its caller gets `CommandCancelled`. False if it runs, has run or is unknown."""
+        return await WaitingLine(self._opened().operations, self.settings).cancel(str(command_id))
+
+    def entity(self, entity_type: str, entity_id: str | int) -> EntityScope:
+        """One entity: dispatch and call for it, see its depth, pause, resume and purge it."""
+        return EntityScope(self, entity_type, entity_id)
+
+    # Looking.
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """What was given up: list, inspect, replay, discard, purge."""
+        return DeadLetters(self._opened().operations, self.settings)
+
+    async def stats(self) -> Stats:
+        """A snapshot of the namespace, in one round trip per shard."""
+        transport = self._opened()
+        return await Monitor(transport.operations, transport.keys, self.settings.lease).stats()
+
+    async def ping(self) -> float:
+        """Seconds of one round trip to the server.
+
+        Raises:
+            TransportUnavailable: There is no answer.
+        """
+        began = mono()
+        await self._opened().connections.ask(lambda client: client.ping())
+        return mono() - began
+
+    async def wait_idle(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Wait until every accepted command is settled (delayed ones and retries too).
+
+        Raises:
+            EntitiesStopped: What is left belongs to paused or parked entities, which only an operator can move.
+            IdleTimeout: There is still work after `timeout` seconds.
+        """
+        transport = self._opened()
+        monitor = Monitor(transport.operations, transport.keys, self.settings.lease)
+        deadline = math.inf if timeout is None else mono() + timeout
+        pause = _POLL_FIRST
+        while depth := await monitor.busy():
+            if mono() >= deadline:
+                raise IdleTimeout(f"{depth} commands are not settled after {timeout:g} s", depth=depth)
+            await asyncio.sleep(min(pause, max(deadline - mono(), 0.0)))
+            pause = min(pause * 1.5, 0.1)
+
+    # Working.
+
+    def worker(self, *, concurrency: int | None = None, registry: HandlerRegistry | None = None, lease: float | None = None) -> Worker:
+        """A worker for this bus's namespace: `async with bus.worker(): …`, or `await bus.worker().run()`.
+
+        Args:
+            concurrency: Entities that it runs at a time, by default `settings.concurrency`.
+            registry: Its handlers, by default the bus's.
+            lease: Seconds, by default `settings.lease`; the same for the whole fleet.
+        """
+        given = {"concurrency": concurrency, "lease": lease}
+        settings = _settings(self.settings, None, None, {name: value for name, value in given.items() if value is not None})
+        return Worker(self, settings, self.registry if registry is None else registry)
+
+    # Inside.
+
+    def _opened(self) -> RedisTransport:
+        if self._transport is None:
+            raise BusClosed("the bus is closed" if self._closed else "the bus is not open: use `async with CommandBus(…) as bus`")
+        return self._transport
+
+    def _url(self) -> str:
+        if self._clients is not None:
+            raise InvalidSettings("an in-memory bus has no URL: it lives in this process alone")
+        if self.settings.server_url is not None:
+            return self.settings.server_url
+        from command_bus.embedded import shared_server  # noqa: PLC0415 - loaded only where there is no URL
+
+        return shared_server()
+
+    async def _transmit(self, out: Outbound) -> Admission:
+        """The innermost of the middleware: seal and enqueue."""
+        transport = self._opened()
+        if out.entity_type is not None and transport.namespace.agreed(out.entity_type) is None:
+            await transport.namespace.agree(out.entity_type)
+        timeout = self.settings.dispatch_timeout
+        if out.inbox and out.ttl_ms is not None:
+            timeout = min(timeout, out.ttl_ms / 1000)
+        return await transport.producer.enqueue(self._sealer.seal(out), timeout)
+
+    async def _dispatch_window(self, window: list[Message[Any] | Envelope[Any]], refused: set[str]) -> list[BatchOutcome]:
+        """Seal and enqueue some commands of a batch; `refused` remembers the mailboxes that must not go on."""
+        transport = self._opened()
+        outcomes: list[BatchOutcome | None] = [None] * len(window)
+        ready: list[tuple[int, Submission]] = []
+        for index, item in enumerate(window):
+            try:
+                out = self._sealer.of_item(item)
+            except CommandBusError as error:
+                outcomes[index] = BatchOutcome("", "rejected", error)
+                refused.update(self._sealer.mailbox_if_known(item))
+                continue
+            if out.entity_type is not None and transport.namespace.agreed(out.entity_type) is None:
+                await transport.namespace.agree(out.entity_type)
+            submission = self._sealer.seal(out)
+            if submission.mailbox in refused:
+                outcomes[index] = BatchOutcome(out.command_id, "rejected", _refusal(Admission.PREDECESSOR_REFUSED, out.command_id))
+            else:
+                ready.append((index, submission))
+        try:
+            admissions = await transport.producer.enqueue_many([submission for _, submission in ready], self.settings.dispatch_timeout)
+        except CommandBusError as error:
+            for index, submission in ready:
+                outcomes[index] = BatchOutcome(submission.command_id, "rejected", error)
+                refused.add(submission.mailbox)
+        else:
+            for (index, submission), admission in zip(ready, admissions, strict=True):
+                error_or_none = _refusal(admission, submission.command_id)
+                outcomes[index] = BatchOutcome(submission.command_id, _status(admission), error_or_none)
+                if error_or_none is not None and admission is not Admission.CONFLICT:
+                    refused.add(submission.mailbox)
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    async def _polled(self, command_id: str, deadline: float) -> bytes | None:
+        """The reply of a command that somebody else sent: read from its mark, with growing pauses."""
+        transport = self._opened()
+        pause = _POLL_FIRST
+        while True:
+            for _, mark in await transport.operations.marks(command_id):
+                if (record := reply_in(mark)) is not None:
+                    return record
+            left = deadline - mono()
+            if left <= 0:
+                return None
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * 1.5, _POLL_LAST)
+
+
+def _settings(settings: BusSettings | None, url: str | None, namespace: str | None, overrides: dict[str, Any]) -> BusSettings:
+    given = {name: value for name, value in (("url", url), ("namespace", namespace)) if value is not None} | overrides
+    if settings is None:
+        return BusSettings(**given)
+    if not given:
+        return settings
+    return BusSettings(**{name: getattr(settings, name) for name in BusSettings.model_fields} | given)
+
+
+def _checked_timeout(timeout: float) -> float:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not math.isfinite(timeout) or timeout <= 0:
+        raise InvalidCommand(f"timeout is a positive number of seconds, not {timeout!r}")
+    return float(timeout)
+
+
+def _status(admission: Admission) -> Any:
+    if admission is Admission.ACCEPTED:
+        return "accepted"
+    return "duplicate" if admission is Admission.DUPLICATE else "rejected"
+
+
+def _refusal(admission: Admission, command_id: str) -> CommandBusError | None:
+    match admission:
+        case Admission.ACCEPTED | Admission.DUPLICATE:
+            return None
+        case Admission.CONFLICT:
+            return IdempotencyConflict(f"command id {command_id!r} was used before for another command", command_id=command_id)
+        case Admission.ENTITY_FULL:
+            return QueueFull("the entity holds as many commands as max_depth allows", retry_after=_RETRY_AFTER, limit="entity")
+        case Admission.TOTAL_FULL:
+            return QueueFull("the namespace holds as many commands as max_total_depth allows", retry_after=_RETRY_AFTER, limit="total")
+        case Admission.PREDECESSOR_REFUSED:
+            return QueueFull(
+                "an earlier command of this entity in the same batch was refused, and must not be overtaken",
+                retry_after=_RETRY_AFTER,
+                limit="predecessor",
+            )
+        case Admission.WRONG_TYPE:
+            return InvalidCommand("a key of this entity's mailbox holds something else (WRONGTYPE): another program uses the namespace")
+
+
+def _raise_refusal(admission: Admission, command_id: str) -> None:
+    error = _refusal(admission, command_id)
+    if error is not None:
+        raise error
+
+
+def _receipt(command_id: str, admission: Admission) -> Receipt:
+    _raise_refusal(admission, command_id)
+    return Receipt(command_id, _status(admission))

@@ -1,0 +1,145 @@
+"""The dead-letter queue: what was given up, why, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from command_bus.errors import UnknownDeadLetter
+from command_bus.receipts import DeadLetter
+from command_bus.serialization.envelope import GIVEN_ID, WireEnvelope, digest, unpack_envelope
+from command_bus.serialization.msgpack import Limits, Undecodable, unpack
+from command_bus.serialization.reply import Cancelled, DeadLetterRecord, pack_reply
+from command_bus.settings import BusSettings
+from command_bus.transport.interfaces import NO_DIGEST, Remembered
+from command_bus.transport.redis.operations import Operations, StoredLetter
+
+__all__ = ["DeadLetters"]
+
+
+class DeadLetters:
+    """Lists, replays, discards and purges dead letters; reached as `bus.dead_letters`."""
+
+    def __init__(self, operations: Operations, settings: BusSettings) -> None:
+        self._operations = operations
+        self._limits = Limits(max_bytes=settings.max_payload + 64 * 1024, max_nesting=settings.max_nesting)
+        self._window_ms = int(settings.dedup_window * 1000)
+
+    async def list(
+        self, *, entity_type: str | None = None, entity_id: str | int | None = None, name: str | None = None, reason: str | None = None
+    ) -> AsyncIterator[DeadLetter]:
+        """The letters, oldest first per shard, all filters applying.
+
+        Raises:
+            TransportUnavailable: The server cannot be reached.
+        """
+        async for stored in self._operations.letters():
+            letter = self._read(stored)
+            if entity_type is not None and letter.entity_type != entity_type:
+                continue
+            if entity_id is not None and letter.entity_id != str(entity_id):
+                continue
+            if (name is not None and letter.name != name) or (reason is not None and letter.reason != reason):
+                continue
+            yield letter
+
+    async def get(self, letter_id: str) -> DeadLetter:
+        """One letter.
+
+        Raises:
+            UnknownDeadLetter: There is none with this id.
+        """
+        return self._read(await self._stored(letter_id))
+
+    async def replay(self, letter_id: str) -> str:
+        """Run the command again under its old id; gives that id.
+
+        A parked command runs before its followers; any other joins the end of its entity's line.
+
+        Raises:
+            UnknownDeadLetter: There is none with this id (any more).
+        """
+        stored = await self._stored(letter_id)
+        envelope = self._envelope(stored)
+        mark = b"q" + self._seal(envelope) + bytes(8) + stored.mailbox.encode()
+        if not await self._operations.settle_letter(stored, "replay", Remembered(envelope.command_id, mark, 1)):
+            raise _unknown(letter_id)
+        return envelope.command_id
+
+    async def discard(self, letter_id: str) -> None:
+        """Delete a letter. If its entity is parked by it, the entity goes on with the next command.
+
+        Raises:
+            UnknownDeadLetter: There is none with this id (any more).
+        """
+        if not await self._discard(await self._stored(letter_id)):
+            raise _unknown(letter_id)
+
+    async def purge(self, *, entity_type: str | None = None, name: str | None = None, reason: str | None = None) -> int:
+        """Discard all letters that match; how many. Entities that were parked by them go on."""
+        purged = 0
+        async for letter in self.list(entity_type=entity_type, name=name, reason=reason):
+            stored = await self._operations.letter(letter.id)
+            if stored is not None and await self._discard(stored):
+                purged += 1
+        return purged
+
+    async def _discard(self, stored: StoredLetter) -> bool:
+        envelope = self._envelope(stored)
+        mark = b"d" + self._seal(envelope) + pack_reply(envelope.command_id, Cancelled("discarded by an operator"))
+        return await self._operations.settle_letter(stored, "discard", Remembered(envelope.command_id, mark, self._window_ms))
+
+    async def _stored(self, letter_id: str) -> StoredLetter:
+        stored = await self._operations.letter(letter_id)
+        if stored is None:
+            raise _unknown(letter_id)
+        return stored
+
+    def _envelope(self, stored: StoredLetter) -> WireEnvelope:
+        """The envelope, as far as it can be read: an undecodable one has no id, and its mark concerns nobody."""
+        try:
+            return unpack_envelope(stored.raw, self._limits)
+        except Undecodable:
+            record = DeadLetterRecord.unpack(stored.record)
+            unread = f"undecodable:{stored.id}"
+            return WireEnvelope(record.command_id or unread, record.name, record.entity_type, record.entity_id, b"")
+
+    @staticmethod
+    def _seal(envelope: WireEnvelope) -> bytes:
+        if not envelope.flags & GIVEN_ID:
+            return NO_DIGEST
+        return digest(envelope.name, envelope.entity_type, envelope.entity_id, envelope.payload)
+
+    def _read(self, stored: StoredLetter) -> DeadLetter:
+        record = DeadLetterRecord.unpack(stored.record)
+        return DeadLetter(
+            id=stored.id,
+            reason=record.reason,
+            command_id=record.command_id,
+            name=record.name,
+            entity_type=record.entity_type,
+            entity_id=record.entity_id,
+            error_type=record.error_type,
+            error_message=record.error_message,
+            traceback=record.traceback,
+            attempts=record.attempts,
+            accepted_ms=record.accepted_ms,
+            first_started_ms=record.first_started_ms,
+            failed_ms=record.failed_ms,
+            worker=record.worker,
+            headers=record.headers,
+            parked=stored.parked,
+            payload=self._payload(stored.raw),
+            raw=stored.raw,
+        )
+
+    def _payload(self, raw: bytes) -> dict[str, Any] | None:
+        try:
+            payload = unpack(unpack_envelope(raw, self._limits).payload, self._limits)
+        except Undecodable:
+            return None
+        return payload if isinstance(payload, dict) else None
+
+
+def _unknown(letter_id: str) -> UnknownDeadLetter:
+    return UnknownDeadLetter(f"there is no dead letter {letter_id!r}: it was replayed, discarded or purged before")

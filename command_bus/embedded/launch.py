@@ -1,0 +1,106 @@
+"""Starts one server process and watches until it answers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from command_bus.clock import mono
+from command_bus.embedded.conf import rendered
+from command_bus.embedded.probe import Address, process_id, state_of
+from command_bus.embedded.process import GuardedProcess
+from command_bus.errors import TransportUnavailable
+
+__all__ = ["Launch", "PortTaken", "launched"]
+
+_DEADLINE = 10.0  # seconds until a started server must answer
+_POLL = 0.003
+_LONGEST_LOG = 1024 * 1024  # bytes kept from one start to the next
+_TAIL = 15  # lines of the log in an error
+
+
+class PortTaken(TransportUnavailable):
+    """Someone took the port between our look and the server's start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What to start: the program, where it listens, its folder, where its data outlives it (if anywhere), and extra settings."""
+
+    binary: Path
+    address: Address
+    folder: Path
+    persistence: Path | None
+    config: Mapping[str, str]
+
+    @property
+    def log(self) -> Path:
+        """What the server writes about itself."""
+        return self.folder / "server.log"
+
+
+def launched(launch: Launch, locks: Sequence[int]) -> GuardedProcess:
+    """The running server, which answers and has inherited the locks.
+
+    Raises:
+        TransportUnavailable: It ended or did not answer within 10 s; the message shows the end of its log.
+    """
+    seen = _fresh_log(launch.log)
+    process = _started(launch, locks)
+    try:
+        failure = _watched(process, launch.address)
+        if failure is None:
+            return process
+        tail = _tail(launch.log, seen)
+        error = PortTaken if "in use" in f"{failure} {tail}" else TransportUnavailable
+        raise error(f"the embedded server {launch.binary} {failure}; its log {launch.log} ends with:\n{tail}")
+    except BaseException:
+        process.end(signal.SIGKILL)
+        raise
+
+
+def _started(launch: Launch, locks: Sequence[int]) -> GuardedProcess:
+    conf = launch.folder / "server.conf"
+    persistent = launch.persistence is not None
+    data = launch.persistence or launch.folder
+    conf.write_bytes(rendered(launch.address, data, persistent=persistent, extra=launch.config))
+    # SIGTERM makes the server write and sync its file, within a tenth of a second. With nothing to save, the surest signal.
+    end_signal = signal.SIGTERM if persistent else signal.SIGKILL
+    with launch.log.open("ab") as log:
+        return GuardedProcess([str(launch.binary), str(conf)], log=log, end_signal=end_signal, keep=locks)
+
+
+def _watched(process: GuardedProcess, address: Address) -> str | None:
+    """None when the process answers; else what went wrong."""
+    until = mono() + _DEADLINE
+    while mono() < until:
+        if process.exit_code() is not None:
+            return f"ended at once (exit code {process.exit_code()})"
+        match state_of(address):
+            case "ready":
+                return None if process_id(address) == process.pid else "is not the one that answers: its address is in use"
+            case "loading":  # it lives: however long its data takes
+                until = mono() + _DEADLINE
+            case "silent":
+                pass
+        time.sleep(_POLL)
+    return f"did not answer within {_DEADLINE:.0f} s"
+
+
+def _fresh_log(log: Path) -> int:
+    """Where the next server's part begins."""
+    size = log.stat().st_size if log.exists() else 0
+    if size > _LONGEST_LOG:
+        os.truncate(log, 0)
+        return 0
+    return size
+
+
+def _tail(log: Path, seen: int) -> str:
+    with log.open("rb") as file:
+        file.seek(seen)
+        return "\n".join(file.read().decode(errors="replace").splitlines()[-_TAIL:])

@@ -1,0 +1,78 @@
+"""A few bytes of RESP over a socket: to ask a server whether it is there, before and without any client library."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+__all__ = ["Address", "State", "config_value", "process_id", "state_of"]
+
+Address = Path | tuple[str, int]
+"""A unix socket, or host and port."""
+
+State = Literal["ready", "loading", "silent"]
+
+_PATIENCE = 0.5  # seconds for one answer
+
+
+class _ServerError(Exception):
+    """The server's error reply."""
+
+
+def state_of(address: Address) -> State:
+    """`ready` if a server answers PING, `loading` if it still reads its data, `silent` if there is no (sensible) answer."""
+    try:
+        return "ready" if _ask(address, "PING") == ["PONG"] else "silent"
+    except _ServerError as error:
+        return "loading" if str(error).startswith("LOADING") else "silent"
+    except OSError:
+        return "silent"
+
+
+def process_id(address: Address) -> int | None:
+    """The process that answers there; None if none does."""
+    try:
+        lines = _ask(address, "INFO", "server")[0].splitlines()
+    except (OSError, _ServerError):
+        return None
+    return next((int(line.partition(":")[2]) for line in lines if line.startswith("process_id:")), None)
+
+
+def config_value(address: Address, name: str) -> str:
+    """One setting of the server; empty if it does not tell."""
+    try:
+        reply = _ask(address, "CONFIG", "GET", name)
+    except (OSError, _ServerError):
+        return ""
+    return reply[1] if len(reply) > 1 else ""
+
+
+def _ask(address: Address, *words: str) -> list[str]:
+    family = socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_PATIENCE)
+        connection.connect(str(address) if isinstance(address, Path) else address)
+        connection.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word.encode()) for word in words))
+        with connection.makefile("rb") as stream:
+            return _reply(stream)
+
+
+def _reply(stream: BinaryIO) -> list[str]:
+    """One reply as a flat list of texts."""
+    line = stream.readline()
+    if not line.endswith(b"\r\n"):
+        raise ConnectionResetError("the connection ended within a reply")
+    sign, text = line[:1], line[1:-2].decode(errors="replace")
+    match sign:
+        case b"+" | b":":
+            return [text]
+        case b"-":
+            raise _ServerError(text)
+        case b"$" if int(text) >= 0:
+            size = int(text)
+            return [stream.read(size + 2)[:size].decode(errors="surrogateescape")]
+        case b"*" if int(text) >= 0:
+            return [item for _ in range(int(text)) for item in _reply(stream)]
+        case _:
+            return []

@@ -1,0 +1,149 @@
+"""A child process that cannot outlive this one, even if this one is killed.
+
+The odd part is the thread. Linux's parent-death signal is sent when the *thread* that forked ends, not the process: a server
+started from a pool's thread would die with it. So all are forked from one daemon thread that sleeps until the process ends. (A
+pool of our own would not do: pools are joined before `atexit` runs, while the server is still wanted.)
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from importlib.resources import files
+from typing import BinaryIO
+
+from command_bus.errors import MissingExtra
+
+__all__ = ["GUARD", "GuardedProcess"]
+
+GUARD: str = "kernel" if sys.platform == "linux" else "pipe"
+"""How a child learns of this process's death; `guard` explains."""
+
+_Child = subprocess.Popen[bytes]
+
+
+class GuardedProcess:
+    """A child that is sent `end_signal` when this process is gone. After a fork it belongs to the parent only.
+
+    Args:
+        command: Program and arguments.
+        log: Where its output goes.
+        end_signal: What ends it.
+        keep: File descriptors that it inherits.
+
+    Raises:
+        MissingExtra: There is no Python program to run the guard with.
+    """
+
+    def __init__(self, command: Sequence[str], *, log: BinaryIO, end_signal: signal.Signals, keep: Sequence[int] = ()) -> None:
+        # The guard travels as text, not as a path: a package may be imported from a zip.
+        source = files("command_bus.embedded").joinpath("guard.py").read_text(encoding="utf-8")
+        line = [_interpreter(), "-I", "-S", "-c", source, GUARD, str(os.getpid()), str(int(end_signal)), *command]
+        self._end_signal = end_signal
+        self._process = _on_lasting_thread(
+            lambda: subprocess.Popen(
+                line,
+                stdin=subprocess.PIPE if GUARD == "pipe" else subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=keep,
+                start_new_session=True,  # Ctrl-C in the terminal is for the owner, which needs its server in order to finish
+                umask=0o077,
+            )
+        )
+
+    @property
+    def pid(self) -> int:
+        """The process id; the guard becomes the command, so it is the command's."""
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """None while it runs; negative for the signal that ended it."""
+        return self._process.poll()
+
+    def end(self, number: signal.Signals | None = None, *, patience: float = 10.0) -> None:
+        """Send `number` (or the end signal), wait, and after `patience` seconds use force. Idempotent."""
+        self._process.send_signal(number or self._end_signal)
+        try:
+            self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._let_go_of_pipe()
+
+    def disown(self) -> None:
+        """For the child of a fork: forget the process, which is the parent's, without touching it."""
+        self._let_go_of_pipe()  # else the watchdog would wait for us, too
+        self._process.returncode = 0  # else Popen warns, when collected, of a process still running
+
+    def _let_go_of_pipe(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+
+class _LastingThread:
+    """One daemon thread that runs what it is given, for as long as the process lives."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], _Child], Future[_Child]]] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="command_bus-embedded", daemon=True).start()
+
+    def do(self, job: Callable[[], _Child]) -> _Child:
+        future: Future[_Child] = Future()
+        self._jobs.put((job, future))
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C while waiting: nobody would own the process that comes
+            future.add_done_callback(_kill_unclaimed)
+            raise
+
+    def _run(self) -> None:
+        while True:
+            job, future = self._jobs.get()
+            try:
+                future.set_result(job())
+            except BaseException as error:  # noqa: BLE001 - it is the caller's
+                future.set_exception(error)
+
+
+def _kill_unclaimed(future: Future[_Child]) -> None:
+    if future.exception() is None:
+        future.result().kill()
+        future.result().wait()
+
+
+_lock = threading.Lock()
+_thread: _LastingThread | None = None
+
+
+def _on_lasting_thread(job: Callable[[], _Child]) -> _Child:
+    global _thread  # noqa: PLW0603 - one per process
+    with _lock:
+        _thread = _thread or _LastingThread()
+    return _thread.do(job)
+
+
+def _forget_thread() -> None:
+    global _thread, _lock
+    _thread, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_thread)  # threads do not survive a fork
+
+
+def _interpreter() -> str:
+    """A Python to run the guard: not always `sys.executable`, which is another program where Python is embedded or frozen."""
+    candidates = (sys.executable, getattr(sys, "_base_executable", None), shutil.which("python3"))
+    for candidate in candidates:
+        if candidate and "python" in os.path.basename(candidate).lower() and os.access(candidate, os.X_OK):  # noqa: PTH119
+            return candidate
+    raise MissingExtra(
+        "no python3 found, which the embedded server needs at its side: set COMMAND_BUS_URL to a server of your own"
+    )

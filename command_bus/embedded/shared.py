@@ -1,0 +1,160 @@
+"""One development server per user and project, that all its processes find.
+
+There is no registry and no daemon: the place is a folder named after the project, its socket is the server, and the lock beside
+it is held by the server itself (see `locks`). So there are three cases only: somebody answers, then join; the lock is free,
+then start one; else somebody is just starting or ending, then look again. The URL goes to child processes through the
+environment, because they may run in another folder.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from command_bus.clock import mono
+from command_bus.embedded.locks import POLL, try_lock, unlock
+from command_bus.embedded.places import SOCKET, data_folder, meeting_place, private_folder, project_folder, runtime_root
+from command_bus.embedded.probe import config_value, process_id, state_of
+from command_bus.embedded.server import EmbeddedServer, unix_url
+from command_bus.errors import InvalidSettings, TransportUnavailable
+
+__all__ = ["DIR_VARIABLE", "URL_VARIABLE", "shared_server", "stop_shared_server"]
+
+URL_VARIABLE = "COMMAND_BUS_EMBEDDED_URL"
+"""Set by whoever starts or joins the server, for its child processes."""
+
+DIR_VARIABLE = "COMMAND_BUS_EMBEDDED_DIR"
+"""The folder for the data, for a development server that shall outlive its owner's restarts."""
+
+_PATIENCE = 15.0  # seconds; more than another process needs to start a server or to fail
+
+_logger = logging.getLogger("command_bus")
+_mutex = threading.Lock()
+_own: EmbeddedServer | None = None
+
+
+def shared_server(folder: Path | None = None, *, persistence: Path | None = None) -> str:
+    """The URL of the project's development server, started if there is none. Blocks for some 60 ms then, else for 1 ms.
+
+    Who starts it owns it: it ends with that process. If it is found dead, the next caller starts another one at the same URL,
+    so that clients that keep trying to reconnect find it.
+
+    Args:
+        folder: The project's. By default the server inherited from a parent process; else that of the nearest folder with a
+            `pyproject.toml` or `.git`, from the current one upwards; else of the current one. A folder named here is not passed
+            on to child processes.
+        persistence: Where the data is kept; by default `$COMMAND_BUS_EMBEDDED_DIR`, else nowhere.
+
+    Raises:
+        MissingExtra: There is no server program to start.
+        InvalidSettings: A folder is not safe or not usable, or a server already runs that keeps its data elsewhere.
+        TransportUnavailable: The server did not start, or somebody else's does not answer.
+    """
+    with _mutex:
+        inherited = _inherited() if folder is None else None
+        if inherited is not None and persistence is None and state_of(inherited) == "ready":
+            return unix_url(inherited)
+        place = _place_of(inherited) or meeting_place(folder or project_folder())
+        url = _join_or_start(place, _wanted(persistence))
+        if folder is None:
+            os.environ[URL_VARIABLE] = url
+        return url
+
+
+def stop_shared_server() -> None:
+    """Stop the server if this process owns it, and forget its URL. Idempotent; happens by itself at exit."""
+    global _own  # noqa: PLW0603
+    with _mutex:
+        if _own is not None:
+            if os.environ.get(URL_VARIABLE) == _own.url:
+                del os.environ[URL_VARIABLE]
+            _own.stop()
+            _own = None
+
+
+def _inherited() -> Path | None:
+    url = os.environ.get(URL_VARIABLE)
+    if not url:
+        return None
+    parts = urlsplit(url)
+    if parts.scheme != "unix" or not parts.path:
+        raise InvalidSettings(
+            f"{URL_VARIABLE} is set by command_bus itself, to unix://…; name a server of your own with COMMAND_BUS_URL"
+        )
+    return Path(unquote(parts.path))
+
+
+def _place_of(inherited: Path | None) -> Path | None:
+    """The inherited server's place if it is one of this user's: a successor there is found by its owner and all its children."""
+    if inherited is None or inherited.name != SOCKET or inherited.parent.parent != runtime_root():
+        return None
+    private_folder(inherited.parent.parent)
+    return private_folder(inherited.parent)
+
+
+def _wanted(persistence: Path | None) -> Path | None:
+    named = persistence or os.environ.get(DIR_VARIABLE)
+    return data_folder(Path(named)) if named else None
+
+
+def _join_or_start(place: Path, persistence: Path | None) -> str:
+    address = place / SOCKET
+    until = mono() + _PATIENCE
+    while mono() < until:
+        match state_of(address):
+            case "ready":
+                _refuse_other_data(address, persistence)
+                return unix_url(address)
+            case "loading":  # it lives: however long its data takes
+                until = mono() + _PATIENCE
+            case "silent":
+                lock = try_lock(place)
+                if lock is not None:
+                    return _start(place, lock, persistence)
+        time.sleep(POLL)
+    raise TransportUnavailable(
+        f"the development server in {place} is there but does not answer: end the program that started it, or set COMMAND_BUS_URL"
+    )
+
+
+def _start(place: Path, lock: int, persistence: Path | None) -> str:
+    global _own  # noqa: PLW0603
+    try:
+        server = EmbeddedServer.start(place, persistence=persistence, held=(lock,))
+    finally:
+        unlock((lock,))
+    _own = server
+    _logger.warning(
+        "started a Redis-compatible server for development (pid %d) at %s: it ends with this process, and its data %s. "
+        "For a real one set COMMAND_BUS_URL, for example redis://localhost:6379",
+        server.pid,
+        server.url,
+        f"stays in {persistence}" if persistence else f"with it ({DIR_VARIABLE} names a folder to keep it in)",
+    )
+    return server.url
+
+
+def _refuse_other_data(address: Path, wanted: Path | None) -> None:
+    if wanted is None:
+        return
+    persistent = config_value(address, "appendonly") == "yes"
+    actual = config_value(address, "dir") if persistent else "memory"
+    if not persistent or Path(actual).resolve() != wanted:
+        raise InvalidSettings(
+            f"the development server of this project (pid {process_id(address)}) keeps its data in {actual}, not in {wanted}: "
+            f"end the program that started it, or ask for the same folder there with {DIR_VARIABLE}"
+        )
+
+
+def _forget_own() -> None:
+    global _own, _mutex
+    _own, _mutex = None, threading.Lock()
+
+
+os.register_at_fork(
+    after_in_child=_forget_own
+)  # the parent's to stop; and its lock may have been held by a thread that is not here

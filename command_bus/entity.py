@@ -1,0 +1,83 @@
+"""One entity, as a scope: `bus.entity("account", "a-17")`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from command_bus.errors import InvalidCommand
+from command_bus.messages import Message, canonical_entity_id, check_entity_type
+from command_bus.waiting import WaitingLine
+
+if TYPE_CHECKING:
+    from command_bus.bus import CommandBus
+    from command_bus.receipts import Receipt
+
+__all__ = ["EntityScope"]
+
+R = TypeVar("R")
+
+
+class EntityScope:
+    """Sends to one entity and operates on it. With `lanes(n)` depth, pause and resume concern the entity's whole lane.
+
+    Raises:
+        InvalidCommand: The type or id is not what it may be.
+    """
+
+    def __init__(self, bus: CommandBus, entity_type: str, entity_id: str | int) -> None:
+        self.type = check_entity_type(entity_type)
+        self.id = canonical_entity_id(entity_id)
+        self._bus = bus
+
+    def __repr__(self) -> str:
+        return f"<entity {self.type}:{self.id}>"
+
+    async def dispatch(self, command: Message[Any], **options: Any) -> Receipt:
+        """As `CommandBus.dispatch`, for a command of this entity.
+
+        Raises:
+            InvalidCommand: The command names another entity.
+        """
+        return await self._bus.dispatch(self._own(command), **options)
+
+    async def call(
+        self,
+        command: Message[R],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - as for CommandBus.call
+        command_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> R:
+        """As `CommandBus.call`, for a command of this entity.
+
+        Raises:
+            InvalidCommand: The command names another entity.
+        """
+        return await self._bus.call(self._own(command), timeout=timeout, command_id=command_id, headers=headers)
+
+    async def depth(self) -> int:
+        """Commands that wait or run, delayed ones included."""
+        return await self._bus._opened().operations.depth(self._mailbox)  # noqa: SLF001 - a scope of the bus
+
+    async def pause(self, reason: str = "") -> bool:
+        """Start none of its commands until `resume`, across restarts; what runs is not touched. False if it was paused already."""
+        return await self._bus._opened().operations.pause(self._mailbox, reason)  # noqa: SLF001
+
+    async def resume(self) -> bool:
+        """Go on after a pause. False if it was not paused. A parked entity needs its dead letter replayed or discarded."""
+        return await self._bus._opened().operations.resume(self._mailbox)  # noqa: SLF001
+
+    async def purge(self) -> int:
+        """Remove all its waiting commands, not the one that runs; how many. Their callers get `CommandCancelled`."""
+        line = WaitingLine(self._bus._opened().operations, self._bus.settings)  # noqa: SLF001
+        return await line.purge(self._mailbox, self.type, self.id)
+
+    @property
+    def _mailbox(self) -> str:
+        return self._bus._sealer.mailbox_of(self.type, self.id)  # noqa: SLF001
+
+    def _own(self, command: Message[R]) -> Message[R]:
+        if type(command).spec().entity != self.type or command.entity_id() != self.id:
+            raise InvalidCommand(f"{type(command).__name__} names {type(command).spec().entity}:{command.entity_id()}, this scope is {self.type}:{self.id}")
+        return command

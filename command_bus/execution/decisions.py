@@ -1,0 +1,290 @@
+"""What becomes of a command: pure functions from what is known of it to the step that settles it.
+
+Nothing here waits or sends. A delivery is read into something that can run, or into a step straight away (undecodable, expired,
+unknown, invalid); what its handler did (returned, refused, raised, was interrupted) becomes the step that follows.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from command_bus.clock import wall_ms
+from command_bus.errors import BadResult, InvalidCommand, Reject
+from command_bus.handlers import Handler
+from command_bus.messages import MessageSpec
+from command_bus.policies import RetryPolicy
+from command_bus.serialization.envelope import (
+    AT_MOST_ONCE,
+    GIVEN_ID,
+    UnsupportedVersion,
+    WireEnvelope,
+    digest,
+    unpack_envelope,
+)
+from command_bus.serialization.models import codec_for, reply_codec_for
+from command_bus.serialization.msgpack import Limits, Undecodable
+from command_bus.serialization.reply import (
+    BadReply,
+    Cancelled,
+    Completed,
+    DeadLetterRecord,
+    Expired,
+    Failed,
+    Interrupted,
+    Invalid,
+    Outcome,
+    Rejected,
+    Unhandled,
+    pack_reply,
+)
+from command_bus.settings import BusSettings
+from command_bus.transport.interfaces import NO_DIGEST, Bury, Done, GiveBack, Park, Remembered, Retry, Started, Step
+
+__all__ = ["Decisions", "Runnable", "Windows"]
+
+OWN_RETRY_MS = 60_000
+"""How long a generated command id is remembered after settling: it need only cover the producer's own repetition."""
+
+_UNKNOWN_OFFER_MS = 1000
+_MAX_TRACEBACK = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """How long settled commands are remembered, in ms."""
+
+    dedup: int
+    reply: int
+
+    def remembered(self, envelope: WireEnvelope, outcome: Outcome) -> Remembered:
+        """What settling leaves: the mark, with the reply where somebody may ask for it, and the reply itself."""
+        given = envelope.flags & GIVEN_ID
+        record = pack_reply(envelope.command_id, outcome) if given or envelope.inbox else b""
+        kept = OWN_RETRY_MS
+        if given:
+            kept = max(kept, self.dedup)
+        if envelope.inbox:
+            kept = max(kept, self.reply)
+        seal = digest(envelope.name, envelope.entity_type, envelope.entity_id, envelope.payload) if given else NO_DIGEST
+        return Remembered(
+            envelope.command_id, b"d" + seal + record, kept, envelope.inbox or "", record if envelope.inbox else b""
+        )
+
+
+@dataclass(slots=True)
+class Runnable:
+    """A command that can run: read, validated, with its handler."""
+
+    envelope: WireEnvelope
+    started: Started
+    handler: Handler
+    message: Any
+
+    @property
+    def accepted_ms(self) -> int:
+        """The server's time of acceptance."""
+        return accepted_ms(self.started)
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until its caller waits no longer, at the time of its start."""
+        if self.envelope.ttl_ms is None:
+            return None
+        return (self.accepted_ms + self.envelope.ttl_ms - self.started.now_ms) / 1000
+
+
+def accepted_ms(started: Started) -> int:
+    """The server's time of acceptance: the first part of the message id."""
+    return int(started.message.partition("-")[0])
+
+
+class Decisions:
+    """The rules of one worker.
+
+    Args:
+        lookup: Finds the handler of a wire name.
+        settings: Limits and windows.
+        worker: This worker's name, for dead letters.
+        random: For jitter.
+    """
+
+    def __init__(self, lookup: Callable[[str], Handler | None], settings: BusSettings, *, worker: str, random: Random | None = None) -> None:
+        self._lookup = lookup
+        self._settings = settings
+        self._worker = worker
+        self._random = random or Random()  # noqa: S311 - jitter
+        self._limits = Limits(max_bytes=settings.max_payload + 64 * 1024, max_nesting=settings.max_nesting)
+        self._windows = Windows(int(settings.dedup_window * 1000), int(settings.reply_ttl * 1000))
+        self._unknown_grace_ms = int(settings.unknown_grace * 1000)
+
+    def read(self, started: Started) -> Runnable | Step:
+        """What was delivered, ready to run; or what becomes of it if it cannot run."""
+        if started.envelope is None:
+            return self._undecodable(started, Undecodable("the entry has no envelope"))
+        try:
+            envelope = unpack_envelope(started.envelope, self._limits)
+        except UnsupportedVersion as error:
+            return self._unknown(started, _partial(error), "unsupported_version", str(error))
+        except Undecodable as error:
+            return self._undecodable(started, error)
+        if envelope.ttl_ms is not None and started.now_ms > accepted_ms(started) + envelope.ttl_ms:
+            return self._expired(started, envelope)
+        handler = self._lookup(envelope.name)
+        if handler is None:
+            return self._unknown(started, envelope, "no_handler", f"no worker handles {envelope.name!r}")
+        try:
+            message = codec_for(handler.message_type).decode(envelope.payload, self._limits)
+            self._check_entity(handler.spec, envelope, message)
+        except InvalidCommand as error:
+            return self._invalid(started, envelope, handler.spec, error)
+        return Runnable(envelope, started, handler, message)
+
+    def completed(self, run: Runnable, value: Any) -> Step:
+        """The handler returned: settle the command, whatever can be sent of its result."""
+        outcome: Outcome = Completed(b"")
+        if run.envelope.inbox or run.envelope.flags & GIVEN_ID:
+            try:
+                outcome = Completed(reply_codec_for(run.handler.spec.reply).encode(value))
+            except BadResult as error:
+                outcome = BadReply(error.message)
+        return Done(self._windows.remembered(run.envelope, outcome))
+
+    def rejected(self, run: Runnable, refusal: Reject) -> Step:
+        """The handler refused for business reasons: settled, not retried."""
+        try:
+            left = self._windows.remembered(run.envelope, Rejected(refusal.message, refusal.code, refusal.details))
+        except InvalidCommand:
+            left = self._windows.remembered(run.envelope, Rejected(refusal.message, refusal.code, {}))
+        return Done(left, verb="deny")
+
+    def failed(self, run: Runnable, error: BaseException) -> Step:
+        """The handler raised: try again by policy, or the command is poisoned."""
+        policy = run.handler.spec.retry
+        if run.started.attempt < policy.attempts and policy.retries(error):
+            return Retry(int(policy.delay_after(run.started.attempt, self._random.uniform) * 1000))
+        error_type, text = _named(error), _message(error)
+        outcome = Failed(error_type, text, run.started.attempt)
+        record = self._record(run.started, run.envelope, "failed", error_type, text, _traceback(error))
+        return self._poisoned(run.handler.spec, run.started, run.envelope, outcome, record)
+
+    def interrupted(self, started: Started, why: str = "its worker was lost while it ran") -> Step:
+        """A started command whose worker is gone or stopping: run it again, or dead-letter it, as its contract says."""
+        try:
+            envelope = unpack_envelope(started.envelope or b"", self._limits)
+        except Undecodable as error:
+            return self._undecodable(started, error)
+        handler = self._lookup(envelope.name)
+        at_most_once = handler.spec.delivery == "at_most_once" if handler else bool(envelope.flags & AT_MOST_ONCE)
+        attempts = handler.spec.retry.attempts if handler else RetryPolicy().attempts
+        if not at_most_once and started.attempt < attempts:
+            return GiveBack(counts=True)
+        text = f"{why}; it may have run not at all, partly or fully"
+        record = self._record(started, envelope, "interrupted", "Interrupted", text)
+        return self._poisoned(handler.spec if handler else None, started, envelope, Interrupted(text), record)
+
+    def cancelled(self, envelope: WireEnvelope, why: str) -> Remembered:
+        """What a command that is taken out of line leaves behind."""
+        return self._windows.remembered(envelope, Cancelled(why))
+
+    # What cannot run.
+
+    def _undecodable(self, started: Started, error: Undecodable) -> Step:
+        raw = started.envelope if started.envelope is not None else b"".join(started.raw)
+        envelope = _partial(error)
+        record = self._record(started, envelope, "undecodable", "Undecodable", str(error))
+        left = self._windows.remembered(envelope, Invalid(str(error))) if envelope.command_id else Remembered("", b"d" + NO_DIGEST, 1)
+        return Bury(left, record, raw)
+
+    def _expired(self, started: Started, envelope: WireEnvelope) -> Step:
+        late = started.now_ms - accepted_ms(started) - (envelope.ttl_ms or 0)
+        text = f"not started: its deadline passed {late} ms before its turn"
+        left = self._windows.remembered(envelope, Expired(text))
+        if envelope.inbox:
+            return Done(left, verb="lapse")
+        return Bury(left, self._record(started, envelope, "expired", "Expired", text), started.envelope or b"")
+
+    def _unknown(self, started: Started, envelope: WireEnvelope, reason: str, text: str) -> Step:
+        """Leave it to a newer worker for a while: a rolling deploy must not lose it."""
+        left_ms = self._unknown_grace_ms - (started.now_ms - started.first_ms)
+        if left_ms > 0:
+            return Retry(min(_UNKNOWN_OFFER_MS, left_ms), counts=False)
+        left = self._windows.remembered(envelope, Unhandled(text)) if envelope.command_id else Remembered("", b"d" + NO_DIGEST, 1)
+        return Bury(left, self._record(started, envelope, reason, "NoHandler", text), started.envelope or b"")
+
+    def _invalid(self, started: Started, envelope: WireEnvelope, spec: MessageSpec, error: InvalidCommand) -> Step:
+        record = self._record(started, envelope, "invalid", "InvalidCommand", error.message)
+        return self._poisoned(spec, started, envelope, Invalid(error.message), record)
+
+    @staticmethod
+    def _check_entity(spec: MessageSpec, envelope: WireEnvelope, message: Any) -> None:
+        """The entity that the command was sequenced by must be the one that it names."""
+        named = message.entity_id()
+        if spec.entity is not None and (envelope.entity_type != spec.entity or envelope.entity_id != named):
+            raise InvalidCommand(
+                f"sequenced for entity {envelope.entity_type}:{envelope.entity_id}, but its payload names {spec.entity}:{named}"
+            )
+
+    # What is poisoned.
+
+    def _poisoned(
+        self, spec: MessageSpec | None, started: Started, envelope: WireEnvelope, outcome: Outcome, record: bytes
+    ) -> Step:
+        choice = spec.on_poison if spec is not None else None
+        if choice is None:
+            choice = self._settings.entity(envelope.entity_type).on_poison or "skip"
+        left = self._windows.remembered(envelope, outcome)
+        raw = started.envelope or b""
+        return Park(left, record, raw) if choice == "park" else Bury(left, record, raw)
+
+    def _record(
+        self, started: Started, envelope: WireEnvelope, reason: str, error_type: str, text: str, trace: str = ""
+    ) -> bytes:
+        return DeadLetterRecord(
+            reason=reason,
+            command_id=envelope.command_id,
+            name=envelope.name,
+            entity_type=envelope.entity_type,
+            entity_id=envelope.entity_id,
+            error_type=error_type,
+            error_message=text,
+            traceback=trace,
+            attempts=started.attempt,
+            accepted_ms=accepted_ms(started),
+            first_started_ms=started.first_ms,
+            failed_ms=wall_ms(),
+            worker=self._worker,
+            headers=envelope.headers or {},
+        ).pack()
+
+
+def _partial(error: Undecodable) -> WireEnvelope:
+    """As much of an envelope as could be read, so that its caller can be told."""
+    return WireEnvelope(
+        command_id=getattr(error, "command_id", None) or "", name="", entity_type=None, entity_id=None, payload=b"",
+        inbox=getattr(error, "inbox", None),
+    )
+
+
+def _named(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)[:4096].encode(errors="replace").decode()
+    except Exception:  # noqa: BLE001 - a broken __str__ must not cost the command its dead letter
+        return f"(the text of this {type(error).__name__} cannot be read)"
+
+
+def _traceback(error: BaseException) -> str:
+    """Frames without locals or input values, the innermost last, capped."""
+    try:
+        frames = "".join(traceback.format_tb(error.__traceback__))
+    except Exception:  # noqa: BLE001 - as above
+        return ""
+    return frames[-_MAX_TRACEBACK:]

@@ -1,0 +1,67 @@
+"""Runs the commands of one held entity, one after the other, until its lease is given up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from command_bus.clock import mono
+from command_bus.execution.executor import Executor
+from command_bus.transport.interfaces import Answer, Bury, Done, Failed, Follow, Lease, Started, Step, Steps, Take
+from command_bus.transport.redis.keys import mailbox_label
+
+__all__ = ["EntityRun"]
+
+_log = logging.getLogger("command_bus.worker")
+_TAKE = Take()
+_BROKEN_PAUSE = 1.0
+
+
+class EntityRun:
+    """The consumer's side of one activation: take, then execute and settle until somebody else's turn.
+
+    Args:
+        steps: Moves the mailbox forward.
+        executor: Runs a command.
+        quantum: Commands that an entity runs in a row while others wait for the slot.
+        quantum_time: Seconds, likewise.
+        stopping: Whether the worker is about to leave.
+    """
+
+    def __init__(self, steps: Steps, executor: Executor, *, quantum: int, quantum_time: float, stopping: Callable[[], bool]) -> None:
+        self._steps = steps
+        self._executor = executor
+        self._quantum = quantum
+        self._quantum_time = quantum_time
+        self._stopping = stopping
+        self.handled = 0
+
+    async def run(self, lease: Lease) -> None:
+        """Run the mailbox's commands in order."""
+        answer = await self._advance(lease, _TAKE)
+        began, commands = mono(), 0
+        while isinstance(answer, Started):
+            step = await self._executor.execute(lease, answer)
+            if step is None:
+                return
+            commands += 1
+            self.handled += 1
+            if isinstance(step, Done | Bury):
+                step.follow = self._follow(commands, began)
+            answer = await self._advance(lease, step)
+
+    def _follow(self, commands: int, began: float) -> Follow:
+        """Whether the entity keeps its slot: a hot one must not starve the others."""
+        if self._stopping():
+            return "leave"
+        return "yield" if commands >= self._quantum or mono() - began > self._quantum_time else "stay"
+
+    async def _advance(self, lease: Lease, step: Step) -> Answer:
+        """One step; where a key of the entity is of another type, again and again: an operator must repair it, nothing is lost."""
+        answer = await self._steps.advance(lease, step)
+        while isinstance(answer, Failed) and not self._stopping():
+            _log.error("%s is stuck: %s. Repair the key; its work goes on then", mailbox_label(lease.mailbox), answer.reason)
+            await asyncio.sleep(_BROKEN_PAUSE)
+            answer = await self._steps.advance(lease, step)
+        return answer

@@ -1,0 +1,198 @@
+"""Runs one command: one delivery goes in, the step that settles it comes out.
+
+    read → run the handler → decide
+
+`None` comes out where nothing may be said any more: the lease is lost, or a thread still runs what cannot be stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from command_bus.clock import mono
+from command_bus.context import CommandContext, Running, current_command
+from command_bus.errors import Reject
+from command_bus.execution.decisions import Decisions, Runnable
+from command_bus.middleware import Handling
+from command_bus.transport.interfaces import GiveBack, Lease, Started, Step
+
+__all__ = ["STOPPING", "Executor"]
+
+STOPPING = "the worker is stopping"
+"""The reason that a worker gives when it cancels what outlived the grace time."""
+
+_log = logging.getLogger("command_bus.worker")
+_NOT_STARTED = GiveBack(counts=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Interrupted:
+    """The handler was cancelled from outside."""
+
+    why: str
+    thread_runs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """The handler failed."""
+
+    error: BaseException
+
+
+class _ThreadRunsError(BaseException):
+    """Internal: the wait for a thread was given up, the thread goes on."""
+
+
+class Executor:
+    """Executes deliveries under their leases.
+
+    Args:
+        decisions: The rules.
+        threads: Where synchronous handlers run.
+        worker: This worker's name.
+        grace: Seconds past its timeout after which an asynchronous handler's lease is no longer renewed.
+        around: Wraps the call of a handler in the bus's middleware, or None.
+    """
+
+    def __init__(
+        self,
+        decisions: Decisions,
+        threads: ThreadPoolExecutor,
+        *,
+        worker: str,
+        grace: float,
+        around: Callable[[Handling], Handling] | None = None,
+    ) -> None:
+        self._decisions = decisions
+        self._threads = threads
+        self._worker = worker
+        self._grace = grace
+        self._call: Handling = around(self._invoke) if around is not None else self._invoke
+        self._needs_context = around is not None
+
+    async def execute(self, lease: Lease, started: Started) -> Step | None:
+        """Run what was delivered and say what becomes of it."""
+        if mono() >= lease.deadline:
+            return _NOT_STARTED
+        read = self._decisions.read(started)
+        if not isinstance(read, Runnable):
+            return read
+        result = await self._run(lease, read)
+        if not isinstance(result, _Interrupted | _Raised):
+            return self._decisions.completed(read, result)
+        if isinstance(result, _Raised):
+            error = result.error
+            if isinstance(error, Reject):
+                return self._decisions.rejected(read, error)
+            _log.info("%s %s failed (attempt %d): %r", read.envelope.name, read.envelope.command_id, started.attempt, error)
+            return self._decisions.failed(read, error)
+        if result.why is STOPPING and not result.thread_runs:
+            return self._decisions.interrupted(started, STOPPING)
+        return None
+
+    async def _run(self, lease: Lease, run: Runnable) -> Any:
+        """The handler's result, or `_Raised`, or `_Interrupted`."""
+        task = asyncio.current_task()
+        why: str | None = None
+        context = self._context(run) if run.handler.wants_context or self._needs_context else None
+
+        def interrupt(reason: str) -> None:
+            nonlocal why
+            if why is None and task is not None:
+                why = reason
+                if context is not None:
+                    context.cancel(reason)
+                task.cancel()
+
+        envelope = run.envelope
+        current_command.set(Running(lease.mailbox, envelope.command_id, envelope.correlation_id or envelope.command_id, envelope.name))
+        if run.handler.spec.timeout is not None and run.handler.is_async:
+            lease.renew_until = mono() + run.handler.spec.timeout + self._grace
+        lease.cancel = interrupt
+        try:
+            return await self._call(run, context)
+        except _ThreadRunsError:
+            return _Interrupted(why or STOPPING, thread_runs=True)
+        except asyncio.CancelledError as error:
+            if why is not None and task is not None:
+                task.uncancel()
+                return _Interrupted(why)
+            if task is not None and task.cancelling():
+                raise  # the loop is shutting down
+            return _Raised(error)
+        except BaseException as error:  # noqa: BLE001 - a handler may raise anything; the worker must live
+            return _Raised(error)
+        finally:
+            lease.cancel = None
+            lease.renew_until = None
+
+    async def _invoke(self, run: Runnable, context: CommandContext | None) -> Any:
+        handler = run.handler
+        timeout = handler.spec.timeout
+        if not handler.is_async:
+            return await self._in_thread(run, context, timeout)
+        if timeout is None:
+            return await handler.invoke(run.message, context)
+        scope = asyncio.timeout(timeout)
+        try:
+            async with scope:
+                return await handler.invoke(run.message, context)
+        except TimeoutError as error:
+            if scope.expired():
+                raise TimeoutError(f"the handler of {run.envelope.name} took longer than its timeout of {timeout} s") from error
+            raise
+
+    async def _in_thread(self, run: Runnable, context: CommandContext | None, timeout: float | None) -> Any:  # noqa: ASYNC109
+        """Run a synchronous handler. A thread cannot be stopped: past its timeout it is told, held until it ends, and failed then."""
+        call = contextvars.copy_context().run
+        future = asyncio.get_running_loop().run_in_executor(self._threads, call, _captured, run.handler.invoke, run.message, context)
+        timed_out = False
+        try:
+            done, _ = await asyncio.wait({future}, timeout=timeout)
+            if not done:
+                timed_out = True
+                if context is not None:
+                    context.cancel("timeout")
+                await asyncio.wait({future})
+        except asyncio.CancelledError:
+            if not future.done():
+                raise _ThreadRunsError from None
+            raise
+        value, error = future.result()
+        if timed_out:
+            raise TimeoutError(f"the handler of {run.envelope.name} took longer than its timeout of {timeout} s") from error
+        if error is not None:
+            raise error
+        return value
+
+    def _context(self, run: Runnable) -> CommandContext:
+        envelope, remaining = run.envelope, run.remaining
+        return CommandContext(
+            command_id=envelope.command_id,
+            name=envelope.name,
+            entity_type=envelope.entity_type,
+            entity_id=envelope.entity_id,
+            attempt=run.started.attempt,
+            fence=int(run.started.fence),
+            deadline=None if remaining is None else mono() + remaining,
+            headers=envelope.headers or {},
+            correlation_id=envelope.correlation_id or envelope.command_id,
+            causation_id=envelope.causation_id,
+            accepted_ms=run.accepted_ms,
+            worker=self._worker,
+        )
+
+
+def _captured(function: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | None]:
+    """Call in the thread; what it raises comes back as a value, because a future cannot carry a StopIteration."""
+    try:
+        return function(*args), None
+    except BaseException as error:  # noqa: BLE001 - see above
+        return None, error

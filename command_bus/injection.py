@@ -1,0 +1,115 @@
+"""Where the bus meets dependency-injector, which is optional: it is never imported here, only looked for among what is.
+
+A program that uses a container has imported the library before it registers anything, so `sys.modules` tells. The library's
+silent traps are errors here, at start: a function whose markers were never wired would be handed the marker itself, and
+`Closing[…]` of a resource that commands share would close it under the others.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, cast
+
+from command_bus.errors import RegistrationError
+from command_bus.handlers import Handler
+from command_bus.signatures import layers, markers, return_type
+
+__all__ = ["ResourceContainer", "check_wired", "close_resources", "is_provider", "open_resources", "provided_type"]
+
+
+class ResourceContainer(Protocol):
+    """What is needed of a container: a dependency-injector container is one, and anything else with these two methods."""
+
+    def init_resources(self) -> Any:
+        """Open all resources; may return an awaitable."""
+
+    def shutdown_resources(self) -> Any:
+        """Close all resources; may return an awaitable."""
+
+
+def is_provider(value: Any) -> bool:
+    """Whether this is a dependency-injector provider."""
+    providers = sys.modules.get("dependency_injector.providers")
+    return providers is not None and isinstance(value, providers.Provider)
+
+
+def provided_type(provider: Any) -> Any:
+    """What a provider gives, as a class or a return annotation; None if it cannot be told."""
+    if (required := getattr(provider, "instance_of", None)) is not None:
+        return required
+    provides: Any = getattr(provider, "provides", None)
+    if is_provider(provides):
+        return provided_type(provides)
+    if callable(provides):
+        return provides if inspect.isclass(provides) else return_type(provides)
+    return None if provides is None else cast("object", provides).__class__
+
+
+async def open_resources(container: ResourceContainer) -> None:
+    """Initialise the container's resources, synchronous and asynchronous. If one fails, those already open are closed again."""
+    try:
+        opening = container.init_resources()
+        if inspect.isawaitable(opening):  # None when no resource is asynchronous
+            await opening
+    except BaseException:
+        await close_resources(container)
+        raise
+
+
+async def close_resources(container: ResourceContainer) -> None:
+    """Shut the container's resources down; safe to repeat."""
+    closing = container.shutdown_resources()
+    if inspect.isawaitable(closing):
+        await closing
+
+
+def check_wired(handlers: Iterable[Handler]) -> None:
+    """See that every injected parameter of every handler is wired to a container. Call it when wiring and resources are done.
+
+    Raises:
+        RegistrationError: A parameter would be handed the marker itself, an awaitable in a thread, or a resource that the handler
+            would close under others; the message names function and parameter.
+    """
+    wiring = sys.modules.get("dependency_injector.wiring")
+    if wiring is None:
+        return
+    for handler in handlers:
+        for function in handler.callables:
+            for parameter, marker in markers(function).items():
+                _check_parameter(wiring, handler, function, parameter, marker)
+
+
+def _check_parameter(wiring: Any, handler: Handler, function: Callable[..., Any], parameter: str, marker: Any) -> None:
+    place = f"{handler.name}: parameter {parameter!r} is {type(marker).__name__}[…]"
+    patched = _patched(wiring, function)
+    if patched is None:
+        raise RegistrationError(f"{place}, but nothing injects it: put @inject on the function, below @handles")
+    provider = patched.injections.get(parameter)
+    if provider is None:
+        module = getattr(patched.original, "__module__", "the module")
+        raise RegistrationError(f"{place}, but not wired: container.wire(modules=[{module!r}]) before the worker starts")
+    if parameter in patched.closing:
+        _check_closing(place, provider)
+    if not handler.is_async and provider.is_async_mode_enabled():
+        raise RegistrationError(f"{place} of an asynchronous provider, but the handler runs in a thread: make it `async def`")
+
+
+def _check_closing(place: str, provider: Any) -> None:
+    providers = sys.modules["dependency_injector.providers"]
+    resources = [provider, *provider.traverse(types=[providers.Resource])]
+    if any(isinstance(resource, providers.Resource) for resource in resources):
+        raise RegistrationError(
+            f"{place} of a Resource that all commands share: the first to end would close it under the others. Use Provide[…] "
+            "alone, or include a function that makes the handlers' object per command as a context manager"
+        )
+
+
+def _patched(wiring: Any, function: Callable[..., Any]) -> Any:
+    """The record that `@inject` keeps of a function; the library has no public way to ask whether a function is wired."""
+    written = function.__init__ if inspect.isclass(function) else function
+    for layer in layers(written):
+        if (found := wiring._patched_registry.get_callable(layer)) is not None:  # noqa: SLF001 - see above
+            return found
+    return None

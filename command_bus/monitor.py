@@ -1,0 +1,119 @@
+"""Statistics of a namespace, from counters and lengths: never from a scan of its commands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from command_bus.clock import wall_ms
+from command_bus.errors import EntitiesStopped
+from command_bus.receipts import Stats, WorkerInfo
+from command_bus.serialization.msgpack import Limits, Undecodable, pack, unpack
+from command_bus.transport.redis.keys import KeySpace, mailbox_label
+from command_bus.transport.redis.operations import Operations
+
+__all__ = ["Monitor", "worker_record"]
+
+_NAMED = 100
+_LIMITS = Limits(max_bytes=1024 * 1024)
+
+
+def worker_record(info: WorkerInfo) -> bytes:
+    """What a worker writes of itself."""
+    return pack({slot: getattr(info, slot) for slot in WorkerInfo.__slots__})
+
+
+class Monitor:
+    """Reads the figures of all shards.
+
+    Args:
+        operations: Reads.
+        keys: The shards.
+        lease: Seconds; a worker silent for two of them is not counted as live.
+    """
+
+    def __init__(self, operations: Operations, keys: KeySpace, lease: float) -> None:
+        self._operations = operations
+        self._keys = keys
+        self._silent_ms = int(max(lease * 2, 5.0) * 1000)
+
+    async def stats(self) -> Stats:
+        """The sum over the shards."""
+        shots = [await self._operations.snapshot(shard) for shard in self._keys.shards]
+        counters: dict[str, int] = {}
+        for shot in shots:
+            for name, value in shot["counters"].items():
+                counters[name.decode()] = counters.get(name.decode(), 0) + int(value)
+        in_flight = sum(_pending(shot["pending"]) for shot in shots)
+        settled, rejected = counters.get("settled", 0), counters.get("rejected", 0)
+        expired, buried = counters.get("expired", 0), counters.get("buried", 0)
+        return Stats(
+            depth=max(counters.get("depth", 0), 0),
+            in_flight=in_flight,
+            ready=max(sum(shot["ready"] for shot in shots) - in_flight, 0),
+            delayed=sum(shot["due"] for shot in shots),
+            paused=sum(shot["paused"] for shot in shots),
+            parked=sum(shot["parked"] for shot in shots),
+            entities=sum(shot["active"] for shot in shots),
+            oldest_age=max((_age(shot) for shot in shots), default=0.0),
+            dead_letters=sum(shot["dead"] for shot in shots),
+            accepted=counters.get("accepted", 0),
+            settled=settled,
+            completed=settled - rejected - expired - buried,
+            rejected=rejected,
+            expired=expired,
+            dead_lettered=counters.get("dead", 0),
+            retried=counters.get("retried", 0),
+            workers=self._workers(shots),
+        )
+
+    async def busy(self) -> int:
+        """Commands and entities that are not settled; 0 if all is idle.
+
+        Raises:
+            EntitiesStopped: All that is left waits for an operator.
+        """
+        left = 0
+        moving = False
+        stopped: list[str] = []
+        for shard in self._keys.shards:
+            shot = await self._operations.snapshot(shard)
+            if not shot["active"] and not shot["due"]:
+                continue
+            left += max(int(shot["counters"].get(b"depth", 0)), 1)
+            names = None
+            if (shot["paused"] or shot["parked"]) and not shot["due"]:
+                names = await self._operations.stopped(shard, _NAMED)
+            if names:
+                stopped += names
+            else:
+                moving = True
+        if stopped and not moving:
+            labels = tuple(mailbox_label(name) for name in stopped[:_NAMED])
+            raise EntitiesStopped(f"{left} commands wait for an operator: {', '.join(labels[:5])} paused or parked", entities=labels)
+        return left
+
+    def _workers(self, shots: list[dict[str, Any]]) -> tuple[WorkerInfo, ...]:
+        found: dict[str, WorkerInfo] = {}
+        oldest = wall_ms() - self._silent_ms
+        for shot in shots:
+            for record in shot["workers"].values():
+                try:
+                    values = unpack(record, _LIMITS)
+                    info = WorkerInfo(**{**values, "commands": tuple(values["commands"])})
+                except (Undecodable, TypeError, KeyError):
+                    continue  # written by another version
+                if info.seen_ms >= oldest:
+                    found[info.name] = info
+        return tuple(found.values())
+
+
+def _pending(summary: dict[str, Any]) -> int:
+    return int(summary.get("pending") or 0)
+
+
+def _age(shot: dict[str, Any]) -> float:
+    if not shot["oldest"]:
+        return 0.0
+    seconds, micros = shot["time"]
+    accepted_ms = int(shot["oldest"][0][0].decode().partition("-")[0])
+    return max(0.0, (seconds * 1000 + micros / 1000 - accepted_ms) / 1000)

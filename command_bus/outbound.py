@@ -1,0 +1,299 @@
+"""What leaves this process: a command with its options, turned into bytes and a place in line.
+
+    command + options → Outbound (what middleware sees) → Submission (what the transport takes)
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+from command_bus.context import Running, current_command
+from command_bus.errors import CallCycle, InvalidCommand, PayloadTooLarge, RegistrationError
+from command_bus.messages import Message, MessageSpec, canonical_entity_id, check_entity_type, check_wire_name
+from command_bus.policies import EntityPolicy
+from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, WireEnvelope, digest, pack_envelope
+from command_bus.serialization.models import MessageCodec, codec_for
+from command_bus.serialization.msgpack import Limits, pack, unpack
+from command_bus.settings import BusSettings
+from command_bus.transport.interfaces import NO_DIGEST, Submission
+from command_bus.transport.redis.keys import free_mailbox, mailbox_label, mailbox_name
+
+__all__ = ["Envelope", "Outbound", "Sealer", "new_command_id"]
+
+M_co = TypeVar("M_co", bound=Message[Any], covariant=True)
+_MAX_COMMAND_ID = 512
+_MAX_MS = 10**12
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope(Generic[M_co]):
+    """A command with options of its own, for `dispatch_batch`.
+
+    Attributes:
+        command: The message.
+        command_id: As for `dispatch`.
+        delay: Seconds until it takes its place.
+        headers: As for `dispatch`.
+        expires: Seconds after which it is not started any more.
+    """
+
+    command: M_co
+    command_id: str | UUID | None = None
+    delay: float = 0.0
+    headers: Mapping[str, str] | None = None
+    expires: float | None = None
+
+
+@dataclass(slots=True)
+class Outbound:
+    """A message on its way out, as middleware sees it.
+
+    Attributes:
+        name: The wire name.
+        entity_type: The entity's type, or None.
+        entity_id: The canonical id, or None.
+        payload: The encoded payload.
+        command_id: Given or generated.
+        headers: May be added to.
+        command: The model, or None for a raw dispatch.
+    """
+
+    name: str
+    entity_type: str | None
+    entity_id: str | None
+    payload: bytes
+    command_id: str
+    given_id: bool
+    at_most_once: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
+    command: Message[Any] | None = None
+    delay_ms: int = 0
+    ttl_ms: int | None = None
+    inbox: str | None = None
+
+
+_process: tuple[int, str] = (0, "")
+_counter = itertools.count()
+
+
+def new_command_id() -> str:
+    """A new id: random per process, then counted. Ten times cheaper than a uuid, and safe across forks."""
+    global _process  # noqa: PLW0603 - one value per process, renewed after a fork
+    pid = os.getpid()
+    if _process[0] != pid:
+        _process = (pid, os.urandom(8).hex())
+    return f"{_process[1]}-{next(_counter):x}"
+
+
+class Sealer:
+    """Turns messages and raw payloads into outbound values, and those into submissions. Pure: no I/O.
+
+    Args:
+        settings: Limits and entity policies.
+    """
+
+    def __init__(self, settings: BusSettings) -> None:
+        self._settings = settings
+        self._routes: dict[type[Message[Any]], tuple[MessageSpec, MessageCodec[Any]]] = {}
+        self._names: dict[str, type[Message[Any]]] = {}
+        self._limits = Limits(max_bytes=settings.max_payload, max_nesting=settings.max_nesting)
+
+    def outbound(
+        self,
+        message: Message[Any],
+        *,
+        command_id: str | UUID | None = None,
+        delay: float = 0.0,
+        headers: Mapping[str, str] | None = None,
+        expires: float | None = None,
+    ) -> Outbound:
+        """A message with its options, checked and encoded.
+
+        Raises:
+            InvalidCommand: The message or an option is not what it may be.
+        """
+        route = self._routes.get(type(message))
+        if route is None:
+            route = self._bind(message)
+        spec, codec = route
+        entity_id = None if spec.key is None else canonical_entity_id(getattr(message, spec.key))
+        out = Outbound(
+            spec.name,
+            spec.entity,
+            entity_id,
+            self._sized(codec.encode(message)),
+            new_command_id() if command_id is None else _checked_id(command_id),
+            command_id is not None,
+            spec.delivery == "at_most_once",
+            command=message,
+        )
+        if headers:
+            out.headers = _checked_headers(headers)
+        if delay or expires is not None:
+            _schedule(out, delay, expires)
+        return out
+
+    def raw(
+        self,
+        entity_type: str | None,
+        entity_id: str | int | None,
+        name: str,
+        payload: Mapping[str, Any],
+        *,
+        command_id: str | UUID | None = None,
+        delay: float = 0.0,
+        headers: Mapping[str, str] | None = None,
+        expires: float | None = None,
+    ) -> Outbound:
+        """A message without its class.
+
+        Raises:
+            InvalidCommand: A part of it is not what it may be.
+        """
+        if (entity_type is None) != (entity_id is None):
+            raise InvalidCommand("an entity has a type and an id: give both, or neither for a message that runs freely")
+        if not isinstance(payload, Mapping) or not all(isinstance(key, str) for key in payload):
+            raise InvalidCommand(f"the payload of {name!r} is a mapping of field names to values")
+        encoded = self._sized(pack(dict(payload)))
+        unpack(encoded, self._limits)
+        out = Outbound(
+            check_wire_name(name),
+            None if entity_type is None else check_entity_type(entity_type),
+            None if entity_id is None else canonical_entity_id(entity_id),
+            encoded,
+            new_command_id() if command_id is None else _checked_id(command_id),
+            command_id is not None,
+            headers=_checked_headers(headers or {}),
+        )
+        _schedule(out, delay, expires)
+        return out
+
+    def seal(self, out: Outbound) -> Submission:
+        """The submission of an outbound value: its envelope packed, its mailbox named.
+
+        Raises:
+            CallCycle: It is a call from a handler to the mailbox that this handler holds.
+            InvalidCommand: Its headers are too large.
+        """
+        running = current_command.get()
+        policy = self._settings.entity(out.entity_type)
+        mailbox = self._mailbox(out, policy)
+        if running is not None and out.inbox and running.mailbox == mailbox:
+            raise _cycle(out, running)
+        flags = (GIVEN_ID if out.given_id else 0) | (AT_MOST_ONCE if out.at_most_once else 0)
+        envelope = WireEnvelope(
+            out.command_id, out.name, out.entity_type, out.entity_id, out.payload, flags, out.ttl_ms, out.inbox,
+            running.correlation_id if running is not None else None,
+            running.command_id if running is not None else None,
+            out.headers or None,
+        )  # fmt: skip
+        return Submission(
+            mailbox,
+            out.command_id,
+            pack_envelope(envelope),
+            digest(out.name, out.entity_type, out.entity_id, out.payload) if out.given_id else NO_DIGEST,
+            policy.max_depth or self._settings.max_depth,
+            out.delay_ms,
+        )
+
+    def of_item(self, item: Message[Any] | Envelope[Any]) -> Outbound:
+        """An item of a batch.
+
+        Raises:
+            InvalidCommand: As `outbound`.
+        """
+        if isinstance(item, Envelope):
+            return self.outbound(
+                item.command, command_id=item.command_id, delay=item.delay, headers=item.headers, expires=item.expires
+            )
+        return self.outbound(item)
+
+    def mailbox_if_known(self, item: object) -> tuple[str, ...]:
+        """The mailbox that an item which cannot be sent would have had, if it can be told."""
+        message = item.command if isinstance(item, Envelope) else item
+        if not isinstance(message, Message) or type(message).__message_spec__ is None:
+            return ()
+        spec = type(message).spec()
+        if spec.entity is None or spec.key is None:
+            return ()
+        return (self.mailbox_of(spec.entity, canonical_entity_id(getattr(message, spec.key))),)
+
+    def mailbox_of(self, entity_type: str, entity_id: str) -> str:
+        """The mailbox of an entity."""
+        return mailbox_name(entity_type, entity_id, self._settings.entity(entity_type).mailbox)
+
+    def _mailbox(self, out: Outbound, policy: EntityPolicy) -> str:
+        if out.entity_type is None or out.entity_id is None:
+            return free_mailbox(out.command_id)
+        return mailbox_name(out.entity_type, out.entity_id, policy.mailbox)
+
+    def _bind(self, message: Message[Any]) -> tuple[MessageSpec, MessageCodec[Any]]:
+        kind = type(message)
+        if not isinstance(message, Message):
+            raise InvalidCommand(f"{kind.__qualname__} is no command: dispatch instances of Command[…] or Query[…] subclasses")
+        spec = kind.spec()
+        other = self._names.setdefault(spec.name, kind)
+        if other is not kind:
+            raise RegistrationError(
+                f"{kind.__module__}.{kind.__qualname__} and {other.__module__}.{other.__qualname__} have the wire name {spec.name!r}: "
+                "give one of them another with name=\"…\""
+            )
+        route = self._routes[kind] = (spec, codec_for(kind))
+        return route
+
+    def _sized(self, payload: bytes) -> bytes:
+        if len(payload) > self._settings.max_payload:
+            raise PayloadTooLarge(
+                f"the payload has {len(payload)} bytes, max_payload is {self._settings.max_payload}: "
+                "store large data elsewhere and send its address",
+                size=len(payload),
+                limit=self._settings.max_payload,
+            )
+        return payload
+
+
+def _cycle(out: Outbound, running: Running) -> CallCycle:
+    return CallCycle(
+        f"the handler of {running.name} calls {out.name} on {mailbox_label(running.mailbox)}, which it holds itself: "
+        "the call would wait for its own handler. Dispatch it instead, or do the work in place"
+    )
+
+
+def _schedule(out: Outbound, delay: float, expires: float | None) -> None:
+    out.delay_ms = _milliseconds("delay", delay, zero=True)
+    if expires is not None:
+        out.ttl_ms = _milliseconds("expires", expires) - out.delay_ms
+        if out.ttl_ms <= 0:
+            raise InvalidCommand(f"expires={expires!r} is over before delay={delay!r}: the command would never start")
+
+
+def _milliseconds(what: str, value: float, *, zero: bool = False) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0 or (not zero and value == 0):
+        raise InvalidCommand(f"{what} is a {'non-negative' if zero else 'positive'} number of seconds, not {value!r}")
+    return min(max(int(value * 1000), 0 if zero else 1), _MAX_MS)
+
+
+def _checked_id(command_id: str | UUID) -> str:
+    text = str(command_id) if isinstance(command_id, UUID) else command_id
+    if not isinstance(text, str) or not text:
+        raise InvalidCommand(f"a command id is a non-empty string or a UUID, not {command_id!r}")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidCommand("the command id has lone surrogates, which UTF-8 cannot carry") from error
+    if size > _MAX_COMMAND_ID:
+        raise InvalidCommand(f"a command id may have {_MAX_COMMAND_ID} bytes, this one has {size}: use a digest of it")
+    return text
+
+
+def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidCommand(f"headers are text: {name!r} has {type(value).__name__}")
+    return dict(headers)

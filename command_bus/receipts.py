@@ -1,0 +1,188 @@
+"""What the bus answers: receipts, batch results, dead letters, statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from command_bus.errors import CommandBusError
+
+__all__ = ["BatchOutcome", "BatchResult", "DeadLetter", "Receipt", "Stats", "WorkerInfo"]
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The server has the command.
+
+    Attributes:
+        command_id: Given or generated.
+        status: `"accepted"`, or `"duplicate"` if the id was accepted before within the dedup window: it is not run twice.
+    """
+
+    command_id: str
+    status: Literal["accepted", "duplicate"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOutcome:
+    """What became of one command of a batch.
+
+    Attributes:
+        command_id: Given or generated; empty if the item was no command at all.
+        status: As in `Receipt`, or `"rejected"`.
+        error: Why it was rejected, else None.
+    """
+
+    command_id: str
+    status: Literal["accepted", "duplicate", "rejected"]
+    error: CommandBusError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """What became of each command of a batch, in the order given.
+
+    Attributes:
+        outcomes: One per command.
+        accepted: How many were accepted.
+        duplicates: How many were accepted before.
+        rejected: How many were not accepted; nothing of their entity that came later in the batch was accepted either.
+    """
+
+    outcomes: tuple[BatchOutcome, ...]
+    accepted: int
+    duplicates: int
+    rejected: int
+
+    def __len__(self) -> int:
+        return len(self.outcomes)
+
+    @property
+    def rejections(self) -> tuple[BatchOutcome, ...]:
+        """The outcomes of what was rejected."""
+        return tuple(outcome for outcome in self.outcomes if outcome.status == "rejected")
+
+    def raise_for_rejected(self) -> None:
+        """Raise the error of the first rejected command, if there is one."""
+        for outcome in self.outcomes:
+            if outcome.error is not None:
+                raise outcome.error
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A command that was given up, with its cause.
+
+    Attributes:
+        id: Of the letter, for `replay` and `discard`.
+        reason: `failed`, `interrupted`, `no_handler`, `undecodable`, `invalid`, `unsupported_version` or `expired`.
+        command_id: Empty if the envelope could not be read.
+        name: The wire name, empty likewise.
+        entity_type: The entity's type, or None.
+        entity_id: The entity's id, or None.
+        error_type: The exception's qualified name.
+        error_message: Its text.
+        traceback: The frames, without local values.
+        attempts: How many times it was started.
+        accepted_ms: When the server accepted it, in ms since the epoch.
+        first_started_ms: When it was first started.
+        failed_ms: When it was given up.
+        worker: Which worker gave it up.
+        headers: As they were sent.
+        parked: Whether its entity waits for a decision about it.
+        payload: The decoded fields, or None if they cannot be read.
+        raw: The original envelope.
+    """
+
+    id: str
+    reason: str
+    command_id: str
+    name: str
+    entity_type: str | None
+    entity_id: str | None
+    error_type: str
+    error_message: str
+    traceback: str
+    attempts: int
+    accepted_ms: int
+    first_started_ms: int
+    failed_ms: int
+    worker: str
+    headers: Mapping[str, str]
+    parked: bool
+    payload: Mapping[str, Any] | None
+    raw: bytes = field(repr=False)
+
+    @property
+    def entity(self) -> str | None:
+        """`"account:a-17"`, or None."""
+        return None if self.entity_type is None else f"{self.entity_type}:{self.entity_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """What a live worker says of itself.
+
+    Attributes:
+        name: Its consumer name, random per start.
+        host: Where it runs.
+        pid: Its process.
+        started_ms: When it started, by its wall clock.
+        seen_ms: Its last sign of life.
+        concurrency: How many entities it runs at a time.
+        running: How many it ran then.
+        commands: The wire names that it handles.
+    """
+
+    name: str
+    host: str
+    pid: int
+    started_ms: int
+    seen_ms: int
+    concurrency: int
+    running: int
+    commands: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """A snapshot of the namespace.
+
+    Attributes:
+        depth: Commands accepted and not settled (waiting, delayed, running, parked).
+        in_flight: Entities held by workers.
+        ready: Entities that wait for a worker.
+        delayed: Commands and retries that wait for their time.
+        paused: Paused entities.
+        parked: Entities held by a poisoned command.
+        entities: Entities with work.
+        oldest_age: Seconds since the longest-waiting or longest-held entity became ready, 0.0 if there is none.
+        dead_letters: Letters in the dead-letter queue.
+        accepted: Commands accepted since the namespace was made.
+        settled: Commands settled since then, whatever the outcome.
+        completed: Of those, their handler returned.
+        rejected: Of those, refused by their handler.
+        expired: Of those, not started in time for their caller.
+        dead_lettered: Commands dead-lettered since then (a replayed one may count again).
+        retried: Retries since then.
+        workers: The live workers.
+    """
+
+    depth: int
+    in_flight: int
+    ready: int
+    delayed: int
+    paused: int
+    parked: int
+    entities: int
+    oldest_age: float
+    dead_letters: int
+    accepted: int
+    settled: int
+    completed: int
+    rejected: int
+    expired: int
+    dead_lettered: int
+    retried: int
+    workers: tuple[WorkerInfo, ...]

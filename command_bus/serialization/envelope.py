@@ -1,0 +1,244 @@
+"""The envelope: what travels with a command's payload. An array, so that no field name is repeated per command.
+
+    [version, command_id, name, entity_type, entity_id, payload, flags, ttl_ms, inbox, correlation_id, causation_id, headers]
+
+The payload is a map of its own, packed before and carried as opaque bytes: routing, replay and dead letters never decode it. Trailing
+defaults are left out, so a plain dispatch has six elements. Later versions keep `command_id`, `name` and `inbox` where they are, so that
+an older worker can tell a caller that it does not understand. Names and ids are trusted no further than their type and size here:
+handlers are found in a registry only, and whoever writes to `inbox` checks that it is one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from msgpack import Packer, Unpacker, unpackb  # type: ignore[import-untyped]
+
+from command_bus.errors import InvalidCommand
+from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable, UnsupportedVersion
+from command_bus.serialization.msgpack import reason_of
+
+__all__ = [
+    "AT_MOST_ONCE",
+    "ENVELOPE_VERSION",
+    "GIVEN_ID",
+    "HEADERS_LIMIT",
+    "HEAD_LIMIT",
+    "UnsupportedVersion",
+    "WireEnvelope",
+    "digest",
+    "pack_envelope",
+    "salvage",
+    "unpack_envelope",
+]
+
+ENVELOPE_VERSION = 1
+
+GIVEN_ID = 1
+"""Flag: a caller chose the command id, so repeats of it are expected for the whole dedup window."""
+AT_MOST_ONCE = 2
+"""Flag: an interrupted command is dead-lettered, never run again."""
+
+HEAD_LIMIT = 4 * 1024
+"""Bytes of the packed envelope without payload, headers and entity id."""
+HEADERS_LIMIT = 16 * 1024
+"""Bytes of the packed headers."""
+ENTITY_ID_LIMIT = 4 * 1024
+"""Bytes of an entity id, as `canonical_entity_id` checks it."""
+
+_SHORTEST = 6
+_LONGEST = 12
+_NAME = 2
+_INBOX = 8
+_NO_TAIL = [0, None, None, None, None, None]
+
+
+@dataclass(slots=True)
+class WireEnvelope:
+    """A command on the wire.
+
+    Attributes:
+        command_id: Identifies the command, for dedup and replies.
+        name: The wire name of its class.
+        entity_type: The entity that it is sequenced with; None, and then `entity_id` too, for a command that runs freely.
+        entity_id: Canonical text.
+        payload: The packed map of its fields.
+        flags: `GIVEN_ID`, `AT_MOST_ONCE`, or both; unknown bits are kept.
+        ttl_ms: It expires that many milliseconds after it was accepted; None never.
+        inbox: Where the caller waits for the reply, or None.
+        correlation_id: Shared by all commands of one business transaction.
+        causation_id: The command whose handler sent this one.
+        headers: Text by text, for tracing and the like.
+    """
+
+    command_id: str
+    name: str
+    entity_type: str | None
+    entity_id: str | None
+    payload: bytes
+    flags: int = 0
+    ttl_ms: int | None = None
+    inbox: str | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    headers: dict[str, str] | None = None
+
+
+def pack_envelope(envelope: WireEnvelope) -> bytes:
+    """The envelope's bytes.
+
+    Raises:
+        InvalidCommand: The head or the headers are too large or not text.
+    """
+    headers = envelope.headers
+    if headers:
+        _check_headers(headers)
+    parts = [
+        ENVELOPE_VERSION,
+        envelope.command_id,
+        envelope.name,
+        envelope.entity_type,
+        envelope.entity_id,
+        envelope.payload,
+        *_tail(envelope),
+    ]
+    try:
+        data: bytes = Packer(buf_size=512).pack(parts)
+    except (UnicodeEncodeError, TypeError, OverflowError, ValueError) as error:
+        raise InvalidCommand(_head_fault(envelope)) from error
+    if len(data) - len(envelope.payload) > HEAD_LIMIT:
+        _check_head(envelope, len(data))
+    return data
+
+
+def unpack_envelope(data: bytes, limits: Limits = DEFAULT_LIMITS) -> WireEnvelope:
+    """The envelope that was packed; its payload is not looked into.
+
+    Raises:
+        UnsupportedVersion: It was written by a later version.
+        Undecodable: It is no envelope. Like the above, with the command id, name and inbox as far as they can be read.
+    """
+    if len(data) > limits.max_bytes + HEAD_LIMIT + HEADERS_LIMIT + ENTITY_ID_LIMIT:
+        raise salvage(data, f"an envelope of {len(data)} bytes, the limit of its payload is {limits.max_bytes}")
+    try:
+        parts = unpackb(data, max_array_len=64)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise salvage(data, reason_of(error)) from None
+    if type(parts) is not list or not parts or type(parts[0]) is not int:
+        raise salvage(data, "not an envelope")
+    if parts[0] != ENVELOPE_VERSION or not _SHORTEST <= len(parts) <= _LONGEST:
+        raise salvage(data, f"an envelope of {len(parts)} elements", version=parts[0])
+    if not _well_typed(parts) or (len(parts) > _SHORTEST and not _tail_well_typed(parts[_SHORTEST:])):
+        raise salvage(data, "an envelope with an element of the wrong type")
+    return WireEnvelope(*parts[1:])
+
+
+def digest(name: str, entity_type: str | None, entity_id: str | None, payload: bytes) -> bytes:
+    """Eight bytes that tell whether a repeated command id comes with the same command.
+
+    The payload's bytes depend on the order of the fields of the model and of the keys of dicts, not on the order of sets.
+    """
+    head: bytes = Packer(buf_size=256).pack((name, entity_type, entity_id))  # an array delimits itself: no two commands run together
+    return blake2b(head + payload, digest_size=8).digest()
+
+
+def salvage(data: bytes, reason: str, *, version: int = ENVELOPE_VERSION) -> Undecodable:
+    """The error for a bad envelope, with what can still be read of it, so that its caller need not wait for a timeout."""
+    elements: list[Any] = []
+    unpacker = Unpacker(max_buffer_size=max(len(data), 1), max_array_len=64)
+    try:
+        unpacker.feed(data)
+        elements.extend(unpacker.unpack() for _ in range(min(unpacker.read_array_header(), _INBOX + 1)))
+    except Exception:  # cut short or damaged from here on; what was read before counts
+        pass
+    command_id, name, inbox = (_text_at(elements, index) for index in (1, _NAME, _INBOX))
+    if version > ENVELOPE_VERSION:
+        return UnsupportedVersion(version, command_id=command_id, name=name, inbox=inbox)
+    return Undecodable(reason, command_id=command_id, name=name, inbox=inbox)
+
+
+def _tail(envelope: WireEnvelope) -> tuple[Any, ...]:
+    """What follows the payload, without trailing defaults."""
+    flags, ttl_ms, inbox = envelope.flags, envelope.ttl_ms, envelope.inbox
+    if envelope.headers:
+        return flags, ttl_ms, inbox, envelope.correlation_id, envelope.causation_id, envelope.headers
+    if envelope.causation_id is not None:
+        return flags, ttl_ms, inbox, envelope.correlation_id, envelope.causation_id
+    if envelope.correlation_id is not None:
+        return flags, ttl_ms, inbox, envelope.correlation_id
+    if inbox is not None:
+        return flags, ttl_ms, inbox
+    if ttl_ms is not None:
+        return flags, ttl_ms
+    return (flags,) if flags else ()
+
+
+def _check_headers(headers: dict[str, str]) -> None:
+    for key, value in headers.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InvalidCommand(f"headers: text by text, not {type(key).__name__} by {type(value).__name__} (key {str(key)[:40]!r})")
+    try:
+        size = len(Packer().pack(headers))
+    except ValueError as error:
+        raise InvalidCommand("headers: text with lone surrogates, which UTF-8 cannot carry") from error
+    if size > HEADERS_LIMIT:
+        raise InvalidCommand(f"headers: {size} bytes packed, the limit is {HEADERS_LIMIT}; send references instead of data")
+
+
+def _check_head(envelope: WireEnvelope, size: int) -> None:
+    """Subtract what has a limit of its own from the size of the packed envelope."""
+    entity = len((envelope.entity_id or "").encode())
+    if entity > ENTITY_ID_LIMIT:
+        raise InvalidCommand(f"entity_id: {entity} bytes, the limit is {ENTITY_ID_LIMIT}; use a digest of it")
+    headers = len(Packer().pack(envelope.headers)) if envelope.headers else 0
+    head = size - len(envelope.payload) - entity - headers
+    if head > HEAD_LIMIT:
+        raise InvalidCommand(f"command id, correlation id, causation id and inbox take {head} bytes, the limit is {HEAD_LIMIT}; use shorter ones")
+
+
+def _head_fault(envelope: WireEnvelope) -> str:
+    for field in ("command_id", "name", "entity_type", "entity_id", "inbox", "correlation_id", "causation_id"):
+        value = getattr(envelope, field)
+        if value is not None and not isinstance(value, str):
+            return f"{field}: text, not {type(value).__name__}"
+        try:
+            (value or "").encode()
+        except UnicodeEncodeError:
+            return f"{field}: text with lone surrogates, which UTF-8 cannot carry"
+    return "the envelope has a number beyond 64 bits or an element of the wrong type"
+
+
+def _well_typed(parts: list[Any]) -> bool:
+    """Whether the elements are of their types. Spelled out: this runs for every command, and a loop over a table takes thrice the time."""
+    command_id, name, entity_type, entity_id, payload = parts[1:6]
+    if type(command_id) is not str or type(name) is not str or type(payload) is not bytes or not command_id:
+        return False
+    if type(entity_id) is not str or type(entity_type) is not str:
+        return entity_type is None and entity_id is None
+    return True
+
+
+def _tail_well_typed(tail: list[Any]) -> bool:
+    flags, ttl_ms, inbox, correlation_id, causation_id, headers = tail + _NO_TAIL[len(tail) :]
+    return (
+        type(flags) is int
+        and flags >= 0
+        and (ttl_ms is None or (type(ttl_ms) is int and ttl_ms >= 0))
+        and (inbox is None or type(inbox) is str)
+        and (correlation_id is None or type(correlation_id) is str)
+        and (causation_id is None or type(causation_id) is str)
+        and (headers is None or _is_text_map(headers))
+    )
+
+
+def _is_text_map(headers: Any) -> bool:
+    return type(headers) is dict and all(type(key) is str and type(value) is str for key, value in headers.items())
+
+
+def _text_at(elements: list[Any], index: int) -> str | None:
+    value = elements[index] if index < len(elements) else None
+    return value if type(value) is str and 0 < len(value) <= HEAD_LIMIT else None

@@ -1,0 +1,77 @@
+"""How large, deep and wide a message may be, and the one exception for bytes that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+__all__ = ["DEFAULT_LIMITS", "Limits", "Undecodable", "UnsupportedVersion", "excess"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one packed value may be; the same on both sides, so that what can be sent can be read.
+
+    Attributes:
+        max_bytes: Size of the packed value.
+        max_nesting: Containers inside each other: 1 is a flat map. At most 512.
+        max_items: Members of one array, map or set.
+    """
+
+    max_bytes: int = 1024 * 1024
+    max_nesting: int = 64
+    max_items: int = 100_000
+
+
+DEFAULT_LIMITS = Limits()
+
+
+class Undecodable(ValueError):
+    """Bytes that are not what this library writes, or exceed the limits. The text never contains the data.
+
+    Attributes:
+        reason: Why, for logs and dead letters.
+        command_id: What could be salvaged of an envelope or reply, so that its caller can be told; else None.
+        name: The command's wire name, likewise.
+        inbox: Where the caller waits, likewise.
+    """
+
+    def __init__(self, reason: str, *, command_id: str | None = None, name: str | None = None, inbox: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.command_id = command_id
+        self.name = name
+        self.inbox = inbox
+
+
+class UnsupportedVersion(Undecodable):
+    """Written by a later version of this library: to be kept for a newer worker, not to be thrown away.
+
+    Attributes:
+        version: The version that was found.
+    """
+
+    def __init__(self, version: int, *, command_id: str | None = None, name: str | None = None, inbox: str | None = None) -> None:
+        super().__init__(f"unsupported version {version}", command_id=command_id, name=name, inbox=inbox)
+        self.version = version
+
+
+_CONTAINERS = frozenset({dict, list, tuple, set, frozenset})
+
+
+def _members(node: Any) -> Iterable[Any]:
+    return chain(node, node.values()) if type(node) is dict else node
+
+
+def excess(value: Any, limits: Limits) -> str | None:
+    """Which limit a decoded value exceeds, or None. Goes level by level: as deep as the limit and no deeper."""
+    level = [value] if type(value) in _CONTAINERS else []
+    for _ in range(limits.max_nesting):
+        if not level:
+            return None
+        if any(len(node) > limits.max_items for node in level):
+            return f"more than {limits.max_items} items in one collection"
+        level = [child for node in level for child in _members(node) if type(child) in _CONTAINERS]
+    return f"nested deeper than {limits.max_nesting} levels" if level else None

@@ -1,0 +1,78 @@
+"""A server in this process: the bus's own code over fakeredis, for unit tests without a server.
+
+fakeredis 2.40 keeps a blocked read waiting after its connection was closed: the ghost swallows the next message. Here a connection
+that is closed takes its waiting read with it. (Cause: `AsyncFakeSocket._blocking` starts a task that nobody ends.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from redis import Redis as SyncRedis
+from redis.asyncio import Redis
+
+from command_bus.errors import MissingExtra
+
+try:
+    import fakeredis
+    from fakeredis import aioredis as fake_async
+    from fakeredis.aioredis import AsyncFakeSocket, FakeAsyncRedisConnection
+except ImportError as error:  # pragma: no cover - depends on the environment
+    raise MissingExtra("CommandBus.in_memory() needs fakeredis with Lua: pip install 'command-bus[testing]'") from error
+
+__all__ = ["MemoryClients"]
+
+
+class _Socket(AsyncFakeSocket):
+    """A socket that knows the task of its blocked read."""
+
+    blocked: asyncio.Task[Any] | None = None
+
+    async def _async_blocking(self, *args: Any, **options: Any) -> None:
+        self.blocked = asyncio.current_task()
+        try:
+            await super()._async_blocking(*args, **options)
+        finally:
+            self.blocked = None
+
+
+class _Connection(FakeAsyncRedisConnection):
+    """A connection that ends its blocked read when it is closed."""
+
+    async def _connect(self) -> None:
+        await super()._connect()
+        if self._sock is not None:
+            self._sock.__class__ = _Socket
+
+    async def disconnect(self, nowait: bool = False, **options: Any) -> None:  # noqa: FBT001, FBT002 - redis-py's signature
+        blocked = getattr(self._sock, "blocked", None)
+        if blocked is not None:
+            blocked.cancel()
+        await super().disconnect(nowait=nowait, **options)
+
+
+class MemoryClients:
+    """Clients of one fake server; buses that share a `MemoryClients` share its data."""
+
+    label = "in-memory server"
+
+    def __init__(self) -> None:
+        self._server = fakeredis.FakeServer(version=(7,))
+
+    def commands(self) -> Redis:
+        """See `ClientFactory`."""
+        return self._client()
+
+    def blocking(self, block: float) -> Redis:
+        """See `ClientFactory`."""
+        return self._client()
+
+    def thread(self) -> SyncRedis:
+        """See `ClientFactory`."""
+        client: SyncRedis = fakeredis.FakeRedis(server=self._server, protocol=2)
+        return client
+
+    def _client(self) -> Redis:
+        client: Redis = fake_async.FakeRedis(server=self._server, connection_class=_Connection, protocol=2)
+        return client

@@ -1,0 +1,1 @@
+"""How commands travel: segregated interfaces, and their implementation on Redis Streams."""

@@ -1,0 +1,253 @@
+"""The seams of the transport: what a producer, a worker, a caller and an operator may ask of it.
+
+Each part sees only its own interface, so that a producer never meets consumer code. Envelopes and replies are opaque bytes here.
+A *mailbox* is the name that `keys.mailbox_name` gives an entity (or its lane); a *lease* is the right to run a mailbox's commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal, Protocol
+
+__all__ = [
+    "Activation",
+    "Admission",
+    "Answer",
+    "Bury",
+    "Done",
+    "Failed",
+    "Follow",
+    "GiveBack",
+    "Gone",
+    "Inbox",
+    "Lease",
+    "NO_DIGEST",
+    "Park",
+    "Producer",
+    "Released",
+    "Remembered",
+    "Retry",
+    "Started",
+    "Step",
+    "Steps",
+    "Submission",
+    "Take",
+]
+
+NO_DIGEST = bytes(8)
+"""The digest of a command whose id was generated: it cannot conflict."""
+
+
+@dataclass(slots=True)
+class Submission:
+    """One command on its way into a mailbox.
+
+    Attributes:
+        mailbox: The mailbox's name.
+        command_id: Unique per command; a repeat is answered `DUPLICATE`.
+        envelope: Opaque bytes.
+        digest: Eight bytes that differ between different commands; equal ids with unequal digests conflict.
+        max_depth: Commands that the mailbox may hold.
+        delay_ms: Milliseconds until the command takes its place in the mailbox.
+    """
+
+    mailbox: str
+    command_id: str
+    envelope: bytes
+    digest: bytes
+    max_depth: int
+    delay_ms: int = 0
+
+
+class Admission(Enum):
+    """What became of a submission; the values are those of enqueue.lua."""
+
+    ACCEPTED = "+"
+    DUPLICATE = "="
+    CONFLICT = "!"
+    ENTITY_FULL = "e"
+    TOTAL_FULL = "t"
+    PREDECESSOR_REFUSED = "p"
+    WRONG_TYPE = "w"
+
+
+class Producer(Protocol):
+    """Puts commands into mailboxes."""
+
+    def enqueue(self, submission: Submission, timeout: float) -> Awaitable[Admission]:
+        """Accept one command; concurrent calls of one event-loop turn leave as one batch, in the order of the calls.
+
+        Raises:
+            TransportUnavailable: No answer within `timeout` seconds.
+            QueueFull: The server is at its memory limit.
+        """
+        ...
+
+    async def enqueue_many(self, submissions: Sequence[Submission], timeout: float) -> list[Admission]:
+        """Accept many commands, in order per mailbox; an outcome per command. `timeout` is per chunk."""
+        ...
+
+
+@dataclass(slots=True, frozen=True)
+class Activation:
+    """A ready mailbox that was read: delivered, but nothing of it has started."""
+
+    shard: int
+    mailbox: str
+    id: str
+
+
+@dataclass(slots=True)
+class Lease:
+    """The right to run one mailbox, held by this worker.
+
+    Attributes:
+        deadline: Local monotonic time after which nothing may be started: taken before the server was asked, plus the lease.
+        fence: Of the command that runs now; empty before the first start.
+        message: Of the command that runs now.
+        renew_until: Local time after which it is no longer renewed (an async handler far past its timeout), or None.
+        cancel: While a handler runs: interrupts it, because the lease is lost.
+    """
+
+    shard: int
+    mailbox: str
+    activation: str
+    deadline: float
+    fence: str = ""
+    message: str = ""
+    renew_until: float | None = None
+    cancel: Callable[[str], None] | None = None
+
+
+@dataclass(slots=True)
+class Started:
+    """The head of a mailbox, started under its lease.
+
+    Attributes:
+        fence: Grows with every start in the shard.
+        message: Its id in the mailbox; the part before the dash is the time of acceptance in ms.
+        attempt: 1 for the first start.
+        first_ms: The server's time of the first start.
+        now_ms: The server's time of this start.
+        envelope: None if the entry has no envelope at all.
+        raw: The entry's fields as they are.
+    """
+
+    fence: str
+    message: str
+    attempt: int
+    first_ms: int
+    now_ms: int
+    envelope: bytes | None
+    raw: list[bytes] = field(default_factory=list)
+
+
+@dataclass(slots=True, frozen=True)
+class Released:
+    """The lease was given up: the mailbox is empty, waits, is stopped, or is for somebody else to take."""
+
+    reason: Literal["idle", "yield", "wait", "stop"]
+
+
+@dataclass(slots=True, frozen=True)
+class Gone:
+    """The lease is not ours (any more): nothing was changed."""
+
+
+@dataclass(slots=True, frozen=True)
+class Failed:
+    """The step failed for this mailbox alone: one of its keys is of another type, say."""
+
+    reason: str
+
+
+Answer = Started | Released | Gone | Failed
+Follow = Literal["stay", "yield", "leave"]
+
+
+@dataclass(slots=True, frozen=True)
+class Take:
+    """Start the head of a mailbox whose activation was read."""
+
+
+@dataclass(slots=True, frozen=True)
+class Remembered:
+    """What settling leaves behind.
+
+    Attributes:
+        command_id: Empty if it is unknown (an envelope that cannot be read): then nothing is remembered.
+        mark: The value of the dedup mark.
+        mark_ms: How long it is kept; 0 forgets it at once.
+        inbox: The process that waits for the reply, or empty.
+        reply: What is pushed to it.
+    """
+
+    command_id: str
+    mark: bytes
+    mark_ms: int
+    inbox: str = ""
+    reply: bytes = b""
+
+
+@dataclass(slots=True)
+class Done:
+    """The command is settled; `verb` says how it is counted: completed, rejected, expired."""
+
+    left: Remembered
+    follow: Follow = "stay"
+    verb: Literal["done", "deny", "lapse"] = "done"
+
+
+@dataclass(slots=True)
+class Bury:
+    """Dead-letter the command; its entity goes on."""
+
+    left: Remembered
+    record: bytes
+    raw: bytes
+    follow: Follow = "stay"
+
+
+@dataclass(slots=True, frozen=True)
+class Park:
+    """Dead-letter the command and hold its entity, the command still at its head, until an operator decides."""
+
+    left: Remembered
+    record: bytes
+    raw: bytes
+
+
+@dataclass(slots=True, frozen=True)
+class Retry:
+    """Start the command again after a delay; meanwhile its entity waits. `counts` says whether this was an attempt."""
+
+    delay_ms: int
+    counts: bool = True
+
+
+@dataclass(slots=True, frozen=True)
+class GiveBack:
+    """Let another worker start the command again at once. `counts` says whether this was an attempt."""
+
+    counts: bool
+
+
+Step = Take | Done | Bury | Park | Retry | GiveBack
+
+
+class Steps(Protocol):
+    """Moves held mailboxes forward; the steps of one event-loop turn leave as one batch."""
+
+    def advance(self, lease: Lease, step: Step) -> Awaitable[Answer]:
+        """Carry out a step under its lease. Repeats what is ambiguous until it has an answer."""
+        ...
+
+
+class Inbox(Protocol):
+    """Receives the replies of one process."""
+
+    def address(self, shard: int) -> str:
+        """What a command must carry so that its reply comes here."""
+        ...

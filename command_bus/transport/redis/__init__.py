@@ -1,0 +1,1 @@
+"""The transport on Redis Streams (Redis 6.2 or newer, Valkey)."""

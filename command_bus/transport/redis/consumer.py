@@ -1,0 +1,307 @@
+"""`ConsumerLoop`: reads activations, never more than there are free slots, and runs each in a task of its own.
+
+One reader and one blocking connection per shard. XREADGROUP wakes exactly one worker per activation and needs no polling. Its COUNT is
+per stream, so a single shard's reader takes its slots before it asks; with several shards each asks for its share, and what exceeds the
+free slots when it arrives is handed back at once. Fetches start small and double while full ones follow one another: a worker that
+always asks for all it could run would starve the others when its handlers are short.
+
+Being delivered is not being started: an entry may have been assigned to a connection that broke. After every read error the worker
+therefore looks up what is pending in its own name and takes up what it does not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from command_bus.clock import mono
+from command_bus.errors import CommandBusError, TransportUnavailable
+from command_bus.transport.interfaces import GiveBack, Lease, Steps
+from command_bus.transport.redis.connections import Backoff, Connections
+from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
+from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.slots import Slots
+
+__all__ = ["ConsumerLoop", "ensure_group"]
+
+BLOCK = 2.0
+_FIRST_FETCH = 8
+_SOON = 0.05
+_log = logging.getLogger("command_bus.worker")
+
+_Entries = list[tuple[str, dict[bytes, bytes]]]
+
+
+async def ensure_group(client: Redis, keys: ShardKeys) -> bool:
+    """Create the consumer group of a ready stream, reading from its very beginning; whether it was absent."""
+    try:
+        await client.xgroup_create(keys.ready, GROUP, id="0", mkstream=True)
+    except ResponseError as error:
+        if "BUSYGROUP" not in str(error):
+            raise
+        return False
+    return True
+
+
+class ConsumerLoop:
+    """Feeds activations to `run` while slots are free.
+
+    Args:
+        connections: Of this process.
+        keys: The shards.
+        owner: The consumer name, random per worker.
+        slots: How many mailboxes may be held.
+        leases: Holds what was read.
+        steps: Gives back what exceeds the slots.
+        run: Runs one mailbox under its lease until it gives it up.
+        kick: Called when something became due earlier than known (a tick arrived).
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        keys: KeySpace,
+        *,
+        owner: str,
+        slots: Slots,
+        leases: LeaseKeeper,
+        steps: Steps,
+        run: Callable[[Lease], Awaitable[None]],
+        kick: Callable[[int], None],
+    ) -> None:
+        self._connections = connections
+        self._keys = keys
+        self._owner = owner
+        self._slots = slots
+        self._leases = leases
+        self._steps = steps
+        self._run = run
+        self._kick = kick
+        self._readers: list[_Reader] = []
+        self._running: set[asyncio.Task[None]] = set()
+        self.last_read = 0.0
+
+    async def start(self) -> None:
+        """Begin to read; returns at once."""
+        for shard in range(self._keys.count):
+            self._readers.append(_Reader(self, self._connections, self._keys.shards[shard], shard, self._owner))
+        for reader in self._readers:
+            reader.start()
+
+    async def stop_reading(self) -> None:
+        """Read no more; what was delivered meanwhile is handed back untouched."""
+        await asyncio.gather(*(reader.stop() for reader in self._readers))
+
+    @property
+    def running(self) -> frozenset[asyncio.Task[None]]:
+        """The tasks that hold a mailbox."""
+        return frozenset(self._running)
+
+    async def fetch_limit(self, wanted: int) -> int:
+        """How many activations a reader may ask for now; with one shard the slots are taken already."""
+        free = await self._slots.available()
+        if self._keys.count == 1:
+            return self._slots.take(min(free, wanted))
+        return max(1, min(free // self._keys.count, wanted))
+
+    def arrived(self, shard: int, reserved: int, entries: _Entries) -> list[str]:
+        """Start what was read; the ids of ticks, which are nobody's."""
+        self.last_read = mono()
+        ticks = [entry for entry, fields in entries if b"e" not in fields]
+        activations = [(entry, fields[b"e"].decode()) for entry, fields in entries if b"e" in fields]
+        if self._keys.count > 1:
+            reserved = self._slots.take(len(activations))
+        for entry, mailbox in activations[:reserved]:
+            self._hold(shard, mailbox, entry)
+        for entry, mailbox in activations[reserved:]:
+            self._hand_back(shard, mailbox, entry)
+        if reserved > len(activations):
+            self._slots.give(reserved - len(activations))
+        if ticks:
+            self._kick(shard)
+        return ticks
+
+    def give_slots(self, count: int) -> None:
+        """Return slots that a read did not use."""
+        if self._keys.count == 1:
+            self._slots.give(count)
+
+    def knows(self, shard: int, activation: str) -> bool:
+        """Whether this activation is held here."""
+        return self._leases.holds(shard, activation)
+
+    def hand_back(self, shard: int, entries: _Entries) -> list[str]:
+        """Give delivered activations back untouched; the ids of ticks."""
+        for entry, fields in entries:
+            if b"e" in fields:
+                self._hand_back(shard, fields[b"e"].decode(), entry)
+        return [entry for entry, fields in entries if b"e" not in fields]
+
+    def _hold(self, shard: int, mailbox: str, activation: str) -> None:
+        lease = self._leases.add(shard, mailbox, activation)
+        self._spawn(self._run_held(lease), f"command_bus.run {mailbox}")
+
+    def _hand_back(self, shard: int, mailbox: str, activation: str) -> None:
+        async def give() -> None:
+            await self._steps.advance(Lease(shard, mailbox, activation, mono()), GiveBack(counts=False))
+
+        self._spawn(give(), f"command_bus.give_back {mailbox}")
+
+    def _spawn(self, work: Any, name: str) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._finished)
+
+    async def _run_held(self, lease: Lease) -> None:
+        try:
+            await self._run(lease)
+        finally:
+            self._leases.drop(lease)
+            self._slots.give()
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("%s failed unexpectedly; its entity is taken over when its lease ends", task.get_name(), exc_info=error)
+
+
+class _Reader:
+    """The blocking read of one shard."""
+
+    def __init__(self, loop: ConsumerLoop, connections: Connections, keys: ShardKeys, shard: int, owner: str) -> None:
+        self._loop = loop
+        self._connections = connections
+        self._client = connections.blocking(BLOCK)
+        self._keys = keys
+        self._shard = shard
+        self._owner = owner
+        self._client_id = 0
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._read_for_ever(), name=f"command_bus.reader{self._keys.prefix}")
+
+    async def stop(self) -> None:
+        """Wake the blocked read, wait for it, and give back what a broken connection may have been assigned."""
+        self._stopping = True
+        if self._task is None:
+            return
+        try:
+            if self._client_id:
+                await self._connections.commands.client_unblock(self._client_id)
+                await asyncio.wait([self._task], timeout=0.5)
+        except CONNECTION_ERRORS:
+            pass  # not reachable or not permitted: the cancellation below does it as well
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        try:
+            async with asyncio.timeout(1.0):
+                await self._discard(self._loop.hand_back(self._shard, await self._unknown_pending()))
+        except (CommandBusError, TimeoutError):
+            _log.warning("%s: cannot look for undelivered work; what there is waits for its lease to end", self._keys.prefix)
+
+    async def _read_for_ever(self) -> None:
+        backoff = Backoff()
+        fetch, last_full = _FIRST_FETCH, 0.0
+        recheck_at: float | None = None
+        while not self._stopping:
+            reserved = await self._loop.fetch_limit(fetch)
+            used = False
+            try:
+                entries = await self._read(reserved)
+                used = True
+                await self._discard(self._loop.arrived(self._shard, reserved, entries))
+                if recheck_at is not None and mono() >= recheck_at:
+                    recheck_at = None
+                    await self._adopt()
+                backoff.reset()
+            except CommandBusError as error:
+                if not used:
+                    self._loop.give_slots(reserved)
+                self._client_id = 0
+                pause = backoff.next()
+                _log.warning("cannot read work, next try in %.2f s: %s", pause, error)
+                await asyncio.sleep(pause)
+                if await self._recover():
+                    recheck_at = mono() + BLOCK
+                continue
+            except asyncio.CancelledError:
+                if not used:
+                    self._loop.give_slots(reserved)
+                raise
+            if len(entries) >= reserved:
+                fetch = fetch * 2 if mono() - last_full < _SOON else _FIRST_FETCH
+                last_full = mono()
+            elif not entries:
+                fetch = _FIRST_FETCH
+
+    async def _read(self, count: int) -> _Entries:
+        try:
+            if not self._client_id:
+                self._client_id = await self._own_id()
+            answer: Any = await self._client.xreadgroup(
+                GROUP, self._owner, {self._keys.ready: ">"}, count=count, block=int(BLOCK * 1000)
+            )
+        except ResponseError as error:
+            if "NOGROUP" in str(error) or "UNBLOCKED" in str(error) or "requires the key to exist" in str(error):
+                raise TransportUnavailable(f"the ready stream or its group is gone: {error}") from error
+            raise translated(error, self._connections.label) from error
+        except CONNECTION_ERRORS as error:
+            raise translated(error, self._connections.label) from error
+        return [(entry.decode(), fields or {}) for entry, fields in answer[0][1]] if answer else []
+
+    async def _own_id(self) -> int:
+        try:
+            return int(await self._client.client_id())
+        except ResponseError:
+            return -1  # not permitted, or a server that lacks it: reading works without
+
+    async def _recover(self) -> bool:
+        """After a read error: make sure that the group exists, and take up what is pending in our name."""
+        try:
+            if await self._connections.ask(lambda client: ensure_group(client, self._keys)):
+                _log.warning("%s: the consumer group was gone and is created anew", self._keys.ready)
+            await self._adopt()
+        except CommandBusError:
+            return False
+        return True
+
+    async def _adopt(self) -> None:
+        entries = await self._unknown_pending()
+        if entries:
+            _log.warning("%s: taking up %d activations that a broken connection was assigned", self._keys.ready, len(entries))
+            reserved = await self._loop.fetch_limit(len(entries))
+            now, later = entries[:reserved], entries[reserved:]
+            await self._discard(self._loop.arrived(self._shard, reserved, now))
+            await self._discard(self._loop.hand_back(self._shard, later))
+
+    async def _unknown_pending(self) -> _Entries:
+        """Activations that are pending in our name without being held here."""
+        pending: Any = await self._connections.ask(
+            lambda client: client.xpending_range(self._keys.ready, GROUP, min="-", max="+", count=10_000, consumername=self._owner)
+        )
+        ids = [item["message_id"].decode() for item in pending]
+        unknown = [entry for entry in ids if not self._loop.knows(self._shard, entry)]
+        if not unknown:
+            return []
+        claimed: Any = await self._connections.ask(lambda client: client.xclaim(self._keys.ready, GROUP, self._owner, 0, unknown))
+        return [(entry.decode(), fields) for entry, fields in claimed if fields]
+
+    async def _discard(self, ticks: list[str]) -> None:
+        if not ticks:
+            return
+
+        async def delete(client: Redis) -> None:
+            pipeline = client.pipeline(transaction=False)
+            pipeline.xack(self._keys.ready, GROUP, *ticks)
+            pipeline.xdel(self._keys.ready, *ticks)
+            await pipeline.execute()
+
+        await self._connections.ask(delete)

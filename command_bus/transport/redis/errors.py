@@ -1,0 +1,49 @@
+"""Redis's errors, translated once, at the edge.
+
+What matters about an error is whether the request *certainly was not applied* (refused before it ran) or is *ambiguous* (the
+connection broke after it was sent). Only steps that may be repeated are asked again.
+"""
+
+from __future__ import annotations
+
+from redis import exceptions as redis_errors
+
+from command_bus.errors import CommandBusError, QueueFull, TransportUnavailable, UnsuitableServer
+
+__all__ = ["CONNECTION_ERRORS", "translated"]
+
+CONNECTION_ERRORS = (redis_errors.RedisError, OSError, TimeoutError)
+"""What redis-py raises for a request that did not succeed."""
+
+_BUSY = ("LOADING", "BUSY", "MISCONF", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "MAX NUMBER OF CLIENTS")
+
+
+def translated(error: BaseException, where: str) -> CommandBusError:
+    """The typed error for one of redis-py's; `where` names the server without its password."""
+    text = str(error)
+    upper = text.upper()
+    if isinstance(error, redis_errors.OutOfMemoryError) or upper.startswith("OOM"):
+        return QueueFull(f"{where} is at its memory limit (maxmemory): it refuses new commands until work drains", limit="memory")
+    if isinstance(error, redis_errors.AuthenticationError | redis_errors.NoPermissionError) or upper.startswith(("NOAUTH", "WRONGPASS")):
+        return UnsuitableServer(f"{where} refuses this user: {text}. Check user and password in the URL, and the user's ACL")
+    if isinstance(error, redis_errors.ReadOnlyError):
+        return UnsuitableServer(f"{where} is a read-only replica: connect to the primary")
+    if upper.startswith(("MOVED", "CROSSSLOT", "ASK ")):
+        return UnsuitableServer(f"{where} is a node of a Redis Cluster, given as a single server: {text}")
+    if isinstance(error, redis_errors.BusyLoadingError) or upper.startswith(_BUSY):
+        return TransportUnavailable(f"{where} is not ready: {text}")
+    if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
+        refused = _never_sent(error)
+        return TransportUnavailable(f"{where} cannot be reached: {text or type(error).__name__}", outcome_unknown=not refused)
+    return UnsuitableServer(f"{where} answered with an error that this library does not expect: {text}")
+
+
+def _never_sent(error: BaseException) -> bool:
+    """Whether the connection was never made, so that nothing can have been applied."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, ConnectionRefusedError | FileNotFoundError):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    text = str(error)
+    return "connecting to" in text or "Connection refused" in text

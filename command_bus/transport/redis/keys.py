@@ -1,0 +1,130 @@
+"""The one owner of key names.
+
+All keys of a shard share the hash tag `{namespace:shard}`, so that one script may touch them on Redis Cluster. An entity's id is
+percent-encoded before it becomes part of a key: a `}` in an id would move its keys to another slot, and a newline or NUL would make
+them unreadable. The encoded name `type:id` (or `type/lane`) is the *mailbox* name; it decides the shard.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import Final
+from urllib.parse import quote, unquote
+from zlib import crc32
+
+from command_bus.policies import Lanes, Mailbox
+
+__all__ = ["GROUP", "KeySpace", "ShardKeys", "free_mailbox", "mailbox_label", "mailbox_name"]
+
+GROUP: Final = "workers"
+"""The consumer group of every ready stream."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.@-]+")
+_LONG = 512
+_FREE: Final = "~:"
+_HASHED: Final = "~"
+
+
+def mailbox_name(entity_type: str, entity_id: str, policy: Mailbox) -> str:
+    """The mailbox of an entity: `type:encoded-id`, or `type/lane` where entities share lanes.
+
+    Ids over 512 bytes are replaced by `~` and their SHA-256; the full id travels in the envelope.
+    """
+    if isinstance(policy, Lanes):
+        return f"{entity_type}/{crc32(entity_id.encode()) % policy.count}"
+    if len(entity_id) < _LONG and _PLAIN.fullmatch(entity_id):
+        return f"{entity_type}:{entity_id}"
+    return f"{entity_type}:{_encoded(entity_id)}"
+
+
+def _encoded(entity_id: str) -> str:
+    raw = entity_id.encode()
+    if len(raw) > _LONG:
+        return _HASHED + sha256(raw).hexdigest()
+    return quote(raw, safe="@").replace("~", "%7E")
+
+
+def free_mailbox(command_id: str) -> str:
+    """The mailbox of a command without an entity: its own, so that it waits for nobody."""
+    return _FREE + _encoded(command_id)
+
+
+def mailbox_label(mailbox: str) -> str:
+    """The mailbox for people: `account:a-17`, `order (lane 3)`, `(no entity) id`."""
+    if mailbox.startswith(_FREE):
+        return f"(no entity) {unquote(mailbox[len(_FREE) :])}"
+    kind, colon, rest = mailbox.partition(":")
+    if not colon:
+        kind, _, lane = mailbox.partition("/")
+        return f"{kind} (lane {lane})"
+    return f"{kind}:{unquote(rest)}"
+
+
+class ShardKeys:
+    """The names of one shard's keys."""
+
+    __slots__ = (
+        "active",
+        "dead",
+        "delayed",
+        "due",
+        "fence",
+        "inboxes",
+        "later",
+        "mailboxes",
+        "marks",
+        "meta",
+        "parked",
+        "paused",
+        "prefix",
+        "ready",
+        "stats",
+        "workers",
+    )
+
+    def __init__(self, namespace: str, shard: int) -> None:
+        self.prefix = prefix = f"{{{namespace}:{shard}}}:"
+        self.meta = prefix + "meta"
+        self.ready = prefix + "ready"
+        self.active = prefix + "active"
+        self.fence = prefix + "fence"
+        self.stats = prefix + "stats"
+        self.due = prefix + "due"
+        self.delayed = prefix + "delayed"
+        self.later = prefix + "later"
+        self.paused = prefix + "paused"
+        self.parked = prefix + "parked"
+        self.dead = prefix + "dead"
+        self.workers = prefix + "workers"
+        self.mailboxes = prefix + "m:"
+        self.marks = prefix + "k:"
+        self.inboxes = prefix + "in:"
+
+    def mailbox(self, name: str) -> str:
+        """The stream of a mailbox."""
+        return self.mailboxes + name
+
+    def mark(self, command_id: str) -> str:
+        """The dedup mark of a command id, which becomes its stored reply."""
+        return self.marks + command_id
+
+    def inbox(self, process: str) -> str:
+        """The list that the replies for one process are pushed to."""
+        return self.inboxes + process
+
+
+class KeySpace:
+    """All shards of a namespace."""
+
+    __slots__ = ("count", "namespace", "shards")
+
+    def __init__(self, namespace: str, shards: int) -> None:
+        self.namespace = namespace
+        self.count = shards
+        self.shards = tuple(ShardKeys(namespace, shard) for shard in range(shards))
+
+    def shard_of(self, mailbox: str) -> int:
+        """The shard of a mailbox: a stable hash of its name."""
+        return 0 if self.count == 1 else crc32(mailbox.encode()) % self.count
+

@@ -1,0 +1,194 @@
+"""`LeaseKeeper`: renews leases from a thread, so that a handler that blocks the event loop keeps its entity.
+
+A lease is the pending entry of an activation; its idle time is its age. XCLAIM with JUSTID makes it young again, in one native
+command for all that this worker holds, and answers which are still pending: the others are lost, because whoever reclaims an
+activation replaces it by a new one. RETRYCOUNT writes a growing number into the entry's delivery count: the renewal sequence by
+which `PendingRecovery` sees that an owner lives even when the server's clock has jumped.
+
+The interpreter lock held for longer than the lease (a C extension that never releases it) stops this thread as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from redis import Redis as SyncRedis
+
+from command_bus.clock import mono
+from command_bus.transport.interfaces import Lease
+from command_bus.transport.redis.connections import ClientFactory
+from command_bus.transport.redis.errors import CONNECTION_ERRORS
+from command_bus.transport.redis.keys import GROUP, KeySpace
+
+__all__ = ["LeaseKeeper"]
+
+_log = logging.getLogger("command_bus.worker")
+_PAGE = 500
+_BLOCKED_AFTER = 1.0
+
+
+class LeaseKeeper:
+    """Holds the leases of one worker and keeps them alive until they are dropped.
+
+    Args:
+        factory: Makes the thread's own client.
+        keys: The shards.
+        owner: This worker's consumer name.
+        lease: Seconds that a lease lives without renewal.
+        heartbeat: Gives what this worker says of itself, written beside each renewal.
+    """
+
+    def __init__(self, factory: ClientFactory, keys: KeySpace, *, owner: str, lease: float, heartbeat: Callable[[], bytes]) -> None:
+        self._factory = factory
+        self._keys = keys
+        self._owner = owner
+        self._lease = lease
+        self._heartbeat = heartbeat
+        self._held: list[dict[str, Lease]] = [{} for _ in keys.shards]
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread = 0
+        self._pong = 0.0
+        self._reported_blocked = False
+        self._sequence = 1
+        self.lost = 0
+
+    def start(self) -> None:
+        """Start the thread; call from the event loop that runs the handlers."""
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._pong = mono()
+        self._thread = threading.Thread(target=self._run, name="command_bus.leases", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Stop the thread; the leases left are not renewed any more."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._thread.join, 10.0)
+
+    def add(self, shard: int, mailbox: str, activation: str) -> Lease:
+        """Hold an activation that was just read."""
+        lease = Lease(shard, mailbox, activation, mono() + self._lease)
+        self._held[shard][activation] = lease
+        return lease
+
+    def drop(self, lease: Lease) -> None:
+        """Stop renewing."""
+        self._held[lease.shard].pop(lease.activation, None)
+
+    def holds(self, shard: int, activation: str) -> bool:
+        """Whether this activation is known here."""
+        return activation in self._held[shard]
+
+    def cancel_all(self, why: str) -> None:
+        """Interrupt the handlers that run; those between two commands are left to their next step."""
+        for held in self._held:
+            for lease in list(held.values()):
+                if lease.cancel is not None:
+                    lease.cancel(why)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._held))
+
+    # Everything below runs in the thread.
+
+    def _run(self) -> None:
+        client = self._factory.thread()
+        interval = self._lease / 3
+        next_renewal = 0.0
+        try:
+            while not self._stopping:
+                now = mono()
+                if now >= next_renewal:
+                    renewed = self._renew_all(client)
+                    next_renewal = now + (interval if renewed else min(interval, self._lease / 10, 1.0))
+                self._give_up_overdue()
+                self._watch_loop()
+                self._wake.wait(max(0.01, min(next_renewal - mono(), _BLOCKED_AFTER)))
+                self._wake.clear()
+        finally:
+            client.close()
+
+    def _renew_all(self, client: SyncRedis) -> bool:
+        self._sequence += 1
+        renewed = True
+        for shard, held in enumerate(self._held):
+            now = mono()
+            leases = [lease for lease in list(held.values()) if lease.renew_until is None or now < lease.renew_until]
+            for start in range(0, len(leases) or 1, _PAGE):
+                renewed = self._renew(client, shard, leases[start : start + _PAGE]) and renewed
+        return renewed
+
+    def _renew(self, client: SyncRedis, shard: int, leases: list[Lease]) -> bool:
+        keys = self._keys.shards[shard]
+        asked = mono()
+        try:
+            pipeline = client.pipeline(transaction=False)
+            pipeline.hset(keys.workers, self._owner, self._heartbeat())  # type: ignore[arg-type]
+            if leases:
+                ids: list[Any] = [lease.activation for lease in leases]
+                pipeline.execute_command(
+                    "XCLAIM", keys.ready, GROUP, self._owner, 0, *ids, "RETRYCOUNT", self._sequence, "JUSTID", parse_justid=True
+                )
+            answers = pipeline.execute()
+        except CONNECTION_ERRORS as error:
+            _log.warning("cannot renew %d leases: %s", len(leases), error)
+            return False
+        if leases:
+            alive = {_text(item) for item in answers[1]}
+            for lease in leases:
+                if lease.activation in alive:
+                    lease.deadline = asked + self._lease
+                else:
+                    self._post_lost(lease, "another worker took it over, or it was settled")
+        return True
+
+    def _give_up_overdue(self) -> None:
+        now = mono()
+        for held in self._held:
+            for lease in list(held.values()):
+                if now > lease.deadline:
+                    self._post_lost(lease, "it could not be renewed in time")
+
+    def _post_lost(self, lease: Lease, why: str) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._lose, lease, why)
+
+    def _watch_loop(self) -> None:
+        """Report a handler that blocks the event loop, once per blockage, with the stack that blocks."""
+        if self._loop is None or self._loop.is_closed():
+            return
+        blocked = mono() - self._pong
+        if blocked > 2 * _BLOCKED_AFTER and not self._reported_blocked:
+            self._reported_blocked = True
+            frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 - the documented way to see another thread's stack
+            stack = "".join(traceback.format_stack(frame)[-6:]) if frame else ""
+            _log.warning("the event loop has been blocked for %.1f s; leases are kept, nothing else runs. It is at:\n%s", blocked, stack)
+        self._loop.call_soon_threadsafe(self._ponged)
+
+    # Back in the event loop.
+
+    def _ponged(self) -> None:
+        self._pong = mono()
+        self._reported_blocked = False
+
+    def _lose(self, lease: Lease, why: str) -> None:
+        """Cancel the handler of a lost lease. Without a running handler a step is under way, and its answer decides."""
+        if self.holds(lease.shard, lease.activation) and lease.cancel is not None:
+            self.lost += 1
+            _log.warning("the lease of %s is lost (%s): its handler is cancelled, its result will be refused", lease.mailbox, why)
+            lease.cancel(why)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

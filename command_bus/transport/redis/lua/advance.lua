@@ -1,0 +1,252 @@
+-- advance: settle the commands that were running and start the next of each entity, for a batch of entities.
+--
+-- KEYS[1]   ready     stream of activations; its pending entries are the leases
+-- KEYS[2]   active    hash: mailbox name -> state|activation|fence|message|attempt|first start in ms|owner
+-- KEYS[3]   fence     the shard's highest fence
+-- KEYS[4]   stats     hash of counters
+-- KEYS[5]   due       sorted set of what becomes due, by ms
+-- KEYS[6]   paused    hash: mailbox name -> why
+-- KEYS[7]   parked    hash: mailbox name -> id of its dead letter
+-- KEYS[8]   dead      stream of dead letters
+-- KEYS[9…]  for each step its mailbox; a step that settles adds the mark, one that replies the inbox
+-- ARGV[1]   group     of consumers
+-- ARGV[2]   owner     who asks: the consumer's name
+-- ARGV[3]   reply ttl in ms, of an inbox
+-- ARGV[4…]  for each step: mailbox name, activation, fence, message, verb, follow; then by verb
+--           take    -
+--           done    mark ttl in ms, mark, reply
+--           deny    mark ttl in ms, mark, reply                               (done, counted as rejected)
+--           lapse   mark ttl in ms, mark, reply                               (done, counted as expired)
+--           bury    mark ttl in ms, mark, reply, record, raw envelope
+--           park    mark ttl in ms, mark, reply, record, raw envelope   (the mark is left as it is)
+--           retry   delay in ms, '1' if the attempt counts
+--           back    '1' if the attempt counts
+--           follow: stay (start the next), yield (only if nobody else waits), leave (start none)
+--
+-- returns now in ms, then for each step one of
+--         {'start', fence, message, attempt, first start in ms, field, value …}   running now, under this lease
+--         {'idle'} {'yield'} {'wait'} {'stop'}                                      the lease is given up
+--         {'gone'}                                                                  the lease is not ours: nothing was changed
+--         {'error', text}                                                           a key of this entity is of another type
+--
+-- Asked again (a lost reply), a step whose effect is there already answers with the present state. The first write frees
+-- memory (or nothing), so that a server at its limit still lets work drain.
+
+local ready, active, fence_key, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local due, paused, parked, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local group, owner, reply_ttl = ARGV[1], ARGV[2], ARGV[3]
+
+redis.call('XACK', ready, group, '0-0')
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now_text = string.format('%.0f', now)
+local fence = math.max(tonumber(redis.call('GET', fence_key) or '0'), time[1] * 1000000 + time[2] - 1)
+local any_paused = redis.call('EXISTS', paused) == 1
+local started, settled = 0, 0
+local counts = {rejected = 0, expired = 0, buried = 0, dead = 0, retried = 0}
+local others_wait = nil
+local taken, touched = {}, {}
+local key, arg = 8, 3
+
+local function somebody_waits()
+  if others_wait == nil then
+    local pending = redis.call('XPENDING', ready, group)
+    others_wait = redis.call('XLEN', ready) > tonumber(pending[1])
+  end
+  return others_wait
+end
+
+local function release(activation)
+  redis.call('XACK', ready, group, activation)
+  redis.call('XDEL', ready, activation)
+end
+
+local function close(name, box, activation)
+  release(activation)
+  redis.call('DEL', box)
+  redis.call('HDEL', active, name)
+  return {'idle'}
+end
+
+local function rest(name, activation, state, attempt, first)
+  release(activation)
+  redis.call('HSET', active, name, state .. '||||' .. attempt .. '|' .. first .. '|')
+end
+
+local function requeue(name, activation, attempt, first)
+  release(activation)
+  local id = redis.call('XADD', ready, '*', 'e', name)
+  redis.call('HSET', active, name, 'r|' .. id .. '|||' .. attempt .. '|' .. first .. '|')
+  return {'yield'}
+end
+
+local function delivery(fence_text, attempt, first, entry)
+  local answer = {'start', fence_text, entry[1], attempt, first}
+  local fields = entry[2]
+  for i = 1, #fields do answer[5 + i] = fields[i] end
+  return answer
+end
+
+local function start(name, box, activation, attempt, first, follow)
+  local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]
+  if not head then return close(name, box, activation) end
+  if any_paused and redis.call('HEXISTS', paused, name) == 1 then
+    rest(name, activation, 's', attempt, first)
+    return {'stop'}
+  end
+  if follow == 'leave' or (follow == 'yield' and somebody_waits()) then
+    return requeue(name, activation, attempt, first)
+  end
+  fence = fence + 1
+  started = started + 1
+  if first == '0' then first = now_text end
+  attempt = string.format('%d', tonumber(attempt) + 1)
+  local fence_text = string.format('%.0f', fence)
+  redis.call('HSET', active, name, table.concat({'h', activation, fence_text, head[1], attempt, first, owner}, '|'))
+  return delivery(fence_text, attempt, first, head)
+end
+
+local function settle(box, message)
+  redis.call('XDEL', box, message)
+  settled = settled + 1
+end
+
+local function remember(mark, ttl, value)
+  if tonumber(ttl) > 0 then
+    redis.call('SET', mark, value, 'PX', ttl)
+  else
+    redis.call('DEL', mark)
+  end
+end
+
+local function push(extra)
+  if extra.inbox and type(redis.pcall('LPUSH', extra.inbox, extra[3])) == 'number' then touched[extra.inbox] = true end
+end
+
+local function letter(name, record, raw, is_parked)
+  counts.dead = counts.dead + 1
+  return redis.call('XADD', dead, '*', 'r', record, 'e', raw, 'm', name, 'p', is_parked)
+end
+
+local function wait_for_retry(name, activation, delay, attempt, first)
+  rest(name, activation, 'w', attempt, first)
+  local at = now + tonumber(delay)
+  local head = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
+  redis.call('ZADD', due, at, 'r:' .. name)
+  if not head[2] or at < tonumber(head[2]) then redis.call('XADD', ready, '*', 'tick', '1') end
+  counts.retried = counts.retried + 1
+  return {'wait'}
+end
+
+-- What each verb does to the command that runs, once the lease is proved.
+local verbs = {}
+
+function verbs.done(name, box, activation, message, follow, extra)
+  settle(box, message)
+  remember(extra.mark, extra[1], extra[2])
+  push(extra)
+  return start(name, box, activation, '0', '0', follow)
+end
+
+function verbs.deny(...)
+  counts.rejected = counts.rejected + 1
+  return verbs.done(...)
+end
+
+function verbs.lapse(...)
+  counts.expired = counts.expired + 1
+  return verbs.done(...)
+end
+
+function verbs.bury(name, box, activation, message, follow, extra)
+  letter(name, extra[4], extra[5], '0')
+  counts.buried = counts.buried + 1
+  settle(box, message)
+  remember(extra.mark, extra[1], extra[2])
+  push(extra)
+  return start(name, box, activation, '0', '0', follow)
+end
+
+function verbs.park(name, box, activation, message, follow, extra, attempt, first)
+  redis.call('HSET', parked, name, letter(name, extra[4], extra[5], '1'))
+  rest(name, activation, 's', attempt, first)
+  push(extra)
+  return {'stop'}
+end
+
+function verbs.retry(name, box, activation, message, follow, extra, attempt, first)
+  if extra[2] == '0' then attempt = string.format('%d', tonumber(attempt) - 1) end
+  return wait_for_retry(name, activation, extra[1], attempt, first)
+end
+
+function verbs.back(name, box, activation, message, follow, extra, attempt, first)
+  if extra[1] == '0' then attempt = string.format('%d', math.max(tonumber(attempt) - 1, 0)) end
+  return requeue(name, activation, attempt, first)
+end
+
+local extras = {take = 0, done = 3, deny = 3, lapse = 3, bury = 5, park = 5, retry = 2, back = 1}
+local marked = {done = true, deny = true, lapse = true, bury = true, park = true}
+
+local function perform(name, box, activation, token, message, verb, follow, extra)
+  local record = redis.call('HGET', active, name)
+  if not record then return {'gone'} end
+  local state, held_by, held_fence, held_message, attempt, first, holder =
+    string.match(record, '^(%a)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|(.*)$')
+  if held_by ~= activation then return {'gone'} end
+  if state == 'r' then
+    if verb == 'take' then
+      taken[#taken + 1] = activation
+      return start(name, box, activation, attempt, first, follow)
+    elseif verb == 'back' and token == '' then
+      return requeue(name, activation, attempt, first)
+    end
+    return {'gone'}
+  end
+  if state ~= 'h' then return {'gone'} end
+  if verb ~= 'take' and token == held_fence and message == held_message then
+    return verbs[verb](name, box, activation, message, follow, extra, attempt, first)
+  end
+  if holder ~= owner then return {'gone'} end
+  local running = redis.call('XRANGE', box, held_message, held_message)[1]
+  if not running then return {'gone'} end
+  return delivery(held_fence, attempt, first, running)
+end
+
+local answers = {now_text}
+while arg < #ARGV do
+  local name, activation, token, message, verb, follow =
+    ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3], ARGV[arg + 4], ARGV[arg + 5], ARGV[arg + 6]
+  arg = arg + 6
+  key = key + 1
+  local box = KEYS[key]
+  local extra = {}
+  for i = 1, extras[verb] do extra[i] = ARGV[arg + i] end
+  arg = arg + extras[verb]
+  if marked[verb] then
+    key = key + 1
+    extra.mark = KEYS[key]
+  end
+  if marked[verb] and extra[3] ~= '' then
+    key = key + 1
+    extra.inbox = KEYS[key]
+  end
+  local done, answer = pcall(perform, name, box, activation, token, message, verb, follow, extra)
+  answers[#answers + 1] = done and answer or {'error', type(answer) == 'table' and answer.err or tostring(answer)}
+end
+
+for inbox in pairs(touched) do redis.call('PEXPIRE', inbox, reply_ttl) end
+if #taken > 0 then
+  local claim = {'XCLAIM', ready, group, owner, '0'}
+  for i = 1, #taken do claim[5 + i] = taken[i] end
+  claim[#claim + 1] = 'JUSTID'
+  redis.call(unpack(claim))
+end
+if started > 0 then redis.call('SET', fence_key, string.format('%.0f', fence)) end
+if settled > 0 then
+  redis.call('HINCRBY', stats, 'depth', -settled)
+  redis.call('HINCRBY', stats, 'settled', settled)
+end
+for name, count in pairs(counts) do
+  if count > 0 then redis.call('HINCRBY', stats, name, count) end
+end
+return answers

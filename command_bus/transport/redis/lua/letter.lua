@@ -1,0 +1,70 @@
+-- letter: replay or discard one dead letter.
+--
+-- KEYS[1]   ready     stream of activations
+-- KEYS[2]   active    hash: mailbox name -> state
+-- KEYS[3]   stats     hash of counters
+-- KEYS[4]   paused    hash: mailbox name -> why
+-- KEYS[5]   parked    hash: mailbox name -> id of its dead letter
+-- KEYS[6]   dead      stream of dead letters
+-- KEYS[7]   mailbox
+-- KEYS[8]   mark      of the command id
+-- ARGV[1]   group     of consumers
+-- ARGV[2]   verb      replay, discard
+-- ARGV[3]   letter    id of the entry in `dead`
+-- ARGV[4]   name      of the mailbox
+-- ARGV[5]   mark ttl in ms, of a command that is discarded while parked
+-- ARGV[6]   mark      of a command that waits (replay) or was discarded
+--
+-- returns 'replayed', 'discarded', or 'gone' if there is no such letter
+--
+-- A parked command is still the head of its mailbox: replayed, it runs before its followers. Any other joins the end of the line.
+
+local ready, active, stats, paused = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local parked, dead, box, mark = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local group, verb, id, name = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+redis.call('XACK', ready, group, '0-0')
+local entry = redis.call('XRANGE', dead, id, id)[1]
+if not entry then return 'gone' end
+local fields = {}
+for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
+
+local function wake()
+  if redis.call('HEXISTS', paused, name) == 1 then
+    redis.call('HSET', active, name, 's||||0|0|')
+  else
+    local activation = redis.call('XADD', ready, '*', 'e', name)
+    redis.call('HSET', active, name, 'r|' .. activation .. '|||0|0|')
+  end
+end
+
+redis.call('XDEL', dead, id)
+if redis.call('HGET', parked, name) == id then
+  redis.call('HDEL', parked, name)
+  if verb == 'discard' then
+    local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]
+    if head then
+      redis.call('XDEL', box, head[1])
+      redis.call('HINCRBY', stats, 'depth', -1)
+    end
+    if tonumber(ARGV[5]) > 0 then
+      redis.call('SET', mark, ARGV[6], 'PX', ARGV[5])
+    else
+      redis.call('DEL', mark)
+    end
+  end
+  if redis.call('XLEN', box) == 0 then
+    redis.call('DEL', box)
+    redis.call('HDEL', active, name)
+  else
+    wake()
+  end
+  return verb == 'replay' and 'replayed' or 'discarded'
+end
+if verb == 'discard' then return 'discarded' end
+
+redis.call('SET', mark, ARGV[6])
+redis.call('XADD', box, '*', 'e', fields['e'])
+redis.call('HINCRBY', stats, 'depth', 1)
+if redis.call('HEXISTS', active, name) == 0 then wake() end
+return 'replayed'

@@ -1,0 +1,67 @@
+-- promote: what has become due takes its place: delayed commands enter their mailbox, retries become ready.
+--
+-- KEYS[1]   ready     stream of activations
+-- KEYS[2]   active    hash: mailbox name -> state
+-- KEYS[3]   due       sorted set of what becomes due, by ms
+-- KEYS[4]   delayed   hash: command id -> mailbox name, newline, envelope
+-- KEYS[5]   later     hash: mailbox name -> number of delayed commands
+-- KEYS[6]   paused    hash: mailbox name -> why
+-- KEYS[7…]  the mailbox of each member
+-- ARGV[1]   group     of consumers
+-- ARGV[2…]  for each member: the member of `due` (r:<mailbox name> or d:<command id>), its mailbox name
+--
+-- returns {how many were promoted, ms until the next is due or -1}
+--
+-- The members were read before; each is checked again here, so that several workers may promote at once.
+
+local ready, active, due, delayed, later, paused = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+redis.call('XACK', ready, ARGV[1], '0-0')
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function wake(name, attempt, first)
+  if redis.call('HEXISTS', paused, name) == 1 then
+    redis.call('HSET', active, name, 's||||' .. attempt .. '|' .. first .. '|')
+  else
+    local id = redis.call('XADD', ready, '*', 'e', name)
+    redis.call('HSET', active, name, 'r|' .. id .. '|||' .. attempt .. '|' .. first .. '|')
+  end
+end
+
+local function retry(name)
+  local record = redis.call('HGET', active, name)
+  if not record then return end
+  local state, attempt, first = string.match(record, '^(%a)|[^|]*|[^|]*|[^|]*|([^|]*)|([^|]*)|')
+  if state == 'w' then wake(name, attempt, first) end
+end
+
+local function admit(id, name, box)
+  local value = redis.call('HGET', delayed, id)
+  if not value then return end
+  local cut = string.find(value, '\n', 1, true)
+  if string.sub(value, 1, cut - 1) ~= name then return end
+  redis.call('HDEL', delayed, id)
+  if redis.call('HINCRBY', later, name, -1) <= 0 then redis.call('HDEL', later, name) end
+  redis.call('XADD', box, '*', 'e', string.sub(value, cut + 1))
+  if redis.call('HEXISTS', active, name) == 0 then wake(name, '0', '0') end
+end
+
+local promoted = 0
+local key = 6
+for arg = 2, #ARGV, 2 do
+  local member, name = ARGV[arg], ARGV[arg + 1]
+  key = key + 1
+  local score = redis.call('ZSCORE', due, member)
+  if score and tonumber(score) <= now then
+    redis.call('ZREM', due, member)
+    if string.sub(member, 1, 2) == 'r:' then
+      retry(name)
+    else
+      admit(string.sub(member, 3), name, KEYS[key])
+    end
+    promoted = promoted + 1
+  end
+end
+
+local head = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
+return {promoted, head[2] and math.max(tonumber(head[2]) - now, 0) or -1}

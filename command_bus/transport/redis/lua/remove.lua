@@ -1,0 +1,85 @@
+-- remove: take waiting commands of one mailbox out of line (cancel, purge); the command that runs is left alone.
+--
+-- KEYS[1]   ready     stream of activations
+-- KEYS[2]   active    hash: mailbox name -> state
+-- KEYS[3]   stats     hash of counters
+-- KEYS[4]   due       sorted set of what becomes due, by ms
+-- KEYS[5]   delayed   hash: command id -> mailbox name, newline, envelope
+-- KEYS[6]   later     hash: mailbox name -> number of delayed commands
+-- KEYS[7]   parked    hash: mailbox name -> id of its dead letter
+-- KEYS[8]   dead      stream of dead letters
+-- KEYS[9]   mailbox
+-- KEYS[10…] for each command its mark and its inbox (the mark again if nobody waits)
+-- ARGV[1]   group     of consumers
+-- ARGV[2]   name      of the mailbox
+-- ARGV[3]   reply ttl in ms, of an inbox
+-- ARGV[4…]  for each command: message id, or d:<command id> if delayed; mark ttl in ms, mark, reply
+--
+-- returns how many were removed
+
+local ready, active, stats, due, delayed = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local later, parked, dead, box = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local group, name, reply_ttl = ARGV[1], ARGV[2], ARGV[3]
+
+redis.call('XACK', ready, group, '0-0')
+local record = redis.call('HGET', active, name)
+local state, activation, running = '', '', ''
+if record then state, activation, running = string.match(record, '^(%a)|([^|]*)|[^|]*|([^|]*)|') end
+local letter = redis.call('HGET', parked, name)
+local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]
+local head_id = head and head[1] or ''
+
+local function take_out(id)
+  if string.sub(id, 1, 2) == 'd:' then
+    local command = string.sub(id, 3)
+    if redis.call('HDEL', delayed, command) == 0 then return false end
+    redis.call('ZREM', due, id)
+    if redis.call('HINCRBY', later, name, -1) <= 0 then redis.call('HDEL', later, name) end
+    return true
+  end
+  if (state == 'h' and id == running) or redis.call('XDEL', box, id) == 0 then return false end
+  if id == head_id then
+    redis.call('ZREM', due, 'r:' .. name)
+    if letter then
+      redis.call('HDEL', parked, name)
+      redis.call('XDEL', dead, letter)
+    end
+    if state == 'w' or (state == 's' and letter) then state = 'free' end
+    if state == 'r' or state == 's' then
+      redis.call('HSET', active, name, state .. '|' .. activation .. '|||0|0|')
+    end
+  end
+  return true
+end
+
+local removed = 0
+local key = 9
+for arg = 4, #ARGV, 4 do
+  if take_out(ARGV[arg]) then
+    removed = removed + 1
+    if tonumber(ARGV[arg + 1]) > 0 then
+      redis.call('SET', KEYS[key + 1], ARGV[arg + 2], 'PX', ARGV[arg + 1])
+    else
+      redis.call('DEL', KEYS[key + 1])
+    end
+    if ARGV[arg + 3] ~= '' then
+      redis.call('LPUSH', KEYS[key + 2], ARGV[arg + 3])
+      redis.call('PEXPIRE', KEYS[key + 2], reply_ttl)
+    end
+  end
+  key = key + 2
+end
+
+if record and redis.call('XLEN', box) == 0 and state ~= 'h' then
+  if activation ~= '' then
+    redis.call('XACK', ready, group, activation)
+    redis.call('XDEL', ready, activation)
+  end
+  redis.call('DEL', box)
+  redis.call('HDEL', active, name)
+elseif state == 'free' then
+  local id = redis.call('XADD', ready, '*', 'e', name)
+  redis.call('HSET', active, name, 'r|' .. id .. '|||0|0|')
+end
+if removed > 0 then redis.call('HINCRBY', stats, 'depth', -removed) end
+return removed

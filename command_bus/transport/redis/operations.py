@@ -1,0 +1,226 @@
+"""What an operator asks of a namespace: statistics, pause and resume, purge and cancel, dead letters. Shard by shard, in pages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio import Redis
+
+from command_bus.transport.interfaces import Remembered
+from command_bus.transport.redis.connections import Connections
+from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.scripts import LETTER, OPERATE, REMOVE
+
+__all__ = ["Operations", "StoredLetter", "Waiting"]
+
+_PAGE = 200
+
+Leave = Callable[[bytes], Remembered]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLetter:
+    """A dead letter as it is stored: `record` and `raw` are opaque here."""
+
+    id: str
+    mailbox: str
+    record: bytes
+    raw: bytes
+    parked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A command that waits in a mailbox (`d:<command id>` if it is delayed)."""
+
+    id: str
+    envelope: bytes
+
+
+class Operations:
+    """Operator's steps of one namespace.
+
+    Args:
+        connections: Of this process.
+        keys: The shards.
+        reply_ttl: Seconds that an inbox lives after a reply was pushed.
+    """
+
+    def __init__(self, connections: Connections, keys: KeySpace, *, reply_ttl: float) -> None:
+        self._connections = connections
+        self._keys = keys
+        self._reply_ttl_ms = int(reply_ttl * 1000)
+
+    # Looking.
+
+    async def snapshot(self, shard: ShardKeys) -> dict[str, Any]:
+        """The raw figures of one shard, in one round trip."""
+
+        async def read(client: Redis) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            pipeline.hgetall(shard.stats)
+            pipeline.xlen(shard.dead)
+            pipeline.xlen(shard.ready)
+            pipeline.xpending(shard.ready, GROUP)
+            pipeline.zcard(shard.due)
+            pipeline.hlen(shard.active)
+            pipeline.hlen(shard.paused)
+            pipeline.hlen(shard.parked)
+            pipeline.xrange(shard.ready, count=1)
+            pipeline.hgetall(shard.workers)
+            pipeline.time()
+            return await pipeline.execute()
+
+        names = ("counters", "dead", "ready", "pending", "due", "active", "paused", "parked", "oldest", "workers", "time")
+        return dict(zip(names, await self._connections.ask(read), strict=True))
+
+    async def depth(self, mailbox: str) -> int:
+        """Commands that a mailbox holds, delayed ones included."""
+        keys = self._shard(mailbox)
+
+        async def read(client: Redis) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            pipeline.xlen(keys.mailbox(mailbox))
+            pipeline.hget(keys.later, mailbox)
+            return await pipeline.execute()
+
+        length, later = await self._connections.ask(read)
+        return int(length) + int(later or 0)
+
+    async def stopped(self, shard: ShardKeys, limit: int) -> list[str] | None:
+        """The mailboxes that only an operator can move, at most `limit`; None if anything else has work."""
+        names: list[str] = []
+        cursor = 0
+        while True:
+            answer: Any = await self._connections.ask(lambda client, at=cursor: client.hscan(shard.active, at, count=_PAGE))
+            cursor, page = answer
+            for mailbox, state in page.items():
+                if state[:1] != b"s":
+                    return None
+                if len(names) < limit:
+                    names.append(mailbox.decode())
+            if not cursor:
+                return names
+
+    async def marks(self, command_id: str) -> list[tuple[ShardKeys, bytes]]:
+        """The marks of a command id, wherever it was accepted."""
+
+        async def read(client: Redis) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            for shard in self._keys.shards:
+                pipeline.get(shard.mark(command_id))
+            return await pipeline.execute()
+
+        values = await self._connections.ask(read)
+        return [(shard, value) for shard, value in zip(self._keys.shards, values, strict=True) if value is not None]
+
+    # Entities.
+
+    async def pause(self, mailbox: str, reason: str) -> bool:
+        """Start nothing of this mailbox any more; whether it was not paused before."""
+        return bool(await self._operate(mailbox, "pause", reason))
+
+    async def resume(self, mailbox: str) -> bool:
+        """Let a paused mailbox go on; whether it was paused."""
+        return bool(await self._operate(mailbox, "resume", ""))
+
+    async def _operate(self, mailbox: str, verb: str, reason: str) -> Any:
+        keys = self._shard(mailbox)
+        names = [keys.ready, keys.active, keys.paused, keys.parked, keys.due, keys.mailbox(mailbox)]
+        return await self._connections.run(OPERATE, names, [verb, mailbox, reason])
+
+    async def waiting(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
+        """What waits in a mailbox, page by page, delayed commands last."""
+        keys = self._shard(mailbox)
+        start = "-"
+        while True:
+            page: Any = await self._connections.ask(
+                lambda client, at=start: client.xrange(keys.mailbox(mailbox), min=at, count=_PAGE)
+            )
+            if page:
+                yield [Waiting(entry.decode(), (fields or {}).get(b"e", b"")) for entry, fields in page]
+                start = "(" + page[-1][0].decode()
+            if len(page) < _PAGE:
+                break
+        cursor = 0
+        while True:
+            answer: Any = await self._connections.ask(lambda client, at=cursor: client.hscan(keys.delayed, at, count=_PAGE))
+            cursor, values = answer
+            found = []
+            for command, value in values.items():
+                home, _, envelope = value.partition(b"\n")
+                if home == mailbox.encode():
+                    found.append(Waiting("d:" + command.decode(), envelope))
+            if found:
+                yield found
+            if not cursor:
+                return
+
+    async def remove(self, mailbox: str, commands: Iterable[tuple[Waiting, Remembered]]) -> int:
+        """Take waiting commands out of line, answering their callers; how many there still were."""
+        keys = self._shard(mailbox)
+        names = [keys.ready, keys.active, keys.stats, keys.due, keys.delayed, keys.later, keys.parked, keys.dead, keys.mailbox(mailbox)]
+        args: list[Any] = [GROUP, mailbox, self._reply_ttl_ms]
+        for command, left in commands:
+            mark = keys.mark(left.command_id)
+            names += (mark, keys.inbox(left.inbox) if left.reply else mark)
+            args += (command.id, left.mark_ms, left.mark, left.reply)
+        return int(await self._connections.run(REMOVE, names, args))
+
+    # Dead letters.
+
+    async def letters(self, start: str = "-") -> AsyncIterator[StoredLetter]:
+        """All letters, oldest first per shard."""
+        for index, keys in enumerate(self._keys.shards):
+            position = start
+            while True:
+                page: Any = await self._connections.ask(
+                    lambda client, key=keys.dead, at=position: client.xrange(key, min=at, count=_PAGE)
+                )
+                for entry, fields in page:
+                    yield _letter(index, entry, fields)
+                if len(page) < _PAGE:
+                    break
+                position = "(" + page[-1][0].decode()
+
+    async def letter(self, letter_id: str) -> StoredLetter | None:
+        """One letter, or None."""
+        place = self._place(letter_id)
+        if place is None:
+            return None
+        index, entry = place
+        found: Any = await self._connections.ask(lambda client: client.xrange(self._keys.shards[index].dead, entry, entry))
+        return _letter(index, found[0][0], found[0][1]) if found else None
+
+    async def settle_letter(self, letter: StoredLetter, verb: str, left: Remembered) -> bool:
+        """Replay or discard a letter; False if it is gone already."""
+        place = self._place(letter.id)
+        if place is None:
+            return False
+        index, entry = place
+        keys = self._keys.shards[index]
+        names = [keys.ready, keys.active, keys.stats, keys.paused, keys.parked, keys.dead]
+        names += [keys.mailbox(letter.mailbox), keys.mark(left.command_id)]
+        args = [GROUP, verb, entry, letter.mailbox, left.mark_ms, left.mark]
+        return bool(await self._connections.run(LETTER, names, args) != b"gone")
+
+    def _place(self, letter_id: str) -> tuple[int, str] | None:
+        shard, _, entry = letter_id.partition("-")
+        if not shard.isdecimal() or int(shard) >= self._keys.count or not entry.replace("-", "").isdecimal():
+            return None
+        return int(shard), entry
+
+    def _shard(self, mailbox: str) -> ShardKeys:
+        return self._keys.shards[self._keys.shard_of(mailbox)]
+
+
+def _letter(shard: int, entry: bytes, fields: dict[bytes, bytes]) -> StoredLetter:
+    return StoredLetter(
+        f"{shard}-{entry.decode()}",
+        fields.get(b"m", b"").decode(),
+        fields.get(b"r", b""),
+        fields.get(b"e", b""),
+        fields.get(b"p") == b"1",
+    )

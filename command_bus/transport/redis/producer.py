@@ -1,0 +1,225 @@
+"""`StreamProducer`: puts commands into mailboxes, in few large steps.
+
+Whatever is enqueued during one turn of the event loop leaves as one batch when the turn ends; what arrives while a batch is under way
+waits for it and leaves as the next. So there is at most one unacknowledged batch per shard: two in flight could be reordered when the
+first is repeated. A batch whose reply was lost is asked again with the same token and answered as the first time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from command_bus.clock import mono
+from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable
+from command_bus.transport.interfaces import Admission, Submission
+from command_bus.transport.redis.connections import Backoff, Connections
+from command_bus.transport.redis.keys import KeySpace, ShardKeys
+from command_bus.transport.redis.scripts import ENQUEUE
+
+__all__ = ["StreamProducer"]
+
+MAX_COMMANDS = 256
+MAX_BYTES = 1024 * 1024
+"""What one script call carries at most: it keeps a script near 1 to 2 ms, so that nobody else waits longer."""
+
+_ADMISSIONS = {ord(admission.value): admission for admission in Admission}
+_REFUSALS = frozenset({Admission.ENTITY_FULL, Admission.TOTAL_FULL, Admission.PREDECESSOR_REFUSED, Admission.WRONG_TYPE})
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Some commands of one caller that leave together."""
+
+    submissions: Sequence[Submission]
+    answer: asyncio.Future[list[Admission]]
+    deadline: float
+
+
+class StreamProducer:
+    """Implements `Producer` with the enqueue step (SET NX, XADD, one XADD to the ready stream per idle entity)."""
+
+    def __init__(self, connections: Connections, keys: KeySpace, *, max_total_depth: int, max_pending: int) -> None:
+        limit = -(-max_total_depth // keys.count)
+        self._shards = [_Shard(connections, shard, limit) for shard in keys.shards]
+        self._keys = keys
+        self._max_pending = max_pending
+
+    async def enqueue(self, submission: Submission, timeout: float) -> Admission:  # noqa: ASYNC109 - the deadline of a wait, not a scope
+        """See `Producer`."""
+        return (await self._submit(self._keys.shard_of(submission.mailbox), (submission,), timeout))[0]
+
+    async def enqueue_many(self, submissions: Sequence[Submission], timeout: float) -> list[Admission]:  # noqa: ASYNC109
+        """See `Producer`."""
+        by_shard: dict[int, list[int]] = {}
+        for index, submission in enumerate(submissions):
+            by_shard.setdefault(self._keys.shard_of(submission.mailbox), []).append(index)
+        outcomes: list[Admission] = [Admission.ACCEPTED] * len(submissions)
+
+        async def send(shard: int, indices: list[int]) -> None:
+            refused: set[str] = set()
+            for chunk in _chunks(submissions, indices):
+                going = [index for index in chunk if submissions[index].mailbox not in refused]
+                answers = await self._submit(shard, [submissions[index] for index in going], timeout) if going else []
+                for index in chunk:
+                    outcomes[index] = Admission.PREDECESSOR_REFUSED
+                for index, answer in zip(going, answers, strict=True):
+                    outcomes[index] = answer
+                    if answer in _REFUSALS:
+                        refused.add(submissions[index].mailbox)
+
+        if len(by_shard) == 1:
+            await send(*next(iter(by_shard.items())))
+        else:
+            await asyncio.gather(*(send(shard, indices) for shard, indices in by_shard.items()))
+        return outcomes
+
+    def _submit(self, shard: int, submissions: Sequence[Submission], timeout: float) -> asyncio.Future[list[Admission]]:
+        lane = self._shards[shard]
+        if lane.pending + len(submissions) > self._max_pending:
+            raise TransportUnavailable(
+                f"{lane.pending} commands of this process wait for the server already (max_pending={self._max_pending}): slow down or try later"
+            )
+        return lane.submit(submissions, mono() + timeout)
+
+    async def close(self) -> None:
+        """Let what was enqueued leave, then refuse more."""
+        for shard in self._shards:
+            await shard.close()
+
+
+class _Shard:
+    """The line in front of one shard."""
+
+    def __init__(self, connections: Connections, keys: ShardKeys, limit: int) -> None:
+        self._connections = connections
+        self._keys = keys
+        self._head_keys = [keys.ready, keys.active, keys.stats, keys.due, keys.delayed, keys.later, keys.paused]
+        self._limit = limit
+        self._line: deque[_Waiting] = deque()
+        self._sender: asyncio.Task[None] | None = None
+        self._tokens = (os.urandom(4) + count.to_bytes(4, "big") for count in itertools.count())
+        self._closed = False
+        self.pending = 0
+
+    def submit(self, submissions: Sequence[Submission], deadline: float) -> asyncio.Future[list[Admission]]:
+        if self._closed:
+            raise BusClosed("the bus is closed")
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(submissions, loop.create_future(), deadline)
+        self._line.append(waiting)
+        self.pending += len(submissions)
+        if self._sender is None or self._sender.done():
+            self._sender = loop.create_task(self._send_all(), name=f"command_bus.producer{self._keys.prefix}")
+        return waiting.answer
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._sender is not None:
+            await asyncio.gather(self._sender, return_exceptions=True)
+
+    async def _send_all(self) -> None:
+        while self._line:
+            batch = self._next_batch()
+            try:
+                await self._send(batch)
+            except BaseException as error:
+                self._fail([*batch, *self._line], error if isinstance(error, CommandBusError) else BusClosed("the bus was closed meanwhile"))
+                self._line.clear()
+                raise
+
+    def _next_batch(self) -> list[_Waiting]:
+        batch, commands, size = [], 0, 0
+        while self._line:
+            waiting = self._line[0]
+            more = sum(len(submission.envelope) for submission in waiting.submissions)
+            if batch and (commands + len(waiting.submissions) > MAX_COMMANDS or size + more > MAX_BYTES):
+                break
+            self._line.popleft()
+            if waiting.answer.cancelled():
+                self.pending -= len(waiting.submissions)
+                continue
+            batch.append(waiting)
+            commands, size = commands + len(waiting.submissions), size + more
+        return batch
+
+    async def _send(self, batch: list[_Waiting]) -> None:
+        """Send until there is an answer; whoever's deadline passes meanwhile is told so."""
+        token = next(self._tokens)
+        backoff = Backoff()
+        while batch:
+            keys, args = self._arguments(batch, token)
+            try:
+                async with asyncio.timeout(max(min(waiting.deadline for waiting in batch) - mono(), 0.001)):
+                    answer = await self._connections.run(ENQUEUE, keys, args)
+            except TimeoutError:
+                error = TransportUnavailable(f"no answer from {self._connections.label} in time", outcome_unknown=True)
+            except TransportUnavailable as unavailable:
+                error = unavailable
+                self._connections.reconnects += 1
+            except CommandBusError as refusal:
+                return self._fail(batch, refusal)
+            else:
+                return self._resolve(batch, answer)
+            pause = backoff.next()
+            batch = self._expire(batch, error, pause)
+            self._line = deque(self._expire(list(self._line), TransportUnavailable(error.message), pause))
+            if batch:
+                await asyncio.sleep(pause)
+        return None
+
+    def _arguments(self, batch: list[_Waiting], token: bytes) -> tuple[list[str], list[Any]]:
+        boxes: dict[str, int] = {}
+        heads: list[Any] = []
+        marks: list[str] = []
+        commands: list[Any] = []
+        for waiting in batch:
+            for submission in waiting.submissions:
+                box = boxes.get(submission.mailbox)
+                if box is None:
+                    boxes[submission.mailbox] = box = len(boxes) + 1
+                    heads += (submission.mailbox, submission.max_depth)
+                marks.append(self._keys.mark(submission.command_id))
+                delayed_id = submission.command_id if submission.delay_ms else ""
+                commands += (box, submission.digest, submission.delay_ms, delayed_id, submission.envelope)
+        keys = [*self._head_keys, *map(self._keys.mailbox, boxes), *marks]
+        return keys, [token, self._limit, len(boxes), *heads, *commands]
+
+    def _resolve(self, batch: list[_Waiting], answer: bytes) -> None:
+        start = 0
+        for waiting in batch:
+            end = start + len(waiting.submissions)
+            if not waiting.answer.done():
+                waiting.answer.set_result([_ADMISSIONS[code] for code in answer[start:end]])
+            start = end
+        self.pending -= start
+
+    def _fail(self, batch: list[_Waiting], error: CommandBusError) -> None:
+        for waiting in batch:
+            self.pending -= len(waiting.submissions)
+            if not waiting.answer.done():
+                waiting.answer.set_exception(error)
+
+    def _expire(self, batch: list[_Waiting], error: CommandBusError, pause: float) -> list[_Waiting]:
+        """Fail those whose deadline passes before the next try; the others remain."""
+        soon = mono() + pause
+        self._fail([waiting for waiting in batch if waiting.deadline <= soon], error)
+        return [waiting for waiting in batch if waiting.deadline > soon]
+
+
+def _chunks(submissions: Sequence[Submission], indices: list[int]) -> list[list[int]]:
+    chunks: list[list[int]] = []
+    size = MAX_BYTES + 1
+    for index in indices:
+        more = len(submissions[index].envelope)
+        if size + more > MAX_BYTES or len(chunks[-1]) >= MAX_COMMANDS:
+            chunks.append([])
+            size = 0
+        chunks[-1].append(index)
+        size += more
+    return chunks

@@ -1,0 +1,258 @@
+"""`PendingRecovery`: takes over expired leases, and wakes what has become due.
+
+A lease is expired when its pending entry has been idle for the lease's length. The server's idle times follow its wall clock, which can
+jump; so a lease is watched twice. When its idle time first passes two thirds of the lease, (activation, renewal sequence) is noted, the
+rest is waited for on this process's own monotonic clock, and it is taken over (XCLAIM, which only one of several recoverers wins) only
+if the sequence is still the same: nobody renewed it meanwhile.
+
+What was started is then settled by the policy of its command: run again, or dead-lettered as interrupted. What was only delivered
+is made ready again, and that is not an attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from redis.asyncio import Redis
+
+from command_bus.clock import mono
+from command_bus.errors import CommandBusError
+from command_bus.transport.interfaces import GiveBack, Lease, Started, Step, Steps
+from command_bus.transport.redis.connections import Backoff, Connections
+from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.scripts import FORGET, PROMOTE
+
+__all__ = ["PendingRecovery", "rest_of"]
+
+_log = logging.getLogger("command_bus.worker")
+_PAGE = 200
+_CHECK = 1.0
+
+Decide = Callable[[Started], Step]
+
+
+def rest_of(lease: float, idle: float) -> float:
+    """Seconds to watch a suspect before it is taken over.
+
+    Until the lease ends; but if it seems over already (the server's clock jumped, or nobody was watching), half a lease: an owner that
+    lives renews every third of it.
+    """
+    return max(lease / 3, lease - idle) if idle < lease else lease / 2
+
+
+class PendingRecovery:
+    """Watches every shard for expired leases and due work.
+
+    Args:
+        connections: Of this process.
+        keys: The shards.
+        owner: This worker's consumer name.
+        lease: Seconds that a lease lives.
+        steps: Carries the decisions out.
+        decide: What to do with a command that was interrupted.
+    """
+
+    def __init__(self, connections: Connections, keys: KeySpace, *, owner: str, lease: float, steps: Steps, decide: Decide) -> None:
+        self._watches = [_Watch(connections, shard, index, owner, lease, steps, decide) for index, shard in enumerate(keys.shards)]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to watch; returns at once."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(watch.run(), name=f"command_bus.recovery {watch.keys.prefix}") for watch in self._watches]
+
+    def kick(self, shard: int) -> None:
+        """Something may be due earlier than known."""
+        self._watches[shard].kick()
+
+    @property
+    def recovered(self) -> int:
+        """Leases taken over so far."""
+        return sum(watch.recovered for watch in self._watches)
+
+    async def stop(self) -> None:
+        """Stop watching."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class _Watch:
+    """One shard's watch."""
+
+    def __init__(
+        self, connections: Connections, keys: ShardKeys, shard: int, owner: str, lease: float, steps: Steps, decide: Decide
+    ) -> None:
+        self.keys = keys
+        self.recovered = 0
+        self._connections = connections
+        self._shard = shard
+        self._owner = owner
+        self._lease = lease
+        self._steps = steps
+        self._decide = decide
+        self._kicked = asyncio.Event()
+        self._random = Random()  # noqa: S311 - jitter
+        self._suspects: dict[str, tuple[int, float]] = {}
+        self._next_due: float | None = None
+        self._sweep_at = 0.0
+
+    def kick(self) -> None:
+        self._kicked.set()
+
+    async def run(self) -> None:
+        backoff = Backoff()
+        while True:
+            try:
+                await self._promote()
+                await self._recover()
+                await self._sweep()
+                backoff.reset()
+                pause = self._pause()
+            except CommandBusError as error:
+                pause = backoff.next()
+                _log.warning("%s: recovery cannot look, next try in %.2f s: %s", self.keys.prefix, pause, error)
+            try:
+                async with asyncio.timeout(pause):
+                    await self._kicked.wait()
+            except TimeoutError:
+                pass
+            self._kicked.clear()
+
+    def _pause(self) -> float:
+        """Until something is due, a suspect's time is over, or the regular check; at most about a second."""
+        now = mono()
+        check = min(_CHECK, self._lease / 3) * self._random.uniform(0.8, 1.2)
+        moments = [now + check, *(until for _, until in self._suspects.values())]
+        if self._next_due is not None:
+            moments.append(self._next_due)
+        return max(0.0, min(moments) - now)
+
+    # Due work.
+
+    async def _promote(self) -> None:
+        while True:
+            members = await self._due_members()
+            keys = self.keys
+            args: list[Any] = [GROUP]
+            names = [keys.ready, keys.active, keys.due, keys.delayed, keys.later, keys.paused]
+            for member, mailbox in members:
+                args += (member, mailbox)
+                names.append(keys.mailbox(mailbox))
+            if not members:
+                return
+            _, wait_ms = await self._connections.run(PROMOTE, names, args)
+            self._next_due = mono() + wait_ms / 1000 if wait_ms >= 0 else None
+            if wait_ms != 0:
+                return
+
+    async def _due_members(self) -> list[tuple[str, str]]:
+        """The members of `due` whose time has come, with their mailboxes."""
+
+        async def look(client: Redis) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            pipeline.time()
+            pipeline.zrange(self.keys.due, 0, _PAGE - 1, withscores=True)
+            return await pipeline.execute()
+
+        (seconds, micros), scored = await self._connections.ask(look)
+        now_ms = seconds * 1000 + micros // 1000
+        due = [member.decode() for member, score in scored if score <= now_ms]
+        later = [score for _, score in scored if score > now_ms]
+        self._next_due = mono() + (later[0] - now_ms) / 1000 if later else None
+        delayed = [member[2:] for member in due if member.startswith("d:")]
+        homes: dict[str, str] = {}
+        if delayed:
+            values: Any = await self._connections.ask(lambda client: client.hmget(self.keys.delayed, delayed))
+            homes = {command: value.partition(b"\n")[0].decode() for command, value in zip(delayed, values, strict=True) if value}
+        found = []
+        for member in due:
+            kind, name = member[:2], member[2:]
+            mailbox = name if kind == "r:" else homes.get(name, "")
+            found.append((member, mailbox))
+        return found
+
+    # Expired leases.
+
+    async def _recover(self) -> None:
+        pending: Any = await self._connections.ask(
+            lambda client: client.xpending_range(
+                self.keys.ready, GROUP, min="-", max="+", count=_PAGE, idle=max(1, int(self._lease * 1000 * 2 / 3))
+            )
+        )
+        now = mono()
+        suspects: dict[str, tuple[int, float]] = {}
+        expired: list[str] = []
+        for item in pending:
+            activation, sequence = item["message_id"].decode(), item["times_delivered"]
+            known = self._suspects.get(activation)
+            if known is None or known[0] != sequence:
+                suspects[activation] = (sequence, now + rest_of(self._lease, item["time_since_delivered"] / 1000))
+            elif now >= known[1]:
+                expired.append(activation)
+            else:
+                suspects[activation] = known
+        self._suspects = suspects
+        if expired:
+            await self._take_over(expired)
+
+    async def _take_over(self, expired: list[str]) -> None:
+        claimed: Any = await self._connections.ask(
+            lambda client: client.xclaim(
+                self.keys.ready, GROUP, self._owner, max(1, int(self._lease * 1000 * 2 / 3)), expired, justid=False
+            )
+        )
+        found = [(entry.decode(), fields[b"e"].decode()) for entry, fields in claimed if fields and b"e" in fields]
+        litter = [entry.decode() for entry, fields in claimed if not fields or b"e" not in fields]
+        await asyncio.gather(*(self._settle(activation, mailbox) for activation, mailbox in found), self._drop(litter))
+
+    async def _settle(self, activation: str, mailbox: str) -> None:
+        """Decide what becomes of one mailbox whose holder is gone."""
+        record: Any = await self._connections.ask(lambda client: client.hget(self.keys.active, mailbox))
+        fields = record.decode().split("|") if record else []
+        lease = Lease(self._shard, mailbox, activation, mono() + self._lease)
+        if not fields or fields[1] != activation:
+            await self._drop([activation])  # its mailbox has moved on: a leftover
+            return
+        self.recovered += 1
+        if fields[0] == "r":
+            await self._steps.advance(lease, GiveBack(counts=False))
+            return
+        _, _, lease.fence, lease.message, attempt, first_ms, holder = fields
+        entries: Any = await self._connections.ask(lambda client: client.xrange(self.keys.mailbox(mailbox), lease.message, lease.message))
+        content = entries[0][1] if entries else {}
+        raw = [part for pair in content.items() for part in pair]
+        started = Started(lease.fence, lease.message, int(attempt), int(first_ms), int(first_ms), content.get(b"e"), raw)
+        _log.warning("worker %s lost %s: its lease ended while a command ran (attempt %s)", holder, mailbox, attempt)
+        await self._steps.advance(lease, self._decide(started))
+
+    async def _drop(self, activations: list[str]) -> None:
+        if not activations:
+            return
+
+        async def delete(client: Redis) -> None:
+            pipeline = client.pipeline(transaction=False)
+            pipeline.xack(self.keys.ready, GROUP, *activations)
+            pipeline.xdel(self.keys.ready, *activations)
+            await pipeline.execute()
+
+        await self._connections.ask(delete)
+
+    # Workers that have left.
+
+    async def _sweep(self) -> None:
+        """Forget workers that have been silent for ten leases and hold nothing."""
+        now = mono()
+        if now < self._sweep_at:
+            return
+        self._sweep_at = now + max(60.0, self._lease * 2) * self._random.uniform(0.8, 1.2)
+        consumers: Any = await self._connections.ask(lambda client: client.xinfo_consumers(self.keys.ready, GROUP))
+        limit_ms = max(60.0, self._lease * 10) * 1000
+        for consumer in consumers:
+            name = consumer["name"].decode()
+            if name != self._owner and consumer["pending"] == 0 and consumer["idle"] > limit_ms:
+                await self._connections.run(FORGET, [self.keys.ready, self.keys.workers], [GROUP, name])

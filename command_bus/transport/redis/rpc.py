@@ -1,0 +1,185 @@
+"""`RpcHandler`: one reply inbox per process and shard, whatever the number of calls in flight.
+
+A worker pushes replies (LPUSH) to the caller's inbox in the step that settles the command; one blocking read per shard receives them,
+in bigger bites where the server can (BLMPOP, Redis 7), and wakes the callers by command id. A pop takes a reply off the server before
+it has arrived, so a reply can be lost with its connection: after every read error the stored replies of all calls in flight are read
+again by command id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from command_bus.clock import mono
+from command_bus.errors import BusClosed, CommandBusError
+from command_bus.serialization.reply import reply_id
+from command_bus.transport.redis.connections import Backoff, Connections
+from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
+from command_bus.transport.redis.keys import KeySpace, ShardKeys
+
+__all__ = ["RpcHandler", "reply_in"]
+
+BLOCK = 2.0
+_BITE = 256
+_log = logging.getLogger("command_bus.rpc")
+
+
+def reply_in(mark: bytes | None) -> bytes | None:
+    """The reply that a settled command's mark holds, or None while it waits (or if none was kept)."""
+    return mark[9:] if mark is not None and mark[:1] == b"d" and len(mark) > 9 else None  # noqa: PLR2004 - state and digest
+
+
+class PendingReply:
+    """One call's wait for its reply, with one timer and no task."""
+
+    __slots__ = ("_future", "command_id")
+
+    def __init__(self, command_id: str, future: asyncio.Future[bytes | None]) -> None:
+        self.command_id = command_id
+        self._future = future
+
+    def arrive(self, record: bytes | None) -> None:
+        """The reply is there (or will not be)."""
+        if not self._future.done():
+            self._future.set_result(record)
+
+    def fail(self, error: Exception) -> None:
+        """There will be no reply."""
+        if not self._future.done():
+            self._future.set_exception(error)
+
+    async def within(self, deadline: float) -> bytes | None:
+        """The reply record, or None if it does not come until then."""
+        timer = asyncio.get_running_loop().call_later(max(deadline - mono(), 0.0), self.arrive, None)
+        try:
+            return await self._future
+        finally:
+            timer.cancel()
+
+
+class RpcHandler:
+    """The calls in flight of this process.
+
+    Args:
+        connections: Of this process.
+        keys: The shards.
+        bites: Whether the server has BLMPOP.
+    """
+
+    def __init__(self, connections: Connections, keys: KeySpace, *, bites: bool) -> None:
+        self.process = secrets.token_hex(8)
+        self._connections = connections
+        self._keys = keys
+        self._bites = bites
+        self._waiting: dict[str, PendingReply] = {}
+        self._readers: list[asyncio.Task[None]] = []
+        self.late = 0
+
+    def expect(self, command_id: str) -> PendingReply:
+        """Be ready for the reply to a command; the readers are started with the first call."""
+        loop = asyncio.get_running_loop()
+        if not self._readers:
+            for shard in self._keys.shards:
+                self._readers.append(loop.create_task(self._receive(shard), name=f"command_bus.inbox {shard.prefix}"))
+        pending = PendingReply(command_id, loop.create_future())
+        self._waiting.setdefault(command_id, pending)
+        return pending
+
+    def forget(self, pending: PendingReply) -> None:
+        """The caller waits no longer; a reply that comes now is dropped."""
+        if self._waiting.get(pending.command_id) is pending:
+            del self._waiting[pending.command_id]
+
+    async def stored(self, command_id: str) -> tuple[bool, bytes | None]:
+        """Whether a command id is known anywhere, and its stored reply if it is settled.
+
+        Raises:
+            CommandBusError: The server cannot be asked.
+        """
+
+        async def look(client: Redis) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            for shard in self._keys.shards:
+                pipeline.get(shard.mark(command_id))
+            return await pipeline.execute()
+
+        marks = await self._connections.ask(look)
+        found = [mark for mark in marks if mark is not None]
+        return bool(found), next((reply for reply in map(reply_in, found) if reply is not None), None)
+
+    async def close(self) -> None:
+        """Stop receiving; whoever still waits is cancelled."""
+        for task in self._readers:
+            task.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+        for pending in self._waiting.values():
+            pending.fail(BusClosed("the bus was closed while a call waited for its reply"))
+        if self._readers:
+            try:
+                async with asyncio.timeout(1.0):
+                    await self._connections.ask(lambda client: client.delete(*(s.inbox(self.process) for s in self._keys.shards)))
+            except (CommandBusError, TimeoutError):
+                pass  # the inboxes expire by themselves
+
+    async def _receive(self, keys: ShardKeys) -> None:
+        client = self._connections.blocking(BLOCK)
+        inbox = keys.inbox(self.process)
+        backoff = Backoff()
+        while True:
+            try:
+                replies = await self._pop(client, inbox)
+                backoff.reset()
+            except CommandBusError as error:
+                pause = backoff.next()
+                _log.warning("cannot receive replies, next try in %.2f s: %s", pause, error)
+                await asyncio.sleep(pause)
+                await self._reread(keys)
+                continue
+            for reply in replies:
+                self._deliver(reply)
+
+    async def _pop(self, client: Redis, inbox: str) -> list[bytes]:
+        try:
+            if self._bites:
+                try:
+                    popped: Any = await client.blmpop(BLOCK, 1, inbox, direction="RIGHT", count=_BITE)
+                    return list(popped[1]) if popped else []
+                except ResponseError as error:
+                    if "unknown command" not in str(error).lower():
+                        raise
+                    self._bites = False
+            single: Any = await client.brpop([inbox], timeout=BLOCK)
+            if not single:
+                return []
+            more: Any = await client.rpop(inbox, _BITE)
+            return [single[1], *(more or [])]
+        except CONNECTION_ERRORS as error:
+            raise translated(error, self._connections.label) from error
+
+    def _deliver(self, record: bytes) -> None:
+        command_id = reply_id(record)
+        pending = self._waiting.get(command_id)
+        if pending is None:
+            self.late += 1
+        else:
+            pending.arrive(record)
+
+    async def _reread(self, keys: ShardKeys) -> None:
+        """Fetch the stored replies of all calls in flight: any of them may have been lost with the connection."""
+        waiting = list(self._waiting)
+        for start in range(0, len(waiting), _BITE):
+            page = waiting[start : start + _BITE]
+            names = [keys.mark(command) for command in page]
+            try:
+                marks: Any = await self._connections.ask(lambda client, names=names: client.mget(names))
+            except CommandBusError:
+                return  # the next read fails too, and comes back here
+            for mark in marks:
+                if (record := reply_in(mark)) is not None:
+                    self._deliver(record)

@@ -1,0 +1,34 @@
+"""The Lua steps, loaded once, addressed by their content: a rolling deploy may run two versions side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha1
+from importlib.resources import files
+
+__all__ = ["ADVANCE", "ENQUEUE", "FORGET", "LETTER", "OPERATE", "PROMOTE", "REMOVE", "SCRIPTS", "Script"]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script and the digest by which the server knows it."""
+
+    name: str
+    text: str
+    sha: str
+
+
+def _load(name: str) -> Script:
+    text = files(__package__).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+ENQUEUE = _load("enqueue")
+ADVANCE = _load("advance")
+PROMOTE = _load("promote")
+OPERATE = _load("operate")
+REMOVE = _load("remove")
+LETTER = _load("letter")
+FORGET = _load("forget")
+
+SCRIPTS = (ENQUEUE, ADVANCE, PROMOTE, OPERATE, REMOVE, LETTER, FORGET)

@@ -1,0 +1,191 @@
+"""What is asked of a server before anything is entrusted to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import NoPermissionError, ResponseError
+
+from command_bus.errors import InvalidSettings, UnsuitableServer
+from command_bus.policies import Mailbox, mailbox_from_text
+from command_bus.settings import BusSettings
+from command_bus.transport.redis.connections import Connections
+from command_bus.transport.redis.consumer import ensure_group
+from command_bus.transport.redis.keys import KeySpace
+
+__all__ = ["Namespace", "ServerFacts", "inspect_server", "judge", "open_namespace"]
+
+PROTOCOL = 1
+"""Version of keys and scripts. A client of another version is refused: see "Upgrading" in the docs."""
+
+_log = logging.getLogger("command_bus")
+_OLDEST = (6, 2)
+_BITES = (7, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What the server says of itself; None where it does not say (a user without INFO, fakeredis).
+
+    Attributes:
+        name: `redis` or `valkey`.
+        version: As the server compares itself with Redis.
+        eviction: The maxmemory policy.
+        append_only: Whether append-only files are on.
+        role: `master` or `slave`.
+    """
+
+    name: str = "redis"
+    version: tuple[int, ...] | None = None
+    eviction: str | None = None
+    append_only: bool | None = None
+    role: str | None = None
+    cluster: bool = False
+    sentinel: bool = False
+
+    @property
+    def bites(self) -> bool:
+        """Whether BLMPOP exists."""
+        return self.version is not None and self.version >= _BITES
+
+
+async def inspect_server(connections: Connections) -> ServerFacts:
+    """Ask the server what it is.
+
+    Raises:
+        TransportUnavailable: It cannot be reached.
+        UnsuitableServer: It refuses the user.
+    """
+
+    async def info(client: Redis) -> dict[str, Any]:
+        await client.ping()
+        try:
+            return dict(await client.info())
+        except NoPermissionError:
+            return {}
+        except ResponseError as error:
+            if "unknown command" in str(error).lower():
+                return {}
+            raise
+
+    answer: dict[str, Any] = await connections.ask(info)
+    if not answer:
+        return ServerFacts()
+    version = tuple(int(part) for part in str(answer.get("redis_version", "0")).split(".")[:3] if part.isdecimal())
+    return ServerFacts(
+        name=str(answer.get("server_name", "redis")),
+        version=version,
+        eviction=answer.get("maxmemory_policy"),
+        append_only=bool(answer.get("aof_enabled")),
+        role=answer.get("role"),
+        cluster=answer.get("redis_mode") == "cluster",
+        sentinel=answer.get("redis_mode") == "sentinel",
+    )
+
+
+def judge(facts: ServerFacts, label: str, *, allow_eviction: bool) -> list[str]:
+    """Warnings about a server that may be used.
+
+    Raises:
+        UnsuitableServer: It may not.
+    """
+    if facts.sentinel:
+        raise UnsuitableServer(f"{label} is a Sentinel, not a Redis server: give the URL of the primary that it watches")
+    if facts.cluster:
+        raise UnsuitableServer(f"{label} is a node of a Redis Cluster: this version works with a single server or a primary")
+    if facts.role == "slave":
+        raise UnsuitableServer(f"{label} is a read-only replica: connect to its primary")
+    if facts.version is not None and facts.version < _OLDEST:
+        shown = ".".join(map(str, facts.version))
+        raise UnsuitableServer(f"{label} is Redis {shown}: this library needs 6.2 or newer, or Valkey")
+    if facts.eviction is not None and facts.eviction.startswith("allkeys") and not allow_eviction:
+        raise UnsuitableServer(
+            f"{label} has maxmemory-policy {facts.eviction}, which deletes queued commands when memory is short: "
+            "set it to noeviction (CONFIG SET maxmemory-policy noeviction), or pass allow_eviction=True if commands may be lost"
+        )
+    warnings = []
+    if facts.append_only is False:
+        warnings.append(
+            f"{label} keeps no append-only file: queued commands that were accepted are lost with the server "
+            "(and an at_most_once command may start twice); set appendonly yes"
+        )
+    return warnings
+
+
+class Namespace:
+    """What the clients of a namespace must agree on, recorded in Redis by the first of them.
+
+    Raises:
+        InvalidSettings: From its methods, if this client disagrees.
+    """
+
+    def __init__(self, connections: Connections, keys: KeySpace, settings: BusSettings) -> None:
+        self._connections = connections
+        self._settings = settings
+        self._key = keys.shards[0].meta
+        self._agreed: dict[str, Mailbox] = {}
+
+    async def open(self) -> None:
+        """Record or compare the protocol version and the shard count."""
+        recorded = await self._record({"protocol": str(PROTOCOL), "shards": str(self._settings.shards)})
+        if recorded["protocol"] != str(PROTOCOL):
+            raise InvalidSettings(
+                f"namespace {self._settings.namespace!r} was created with protocol {recorded['protocol']}, this library speaks {PROTOCOL}: "
+                "drain it with the version that created it, or use another namespace"
+            )
+        if recorded["shards"] != str(self._settings.shards):
+            raise InvalidSettings(
+                f"namespace {self._settings.namespace!r} has {recorded['shards']} shards, these settings say {self._settings.shards}: "
+                "all its clients must agree; the count changes only when the namespace is drained and its keys are deleted"
+            )
+        for entity_type in self._settings.entities:
+            await self.agree(entity_type)
+
+    def agreed(self, entity_type: str) -> Mailbox | None:
+        """The mailbox policy of an entity type, if it was agreed on before."""
+        return self._agreed.get(entity_type)
+
+    async def agree(self, entity_type: str) -> Mailbox:
+        """Record or compare the mailbox policy of an entity type."""
+        mine = self._settings.entity(entity_type).mailbox
+        recorded = await self._record({f"mailbox:{entity_type}": str(mine)})
+        theirs = mailbox_from_text(recorded[f"mailbox:{entity_type}"])
+        if theirs != mine:
+            raise InvalidSettings(
+                f"entity type {entity_type!r} has mailboxes {theirs} in namespace {self._settings.namespace!r}, these settings say {mine}: "
+                "all its clients must agree, or two of them would run one entity's commands at once"
+            )
+        self._agreed[entity_type] = mine
+        return mine
+
+    async def _record(self, values: dict[str, str]) -> dict[str, str]:
+        async def write(client: Redis) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            for name, value in values.items():
+                pipeline.hsetnx(self._key, name, value)
+            pipeline.hmget(self._key, list(values))
+            return await pipeline.execute()
+
+        answer = await self._connections.ask(write)
+        return {name: value.decode() for name, value in zip(values, answer[-1], strict=True)}
+
+
+async def open_namespace(connections: Connections, keys: KeySpace, settings: BusSettings) -> tuple[ServerFacts, Namespace]:
+    """Check the server, agree on the namespace and make its groups.
+
+    Raises:
+        UnsuitableServer: The server may lose work.
+        InvalidSettings: The namespace was made with other settings.
+        TransportUnavailable: The server cannot be reached within `dispatch_timeout`.
+    """
+    facts = await inspect_server(connections)
+    for warning in judge(facts, connections.label, allow_eviction=settings.allow_eviction):
+        _log.warning(warning)
+    namespace = Namespace(connections, keys, settings)
+    await namespace.open()
+    await asyncio.gather(*(connections.ask(lambda client, shard=shard: ensure_group(client, shard)) for shard in keys.shards))
+    return facts, namespace

@@ -1,0 +1,159 @@
+"""`StepBatcher`: moves held mailboxes forward, in few large steps.
+
+The steps of all entities that are ready in one turn of the event loop leave as one *advance*; while it is under way the next ones
+gather. A step is idempotent under its lease (activation, fence, message), so a lost reply is simply asked again, for ever: a worker
+without its server has nothing better to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import Any
+
+from command_bus.errors import CommandBusError
+from command_bus.transport.interfaces import (
+    Answer,
+    Bury,
+    Done,
+    Failed,
+    GiveBack,
+    Gone,
+    Lease,
+    Park,
+    Released,
+    Remembered,
+    Retry,
+    Started,
+    Step,
+    Take,
+)
+from command_bus.transport.redis.connections import Backoff, Connections
+from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.scripts import ADVANCE
+
+__all__ = ["StepBatcher"]
+
+MAX_STEPS = 256
+_log = logging.getLogger("command_bus.transport")
+_RELEASED = {reason.encode(): Released(reason) for reason in ("idle", "yield", "wait", "stop")}  # type: ignore[arg-type]
+_GONE = Gone()
+
+_Waiting = tuple[Lease, Step, "asyncio.Future[Answer]"]
+
+
+class StepBatcher:
+    """Implements `Steps` with the advance step."""
+
+    def __init__(self, connections: Connections, keys: KeySpace, *, owner: str, reply_ttl: float) -> None:
+        self._shards = [_Shard(connections, shard, owner, int(reply_ttl * 1000)) for shard in keys.shards]
+
+    def advance(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
+        """See `Steps`."""
+        return self._shards[lease.shard].submit(lease, step)
+
+    async def close(self, patience: float) -> None:
+        """Wait for what is under way, at most `patience` seconds; then give it up (the leases end by themselves)."""
+        senders = [shard.sender for shard in self._shards if shard.sender is not None]
+        if senders:
+            await asyncio.wait(senders, timeout=patience)
+        for sender in senders:
+            sender.cancel()
+        await asyncio.gather(*senders, return_exceptions=True)
+
+
+class _Shard:
+    """The steps that wait for one shard."""
+
+    def __init__(self, connections: Connections, keys: ShardKeys, owner: str, reply_ttl_ms: int) -> None:
+        self._connections = connections
+        self._keys = keys
+        self._head_keys = [keys.ready, keys.active, keys.fence, keys.stats, keys.due, keys.paused, keys.parked, keys.dead]
+        self._head_args: list[Any] = [GROUP, owner, reply_ttl_ms]
+        self._line: deque[_Waiting] = deque()
+        self.sender: asyncio.Task[None] | None = None
+
+    def submit(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Answer] = loop.create_future()
+        self._line.append((lease, step, answer))
+        if self.sender is None or self.sender.done():
+            self.sender = loop.create_task(self._send_all(), name=f"command_bus.steps{self._keys.prefix}")
+        return answer
+
+    async def _send_all(self) -> None:
+        line = self._line
+        while line:
+            batch = [line.popleft() for _ in range(min(len(line), MAX_STEPS))]
+            keys, args = list(self._head_keys), list(self._head_args)
+            for lease, step, _ in batch:
+                self._encode(lease, step, keys, args)
+            answers = await self._ask(keys, args)
+            now_ms = int(answers[0])
+            for (lease, _, waiting), answer in zip(batch, answers[1:], strict=True):
+                result = _decode(answer, now_ms)
+                if type(result) is Started:
+                    lease.fence, lease.message = result.fence, result.message
+                if not waiting.done():
+                    waiting.set_result(result)
+
+    async def _ask(self, keys: list[str], args: list[Any]) -> list[Any]:
+        backoff = Backoff()
+        while True:
+            try:
+                answer: list[Any] = await self._connections.run(ADVANCE, keys, args)
+            except CommandBusError as error:
+                pause = backoff.next()
+                _log.warning("cannot advance %d entities, next try in %.2f s: %s", len(args), pause, error)
+                self._connections.reconnects += 1
+                await asyncio.sleep(pause)
+            else:
+                return answer
+
+    def _encode(self, lease: Lease, step: Step, keys: list[str], args: list[Any]) -> None:
+        """Append a step's keys and arguments, as the header of advance.lua lays down."""
+        keys.append(self._keys.mailbox(lease.mailbox))
+        base = (lease.mailbox, lease.activation, lease.fence, lease.message)
+        match step:
+            case Done(left, follow, verb):
+                args += (*base, verb, follow)
+                self._leave(left, keys, args)
+            case Take():
+                args += (*base, "take", "stay")
+            case Retry(delay_ms, counts):
+                args += (*base, "retry", "leave", delay_ms, int(counts))
+            case GiveBack(counts):
+                args += (*base, "back", "leave", int(counts))
+            case Bury(left, record, raw, follow):
+                args += (*base, "bury", follow)
+                self._leave(left, keys, args)
+                args += (record, raw)
+            case Park(left, record, raw):
+                args += (*base, "park", "leave")
+                self._leave(left, keys, args)
+                args += (record, raw)
+
+    def _leave(self, left: Remembered, keys: list[str], args: list[Any]) -> None:
+        keys.append(self._keys.mark(left.command_id))
+        args += (left.mark_ms, left.mark, left.reply)
+        if left.reply:
+            keys.append(self._keys.inbox(left.inbox))
+
+
+def _decode(answer: list[Any], now_ms: int) -> Answer:
+    kind = answer[0]
+    if kind == b"start":
+        fields = answer[5:]
+        envelope = fields[1] if len(fields) == 2 and fields[0] == b"e" else _find_envelope(fields)
+        return Started(answer[1].decode(), answer[2].decode(), int(answer[3]), int(answer[4]), now_ms, envelope, fields)
+    if kind == b"gone":
+        return _GONE
+    if kind == b"error":
+        return Failed(answer[1].decode(errors="replace"))
+    return _RELEASED[kind]
+
+
+def _find_envelope(fields: list[bytes]) -> bytes | None:
+    pairs = dict(zip(fields[::2], fields[1::2], strict=False))
+    return pairs.get(b"e")

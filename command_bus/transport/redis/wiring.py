@@ -1,0 +1,52 @@
+"""The parts of a producer's side, opened and closed together."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from command_bus.settings import BusSettings
+from command_bus.transport.redis.connections import ClientFactory, Connections, UrlClients
+from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.operations import Operations
+from command_bus.transport.redis.producer import StreamProducer
+from command_bus.transport.redis.rpc import RpcHandler
+from command_bus.transport.redis.server import Namespace, ServerFacts, open_namespace
+
+__all__ = ["RedisTransport"]
+
+
+class RedisTransport:
+    """Connections, producer, replies and operations of one open bus."""
+
+    def __init__(self, connections: Connections, keys: KeySpace, settings: BusSettings, facts: ServerFacts, namespace: Namespace) -> None:
+        self.connections = connections
+        self.keys = keys
+        self.facts = facts
+        self.namespace = namespace
+        self.producer = StreamProducer(
+            connections, keys, max_total_depth=settings.max_total_depth, max_pending=settings.max_pending
+        )
+        self.rpc = RpcHandler(connections, keys, bites=facts.bites)
+        self.operations = Operations(connections, keys, reply_ttl=settings.reply_ttl)
+
+    @classmethod
+    async def open(cls, server: ClientFactory | str, settings: BusSettings) -> Self:
+        """Connect, check the server, agree on the namespace.
+
+        Raises:
+            CommandBusError: As `open_namespace`.
+        """
+        connections = Connections(UrlClients(server) if isinstance(server, str) else server)
+        keys = KeySpace(settings.namespace, settings.shards)
+        try:
+            facts, namespace = await open_namespace(connections, keys, settings)
+        except BaseException:
+            await connections.close()
+            raise
+        return cls(connections, keys, settings, facts, namespace)
+
+    async def close(self) -> None:
+        """Let accepted work leave, then close the connections."""
+        await self.producer.close()
+        await self.rpc.close()
+        await self.connections.close()

