@@ -107,7 +107,17 @@ def install_with_pip() -> None:
         sys.exit(f"setup: {sys.executable} cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv")
     if not (PYTHON.exists() and (VENV / "bin" / "pip").exists()):
         run(f"creating .venv with Python {sys.version.split()[0]}", [sys.executable, "-m", "venv", str(VENV)])
-    install = [str(PYTHON), "-m", "pip", "install", "-qq", "--no-compile", "--use-pep517", "--disable-pip-version-check", "--no-deps"]
+    install = [
+        str(PYTHON),
+        "-m",
+        "pip",
+        "install",
+        "-qq",
+        "--no-compile",
+        "--use-pep517",
+        "--disable-pip-version-check",
+        "--no-deps",
+    ]
     run(
         f"installing {locked_packages()} locked packages with pip, half a minute or so",
         [*install, "--require-hashes", "-r", str(LOCK)],

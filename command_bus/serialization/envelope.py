@@ -2,23 +2,23 @@
 
     [version, command_id, name, entity_type, entity_id, payload, flags, ttl_ms, inbox, correlation_id, causation_id, headers]
 
-The payload is a map of its own, packed before and carried as opaque bytes: routing, replay and dead letters never decode it. Trailing
-defaults are left out, so a plain dispatch has six elements. Later versions keep `command_id`, `name` and `inbox` where they are, so that
-an older worker can tell a caller that it does not understand. Names and ids are trusted no further than their type and size here:
+The payload is a map of its own, packed before and carried as opaque bytes: routing and replay never decode it. Trailing defaults
+are left out, so a plain dispatch has six elements. Later versions keep `command_id`, `name` and `inbox` where they are, so that an
+older worker can tell a caller that it does not understand. Names and ids are trusted no further than their type and size here:
 handlers are found in a registry only, and whoever writes to `inbox` checks that it is one.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from msgpack import Packer, Unpacker, unpackb  # type: ignore[import-untyped]
-
 from command_bus.errors import InvalidCommand
 from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable, UnsupportedVersion
 from command_bus.serialization.msgpack import reason_of
+from command_bus.serialization.native import Packer, Unpacker, unpackb
 
 __all__ = [
     "AT_MOST_ONCE",
@@ -126,7 +126,7 @@ def unpack_envelope(data: bytes, limits: Limits = DEFAULT_LIMITS) -> WireEnvelop
         parts = unpackb(data, max_array_len=64)
     except MemoryError:
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - msgpack raises many types on bad bytes
         raise salvage(data, reason_of(error)) from None
     if type(parts) is not list or not parts or type(parts[0]) is not int:
         raise salvage(data, "not an envelope")
@@ -142,7 +142,7 @@ def digest(name: str, entity_type: str | None, entity_id: str | None, payload: b
 
     The payload's bytes depend on the order of the fields of the model and of the keys of dicts, not on the order of sets.
     """
-    head: bytes = Packer(buf_size=256).pack((name, entity_type, entity_id))  # an array delimits itself: no two commands run together
+    head: bytes = Packer(buf_size=256).pack((name, entity_type, entity_id))  # an array ends where it ends: no two commands collide
     return blake2b(head + payload, digest_size=8).digest()
 
 
@@ -150,11 +150,9 @@ def salvage(data: bytes, reason: str, *, version: int = ENVELOPE_VERSION) -> Und
     """The error for a bad envelope, with what can still be read of it, so that its caller need not wait for a timeout."""
     elements: list[Any] = []
     unpacker = Unpacker(max_buffer_size=max(len(data), 1), max_array_len=64)
-    try:
+    with suppress(Exception):  # cut short or damaged from there on; what was read before counts
         unpacker.feed(data)
         elements.extend(unpacker.unpack() for _ in range(min(unpacker.read_array_header(), _INBOX + 1)))
-    except Exception:  # cut short or damaged from here on; what was read before counts
-        pass
     command_id, name, inbox = (_text_at(elements, index) for index in (1, _NAME, _INBOX))
     if version > ENVELOPE_VERSION:
         return UnsupportedVersion(version, command_id=command_id, name=name, inbox=inbox)
@@ -180,7 +178,7 @@ def _tail(envelope: WireEnvelope) -> tuple[Any, ...]:
 def _check_headers(headers: dict[str, str]) -> None:
     for key, value in headers.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            raise InvalidCommand(f"headers: text by text, not {type(key).__name__} by {type(value).__name__} (key {str(key)[:40]!r})")
+            raise InvalidCommand(f"headers: text by text; the value of {str(key)[:40]!r} is of type {type(value).__name__}")
     try:
         size = len(Packer().pack(headers))
     except ValueError as error:
@@ -197,7 +195,7 @@ def _check_head(envelope: WireEnvelope, size: int) -> None:
     headers = len(Packer().pack(envelope.headers)) if envelope.headers else 0
     head = size - len(envelope.payload) - entity - headers
     if head > HEAD_LIMIT:
-        raise InvalidCommand(f"command id, correlation id, causation id and inbox take {head} bytes, the limit is {HEAD_LIMIT}; use shorter ones")
+        raise InvalidCommand(f"command id, correlation id and causation id take {head} bytes, the limit is {HEAD_LIMIT}: use digests")
 
 
 def _head_fault(envelope: WireEnvelope) -> str:
@@ -213,7 +211,7 @@ def _head_fault(envelope: WireEnvelope) -> str:
 
 
 def _well_typed(parts: list[Any]) -> bool:
-    """Whether the elements are of their types. Spelled out: this runs for every command, and a loop over a table takes thrice the time."""
+    """Whether the elements are of their types. Spelled out, because a loop over a table takes three times as long."""
     command_id, name, entity_type, entity_id, payload = parts[1:6]
     if type(command_id) is not str or type(name) is not str or type(payload) is not bytes or not command_id:
         return False

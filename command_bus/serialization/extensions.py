@@ -1,4 +1,4 @@
-"""What MessagePack has no type for: dates, decimals, UUIDs, sets. Each has a fixed extension code, written down in `docs` and golden tests.
+"""What MessagePack has no type for: dates, decimals, UUIDs, sets. Each has an extension code of its own, which never changes.
 
 | code | Python | body (big-endian) |
 | --- | --- | --- |
@@ -12,8 +12,8 @@
 | 8 | `set`, `frozenset` | a MessagePack array of the members, ordered by their packed bytes |
 
 Sets call back into packing, so they live in `msgpack.py`; everything here is a pure function of one scalar. Reading also accepts
-MessagePack's own timestamp (code -1), because other languages' libraries write it by default. A named time zone keeps its offset and
-loses its name, and `fold` of a naive time is dropped. Types with an obvious text (`Path`, URLs, IP addresses, `Fraction`,
+MessagePack's own timestamp (code -1), because other languages' libraries write it by default. A named time zone keeps its offset
+and loses its name, and `fold` of a naive time is dropped. Types with an obvious text (`Path`, URLs, IP addresses, `Fraction`,
 `re.Pattern`) travel as that text: the model on the other side makes the object again.
 """
 
@@ -34,9 +34,10 @@ from struct import Struct
 from typing import Any
 from uuid import UUID
 
-from msgpack import ExtType  # type: ignore[import-untyped]
 from pydantic import Secret, SecretBytes, SecretStr
 from pydantic_core import MultiHostUrl, Url
+
+from command_bus.serialization.native import ExtType
 
 __all__ = [
     "AWARE_DATETIME",
@@ -65,7 +66,7 @@ MAX_DECIMAL_EXPONENT = 6144
 """As in IEEE 754 decimal128. Beyond, turning twelve bytes of text into an int or a fraction takes gigabytes and minutes."""
 _MAX_DECIMAL_TEXT = 2 * MAX_DECIMAL_EXPONENT
 
-_EPOCH = datetime(1970, 1, 1)
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - arithmetic on local times, the offset apart
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _INT64 = Struct(">q")
 _INT32 = Struct(">i")

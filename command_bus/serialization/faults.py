@@ -1,7 +1,8 @@
 """Where in a value the fault lies that MessagePack refused: found by a walk, on the failure path only.
 
-MessagePack says *that* an object cannot be packed, not where it is. Users need the field, so once packing has failed the value is walked
-depth first, in order, without recursion (it may be nested a million levels deep, or contain itself) and each leaf is packed alone.
+MessagePack says *that* an object cannot be packed, not where it is. Users need the field, so once packing has failed the value is
+walked depth first, in order, without recursion (it may be nested a million levels deep, or contain itself), and each leaf is packed
+alone.
 """
 
 from __future__ import annotations
@@ -105,6 +106,6 @@ def _leaf_fault(value: Any, pack_leaf: Callable[[Any], object]) -> str | None:
         )
     except ValueError as error:
         return f"this {name} cannot be sent: {error}"
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever a user's type raises
         return f"this {name} cannot be sent ({type(error).__name__})"
     return None

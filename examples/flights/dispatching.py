@@ -63,7 +63,9 @@ async def _send(bus: CommandBus, letters: list[Letter], tally: Tally) -> None:
         batch = await bus.dispatch_batch(letters)
         tally.accepted += batch.accepted
         tally.duplicates += batch.duplicates
-        refused = [(letter, outcome) for letter, outcome in zip(letters, batch.outcomes, strict=True) if outcome.status == "rejected"]
+        refused = [
+            (letter, outcome) for letter, outcome in zip(letters, batch.outcomes, strict=True) if outcome.status == "rejected"
+        ]
         pause = 0.0
         for _, outcome in refused:
             if not isinstance(outcome.error, QueueFull):

@@ -1,7 +1,7 @@
 """The worker processes: started, one of them killed without warning and replaced, stopped.
 
-They are programs of their own, not forks, as in a deployment. The demo holds the other end of their standard input, so they stop with it
-even if it is killed itself.
+They are programs of their own, not forks, as in a deployment. The demo holds the other end of their standard input, so they
+stop with it even if it is killed itself.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Fleet:
             await self._end(process)
 
     async def kill_one(self) -> int:
-        """Kill a worker as the kernel would (SIGKILL, no chance to say goodbye), start another in its place; returns the killed one's id."""
+        """Kill a worker with SIGKILL, which leaves it no time for anything, and start another; returns the killed one's id."""
         victim = next(iter(self._running))
         del self._running[victim]
         victim.send_signal(signal.SIGKILL)
@@ -81,7 +81,9 @@ class Fleet:
         for process, log in self._running.items():
             if process.returncode is not None:
                 tail = "\n".join(log.read_text(errors="replace").splitlines()[-_TAIL:])
-                raise WorkerEnded(f"worker {process.pid} ended with exit code {process.returncode}; its log {log} ends with:\n{tail}")
+                raise WorkerEnded(
+                    f"worker {process.pid} ended with exit code {process.returncode}; its log {log} ends with:\n{tail}"
+                )
 
     async def _start(self) -> None:
         self._started += 1

@@ -1,13 +1,14 @@
 """What a worker does with a command: read the aircraft, change it, write it back. No lock, no transaction, no script.
 
-The state lives in the same Redis server under the demo's own keys, one string per aircraft, and each worker process has its own client.
-Between the read and the write lie two waits in which another handler of the same aircraft would do its damage: two at a time lose an
-update, two in the wrong order make another chain. Only the bus stands against that.
+The state lives in the same Redis server under the demo's own keys, one string per aircraft, and each worker process has its own
+client. Between the read and the write lie two waits in which another handler of the same aircraft would do its damage: two at a
+time lose an update, two in the wrong order make another chain. Only the bus stands against that.
 
-At least once means: a worker that dies between its write and the bus's record of it leaves a command that will be delivered again.
-The sequence number answers that (`model.apply` skips what it has applied), because it is part of the business data, exact, and also
-tells a reordering from a repetition. The fence would be the answer where commands bear no sequence; here it is only watched: a
-write under an older fence than the stored one is a violation. It is not enforced in the write, as that would hide what the demo is to find.
+At least once means: a worker that dies between its write and the bus's record of it leaves a command that will be delivered
+again. The sequence number answers that (`model.apply` skips what it has applied), because it is part of the business data, exact,
+and also tells a reordering from a repetition. The fence would be the answer where commands bear no sequence; here it is only
+watched: a start under an older fence than the stored one is a violation. It is not enforced in the write, as that would hide what
+the demo is to find.
 """
 
 from __future__ import annotations
@@ -60,12 +61,13 @@ def registry_for(hangar: Hangar) -> HandlerRegistry:
     registry = HandlerRegistry()
 
     async def move(command: Movement, context: CommandContext) -> None:
-        aircraft, fence = await hangar.load(command.tail)
+        tail = str(command.tail)
+        aircraft, fence = await hangar.load(tail)
         aircraft = apply(aircraft, command, again=context.attempt > 1)
         if context.fence < fence:
             aircraft = replace(aircraft, violations=aircraft.violations + 1)
         await asyncio.sleep(0)  # every other handler of this process gets a turn between the read and the write
-        await hangar.store(command.tail, aircraft, context.fence)
+        await hangar.store(tail, aircraft, context.fence)
 
     @registry.handles(Depart)
     async def depart(command: Depart, context: CommandContext) -> None:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -33,7 +33,7 @@ _ORANGE = "#e07b39"
 _RED = "#c0392b"
 _SLOT = 15  # minutes of one cell of the map
 _CURVE = 14  # days up to which a curve tells more than a map
-_STYLE = {
+_STYLE: dict[Any, Any] = {  # Any: the stubs want a literal for each name
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
     "text.color": _INK,
@@ -58,7 +58,9 @@ def draw(result: Result, folder: Path) -> Path:
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(15, 10.5), facecolor="white")
         FigureCanvasAgg(figure)
-        grid = figure.add_gridspec(2, 3, height_ratios=(1.1, 1), left=0.055, right=0.955, top=0.86, bottom=0.065, hspace=0.38, wspace=0.3)
+        grid = figure.add_gridspec(
+            2, 3, height_ratios=(1.1, 1), left=0.055, right=0.955, top=0.86, bottom=0.065, hspace=0.38, wspace=0.3
+        )
         _headline(figure, result)
         _in_the_air(figure.add_subplot(grid[0, :]), result.flights)
         _delays(figure.add_subplot(grid[1, 0]), result.flights)
@@ -71,11 +73,14 @@ def draw(result: Result, folder: Path) -> Path:
 def _headline(figure: Figure, result: Result) -> None:
     differing = len(result.comparison.differing)
     verdict = "every aircraft agrees with the table" if result.right else f"{differing:,} aircraft differ, or a count is wrong"
-    figure.text(0.055, 0.955, "The flights out of New York in 2013, one command at a time per aircraft", fontsize=19, weight="bold")
+    figure.text(
+        0.055, 0.955, "The flights out of New York in 2013, one command at a time per aircraft", fontsize=19, weight="bold"
+    )
     figure.text(
         0.055,
         0.925,
-        f"{result.commands:,} commands for {len(result.comparison.expected):,} aircraft in {result.seconds:.1f} s: {verdict}.  ({result.server})",
+        f"{result.commands:,} commands for {len(result.comparison.expected):,} aircraft in {result.seconds:.1f} s: {verdict}.  "
+        f"({result.server})",
         fontsize=10.5,
         color=_SOFT if result.right else _RED,
     )
@@ -86,7 +91,7 @@ def _subtitle(axes: Axes, text: str, color: str = _SOFT) -> None:
 
 
 def _in_the_air(axes: Axes, flights: Sequence[Flight]) -> None:
-    """Aircraft in the air: every departure and landing is one step of a running sum. A map for a season, a curve for some days."""
+    """Aircraft in the air, a running sum of departures and landings: a map for a season, a curve for some days."""
     axes.set_title("In the air")
     spans = [
         (flight.sched_local, flight.sched_local + flight.dep_delay, flight.air_time)
@@ -113,26 +118,30 @@ def _in_the_air(axes: Axes, flights: Sequence[Flight]) -> None:
     else:
         _curve(axes, aloft, start)
     axes.xaxis_date()
-    locator = dates.AutoDateLocator(minticks=4, maxticks=13)
+    locator = dates.AutoDateLocator(minticks=4, maxticks=13)  # type: ignore[no-untyped-call]  # matplotlib.dates has no types
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, show_offset=False))
+    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, show_offset=False))  # type: ignore[no-untyped-call]
     _subtitle(axes, text)
 
 
 def _map(axes: Axes, aloft: Array, start: datetime) -> None:
     days = aloft.shape[1]
-    extent = (float(dates.date2num(start)), float(dates.date2num(start + timedelta(days=days))), 0.0, 24.0)
+    extent = (_number(start), _number(start + timedelta(days=days)), 0.0, 24.0)
     picture = axes.imshow(aloft, aspect="auto", origin="lower", extent=extent, cmap="YlGnBu_r", interpolation="nearest")
     axes.set_yticks(range(0, 25, 6), [f"{hour:02d}:00" for hour in range(0, 25, 6)])
     for side in axes.spines.values():
         side.set_visible(False)
-    bar = axes.get_figure(root=True).colorbar(picture, ax=axes, pad=0.012, fraction=0.022)
+    bar = axes.figure.colorbar(picture, ax=axes, pad=0.012, fraction=0.022)
     bar.outline.set_visible(False)
     bar.set_label("aircraft in the air")
 
 
+def _number(moment: datetime) -> float:
+    return float(dates.date2num(moment))  # type: ignore[no-untyped-call]
+
+
 def _curve(axes: Axes, aloft: Array, start: datetime) -> None:
-    at = dates.date2num(start) + np.arange(aloft.size) * _SLOT / 1440
+    at = _number(start) + np.arange(aloft.size) * _SLOT / 1440
     axes.fill_between(at, aloft, color=_BLUE, alpha=0.25, linewidth=0)
     axes.plot(at, aloft, color=_BLUE, linewidth=1.5)
     axes.set_xlim(at[0], at[-1])
@@ -182,7 +191,9 @@ def _fleet(axes: Axes, comparison: Comparison) -> None:
         linewidths=0,
     )
     wrong = [found for tail, found in flown.items() if tail in differing]
-    axes.scatter([found.flights for found in wrong], [found.minutes / 60 for found in wrong], color=_RED, s=60, marker="X", zorder=3)
+    axes.scatter(
+        [found.flights for found in wrong], [found.minutes / 60 for found in wrong], color=_RED, s=60, marker="X", zorder=3
+    )
     plain = ticker.StrMethodFormatter("{x:,g}")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(plain)
@@ -190,7 +201,7 @@ def _fleet(axes: Axes, comparison: Comparison) -> None:
     axes.set_xlabel("flights")
     axes.set_ylabel("hours in the air")
     if right:
-        bar = axes.get_figure(root=True).colorbar(dots, ax=axes, pad=0.02, fraction=0.04)
+        bar = axes.figure.colorbar(dots, ax=axes, pad=0.02, fraction=0.04)
         bar.outline.set_visible(False)
 
 
@@ -210,7 +221,7 @@ def _throughput(axes: Axes, readings: Sequence[Reading], killed_at: float | None
     axes.patch.set_visible(False)
     axes.set_xlim(0, max(at[-1], 0.1))
     axes.set_ylim(bottom=0)
-    in_thousands = ticker.FuncFormatter(lambda value, _: f"{value / 1000:g}k" if value else "0")
+    in_thousands = ticker.FuncFormatter(_thousands)
     axes.yaxis.set_major_formatter(in_thousands)
     backlog.yaxis.set_major_formatter(in_thousands)
     axes.set_xlabel("seconds")
@@ -218,8 +229,20 @@ def _throughput(axes: Axes, readings: Sequence[Reading], killed_at: float | None
     axes.legend(loc="lower right", ncols=2, handlelength=1.4)
     if killed_at is not None:
         axes.axvline(killed_at, color=_RED, linewidth=1.2, linestyle=(0, (3, 2)))
-        axes.annotate("worker\nkilled", (killed_at, 0.97), (4, 0), xycoords=("data", "axes fraction"), textcoords="offset points", color=_RED, va="top")
+        axes.annotate(
+            "worker\nkilled",
+            (killed_at, 0.97),
+            (4, 0),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            color=_RED,
+            va="top",
+        )
     _subtitle(axes, "grey, right scale: accepted and not yet completed")
+
+
+def _thousands(value: float, _position: int | None) -> str:
+    return f"{value / 1000:g}k" if value else "0"
 
 
 def _per_second(at: Array, counts: Array) -> Array:

@@ -1,7 +1,7 @@
 """The expected result, computed from the table directly.
 
-Written to share as little as possible with what it checks: no commands, no `model.apply`, no sequence numbers of `data.movements`, but
-one straight loop over an aircraft's sorted rows. A mistake in either of the two shows as a difference.
+Written to share as little as possible with what it checks: no commands, no `model.apply`, no sequence numbers of
+`data.movements`, but one straight loop over an aircraft's sorted rows. A mistake in either of the two shows as a difference.
 """
 
 from __future__ import annotations

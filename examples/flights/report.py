@@ -117,7 +117,9 @@ def print_difference(console: Console, comparison: Comparison) -> None:
     """The first aircraft that differs, field by field."""
     tail = comparison.differing[0]
     found, expected = comparison.found.get(tail), comparison.expected.get(tail)
-    table = Table(title=f"The first of {len(comparison.differing):,} aircraft that differ: {tail}", title_justify="left", title_style="red")
+    table = Table(
+        title=f"The first of {len(comparison.differing):,} aircraft that differ: {tail}", title_justify="left", title_style="red"
+    )
     table.add_column("")
     table.add_column("through the bus", justify="right")
     table.add_column("from the table", justify="right")
@@ -131,12 +133,12 @@ def print_findings(console: Console, found: Mapping[str, Aircraft]) -> None:
     """What the aircraft's states tell, besides that they are right."""
     if not found:
         return
-    total = Aircraft(**{name: sum(getattr(each, name) for each in found.values()) for name in ("flights", "minutes", "distance", "gaps")})
-    elsewhere = sum(each.elsewhere for each in found.values())
+    names = ("flights", "minutes", "distance", "gaps", "elsewhere")
+    flights, minutes, distance, gaps, elsewhere = (sum(getattr(each, name) for each in found.values()) for name in names)
     tail, busiest = max(sorted(found.items()), key=lambda item: item[1].flights)
     console.print(
-        f"{total.flights:,} flights, {total.minutes / 60:,.0f} hours in the air, {total.distance / 1e6:,.1f} million miles. "
+        f"{flights:,} flights, {minutes / 60:,.0f} hours in the air, {distance / 1e6:,.1f} million miles. "
         f"Busiest: {tail} with {busiest.flights:,} flights and {busiest.distance:,} miles.\n"
-        f"{total.gaps:,} times on the ground, {elsewhere:,} of them end at another airport than they began: "
+        f"{gaps:,} times on the ground, {elsewhere:,} of them end at another airport than they began: "
         "the table has the flights out of New York only, the way back is not in it."
     )

@@ -1,6 +1,7 @@
 """One run: read, start, dispatch, watch, kill, wait, compare.
 
-Everything of a run bears its namespace, so that runs do not disturb each other or anything else on the server, and all of it is removed.
+Everything of a run bears its namespace, so that runs do not disturb each other or anything else on the server; all of it is
+removed at the end.
 """
 
 from __future__ import annotations
@@ -115,7 +116,10 @@ async def run(flights: Sequence[Flight], options: Options, console: Console) -> 
         stack.push_async_callback(_remove_keys, client, settings.namespace)
         await stack.enter_async_context(bus)
         server = await _server_name(client)
-        console.print(f"{server}, namespace {settings.namespace}; {options.workers} worker processes × {options.concurrency} aircraft at a time")
+        console.print(
+            f"{server}; namespace {settings.namespace}; "
+            f"{options.workers} worker processes × {options.concurrency} aircraft at a time"
+        )
         environment = {
             "COMMAND_BUS_URL": bus.url,
             "COMMAND_BUS_NAMESPACE": settings.namespace,
@@ -128,7 +132,9 @@ async def run(flights: Sequence[Flight], options: Options, console: Console) -> 
         stats = await voyage.sail(flights, console)
         wanted = expected(flights)
         comparison = compare(wanted, await Hangar(client, settings.namespace).load_all(sorted(wanted)))
-        verdict = checks(voyage.commands, voyage.tally, stats, comparison, repeats_allowed=len(fleet.killed) * options.concurrency)
+        verdict = checks(
+            voyage.commands, voyage.tally, stats, comparison, repeats_allowed=len(fleet.killed) * options.concurrency
+        )
         return Result(
             flights=flights,
             commands=voyage.commands,
@@ -186,7 +192,9 @@ class _Voyage:
             reading = Reading(now - self._began, self.tally.accepted, stats.completed, stats.depth, stats.in_flight)
             self.readings.append(reading)
             progress.update(sent, completed=reading.dispatched, note=f"{reading.waiting:,} waiting")
-            progress.update(done, completed=reading.completed, note=f"{_rate(self.readings):,.0f}/s, {reading.in_work} aircraft in work")
+            progress.update(
+                done, completed=reading.completed, note=f"{_rate(self.readings):,.0f}/s, {reading.in_work} aircraft in work"
+            )
             if self.tally.done and stats.depth == 0:
                 return stats
             if self._kill and stats.in_flight > 0 and stats.completed >= _KILL_AT * self.commands:
@@ -205,7 +213,13 @@ def _rate(readings: Sequence[Reading], window: float = 2.0) -> float:
 
 
 def _progress(console: Console) -> Progress:
-    columns = (TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[note]}"))
+    columns = (
+        TextColumn("{task.description:>10}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
     return Progress(*columns, console=console)
 
 

@@ -1,7 +1,8 @@
 """One worker process of the demo: `python -m examples.flights.worker CONCURRENCY`.
 
-The server's URL, the namespace and the lease come from the environment (`COMMAND_BUS_URL`, `COMMAND_BUS_NAMESPACE`, `COMMAND_BUS_LEASE`), as
-they would in a deployment. The process stops when its standard input closes, so that it never outlives the demo, however that ends.
+The server's URL, the namespace and the lease come from the environment (`COMMAND_BUS_URL`, `COMMAND_BUS_NAMESPACE`,
+`COMMAND_BUS_LEASE`), as they would in a deployment. The process stops when its standard input closes, so that it never outlives
+the demo, however that ends.
 """
 
 from __future__ import annotations

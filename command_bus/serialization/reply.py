@@ -1,0 +1,256 @@
+"""What a caller is told: the outcome of a command as a value, its bytes, and the typed result or error made of it.
+
+    [version, command_id, kind, …body]
+
+A worker packs the outcome once, in the step that settles the command; the server pushes and stores the bytes without reading them.
+Packing never fails: an outcome that cannot be told in full is told as far as possible, because its caller waits. Texts of handlers and
+exceptions are capped, and lone surrogates in them escaped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeAlias, TypeVar
+
+from command_bus.errors import (
+    BadResult,
+    CommandCancelled,
+    CommandExpired,
+    CommandFailed,
+    CommandInterrupted,
+    CommandRejected,
+    InvalidCommand,
+    NoHandler,
+)
+from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable, UnsupportedVersion
+from command_bus.serialization.models import ReplyCodec
+from command_bus.serialization.msgpack import pack, reason_of, unpack
+from command_bus.serialization.native import Packer, unpackb
+from command_bus.serialization.text import capped
+
+__all__ = [
+    "MAX_TEXT",
+    "REPLY_VERSION",
+    "BadReply",
+    "Cancelled",
+    "Completed",
+    "Expired",
+    "Failed",
+    "Interrupted",
+    "Invalid",
+    "Outcome",
+    "Rejected",
+    "Unhandled",
+    "pack_reply",
+    "raise_or_value",
+    "reply_id",
+    "unpack_reply",
+]
+
+REPLY_VERSION = 1
+MAX_TEXT = 8 * 1024
+"""Bytes of one text in a reply; longer ones are cut."""
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The handler returned; `value` is its packed reply."""
+
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The handler refused with `Reject`."""
+
+    message: str
+    code: str = "rejected"
+    details: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The handler raised, for the last time."""
+
+    error_type: str
+    error_message: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Its worker was lost or stopped while it ran, and it must not run again."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """Its deadline passed before it was started."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unhandled:
+    """No worker knows it."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """It cannot be read, or its model refuses it."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class BadReply:
+    """It completed, but its result cannot be sent."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """It was taken out of line before it ran to an end."""
+
+    message: str
+
+
+Outcome: TypeAlias = Completed | Rejected | Failed | Interrupted | Expired | Unhandled | Invalid | BadReply | Cancelled
+
+_COMPLETED, _REJECTED, _FAILED = 0, 1, 2
+_WITH_MESSAGE: dict[int, type[Interrupted | Expired | Unhandled | Invalid | BadReply | Cancelled]] = {
+    3: Interrupted,
+    4: Expired,
+    5: Unhandled,
+    6: Invalid,
+    7: BadReply,
+    8: Cancelled,
+}
+_KINDS = {kind: number for number, kind in _WITH_MESSAGE.items()}
+
+
+def pack_reply(command_id: str, outcome: Outcome) -> bytes:
+    """The bytes of a reply. Never fails on an outcome: details that cannot be packed are left out, and the message says so."""
+    match outcome:
+        case Completed():
+            body: tuple[Any, ...] = (_COMPLETED, outcome.value)
+        case Rejected():
+            body = (_REJECTED, *_rejection(outcome))
+        case Failed():
+            body = (_FAILED, capped(outcome.error_type, MAX_TEXT), capped(outcome.error_message, MAX_TEXT), outcome.attempts)
+        case _:
+            body = (_KINDS[type(outcome)], capped(outcome.message, MAX_TEXT))
+    data: bytes = Packer(buf_size=512).pack((REPLY_VERSION, command_id, *body))
+    return data
+
+
+def unpack_reply(data: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[str, Outcome]:
+    """The command id and its outcome. The value of a completed command stays packed, and its size is not checked here.
+
+    Raises:
+        UnsupportedVersion: A later version wrote it.
+        Undecodable: It is no reply. Like the above, with the command id if that can be read.
+    """
+    try:
+        parts = unpackb(data, max_array_len=64)
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - msgpack raises many types on bad bytes
+        raise Undecodable(f"a reply: {reason_of(error)}", command_id=reply_id(data) or None) from None
+    match parts:
+        case [int(version), *_] if version > REPLY_VERSION:
+            raise UnsupportedVersion(version, command_id=reply_id(data) or None)
+        case [1, str(command_id), int(kind), *body]:
+            outcome = _outcome(kind, body, limits)
+            if outcome is not None:
+                return command_id, outcome
+        case _:
+            pass
+    raise Undecodable("a reply of an unknown kind or shape", command_id=reply_id(data) or None)
+
+
+def reply_id(data: bytes) -> str:
+    """The command id of a reply, read without the rest, however large that is; empty if there is none."""
+    kind = data[2] if len(data) > 3 else 0  # after the header of the array and the version, a byte each
+    if 0xA0 <= kind <= 0xBF:
+        start, size = 3, kind & 0x1F
+    elif kind == 0xD9:
+        start, size = 4, data[3]
+    elif kind == 0xDA:
+        start, size = 5, int.from_bytes(data[3:5], "big")
+    else:
+        return ""
+    return data[start : start + size].decode("utf-8", "replace")
+
+
+def raise_or_value(outcome: Outcome, codec: ReplyCodec[R], command_id: str, limits: Limits = DEFAULT_LIMITS) -> R:
+    """What `call` gives: the typed value of a completed command, or the error that tells the outcome.
+
+    Raises:
+        CommandOutcomeError: One of its subclasses, with the command id.
+        InvalidCommand: The worker could not read the command.
+    """
+    if isinstance(outcome, Completed):
+        try:
+            return codec.decode(outcome.value, limits)
+        except BadResult as error:
+            error.command_id = command_id
+            raise
+    _raise(outcome, command_id)
+
+
+def _raise(outcome: Outcome, command_id: str) -> NoReturn:
+    match outcome:
+        case Rejected(message, code, details):
+            raise CommandRejected(message, code=code, details=details, command_id=command_id)
+        case Failed(error_type, text, attempts):
+            times = "once" if attempts == 1 else f"{attempts} times"
+            message = f"{error_type}: {text} (tried {times}; the command is in the dead letters)"
+            raise CommandFailed(message, error_type=error_type, error_message=text, attempts=attempts, command_id=command_id)
+        case Interrupted(message):
+            raise CommandInterrupted(message, command_id=command_id)
+        case Expired(message):
+            raise CommandExpired(message, command_id=command_id)
+        case Unhandled(message):
+            raise NoHandler(message, command_id=command_id)
+        case Cancelled(message):
+            raise CommandCancelled(message, command_id=command_id)
+        case BadReply(message):
+            raise BadResult(message, command_id=command_id)
+        case Invalid(message):
+            raise InvalidCommand(message)
+        case Completed():
+            raise AssertionError("a completed command has a value")
+
+
+def _rejection(outcome: Rejected) -> tuple[str, str, bytes]:
+    """Message, code and packed details."""
+    message = capped(outcome.message, MAX_TEXT)
+    try:
+        details = pack(outcome.details)
+    except InvalidCommand as error:
+        message = capped(f"{message} (its details cannot be sent: {error.message})", MAX_TEXT)
+        details = pack({})
+    return message, capped(outcome.code, MAX_TEXT), details
+
+
+def _outcome(kind: int, body: list[Any], limits: Limits) -> Outcome | None:
+    """The outcome, or None if the body is not that of its kind. Elements that a later version appends are not looked at."""
+    match kind, body:
+        case 0, [bytes(value), *_]:
+            return Completed(value)
+        case 1, [str(message), str(code), bytes(packed), *_]:
+            details = unpack(packed, limits)
+            return Rejected(message, code, details) if type(details) is dict else None
+        case 2, [str(error_type), str(text), int(attempts), *_]:
+            return Failed(error_type, text, attempts)
+        case _, [str(message), *_] if kind in _WITH_MESSAGE:
+            return _WITH_MESSAGE[kind](message)
+        case _:
+            return None
