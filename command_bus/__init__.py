@@ -9,47 +9,55 @@
 
     async with CommandBus() as bus, bus.worker():
         balance = await bus.call(Deposit(account_id="a-1", amount=5))
+
+The names are loaded when they are first asked for: `command-bus --help`, or a program that only needs an error class, does not
+wait for pydantic and the client of the server.
 """
 
-from command_bus.bus import CommandBus
-from command_bus.context import CommandContext
-from command_bus.errors import (
-    BadResult,
-    BusClosed,
-    CallCycle,
-    CommandBusError,
-    CommandCancelled,
-    CommandExpired,
-    CommandFailed,
-    CommandInterrupted,
-    CommandRejected,
-    CommandTimeout,
-    EntitiesStopped,
-    IdempotencyConflict,
-    IdleTimeout,
-    InvalidCommand,
-    InvalidSettings,
-    MissingExtra,
-    NoHandler,
-    PayloadTooLarge,
-    QueueFull,
-    RegistrationError,
-    Reject,
-    TransportUnavailable,
-    Unconfirmed,
-    UnknownCommand,
-    UnknownDeadLetter,
-    UnsuitableServer,
-)
-from command_bus.messages import Command, EntityId, Message, Query
-from command_bus.middleware import Middleware
-from command_bus.outbound import Envelope
-from command_bus.policies import EntityPolicy, Lanes, PerEntity, RetryPolicy, lanes, per_entity
-from command_bus.receipts import BatchOutcome, BatchResult, DeadLetter, Receipt, Stats, WorkerInfo
-from command_bus.registry import HandlerRegistry, handles
-from command_bus.settings import BusSettings
-from command_bus.sync import SyncCommandBus
-from command_bus.worker import StopReport, Worker
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from command_bus.bus import CommandBus
+    from command_bus.context import CommandContext
+    from command_bus.errors import (
+        BadResult,
+        BusClosed,
+        CallCycle,
+        CommandBusError,
+        CommandCancelled,
+        CommandExpired,
+        CommandFailed,
+        CommandInterrupted,
+        CommandRejected,
+        CommandTimeout,
+        EntitiesStopped,
+        IdempotencyConflict,
+        IdleTimeout,
+        InvalidCommand,
+        InvalidSettings,
+        MissingExtra,
+        NoHandler,
+        PayloadTooLarge,
+        QueueFull,
+        RegistrationError,
+        Reject,
+        TransportUnavailable,
+        Unconfirmed,
+        UnknownCommand,
+        UnknownDeadLetter,
+        UnsuitableServer,
+    )
+    from command_bus.messages import Command, EntityId, Message, Query
+    from command_bus.middleware import Middleware
+    from command_bus.outbound import Envelope
+    from command_bus.policies import EntityPolicy, Lanes, PerEntity, RetryPolicy, lanes, per_entity
+    from command_bus.receipts import BatchOutcome, BatchResult, DeadLetter, Receipt, Stats, WorkerInfo
+    from command_bus.registry import HandlerRegistry, handles
+    from command_bus.settings import BusSettings
+    from command_bus.sync import SyncCommandBus
+    from command_bus.worker import StopReport, Worker
 
 __all__ = [
     "BadResult",
@@ -106,10 +114,43 @@ __all__ = [
     "per_entity",
 ]
 
+# Where each name lives, as in the imports above (a test compares the two); what is not here is an error.
+_HOMES = {
+    "bus": "CommandBus",
+    "context": "CommandContext",
+    "messages": "Command EntityId Message Query",
+    "middleware": "Middleware",
+    "outbound": "Envelope",
+    "policies": "EntityPolicy Lanes PerEntity RetryPolicy lanes per_entity",
+    "receipts": "BatchOutcome BatchResult DeadLetter Receipt Stats WorkerInfo",
+    "registry": "HandlerRegistry handles",
+    "settings": "BusSettings",
+    "sync": "SyncCommandBus",
+    "worker": "StopReport Worker",
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
-def __getattr__(name: str) -> str:
+
+def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
+        return _version()
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
+    value = getattr(import_module(f"{__name__}.{_HOME.get(name, 'errors')}"), name)
+    globals()[name] = value  # asked for once
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
         return version("command-bus")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    except PackageNotFoundError:  # run from a source folder or a zip
+        return "0+unknown"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Self, TypeVar, overload
 from uuid import UUID
@@ -18,6 +18,7 @@ from command_bus.clock import mono
 from command_bus.dead_letters import DeadLetters
 from command_bus.entity import EntityScope
 from command_bus.errors import (
+    BadResult,
     BusClosed,
     CommandBusError,
     CommandTimeout,
@@ -35,6 +36,7 @@ from command_bus.outbound import Envelope, Outbound, Sealer
 from command_bus.receipts import BatchOutcome, BatchResult, Receipt, Stats
 from command_bus.registry import HandlerRegistry, default_registry
 from command_bus.serialization.models import reply_codec_for
+from command_bus.serialization.msgpack import Undecodable
 from command_bus.serialization.reply import raise_or_value, unpack_reply
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import Admission, Submission
@@ -65,7 +67,7 @@ class CommandBus:
         registry: Handlers of this process's workers; by default those registered with `@handles`.
         settings: All settings at once; further keyword arguments override single ones.
         middleware: Around dispatch and handle, the first outermost.
-        lifespan: An async context manager that a worker holds open from before its first command until its last.
+        lifespan: Makes an async context manager that a worker holds open from before its first command until its last.
 
     Raises:
         InvalidSettings: A setting is out of range.
@@ -79,7 +81,7 @@ class CommandBus:
         registry: HandlerRegistry | None = None,
         settings: BusSettings | None = None,
         middleware: Sequence[Middleware] = (),
-        lifespan: AbstractAsyncContextManager[Any] | None = None,
+        lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
         **overrides: Any,
     ) -> None:
         self.settings = _settings(settings, url, namespace, overrides)
@@ -253,8 +255,7 @@ class CommandBus:
                 f"{out.name} {out.command_id}: no reply within {seconds:g} s; its outcome is unknown, ask bus.result({out.command_id!r}) later",
                 command_id=out.command_id,
             )
-        command_key, outcome = unpack_reply(record)
-        value: R = raise_or_value(outcome, reply_codec_for(type(command).spec().reply), command_key)
+        value: R = self._value_of(record, type(command).spec().reply, out.command_id)
         return value
 
     @overload
@@ -282,8 +283,7 @@ class CommandBus:
         if known and record is None and timeout > 0:
             record = await self._polled(key, mono() + timeout)
         if record is not None:
-            _, outcome = unpack_reply(record)
-            return raise_or_value(outcome, reply_codec_for(Any if command_type is None else command_type.spec().reply), key)
+            return self._value_of(record, Any if command_type is None else command_type.spec().reply, key)
         marks = await transport.operations.marks(key)
         if any(mark[:1] == b"q" for _, mark in marks):
             raise CommandTimeout(f"command {key} is accepted and not settled yet", command_id=key)
@@ -338,15 +338,23 @@ class CommandBus:
 
     # Working.
 
-    def worker(self, *, concurrency: int | None = None, registry: HandlerRegistry | None = None, lease: float | None = None) -> Worker:
+    def worker(
+        self,
+        *,
+        concurrency: int | None = None,
+        registry: HandlerRegistry | None = None,
+        lease: float | None = None,
+        grace: float | None = None,
+    ) -> Worker:
         """A worker for this bus's namespace: `async with bus.worker(): …`, or `await bus.worker().run()`.
 
         Args:
             concurrency: Entities that it runs at a time, by default `settings.concurrency`.
             registry: Its handlers, by default the bus's.
             lease: Seconds, by default `settings.lease`; the same for the whole fleet.
+            grace: Seconds that its handlers get to finish when it is stopped, by default `settings.grace`.
         """
-        given = {"concurrency": concurrency, "lease": lease}
+        given = {"concurrency": concurrency, "lease": lease, "grace": grace}
         settings = _settings(self.settings, None, None, {name: value for name, value in given.items() if value is not None})
         return Worker(self, settings, self.registry if registry is None else registry)
 
@@ -365,6 +373,15 @@ class CommandBus:
         from command_bus.embedded import shared_server  # noqa: PLC0415 - loaded only where there is no URL
 
         return shared_server()
+
+    def _value_of(self, record: bytes, reply_type: Any, command_id: str) -> Any:
+        """The result in a reply record, or its error."""
+        limits = self._sealer.reply_limits
+        try:
+            _, outcome = unpack_reply(record, limits)
+        except Undecodable as error:
+            raise BadResult(f"the reply cannot be read: {error}", command_id=command_id) from error
+        return raise_or_value(outcome, reply_codec_for(reply_type), command_id, limits)
 
     async def _transmit(self, out: Outbound) -> Admission:
         """The innermost of the middleware: seal and enqueue."""

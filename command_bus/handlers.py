@@ -182,7 +182,7 @@ def _in_thread(call: Invoke, name: str) -> Invoke:
                 result.close()
             raise RegistrationError(
                 f"{name} is a plain function, so it ran in a thread, but it returned an awaitable: "
-                "make it `async def`, or annotate its result as Awaitable[…]"
+                "make it `async def`, or annotate its result as Coroutine[…]"
             )
         return result
 

@@ -40,17 +40,22 @@ def provided_type(provider: Any) -> Any:
     if (required := getattr(provider, "instance_of", None)) is not None:
         return required
     provides: Any = getattr(provider, "provides", None)
-    if is_provider(provides):
-        return provided_type(provides)
+    if is_provider(provides):  # an attribute or a delegate of another provider
+        return None
     if callable(provides):
         return provides if inspect.isclass(provides) else return_type(provides)
     return None if provides is None else cast("object", provides).__class__
 
 
 async def open_resources(container: ResourceContainer) -> None:
-    """Initialise the container's resources, synchronous and asynchronous. If one fails, those already open are closed again."""
+    """Initialise the container's resources, synchronous and asynchronous. If one fails, those already open are closed again.
+
+    A `ContextLocalResource` is left out: each command opens its own. Opened here, it would be handed down to all of them, and the
+    first command to end would close it under the others.
+    """
     try:
-        opening = container.init_resources()
+        init: Callable[..., Any] = container.init_resources
+        opening = init(**_shared_only(container))
         if inspect.isawaitable(opening):  # None when no resource is asynchronous
             await opening
     except BaseException:
@@ -60,9 +65,18 @@ async def open_resources(container: ResourceContainer) -> None:
 
 async def close_resources(container: ResourceContainer) -> None:
     """Shut the container's resources down; safe to repeat."""
-    closing = container.shutdown_resources()
+    shutdown: Callable[..., Any] = container.shutdown_resources
+    closing = shutdown(**_shared_only(container))
     if inspect.isawaitable(closing):
         await closing
+
+
+def _shared_only(container: ResourceContainer) -> dict[str, Any]:
+    """The argument that leaves context-local resources out; other libraries' containers need none."""
+    containers = sys.modules.get("dependency_injector.containers")
+    if containers is None or not isinstance(container, containers.Container):
+        return {}
+    return {"resource_type": sys.modules["dependency_injector.providers"].Resource}
 
 
 def check_wired(handlers: Iterable[Handler]) -> None:
@@ -92,6 +106,8 @@ def _check_parameter(wiring: Any, handler: Handler, function: Callable[..., Any]
         raise RegistrationError(f"{place}, but not wired: container.wire(modules=[{module!r}]) before the worker starts")
     if parameter in patched.closing:
         _check_closing(place, provider)
+    else:
+        _check_left_open(place, provider)
     if not handler.is_async and provider.is_async_mode_enabled():
         raise RegistrationError(f"{place} of an asynchronous provider, but the handler runs in a thread: make it `async def`")
 
@@ -102,8 +118,15 @@ def _check_closing(place: str, provider: Any) -> None:
     if any(isinstance(resource, providers.Resource) for resource in resources):
         raise RegistrationError(
             f"{place} of a Resource that all commands share: the first to end would close it under the others. Use Provide[…] "
-            "alone, or include a function that makes the handlers' object per command as a context manager"
+            "alone; for one per command make it a ContextLocalResource, or include a function that makes the handlers' object "
+            "per command as a context manager"
         )
+
+
+def _check_left_open(place: str, provider: Any) -> None:
+    local = getattr(sys.modules["dependency_injector.providers"], "ContextLocalResource", None)  # since 4.49
+    if local is not None and isinstance(provider, local):
+        raise RegistrationError(f"{place} of a ContextLocalResource, which nothing would close: write Closing[Provide[…]]")
 
 
 def _patched(wiring: Any, function: Callable[..., Any]) -> Any:

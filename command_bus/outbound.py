@@ -14,12 +14,12 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from command_bus.context import Running, current_command
-from command_bus.errors import CallCycle, InvalidCommand, PayloadTooLarge, RegistrationError
+from command_bus.errors import CallCycle, InvalidCommand, RegistrationError
 from command_bus.messages import Message, MessageSpec, canonical_entity_id, check_entity_type, check_wire_name
 from command_bus.policies import EntityPolicy
 from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, WireEnvelope, digest, pack_envelope
 from command_bus.serialization.models import MessageCodec, codec_for
-from command_bus.serialization.msgpack import Limits, pack, unpack
+from command_bus.serialization.msgpack import Limits, pack
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import NO_DIGEST, Submission
 from command_bus.transport.redis.keys import free_mailbox, mailbox_label, mailbox_name
@@ -103,6 +103,7 @@ class Sealer:
         self._routes: dict[type[Message[Any]], tuple[MessageSpec, MessageCodec[Any]]] = {}
         self._names: dict[str, type[Message[Any]]] = {}
         self._limits = Limits(max_bytes=settings.max_payload, max_nesting=settings.max_nesting)
+        self.reply_limits = Limits(max_bytes=settings.max_payload + 64 * 1024, max_nesting=settings.max_nesting)
 
     def outbound(
         self,
@@ -127,7 +128,7 @@ class Sealer:
             spec.name,
             spec.entity,
             entity_id,
-            self._sized(codec.encode(message)),
+            codec.encode(message, self._limits),
             new_command_id() if command_id is None else _checked_id(command_id),
             command_id is not None,
             spec.delivery == "at_most_once",
@@ -160,13 +161,11 @@ class Sealer:
             raise InvalidCommand("an entity has a type and an id: give both, or neither for a message that runs freely")
         if not isinstance(payload, Mapping) or not all(isinstance(key, str) for key in payload):
             raise InvalidCommand(f"the payload of {name!r} is a mapping of field names to values")
-        encoded = self._sized(pack(dict(payload)))
-        unpack(encoded, self._limits)
         out = Outbound(
             check_wire_name(name),
             None if entity_type is None else check_entity_type(entity_type),
             None if entity_id is None else canonical_entity_id(entity_id),
-            encoded,
+            pack(dict(payload), self._limits),
             new_command_id() if command_id is None else _checked_id(command_id),
             command_id is not None,
             headers=_checked_headers(headers or {}),
@@ -246,16 +245,6 @@ class Sealer:
             )
         route = self._routes[kind] = (spec, codec_for(kind))
         return route
-
-    def _sized(self, payload: bytes) -> bytes:
-        if len(payload) > self._settings.max_payload:
-            raise PayloadTooLarge(
-                f"the payload has {len(payload)} bytes, max_payload is {self._settings.max_payload}: "
-                "store large data elsewhere and send its address",
-                size=len(payload),
-                limit=self._settings.max_payload,
-            )
-        return payload
 
 
 def _cycle(out: Outbound, running: Running) -> CallCycle:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from asyncio import Future
+from collections.abc import Callable, Coroutine, Iterator
 from types import ModuleType
 from typing import Any, Generic, ParamSpec, TypeGuard, TypeVar, overload
 
@@ -37,11 +38,12 @@ class Registration(Generic[R]):
         self._registry = registry
         self._message_type = message_type
 
-    # Three overloads rather than one type variable for the function, because its result must be seen to be checked against R.
+    # Overloads rather than one type variable for the function, because its result must be seen to be checked against R. They name
+    # no Awaitable: a coroutine is one too, so mypy would find two overloads that fit, give up and make the function's type Any.
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Callable[P, Coroutine[Any, Any, R]]: ...
     @overload
-    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Callable[P, Awaitable[R]]: ...
+    def __call__(self, function: Callable[P, Future[R]], /) -> Callable[P, Future[R]]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
     def __call__(self, function: Any, /) -> Any:

@@ -75,7 +75,11 @@ def _class_fits(returned: Any, reply: Any) -> bool:
     reply_class, reply_arguments = _origin_and_arguments(reply)
     if not _is_subclass(returned_class, reply_class):
         return returned_class in _PROMOTED.get(reply_class, ())
-    if not reply_arguments or len(returned_arguments) != len(reply_arguments) or not _same_parameters(returned_class, reply_class):
+    if (
+        not reply_arguments
+        or len(returned_arguments) != len(reply_arguments)
+        or not _same_parameters(returned_class, reply_class)
+    ):
         return True
     return all(fits(*pair) for pair in zip(returned_arguments, reply_arguments, strict=True))
 

@@ -177,12 +177,15 @@ def _body(function: Any) -> Any:
 
 
 def _names_of(function: Any, message_type: type[Message[Any]] | None) -> dict[str, Any]:
-    """The names that annotations may use: the module's; failing those, what is imported for type checkers only or is local."""
+    """The names that annotations may use: the module's, and what is often not there, being local or for type checkers only."""
     known: dict[str, Any] = {"CommandContext": CommandContext}
     if message_type is not None:
         known[message_type.__name__] = message_type
     written = function.__init__ if inspect.isclass(function) else function
-    return known | getattr(innermost(written), "__globals__", {})
+    written = innermost(written)
+    names: dict[str, Any] = getattr(written, "__globals__", {})
+    is_local = "<locals>" in getattr(written, "__qualname__", "")  # then a name may hide the module's
+    return names | known if is_local else known | names
 
 
 def _marker_of(parameter: inspect.Parameter, names: dict[str, Any]) -> Any:

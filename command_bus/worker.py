@@ -9,6 +9,7 @@ here and ended here.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import secrets
@@ -17,6 +18,7 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 from command_bus.clock import mono, wall_ms
@@ -105,7 +107,6 @@ class Worker:
         """
         if self._parts is not None or self._stopped is not None:
             raise RuntimeError("a worker is started once: make a new one with bus.worker()")
-        check_wired(self.registry)
         if self._bus._transport is None:  # noqa: SLF001 - a part of the bus
             self._opened_bus = True
             await self._bus.open()
@@ -114,11 +115,14 @@ class Worker:
         self._started_ms = wall_ms()
         try:
             if self._bus.lifespan is not None:
-                await self._stack.enter_async_context(self._bus.lifespan)
+                await self._stack.enter_async_context(self._bus.lifespan())
+            check_wired(self.registry)  # now, because a container is wired by the lifespan at the latest
             self._parts = _Parts(self, self._bus._opened(), self._bus.middleware)  # noqa: SLF001
             await self._parts.start()
         except BaseException:
             await self._stack.aclose()
+            if self._opened_bus:
+                await self._bus.close()
             raise
         _log.info("worker %s runs %d commands, %d at a time", self.name, len(self.registry), self.settings.concurrency)
 
@@ -244,24 +248,26 @@ class _Parts:
 
 
 def _on_signals(asked: asyncio.Event) -> list[Any]:
-    """Let SIGTERM and SIGINT ask for an orderly end, a second one end at once; gives what restores the handlers before."""
+    """Let SIGTERM and SIGINT ask for an orderly end, a second one end at once; gives what restores the handlers before.
+
+    Not `loop.add_signal_handler`: it would wait for the loop, which a handler may be blocking.
+    """
     loop = asyncio.get_running_loop()
     first = 0.0
 
-    def received(number: int) -> None:
+    def received(number: int, _frame: FrameType | None) -> None:
         nonlocal first
-        if asked.is_set() and mono() - first > 0.05:  # noqa: PLR2004 - one Ctrl-C may arrive twice, from the terminal and a parent
+        if first and mono() - first > 0.05:  # noqa: PLR2004 - one Ctrl-C may arrive twice, from the terminal and a parent
             os._exit(128 + number)
         first = first or mono()
-        asked.set()
+        loop.call_soon_threadsafe(asked.set)
 
     restore: list[Any] = []
     for number in (signal.SIGTERM, signal.SIGINT):
-        before = signal.getsignal(number)
         try:
-            loop.add_signal_handler(number, received, number)
-        except (NotImplementedError, RuntimeError, ValueError):
-            continue  # not the main thread, or a platform without: the program stops its workers itself
-        restore.append(lambda number=number, before=before: (loop.remove_signal_handler(number), signal.signal(number, before)))
+            before = signal.signal(number, received)
+        except ValueError:
+            continue  # not the main thread: the program stops its workers itself
+        restore.append(functools.partial(signal.signal, number, before or signal.SIG_DFL))
     return restore
 

@@ -119,7 +119,7 @@ def install_with_pip() -> None:
         "--no-deps",
     ]
     run(
-        f"installing {locked_packages()} locked packages with pip, half a minute or so",
+        f"installing {locked_packages()} locked packages with pip (170 MB, once; a minute or so)",
         [*install, "--require-hashes", "-r", str(LOCK)],
     )
     run("installing command_bus from this folder", [*install, "--no-build-isolation", "-e", str(ROOT)])

@@ -148,7 +148,7 @@ class Decisions:
         outcome: Outcome = Completed(b"")
         if run.envelope.inbox or run.envelope.flags & GIVEN_ID:
             try:
-                outcome = Completed(reply_codec_for(run.handler.spec.reply).encode(value))
+                outcome = Completed(reply_codec_for(run.handler.spec.reply).encode(value, self._limits))
             except BadResult as error:
                 outcome = BadReply(error.message)
         return Done(self._windows.remembered(run.envelope, outcome))

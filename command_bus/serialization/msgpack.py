@@ -153,7 +153,7 @@ def _as_key(key: Any) -> Any:
 
 
 def _refuse_collisions(members: list[Any] | tuple[Any, ...]) -> None:
-    """Refuse many members that share a hash: UUIDs, Decimals and tuples can be made so, and then n of them take n² comparisons."""
+    """Refuse many members that share a hash: UUIDs, Decimals and tuples can be made so; then n of them take n² comparisons."""
     if len(members) > _CROWD and len({hash(member) for member in members}) < len(members) // 2:
         raise Undecodable("a map or set with too many equal hashes")
 

@@ -2,26 +2,29 @@
 
     [version, command_id, kind, …body]
 
-A worker packs the outcome once, in the step that settles the command; the server pushes and stores the bytes without reading them.
-Packing never fails: an outcome that cannot be told in full is told as far as possible, because its caller waits. Texts of handlers and
-exceptions are capped, and lone surrogates in them escaped.
+A worker packs the outcome once, in the step that settles the command; the server pushes and stores the bytes without reading
+them. Packing never fails: an outcome that cannot be told in full is told as far as possible, because its caller waits. Texts of
+handlers and exceptions are capped, and lone surrogates in them escaped.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from command_bus.errors import (
     BadResult,
+    CommandBusError,
     CommandCancelled,
     CommandExpired,
     CommandFailed,
     CommandInterrupted,
+    CommandOutcomeError,
     CommandRejected,
     InvalidCommand,
     NoHandler,
 )
+from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable, UnsupportedVersion
 from command_bus.serialization.models import ReplyCodec
 from command_bus.serialization.msgpack import pack, reason_of, unpack
@@ -34,6 +37,7 @@ __all__ = [
     "BadReply",
     "Cancelled",
     "Completed",
+    "DeadLetterRecord",
     "Expired",
     "Failed",
     "Interrupted",
@@ -132,6 +136,13 @@ _WITH_MESSAGE: dict[int, type[Interrupted | Expired | Unhandled | Invalid | BadR
     7: BadReply,
     8: Cancelled,
 }
+_ERRORS: dict[type[Any], type[CommandOutcomeError]] = {
+    Interrupted: CommandInterrupted,
+    Expired: CommandExpired,
+    Unhandled: NoHandler,
+    BadReply: BadResult,
+    Cancelled: CommandCancelled,
+}
 _KINDS = {kind: number for number, kind in _WITH_MESSAGE.items()}
 
 
@@ -163,15 +174,14 @@ def unpack_reply(data: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[str, Out
         raise
     except Exception as error:  # noqa: BLE001 - msgpack raises many types on bad bytes
         raise Undecodable(f"a reply: {reason_of(error)}", command_id=reply_id(data) or None) from None
-    match parts:
-        case [int(version), *_] if version > REPLY_VERSION:
+    if type(parts) is list and len(parts) > 3:
+        version, command_id, kind, *body = parts
+        if type(version) is int and version > REPLY_VERSION:
             raise UnsupportedVersion(version, command_id=reply_id(data) or None)
-        case [1, str(command_id), int(kind), *body]:
+        if version == REPLY_VERSION and type(command_id) is str and type(kind) is int:
             outcome = _outcome(kind, body, limits)
             if outcome is not None:
                 return command_id, outcome
-        case _:
-            pass
     raise Undecodable("a reply of an unknown kind or shape", command_id=reply_id(data) or None)
 
 
@@ -202,31 +212,23 @@ def raise_or_value(outcome: Outcome, codec: ReplyCodec[R], command_id: str, limi
         except BadResult as error:
             error.command_id = command_id
             raise
-    _raise(outcome, command_id)
+    raise _error_of(outcome, command_id)
 
 
-def _raise(outcome: Outcome, command_id: str) -> NoReturn:
+def _error_of(outcome: Outcome, command_id: str) -> CommandBusError:
     match outcome:
         case Rejected(message, code, details):
-            raise CommandRejected(message, code=code, details=details, command_id=command_id)
+            return CommandRejected(message, code=code, details=details, command_id=command_id)
         case Failed(error_type, text, attempts):
             times = "once" if attempts == 1 else f"{attempts} times"
             message = f"{error_type}: {text} (tried {times}; the command is in the dead letters)"
-            raise CommandFailed(message, error_type=error_type, error_message=text, attempts=attempts, command_id=command_id)
-        case Interrupted(message):
-            raise CommandInterrupted(message, command_id=command_id)
-        case Expired(message):
-            raise CommandExpired(message, command_id=command_id)
-        case Unhandled(message):
-            raise NoHandler(message, command_id=command_id)
-        case Cancelled(message):
-            raise CommandCancelled(message, command_id=command_id)
-        case BadReply(message):
-            raise BadResult(message, command_id=command_id)
+            return CommandFailed(message, error_type=error_type, error_message=text, attempts=attempts, command_id=command_id)
         case Invalid(message):
-            raise InvalidCommand(message)
+            return InvalidCommand(message)
         case Completed():
-            raise AssertionError("a completed command has a value")
+            return BadResult("a completed command has a value, not an error", command_id=command_id)
+        case _:
+            return _ERRORS[type(outcome)](outcome.message, command_id=command_id)
 
 
 def _rejection(outcome: Rejected) -> tuple[str, str, bytes]:
@@ -242,9 +244,9 @@ def _rejection(outcome: Rejected) -> tuple[str, str, bytes]:
 
 def _outcome(kind: int, body: list[Any], limits: Limits) -> Outcome | None:
     """The outcome, or None if the body is not that of its kind. Elements that a later version appends are not looked at."""
+    if kind == _COMPLETED and type(body[0]) is bytes:  # first and without `match`, which takes 2 µs
+        return Completed(body[0])
     match kind, body:
-        case 0, [bytes(value), *_]:
-            return Completed(value)
         case 1, [str(message), str(code), bytes(packed), *_]:
             details = unpack(packed, limits)
             return Rejected(message, code, details) if type(details) is dict else None

@@ -6,7 +6,7 @@ __all__ = ["capped", "capped_tail"]
 
 
 def capped(text: object, limit: int) -> str:
-    """The start of a text, at most `limit` bytes of UTF-8 and an ellipsis; lone surrogates are escaped. Other objects by `str`."""
+    """The start of a text, at most `limit` bytes of UTF-8 and an ellipsis; lone surrogates escaped. Other objects by `str`."""
     data = _encoded(text)
     return data.decode() if len(data) <= limit else data[:limit].decode("utf-8", "ignore") + "…"
 

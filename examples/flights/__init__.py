@@ -11,7 +11,7 @@ worker is killed on the way.
 | `data` | the table, its gaps, the order of an aircraft's commands |
 | `model` | the aircraft's state and how a command changes it |
 | `reference` | the same result computed without the bus and without `model.apply` |
-| `handlers`, `worker` | what a worker process runs |
+| `handlers`, `hangar`, `worker` | what a worker process runs: read, change, write |
 | `fleet`, `dispatching`, `run` | the parent: processes, dispatch, progress |
 | `report`, `picture` | the comparison, the tables, the PNG |
 """

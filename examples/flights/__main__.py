@@ -74,6 +74,9 @@ def main(words: list[str] | None = None) -> int:
         console.print(f"[bold red]{type(error).__name__}[/]: ", end="")
         console.print(str(error), markup=False)
         return 1
+    except KeyboardInterrupt:
+        console.print("[yellow]interrupted; the workers are stopped and the run's keys removed[/]")
+        return 130
     _report(console, result, options)
     return 0 if result.right else 1
 

@@ -114,7 +114,7 @@ def _in_the_air(axes: Axes, flights: Sequence[Flight]) -> None:
     text = f"by New York's clock, in quarter hours; the most at once: {aloft[peak]:.0f} on {when.day} {when:%B} at {when:%H:%M}"
     if days > _CURVE:
         _map(axes, aloft.reshape(days, -1).T, start)
-        text += "; faint stripes are weekends, dark days are storms"
+        text += "; the dark stripe in February is a blizzard" if days > 60 else ""
     else:
         _curve(axes, aloft, start)
     axes.xaxis_date()
@@ -226,7 +226,7 @@ def _throughput(axes: Axes, readings: Sequence[Reading], killed_at: float | None
     backlog.yaxis.set_major_formatter(in_thousands)
     axes.set_xlabel("seconds")
     axes.set_ylabel("commands per second")
-    axes.legend(loc="lower right", ncols=2, handlelength=1.4)
+    axes.legend(loc="lower right", bbox_to_anchor=(1.02, 1.045), ncols=2, handlelength=1.4, borderpad=0)
     if killed_at is not None:
         axes.axvline(killed_at, color=_RED, linewidth=1.2, linestyle=(0, (3, 2)))
         axes.annotate(

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from redis.asyncio import Redis
@@ -24,7 +24,7 @@ from command_bus import BusSettings, CommandBus, Stats
 from examples.flights.data import Flight, census, movements
 from examples.flights.dispatching import Tally, dispatch_all
 from examples.flights.fleet import Fleet
-from examples.flights.handlers import Hangar, state_key
+from examples.flights.hangar import Hangar, state_key
 from examples.flights.reference import expected
 from examples.flights.report import Check, Comparison, checks, compare
 
@@ -32,7 +32,7 @@ __all__ = ["Options", "Reading", "Result", "Stalled", "run"]
 
 _LEASE = 2.0  # seconds: short, so that a killed worker's aircraft are soon taken over
 _BACKLOG = 50_000  # commands that may wait; the producer is held up beyond
-_CHUNK = 4_000
+_CHUNK = 1_000
 _LOOK = 0.1  # seconds between looks at the bus
 _KILL_AT = 1 / 3  # of the commands completed
 _STALLED = 60.0  # seconds without progress after which the run is given up
@@ -226,7 +226,14 @@ def _progress(console: Console) -> Progress:
 async def _server_name(client: Redis) -> str:
     about = await client.info("server")
     name = f"Valkey {about['valkey_version']}" if "valkey_version" in about else f"Redis {about['redis_version']}"
-    return f"{name}, redis-py {version('redis')}, command_bus {version('command-bus')}"
+    return f"{name}, redis-py {version('redis')}, command_bus {_own_version()}"
+
+
+def _own_version() -> str:
+    try:
+        return version("command-bus")
+    except PackageNotFoundError:
+        return "from its source folder"
 
 
 async def _remove_keys(client: Redis, namespace: str) -> None:

@@ -17,7 +17,8 @@ import threading
 from redis.asyncio import Redis
 
 from command_bus import BusSettings, CommandBus
-from examples.flights.handlers import Hangar, registry_for
+from examples.flights.handlers import registry_for
+from examples.flights.hangar import Hangar
 
 __all__ = ["main", "serve"]
 
@@ -27,10 +28,12 @@ async def serve(concurrency: int) -> None:
     settings = BusSettings()
     if settings.server_url is None:
         raise SystemExit("a worker of the demo needs COMMAND_BUS_URL: start it with `python -m examples.flights`")
-    async with Redis.from_url(settings.server_url) as client:
-        registry = registry_for(Hangar(client, settings.namespace))
-        async with CommandBus(settings=settings, registry=registry) as bus:
-            await bus.worker(concurrency=concurrency).run()
+    async with (
+        Redis.from_url(settings.server_url) as client,
+        Hangar(client, settings.namespace) as hangar,
+        CommandBus(settings=settings, registry=registry_for(hangar)) as bus,
+    ):
+        await bus.worker(concurrency=concurrency).run()
 
 
 def _stop_with_parent() -> None:

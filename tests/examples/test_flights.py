@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import itertools
 import os
@@ -11,7 +12,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import pytest
 
@@ -22,10 +23,13 @@ from rich.console import Console
 
 from command_bus import BatchOutcome, BatchResult, CommandBusError, CommandContext, QueueFull
 from examples.flights import data, report
+from examples.flights import run as run_module
+from examples.flights.__main__ import main
 from examples.flights.commands import Arrive, Depart, Movement
 from examples.flights.data import Flight, census, movements, parse, sample_of_aircraft, window_of_days
 from examples.flights.dispatching import Refused, Tally, dispatch_all
-from examples.flights.handlers import Hangar, registry_for, state_key
+from examples.flights.handlers import registry_for
+from examples.flights.hangar import Hangar, state_key
 from examples.flights.model import Aircraft, apply, from_text, to_text
 from examples.flights.reference import expected
 
@@ -167,26 +171,82 @@ class TestModel:
 
 
 class FakeClient:
-    """Just the two calls that the handlers make."""
+    """Just what the hangar asks of a client; `error` is raised once."""
 
     def __init__(self) -> None:
         self.stored: dict[str, str] = {}
+        self.error: Exception | None = None
+        self.round_trips = 0
+        self._queued: list[Callable[[], object]] = []
 
-    async def get(self, key: str) -> str | None:
-        return self.stored.get(key)
+    def pipeline(self, *, transaction: bool) -> FakeClient:
+        assert not transaction
+        return self
 
-    async def set(self, key: str, value: str) -> None:
-        self.stored[key] = value
+    async def __aenter__(self) -> Self:
+        self._queued = []
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    def mget(self, keys: list[str]) -> None:
+        self._queued.append(lambda: [self.stored.get(key) for key in keys])
+
+    def mset(self, values: dict[str, str]) -> None:
+        self._queued.append(lambda: self.stored.update(values))
+
+    async def execute(self) -> list[object]:
+        self.round_trips += 1
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+        return [step() for step in self._queued]
+
+
+@pytest.fixture
+def client():
+    return FakeClient()
+
+
+@pytest.fixture
+async def hangar(client):
+    async with Hangar(cast("Any", client), "run") as opened:
+        yield opened
+
+
+class TestHangar:
+    async def test_what_is_stored_is_loaded(self, hangar):
+        assert await hangar.load("N1") == (Aircraft(), 0)
+        await hangar.store("N1", Aircraft(seq=4, chain=9), 7)
+        assert await hangar.load("N1") == (Aircraft(seq=4, chain=9), 7)
+
+    async def test_what_is_asked_for_at_a_time_shares_a_round_trip(self, hangar, client):
+        await asyncio.gather(*(hangar.store(f"N{number}", Aircraft(seq=number), 1) for number in range(20)))
+        loaded = await asyncio.gather(*(hangar.load(f"N{number}") for number in range(20)))
+        assert [aircraft.seq for aircraft, _ in loaded] == list(range(20))
+        assert client.round_trips == 2
+
+    async def test_two_at_a_time_lose_an_update(self, hangar):
+        """The store must not hide what the bus is to prevent."""
+
+        async def fly(seq: int) -> None:
+            aircraft, _ = await hangar.load("N1")
+            await hangar.store("N1", replace(aircraft, flights=aircraft.flights + 1, seq=seq), seq)
+
+        await asyncio.gather(fly(1), fly(2))
+        assert (await hangar.load("N1"))[0].flights == 1
+
+    async def test_an_error_reaches_who_waits_and_the_next_one_is_served(self, hangar, client):
+        client.error = ConnectionError("gone")
+        with pytest.raises(ConnectionError, match="gone"):
+            await hangar.load("N1")
+        assert await hangar.load("N1") == (Aircraft(), 0)
 
 
 class TestHandlers:
     @pytest.fixture
-    def client(self):
-        return FakeClient()
-
-    @pytest.fixture
-    def handle(self, client):
-        registry = registry_for(Hangar(cast("Any", client), "run"))
+    def handle(self, hangar):
+        registry = registry_for(hangar)
 
         async def run(command, **context):
             handler = registry.lookup(type(command).spec().name)
@@ -286,19 +346,20 @@ class TestDispatching:
             await dispatch_all(cast("Any", bus), movements(table()), Tally(), chunk=5)
 
 
+@pytest.fixture(scope="module")
+def whole_table():
+    try:
+        return data.read_flights()
+    except data.MissingTable as missing:
+        pytest.skip(str(missing))
+
+
 @pytest.mark.slow
 class TestWholeTable:
     """The figures that the documentation gives."""
 
-    @pytest.fixture(scope="class")
-    def flights(self):
-        try:
-            return data.read_flights()
-        except data.MissingTable as missing:
-            pytest.skip(str(missing))
-
-    def test_its_census(self, flights):
-        assert census(flights) == data.Census(
+    def test_its_census(self, whole_table):
+        assert census(whole_table) == data.Census(
             flights=336_776,
             aircraft=4_037,
             cancelled=8_255,
@@ -308,8 +369,8 @@ class TestWholeTable:
             arrivals=327_346,
         )
 
-    def test_model_and_reference_agree_on_some_aircraft(self, flights):
-        sample = sample_of_aircraft(flights, 50, seed=1)
+    def test_model_and_reference_agree_on_some_aircraft(self, whole_table):
+        sample = sample_of_aircraft(whole_table, 50, seed=1)
         assert folded(commands_of(sample)) == expected(sample)
 
 
@@ -330,6 +391,23 @@ class TestDemo:
         assert "Everything agrees" in done.stdout
         assert "WRONG" not in done.stdout
         assert (tmp_path / "flights.png").read_bytes().startswith(b"\x89PNG")
+
+    @pytest.mark.timeout(120)
+    def test_one_pair_of_commands_in_the_wrong_order_is_found(self, tmp_path, monkeypatch, capsys):
+        """What a bus that reorders would do to the result, done to what it is given."""
+
+        def swapped(flights):
+            letters = list(movements(flights))
+            busy = [index for index, (_, command) in enumerate(letters) if command.tail == "N725MQ"]
+            first, second = busy[10], busy[11]
+            letters[first], letters[second] = letters[second], letters[first]
+            return letters
+
+        monkeypatch.setattr(run_module, "movements", swapped)
+        assert main(["--sample", "3", "--no-kill", "--out", str(tmp_path)]) == 1
+        shown = capsys.readouterr().out
+        assert "The first of 1 aircraft that differ: N725MQ" in shown
+        assert "WRONG" in shown
 
     @pytest.mark.timeout(120)
     def test_a_few_days_without_a_kill(self, tmp_path):

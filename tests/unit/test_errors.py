@@ -25,8 +25,10 @@ from command_bus.errors import (
     TransportUnavailable,
 )
 
-CLASSES = [
-    value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, Exception) and value.__module__ == errors.__name__
+CLASSES: list[type[CommandBusError]] = [
+    value
+    for value in vars(errors).values()
+    if inspect.isclass(value) and issubclass(value, CommandBusError) and value.__module__ == errors.__name__
 ]
 EXAMPLES = {int: 7, str: "text", bool: True, float: 2.5}
 

@@ -1,5 +1,8 @@
 """What a function must be to be a handler, and how it is called then."""
 
+# mypy: disable-error-code="empty-body"
+# Most of these functions are only registered, never called.
+
 from __future__ import annotations
 
 import asyncio
@@ -7,7 +10,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, NoReturn, Optional
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -36,6 +39,9 @@ class Sweep(Command[None]): ...
 
 
 class Find(Query[int | None]): ...
+
+
+def withdraws(command: Withdraw) -> int: ...
 
 
 DEPOSIT = Deposit(account_id="a-1", amount=5)
@@ -143,7 +149,9 @@ class TestKindsOfCallables:
         assert handler.name.endswith("deposit")
         assert await run(function_handler(Deposit, functools.partial(withdraw, 2))) == 10
 
-    @pytest.mark.parametrize("annotation", [Awaitable[int], Coroutine[Any, Any, int], "asyncio.Future[int]", "asyncio.Task[int]", Awaitable])
+    @pytest.mark.parametrize(
+        "annotation", [Awaitable[int], Coroutine[Any, Any, int], "asyncio.Future[int]", "asyncio.Task[int]", Awaitable]
+    )
     async def test_a_plain_function_that_says_it_returns_an_awaitable(self, annotation: Any) -> None:
         async def later() -> int:
             return 5
@@ -186,7 +194,7 @@ class TestKindsOfCallables:
         async def later(command: Deposit) -> int:
             return 5
 
-        handler = function_handler(Deposit, lambda command: later(command))
+        handler = function_handler(Deposit, lambda command, /: later(command))
         assert not handler.is_async
         with pytest.raises(RegistrationError, match="make it `async def`"):
             await run(handler)
@@ -234,7 +242,9 @@ class TestParameters:
         assert "is a str" in refused(text)
         assert "CommandContext" in refused(swapped)
 
-    @pytest.mark.parametrize("annotation", [Deposit, Command[int], Command, Message[Any], "Deposit | Withdraw", Any, object, "Nowhere", "1 +"])
+    @pytest.mark.parametrize(
+        "annotation", [Deposit, Command[int], Command, Message[Any], "Deposit | Withdraw", Any, object, "Nowhere", "1 +"]
+    )
     def test_or_of_what_it_is_a_kind_of(self, annotation: Any) -> None:
         def deposit(command: Any) -> int: ...
 
@@ -250,16 +260,28 @@ class TestParameters:
         function_handler(Local, right)
         assert "registered for" in refused(wrong, Local)
 
+    def test_a_local_name_hides_that_of_the_module(self) -> None:
+        class Deposit(Command[int]): ...
+
+        def right(command: Deposit) -> int: ...
+
+        function_handler(Deposit, right)
+
+    def test_the_names_of_a_module_are_its_own(self) -> None:
+        class Withdraw(Command[int]): ...
+
+        assert "registered for" in refused(withdraws, Withdraw)
+
     async def test_variadic_functions_are_given_the_command(self) -> None:
         def everything(*args: Any, **kwargs: Any) -> int:
             return len(args) + len(kwargs)
 
         assert await run(function_handler(Deposit, everything)) == 1
 
-    @pytest.mark.parametrize("annotation", [CommandContext, Optional[CommandContext], "CommandContext", "CommandContext | None"])
+    @pytest.mark.parametrize("annotation", [CommandContext, CommandContext | None, "CommandContext", "CommandContext | None"])
     async def test_the_context_is_found_by_annotation(self, annotation: Any) -> None:
         def deposit(command: Deposit, delivery: Any = None) -> int:
-            return int(delivery is CONTEXT)
+            return 1 if delivery is CONTEXT else 0
 
         deposit.__annotations__["delivery"] = annotation
         handler = function_handler(Deposit, deposit)
@@ -271,8 +293,10 @@ class TestParameters:
         assert "fills its parameter 'ctx'" in refused(lambda command, ctx: 1)
 
     async def test_or_by_its_text_where_only_type_checkers_see_the_name(self) -> None:
-        async def deposit(command: Deposit, context: bus.CommandContext) -> int:  # type: ignore[name-defined]  # noqa: F821
-            return context.attempt
+        async def deposit(command: Deposit, delivery: Any) -> int:
+            return int(delivery.attempt)
+
+        deposit.__annotations__["delivery"] = "bus.CommandContext | None"
 
         handler = function_handler(Deposit, deposit)
         assert handler.wants_context
@@ -331,7 +355,11 @@ class TestReplies:
     @pytest.mark.parametrize("kind", ["async", "sync"])
     def test_another_type_is_refused_and_both_are_named(self, annotation: Any, kind: str) -> None:
         said = refused(returning(annotation, kind))
-        shown = inspect.formatannotation(annotation) if not isinstance(annotation, str) else annotation.replace("int | None", "Optional[int]")
+        shown = (
+            inspect.formatannotation(annotation)
+            if not isinstance(annotation, str)
+            else annotation.replace("int | None", "Optional[int]")
+        )
         assert f"returns {shown}" in said or f"returns {annotation}" in said
         assert "the reply of Deposit is int" in said
         assert "returning.<locals>" in said

@@ -1,11 +1,14 @@
 """dependency-injector: providers as sources of objects, resources, and its silent traps turned into errors at start."""
 
+# mypy: disable-error-code="empty-body"
+# Most of these functions are only registered, never called.
+
 from __future__ import annotations
 
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import ModuleType
@@ -77,7 +80,7 @@ class Accounts:
 
 
 @asynccontextmanager
-async def accounts_session(service: Service) -> AsyncIterator[Accounts]:
+async def accounts_session(service: Service) -> AsyncGenerator[Accounts]:
     journal.append("session opened")
     yield Accounts(service)
     journal.append("session closed")
@@ -141,7 +144,9 @@ class TestInjectedFunctions:
         assert await run(registry, DEPOSIT) == 11
         assert await run(registry, WITHDRAW) == 2
 
-    async def test_a_second_parameter_that_is_injected_is_not_the_context(self, registry: HandlerRegistry, container: Container) -> None:
+    async def test_a_second_parameter_that_is_injected_is_not_the_context(
+        self, registry: HandlerRegistry, container: Container
+    ) -> None:
         @registry.handles(Deposit)
         @inject
         async def deposit(command: Deposit, service: Service = Provide[Container.service]) -> int:
@@ -188,7 +193,9 @@ class TestCheckWired:
         @inject
         async def deposit(command: Deposit, service: Service = Provide[Container.service]) -> int: ...
 
-        with pytest.raises(RegistrationError, match=r"deposit: parameter 'service' is Provide.*not wired.*wire\(modules=\['.*test_injection"):
+        with pytest.raises(
+            RegistrationError, match=r"deposit: parameter 'service' is Provide.*not wired.*wire\(modules=\['.*test_injection"
+        ):
             check_wired(registry)
 
     def test_a_function_that_nothing_injects(self, registry: HandlerRegistry, container: Container) -> None:
@@ -271,7 +278,9 @@ class TestCheckWired:
         assert await asyncio.create_task(run(registry, DEPOSIT)) == 3
         assert journal == ["pool opened", "handled", "pool closed"]
 
-    async def test_an_asynchronous_provider_for_a_sync_handler_is_refused(self, registry: HandlerRegistry, container: Container) -> None:
+    async def test_an_asynchronous_provider_for_a_sync_handler_is_refused(
+        self, registry: HandlerRegistry, container: Container
+    ) -> None:
         @registry.handles(Deposit)
         @inject
         def deposit(command: Deposit, service: Service = Provide[Container.pool]) -> int: ...
@@ -283,6 +292,28 @@ class TestCheckWired:
                 check_wired(registry)
         finally:
             await close_resources(container)
+
+    async def test_but_an_async_handler_awaits_it(self, registry: HandlerRegistry, container: Container) -> None:
+        @registry.handles(Deposit)
+        @inject
+        async def deposit(command: Deposit, service: Service = Provide[Container.pool]) -> int:
+            return service.factor
+
+        container.wire(modules=[this_module()])
+        await open_resources(container)
+        try:
+            check_wired(registry)
+            assert await run(registry, DEPOSIT) == 3
+        finally:
+            await close_resources(container)
+
+    def test_a_marker_that_the_library_does_not_see(self, registry: HandlerRegistry) -> None:
+        class Injected(Accounts):
+            def __init__(self, service: Annotated[Service, Provide[Container.service]]) -> None: ...  # text: nothing is injected
+
+        registry.include(Injected)
+        with pytest.raises(RegistrationError, match="nothing injects it"):
+            check_wired(registry)
 
     def test_handlers_without_markers_are_fine(self, registry: HandlerRegistry) -> None:
         registry.handles(Deposit)(lambda command: 1)
@@ -303,7 +334,7 @@ class TestProviders:
             (providers.Dependency(instance_of=Accounts), Accounts),
             (providers.Object(Accounts(Service())), Accounts),
             (providers.Resource(async_pool), AsyncIterator[Service]),
-            (providers.Callable(accounts_session), AsyncIterator[Accounts]),
+            (providers.Callable(accounts_session), AsyncGenerator[Accounts]),
             (providers.Callable(lambda: 1), Any),
         ],
         ids=str,
@@ -311,6 +342,13 @@ class TestProviders:
     def test_they_are_recognised_and_tell_what_they_give(self, provider: Any, given: Any) -> None:
         assert is_provider(provider)
         assert provided_type(provider) == given
+
+    def test_an_attribute_of_what_another_provides_is_of_unknown_type(self, registry: HandlerRegistry) -> None:
+        attribute = providers.Factory(Accounts).provided.service
+        assert is_provider(attribute)
+        assert provided_type(attribute) is None
+        with pytest.raises(RegistrationError, match="of=TheClass"):
+            registry.include(attribute)
 
     def test_nothing_else_is_one(self) -> None:
         assert not any(is_provider(value) for value in (Accounts, Accounts(Service()), None, len, Container))
@@ -393,8 +431,8 @@ class TestResources:
 
 def test_the_library_is_not_imported_for_any_of_this() -> None:
     code = (
-        "import sys; from command_bus.registry import HandlerRegistry; from command_bus.injection import check_wired, is_provider; "
-        "from command_bus.messages import Command\n"
+        "import sys; from command_bus.registry import HandlerRegistry; from command_bus.messages import Command\n"
+        "from command_bus.injection import check_wired, is_provider\n"
         "class D(Command[int]): ...\n"
         "registry = HandlerRegistry(); registry.handles(D)(lambda command: 1); check_wired(registry); assert not is_provider(D)\n"
         "assert not any(name.startswith('dependency_injector') for name in sys.modules)"

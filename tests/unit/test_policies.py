@@ -54,7 +54,7 @@ def test_a_huge_attempt_number_does_not_overflow() -> None:
     seed=st.integers(),
 )
 def test_every_delay_is_within_its_share_of_the_cap(
-    attempt: int, delay: float, factor: float, max_delay: float, jitter: float, seed: int
+    *, attempt: int, delay: float, factor: float, max_delay: float, jitter: float, seed: int
 ) -> None:
     policy = RetryPolicy(delay=delay, factor=factor, max_delay=max_delay, jitter=jitter)
     seconds = policy.delay_after(attempt, random.Random(seed).uniform)

@@ -1,5 +1,8 @@
 """Registering functions, marking methods, including objects and what makes them, and refusing what clashes."""
 
+# mypy: disable-error-code="empty-body"
+# Most of these functions are only registered, never called.
+
 from __future__ import annotations
 
 import asyncio
@@ -9,10 +12,10 @@ import sqlite3
 import sys
 import textwrap
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -340,8 +343,21 @@ class TestObjectPerCommand:
         assert await run(registry, DEPOSIT) == 15
         assert await run(registry, WITHDRAW, CommandContext()) == 11
 
+    async def test_a_function_that_returns_a_coroutine_gives_it(self, registry: HandlerRegistry) -> None:
+        async def later() -> Accounts:
+            return Accounts(bonus=10)
+
+        def accounts() -> Coroutine[None, None, Accounts]:
+            return later()
+
+        registry.include(accounts)
+        assert await run(registry, DEPOSIT) == 15
+        assert await run(registry, WITHDRAW, CommandContext()) == 11
+
     @pytest.mark.parametrize("decorated", [True, False])
-    async def test_an_async_context_manager_is_held_open_for_the_command(self, registry: HandlerRegistry, decorated: bool) -> None:
+    async def test_an_async_context_manager_is_held_open_for_the_command(
+        self, registry: HandlerRegistry, decorated: bool
+    ) -> None:
         journal = Journal()
 
         async def accounts() -> AsyncGenerator[Accounts]:
@@ -362,7 +378,9 @@ class TestObjectPerCommand:
         assert journal == ["open", "closed"] * 2
 
     @pytest.mark.parametrize("decorated", [True, False])
-    async def test_a_context_manager_of_a_sync_method_lives_in_its_thread(self, registry: HandlerRegistry, decorated: bool) -> None:
+    async def test_a_context_manager_of_a_sync_method_lives_in_its_thread(
+        self, registry: HandlerRegistry, decorated: bool
+    ) -> None:
         journal = Journal()
 
         def accounts() -> Generator[Accounts]:
@@ -381,7 +399,7 @@ class TestObjectPerCommand:
             def __init__(self) -> None:
                 self.database = sqlite3.connect(":memory:")
 
-            def __enter__(self) -> Ledger:
+            def __enter__(self) -> Self:
                 return self
 
             def __exit__(self, *_: object) -> None:
@@ -409,11 +427,11 @@ class TestObjectPerCommand:
         journal = Journal()
 
         class Both(Accounts):
-            def __enter__(self) -> Both:
+            def __enter__(self) -> Self:
                 journal.note("sync")
                 return self
 
-            async def __aenter__(self) -> Both:
+            async def __aenter__(self) -> Self:
                 journal.note("async")
                 return self
 
@@ -421,17 +439,23 @@ class TestObjectPerCommand:
 
             async def __aexit__(self, *_: object) -> None: ...
 
-        registry.include(Both)
-        await run(registry, DEPOSIT)
-        await run(registry, WITHDRAW, CommandContext())
-        assert journal == ["async", "sync in a thread"]
+        async def both() -> Both:
+            return Both()
+
+        for source in (Both, both):
+            registry.clear()
+            journal.clear()
+            registry.include(source)
+            await run(registry, DEPOSIT)
+            await run(registry, WITHDRAW, CommandContext())
+            assert journal == ["async", "sync in a thread"]
 
     @pytest.mark.parametrize("kind", [ValueError, asyncio.CancelledError])
     async def test_the_scope_sees_how_the_command_ended(self, registry: HandlerRegistry, kind: type[BaseException]) -> None:
         journal = Journal()
 
         class Failing:
-            async def __aenter__(self) -> Failing:
+            async def __aenter__(self) -> Self:
                 return self
 
             async def __aexit__(self, error_type: type[BaseException] | None, *_: object) -> None:
@@ -466,7 +490,7 @@ class TestObjectPerCommand:
             return Accounts()
 
         @asynccontextmanager
-        async def managed() -> AsyncIterator[Accounts]:
+        async def managed() -> AsyncGenerator[Accounts]:
             yield Accounts()
 
         for source in (managed, accounts):
@@ -574,6 +598,7 @@ class TestModules:
         handles(Deposit)(lambda command: 1)
         registry.include(f"{package}.handlers")
         assert registry.names() == ("Open",)
+        assert registry.unhandled() == ()  # Close is only imported there
         registry.include(importlib.import_module(f"{package}.handlers"))
         assert default.names() == ("Deposit", "Open")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Generic, Literal, NewType, NoReturn, Optional, Protocol, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, Literal, NewType, NoReturn, Protocol, TypedDict, TypeVar, Union
 
 import pytest
 from pydantic import BaseModel
@@ -55,7 +55,7 @@ FITTING: list[tuple[Any, Any]] = [
     (NoReturn, int),
     (int, int | None),
     (None, int | None),
-    (int | None, Optional[int]),
+    (int | None, Union[int, None]),  # noqa: UP007 - the older spelling is another type at run time
     (bool | None, int | str | None),
     (PaidReceipt, Receipt),
     (list[int], list[int]),

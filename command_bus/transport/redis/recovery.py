@@ -21,7 +21,7 @@ from redis.asyncio import Redis
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
-from command_bus.transport.interfaces import GiveBack, Lease, Started, Step, Steps
+from command_bus.transport.interfaces import Bury, GiveBack, Lease, Started, Step, Steps
 from command_bus.transport.redis.connections import Backoff, Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import FORGET, PROMOTE
@@ -228,7 +228,10 @@ class _Watch:
         raw = [part for pair in content.items() for part in pair]
         started = Started(lease.fence, lease.message, int(attempt), int(first_ms), int(first_ms), content.get(b"e"), raw)
         _log.warning("worker %s lost %s: its lease ended while a command ran (attempt %s)", holder, mailbox, attempt)
-        await self._steps.advance(lease, self._decide(started))
+        step = self._decide(started)
+        if isinstance(step, Bury):
+            step.follow = "leave"  # the next command is for whoever reads the new activation: nobody here would run it
+        await self._steps.advance(lease, step)
 
     async def _drop(self, activations: list[str]) -> None:
         if not activations:

@@ -23,6 +23,7 @@ PROTOCOL = 1
 """Version of keys and scripts. A client of another version is refused: see "Upgrading" in the docs."""
 
 _log = logging.getLogger("command_bus")
+_warned: set[str] = set()
 _OLDEST = (6, 2)
 _BITES = (7, 0)
 
@@ -184,7 +185,9 @@ async def open_namespace(connections: Connections, keys: KeySpace, settings: Bus
     """
     facts = await inspect_server(connections)
     for warning in judge(facts, connections.label, allow_eviction=settings.allow_eviction):
-        _log.warning(warning)
+        if warning not in _warned:  # once per process: a test suite opens many buses
+            _warned.add(warning)
+            _log.warning(warning)
     namespace = Namespace(connections, keys, settings)
     await namespace.open()
     await asyncio.gather(*(connections.ask(lambda client, shard=shard: ensure_group(client, shard)) for shard in keys.shards))

@@ -2,7 +2,6 @@
 
 Read by mypy and pyright, never run; see `registration.py`.
 """
-# pyright: strict, enableTypeIgnoreComments=false, reportUnnecessaryTypeIgnoreComment=true
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 Read by mypy and pyright, never run; see `registration.py`.
 """
-# pyright: strict, enableTypeIgnoreComments=false, reportUnnecessaryTypeIgnoreComment=true, reportUnusedFunction=false
 
 from __future__ import annotations
 
@@ -61,7 +60,7 @@ async def accounts() -> AsyncGenerator[Accounts]:
 registry.include(Accounts())
 registry.include(Accounts)
 registry.include(accounts)
-registry.include(lambda: Accounts(), of=Accounts)
+registry.include(lambda: Accounts() if registry else None, of=Accounts)
 registry.include("shop.handlers")
 assert_type(registry.lookup("Deposit"), Handler | None)
 assert_type(registry.names(), tuple[str, ...])

@@ -1,0 +1,52 @@
+"""The program `command-bus` (extra `cli`), also `python -m command_bus`.
+
+What is imported here is what `--help` and `--version` wait for: no client of the server, and none of the application. The parts:
+`app` has the commands and their options, `loading` finds the bus that a command names, `worker` runs one worker process,
+`supervisor` keeps several of them, `channel` is what those two say to each other.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import command_bus
+from command_bus.errors import MissingExtra
+
+__all__ = ["PROGRAM", "main"]
+
+PROGRAM = "command-bus"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the program and exit with its code.
+
+    Args:
+        arguments: Without the program's name; by default those of this process.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words == ["--version"]:  # needs no extra
+        print(PROGRAM, command_bus.__version__)  # noqa: T201 - a program's answer
+        sys.exit(0)
+    try:
+        app = _app()
+    except MissingExtra as error:
+        print(f"{PROGRAM}: {error.message}", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
+    app(words, prog_name=PROGRAM)
+
+
+def _app() -> Callable[..., Any]:
+    """The typer application.
+
+    Raises:
+        MissingExtra: A package of the extra `cli` is not installed.
+    """
+    try:
+        from command_bus.cli.app import app
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("command_bus"):
+            raise
+        raise MissingExtra(f"the command line needs {error.name}: pip install 'command-bus[cli]'") from error
+    return app

@@ -1,0 +1,130 @@
+"""From `module:attribute` to a `CommandBus`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from functools import reduce
+from types import TracebackType
+from typing import Any
+
+from command_bus.bus import CommandBus
+from command_bus.errors import CommandBusError, InvalidSettings
+
+__all__ = ["bus_from", "load", "split_target"]
+
+DEFAULT_ATTRIBUTE = "bus"
+_log = logging.getLogger("command_bus.cli")
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """Module and attribute of a target.
+
+    Raises:
+        InvalidSettings: It is not of the form `module` or `module:attribute`.
+    """
+    module, colon, attribute = target.partition(":")
+    attribute = attribute if colon else DEFAULT_ATTRIBUTE
+    if "/" in module or os.sep in module or module.endswith(".py"):
+        dotted = module.removesuffix(".py").replace(os.sep, ".").replace("/", ".").strip(".")
+        raise InvalidSettings(f"{target}: name the module as in an import, {dotted}:{attribute}")
+    if not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
+        raise InvalidSettings(f"{target!r} is not of the form module:attribute, such as shop.app:bus")
+    return module, attribute
+
+
+def load(target: str) -> Any:
+    """What the target names: a bus, or what gives one. The current folder is importable.
+
+    Raises:
+        InvalidSettings: There is no such module or attribute.
+        Exception: What the module itself raises while it is imported, with the traceback of the module's own code.
+    """
+    name, attribute = split_target(target)
+    if (folder := os.getcwd()) not in sys.path:  # noqa: PTH109 - sys.path has strings
+        sys.path.insert(0, folder)
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+            raise error.with_traceback(_own_frames(error.__traceback__)) from None
+        raise InvalidSettings(
+            f"{target}: there is no module {error.name!r} in {folder} or among the installed packages"
+        ) from None
+    except Exception as error:
+        raise error.with_traceback(_own_frames(error.__traceback__)) from error.__cause__
+    try:
+        return reduce(getattr, attribute.split("."), module)
+    except AttributeError as error:
+        raise InvalidSettings(f"{target}: {error}{_suggestion(name, vars(module))}") from None
+
+
+async def bus_from(target: str, found: Any) -> CommandBus:
+    """The bus that was found, or the one that the function that was found gives.
+
+    Raises:
+        InvalidSettings: It is neither.
+        Exception: What the function raises.
+    """
+    if isinstance(found, CommandBus):
+        return found
+    if not callable(found) or inspect.isclass(found) or _needs_arguments(found):
+        raise InvalidSettings(
+            f"{target} is {_described(found)}: name a CommandBus, or a function that gives one and can be called without arguments"
+        )
+    made: Any = found()
+    if inspect.isawaitable(made):
+        made = await made
+    if not isinstance(made, CommandBus):
+        raise InvalidSettings(f"{target} gave {_described(made)}, not a CommandBus")
+    return made
+
+
+def log_failure(error: Exception, target: str) -> None:
+    """Say why it does not start: advice for what this library raises, the traceback for what the application raises."""
+    if isinstance(error, CommandBusError):
+        _log.error("%s", error.message or type(error).__name__)
+    else:
+        _log.error("%s could not be started", target, exc_info=error)
+
+
+def _needs_arguments(function: Any) -> bool:
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        return True
+    except ValueError:  # a built-in that does not say: the call will
+        return False
+    return False
+
+
+def _described(value: Any) -> str:
+    kind = value if inspect.isclass(value) else type(value)
+    return (
+        f"the class {kind.__name__}"
+        if inspect.isclass(value)
+        else f"{'an' if kind.__name__[:1] in 'AEIOUaeiou' else 'a'} {kind.__name__}"
+    )
+
+
+def _suggestion(module: str, names: Mapping[str, Any]) -> str:
+    buses = [name for name, value in names.items() if isinstance(value, CommandBus)]
+    return f"; did you mean {' or '.join(f'{module}:{name}' for name in buses)}?" if buses else ""
+
+
+def _own_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback from the imported module on: the frames before it are importlib's and ours."""
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if (
+            file != __file__
+            and not file.startswith("<frozen importlib")
+            and "importlib" not in traceback.tb_frame.f_globals["__name__"]
+        ):
+            return traceback
+        traceback = traceback.tb_next
+    return None

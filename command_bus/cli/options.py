@@ -1,0 +1,70 @@
+"""What a worker was asked for on the command line, as a value that goes from process to process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+__all__ = ["ExitCode", "LogFormat", "LogLevel", "WorkerOptions"]
+
+
+class ExitCode(IntEnum):
+    """How `command-bus worker` ends; a second signal n gives 128 + n."""
+
+    FINISHED = 0
+    NOT_STARTED = 1
+    USAGE = 2
+    CUT_SHORT = 3
+
+
+class LogLevel(StrEnum):
+    """From which level on log records are shown."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    """Lines for people, or one JSON object per line."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """See `command-bus worker --help`; None leaves it to the application.
+
+    Attributes:
+        channel: In a process of a supervisor, the file descriptor that they talk over.
+    """
+
+    target: str
+    processes: int = 1
+    concurrency: int | None = None
+    grace: float | None = None
+    namespace: str | None = None
+    url: str | None = None
+    production: bool = False
+    burst: bool = False
+    log_level: LogLevel = LogLevel.INFO
+    log_format: LogFormat = LogFormat.TEXT
+    channel: int | None = None
+
+    def environment(self) -> dict[str, str]:
+        """What the application's settings are to read: it makes its bus itself, so this is how they reach it."""
+        named = {"COMMAND_BUS_URL": self.url, "COMMAND_BUS_NAMESPACE": self.namespace}
+        return {name: value for name, value in named.items() if value is not None}
+
+    def child_arguments(self, channel: int) -> list[str]:
+        """The arguments of one process of several. What `environment` has is passed there: arguments can be read by everyone."""
+        words = ["worker", self.target, "--log-level", self.log_level, "--log-format", self.log_format, "--channel", str(channel)]
+        for name, value in (("--concurrency", self.concurrency), ("--grace", self.grace)):
+            if value is not None:
+                words += [name, str(value)]
+        for name, given in (("--production", self.production), ("--burst", self.burst)):
+            if given:
+                words.append(name)
+        return words

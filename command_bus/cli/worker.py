@@ -1,0 +1,184 @@
+"""One worker process: load, check, open, run, end.
+
+    module:attribute → bus → (leave of the supervisor) → open → worker → StopReport → exit code
+
+The end is the odd part. A synchronous handler that outlived the grace time runs on in its thread, which nobody can stop, and Python
+would wait for it before it ends the process. So what is still there after a while is left behind: the log is flushed, and the process
+ends with its code. Its command is taken over when its lease ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from typing import Any
+
+from command_bus.bus import CommandBus
+from command_bus.cli.application import Application, refuse_contradictions
+from command_bus.cli.channel import Channel
+from command_bus.cli.loading import bus_from, load, log_failure
+from command_bus.cli.options import ExitCode, WorkerOptions
+from command_bus.clock import mono
+from command_bus.errors import CommandBusError, EntitiesStopped, UnsuitableServer
+from command_bus.receipts import StopReport
+from command_bus.worker import Worker
+
+__all__ = ["run_worker"]
+
+_PATIENCE = 10.0  # seconds for what the application does at exit
+_HANDLER_PATIENCE = 0.5  # seconds for handlers' threads, which had their grace time
+_PAUSE = 1.0  # seconds between looks at a server that is away
+_HANDLER_THREADS = "command_bus.handler"
+_log = logging.getLogger("command_bus.cli")
+
+
+def run_worker(options: WorkerOptions) -> int:
+    """Run a worker until it is asked to stop; the process's exit code. Handlers' threads that do not end are left behind."""
+    os.environ.update(options.environment())
+    try:
+        found = load(options.target)
+    except Exception as error:  # noqa: BLE001 - the application's module may raise anything
+        log_failure(error, options.target)
+        return ExitCode.NOT_STARTED
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        code = runner.run(_serve(options, found))
+        _leave_within(_PATIENCE, code)
+    if _handlers_run_on(_HANDLER_PATIENCE):
+        _log.warning("leaving synchronous handlers behind that still run: their commands are taken over when their leases end")
+        _leave(code)
+    return code
+
+
+async def _serve(options: WorkerOptions, found: Any) -> int:
+    channel = None if options.channel is None else Channel(options.channel)
+    try:
+        bus = await bus_from(options.target, found)
+        application = Application.of(bus, options)
+        if channel is None:
+            refuse_contradictions(application, options)
+            _log.info(application.start_line(1))
+        elif not channel.loaded(application):
+            return ExitCode.NOT_STARTED
+    except Exception as error:  # noqa: BLE001 - the application's function may raise anything
+        log_failure(error, options.target)
+        return ExitCode.NOT_STARTED
+    async with AsyncExitStack() as stack:
+        try:
+            with _cancelled_by_signals():
+                worker = await _started(bus, options, stack)
+        except asyncio.CancelledError:
+            _log.info("asked to stop before it began")
+            return ExitCode.FINISHED
+        except Exception as error:  # noqa: BLE001 - the application's lifespan may raise anything
+            log_failure(error, options.target)
+            return ExitCode.NOT_STARTED
+        if channel is not None:
+            channel.ready()
+        return _code(await _run(bus, worker, options))
+
+
+async def _started(bus: CommandBus, options: WorkerOptions, stack: AsyncExitStack) -> Worker:
+    await stack.enter_async_context(bus)
+    if options.production:
+        _refuse_unsafe(bus)
+    worker = bus.worker(concurrency=options.concurrency, grace=options.grace)
+    await worker.start()
+    return worker
+
+
+def _refuse_unsafe(bus: CommandBus) -> None:
+    """Without append-only file a server that restarts has forgotten what was started, so that it may start again."""
+    names = [handler.spec.name for handler in bus.registry if handler.spec.delivery == "at_most_once"]
+    transport = bus._opened()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - what the server said when it was opened
+    if names and transport.facts.append_only is False:
+        raise UnsuitableServer(
+            f"{transport.connections.label} keeps no append-only file, so that after a crash of the server at_most_once commands "
+            f"({', '.join(names)}) may start twice or be lost: set `appendonly yes`, or leave out --production"
+        )
+
+
+async def _run(bus: CommandBus, worker: Worker, options: WorkerOptions) -> StopReport:
+    idle = asyncio.create_task(_stop_when_idle(bus, worker), name="command_bus.burst") if options.burst else None
+    try:
+        return await worker.run()
+    finally:
+        if idle is not None:
+            idle.cancel()
+
+
+async def _stop_when_idle(bus: CommandBus, worker: Worker) -> None:
+    while True:
+        try:
+            await bus.wait_idle()
+            break
+        except EntitiesStopped as error:
+            _log.warning("%s", error)
+            break
+        except CommandBusError as error:
+            _log.warning("cannot see whether work is left: %s", error)
+            await asyncio.sleep(_PAUSE)
+    await worker.stop()
+
+
+def _code(report: StopReport) -> ExitCode:
+    return ExitCode.CUT_SHORT if report.cancelled else ExitCode.FINISHED
+
+
+@contextmanager
+def _cancelled_by_signals() -> Iterator[None]:
+    """Until the worker runs and handles signals itself, they end its start."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+
+    def cancel(*_: object) -> None:
+        if task is not None:
+            loop.call_soon_threadsafe(task.cancel)
+
+    before = {number: signal.signal(number, cancel) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The faster event loop, if the extra `fast` is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _handlers_run_on(patience: float) -> bool:
+    until = mono() + patience
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith(_HANDLER_THREADS)]
+    for thread in threads:
+        thread.join(max(until - mono(), 0.0))
+    return any(thread.is_alive() for thread in threads)
+
+
+def _leave_within(seconds: float, code: int) -> None:
+    """Leave after that time if the process is still there: whatever its other threads and exit functions wait for."""
+    timer = threading.Timer(seconds, _leave, (code,))
+    timer.daemon = True
+    timer.start()
+
+
+def _leave(code: int) -> None:
+    """End the process without waiting for its threads."""
+    embedded = sys.modules.get("command_bus.embedded")
+    with contextlib.suppress(Exception):
+        if embedded is not None:
+            embedded.stop_shared_server()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    os._exit(code)

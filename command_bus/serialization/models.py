@@ -1,0 +1,256 @@
+"""Typed values to bytes and back: a codec per message class and per reply type, bound once.
+
+A message whose fields are scalars and collections is packed straight from its `__dict__`: pydantic has validated it when it was
+made, and its serializer would only copy. What is read back goes through a validator made for the wire (see `schemas`). Both are
+bound when they are first needed, because a class may name others that are defined after it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Generic, TypeVar, cast
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticSerializationError, SchemaSerializer, SchemaValidator
+
+from command_bus.errors import BadResult, InvalidCommand, PayloadTooLarge, RegistrationError
+from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable
+from command_bus.serialization.msgpack import pack, pack_flat, unpack
+from command_bus.serialization.schemas import Packing, packing_of, packing_of_fields, wire_validator
+
+__all__ = ["MessageCodec", "ReplyCodec", "codec_for", "problems_of", "reply_codec_for"]
+
+M = TypeVar("M", bound=BaseModel)
+R = TypeVar("R")
+
+_PACKERS: dict[Packing, Callable[[Any, Limits], bytes] | None] = {
+    Packing.FLAT: pack_flat,
+    Packing.DIRECT: pack,
+    Packing.SERIALIZED: None,
+}
+_AS_DATA: dict[str, Any] = {
+    "by_alias": False,
+    "round_trip": True,
+    "warnings": "error",
+}  # without computed fields, under own names
+_UNBUILDABLE = (PydanticUserError, NameError, TypeError)  # an undefined annotation is a NameError
+_SHOWN_PROBLEMS = 10
+_COUNTED_PROBLEMS = 1_000  # listing them takes time and memory in proportion, and hostile payloads have a million
+_QUOTING = {"union_tag_invalid": "Input should have one of the known tags"}  # pydantic's own text repeats the input
+
+
+class MessageCodec(Generic[M]):
+    """Encodes and decodes the payload of one message class; get it from `codec_for`."""
+
+    __slots__ = ("_count", "_name", "_pack", "_serializer", "_type", "_validator")
+
+    def __init__(self, message_type: type[M]) -> None:
+        self._type = message_type
+        self._name = message_type.__qualname__
+        self._count = -1
+        self._pack: Callable[[Any, Limits], bytes] | None = None  # None: the serializer has to go first
+        self._serializer: SchemaSerializer | None = None
+        self._validator: SchemaValidator | None = None
+
+    def prepare(self) -> None:
+        """Build all that is built once, now rather than with the first message.
+
+        Raises:
+            RegistrationError: The class names a type that does not exist (yet).
+        """
+        try:
+            self._type.model_rebuild()
+            schema = self._type.__pydantic_core_schema__
+            self._validator = wire_validator(schema)
+            self._serializer = self._type.__pydantic_serializer__
+            self._count = len(self._type.model_fields)
+            self._pack = _PACKERS[packing_of_fields(schema)]
+        except _UNBUILDABLE as error:
+            raise RegistrationError(f"{self._name}: {error}") from error
+
+    def encode(self, message: M, limits: Limits = DEFAULT_LIMITS) -> bytes:
+        """The payload: a map of the fields by their names. Equal messages with equally ordered dicts give equal bytes.
+
+        Raises:
+            InvalidCommand: A field cannot be sent; the message names its path.
+            PayloadTooLarge: The payload is larger than the limits allow.
+        """
+        fields = message.__dict__
+        try:
+            if self._pack is not None and len(fields) == self._count:  # a cached property would be in there too
+                return self._pack(fields, limits)
+            return self._encode_serialized(message, limits)
+        except PayloadTooLarge as error:
+            raise PayloadTooLarge(f"{self._name}: {error.message}", size=error.size, limit=error.limit) from None
+        except InvalidCommand as error:
+            raise InvalidCommand(f"{self._name}.{error.message}") from error
+
+    def decode(self, payload: bytes, limits: Limits = DEFAULT_LIMITS) -> M:
+        """The message, validated.
+
+        Raises:
+            InvalidCommand: The payload is not what the class describes; the text has places and reasons, never values.
+        """
+        validator = self._validator or self._built()
+        try:
+            fields = unpack(payload, limits)
+        except Undecodable as error:
+            raise InvalidCommand(f"{self._name}: the payload cannot be read: {error.reason}") from None
+        if type(fields) is not dict:
+            raise InvalidCommand(f"{self._name}: the payload is a map of fields, not a value of type {type(fields).__name__}")
+        try:
+            return cast("M", validator.validate_python(fields))
+        except ValidationError as error:
+            raise InvalidCommand(f"{self._name}: {problems_of(error)}") from None
+        except MemoryError:
+            raise
+        except Exception as error:  # a worker must not stop for what a validator raises
+            raise InvalidCommand(f"{self._name}: one of its validators raised {type(error).__qualname__}") from error
+
+    def _encode_serialized(self, message: M, limits: Limits) -> bytes:
+        if self._serializer is None:  # the first message of the class
+            self.prepare()
+        try:
+            return pack(cast("SchemaSerializer", self._serializer).to_python(message, **_AS_DATA), limits)
+        except PydanticSerializationError as error:
+            raise InvalidCommand(_unserializable(error)) from error
+
+    def _built(self) -> SchemaValidator:
+        try:
+            self.prepare()
+        except RegistrationError as error:
+            raise InvalidCommand(error.message) from error
+        return cast("SchemaValidator", self._validator)
+
+
+class ReplyCodec(Generic[R]):
+    """Encodes and decodes replies of one type; get it from `reply_codec_for`."""
+
+    __slots__ = ("_adapter", "_name", "_pack", "_type", "_validator")
+
+    def __init__(self, reply_type: Any) -> None:
+        self._type = type(None) if reply_type is None else reply_type
+        self._name = _name_of(self._type)
+        self._adapter: TypeAdapter[Any] | None = None
+        self._pack: Callable[[Any, Limits], bytes] | None = None
+        self._validator: SchemaValidator | None = None
+
+    def prepare(self) -> None:
+        """Build all that is built once, now rather than with the first reply.
+
+        Raises:
+            RegistrationError: Values of the type cannot be sent, or it names a type that does not exist.
+        """
+        try:
+            adapter: TypeAdapter[Any] = TypeAdapter(self._type)
+            self._validator = wire_validator(adapter.core_schema, {"strict": True})
+            self._pack = _PACKERS[packing_of(adapter.core_schema)]
+            self._adapter = adapter
+        except _UNBUILDABLE as error:
+            raise RegistrationError(f"the reply type {self._name} cannot be sent: {error}") from error
+
+    def encode(self, value: Any, limits: Limits = DEFAULT_LIMITS) -> bytes:
+        """The packed reply, checked against the type as strictly as a type checker would.
+
+        Raises:
+            BadResult: It is of another type, cannot be sent or is too large.
+        """
+        adapter = self._adapter or self._built()
+        try:
+            checked = adapter.validator.validate_python(value, strict=True)
+            if self._pack is not None:
+                return self._pack(checked, limits)
+            return pack(adapter.serializer.to_python(checked, **_AS_DATA), limits)
+        except ValidationError as error:
+            found = _name_of(type(value))
+            raise BadResult(f"the reply is {self._name}, the handler returned {found}: {problems_of(error)}") from None
+        except PydanticSerializationError as error:
+            raise BadResult(f"the reply of type {self._name} cannot be sent: {_unserializable(error)}") from error
+        except InvalidCommand as error:
+            raise BadResult(f"the reply of type {self._name} cannot be sent: {error.message}") from error
+        except MemoryError:
+            raise
+        except Exception as error:  # the same for validators and serializers of replies
+            raise BadResult(
+                f"the reply of type {self._name} cannot be sent: checking it raised {_name_of(type(error))}"
+            ) from error
+
+    def decode(self, data: bytes, limits: Limits = DEFAULT_LIMITS) -> R:
+        """The typed reply.
+
+        Raises:
+            BadResult: The bytes are not of the type: the worker has another version of it.
+        """
+        if self._validator is None:
+            self._built()
+        validator = cast("SchemaValidator", self._validator)
+        try:
+            return cast("R", validator.validate_python(unpack(data, limits)))
+        except ValidationError as error:
+            raise BadResult(f"the reply is not {self._name} as this process knows it: {problems_of(error)}") from None
+        except Undecodable as error:
+            raise BadResult(f"the reply cannot be read: {error.reason}") from None
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise BadResult(f"the reply of type {self._name}: a validator raised {type(error).__qualname__}") from error
+
+    def _built(self) -> TypeAdapter[Any]:
+        try:
+            self.prepare()
+        except RegistrationError as error:
+            raise BadResult(error.message) from error
+        return cast("TypeAdapter[Any]", self._adapter)
+
+
+@lru_cache(maxsize=4096)
+def _message_codec(message_type: type[BaseModel]) -> MessageCodec[Any]:
+    return MessageCodec(message_type)
+
+
+def codec_for(message_type: type[M]) -> MessageCodec[M]:
+    """The codec of a message class, always the same one."""
+    return _message_codec(message_type)
+
+
+@lru_cache(maxsize=4096)
+def _reply_codec(reply_type: Any) -> ReplyCodec[Any]:
+    return ReplyCodec(reply_type)
+
+
+def reply_codec_for(reply_type: Any) -> ReplyCodec[Any]:
+    """The codec of a reply type, always the same one unless the type cannot be hashed."""
+    try:
+        return _reply_codec(reply_type)
+    except TypeError:
+        return ReplyCodec(reply_type)
+
+
+def problems_of(error: ValidationError) -> str:
+    """Places and reasons of a failed validation, without the input. At most ten, and none of thousands."""
+    count = error.error_count()
+    if count > _COUNTED_PROBLEMS:
+        return f"{count} problems"
+    shown: list[str] = []
+    for item in error.errors(include_url=False, include_input=False, include_context=False)[:_SHOWN_PROBLEMS]:
+        place = ".".join(str(part) for part in item["loc"])[:120]
+        reason = _QUOTING.get(item["type"], item["msg"])
+        shown.append(f"{place}: {reason}" if place else reason)
+    return "; ".join(shown) + (f"; and {count - _SHOWN_PROBLEMS} more" if count > _SHOWN_PROBLEMS else "")
+
+
+def _unserializable(error: PydanticSerializationError) -> str:
+    """What pydantic said, without the values that it quotes."""
+    named = sorted(set(re.findall(r"field_name='([^']*)'", str(error))))
+    if named:
+        return f"{', '.join(named)}: not of the declared type"
+    return str(error).partition("\n")[0][:300]
+
+
+def _name_of(kind: Any) -> str:
+    if kind is type(None):
+        return "None"
+    return kind.__qualname__ if isinstance(kind, type) else str(kind).replace("typing.", "")

@@ -1,0 +1,198 @@
+"""What can be said of a pydantic core schema: how its values are packed, and the validator that reads them back.
+
+Models are strict for Python callers, but MessagePack has no tuples, sets of records, enums or models: they arrive as lists, plain
+values and maps. So the wire has a validator of its own, built from a copy of the schema in which exactly the types that
+MessagePack lacks may be made from what it has. Numbers, text and flags keep the model's strictness: `"12"`, `1.0` and `True` are
+no ints. Fields travel under their own names, whatever their aliases.
+
+Schemas are data, so both questions are answered by walking them. What the walk does not know it leaves as it is, and leaves
+packing to pydantic's serializer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum, IntEnum
+from typing import Any, cast
+
+from pydantic_core import CoreConfig, CoreSchema, SchemaValidator
+
+__all__ = ["Packing", "packing_of", "packing_of_fields", "wire_validator"]
+
+Node = dict[str, Any]
+
+_INSTANTS = frozenset({"date", "time", "datetime", "timedelta"})
+_TEXTS = frozenset({"decimal", "fraction", "uuid", "url", "multi-host-url"})
+_RECORDS = frozenset({"model", "dataclass", "typed-dict", "named-tuple", "call"})
+_LISTED = frozenset({"tuple", "set", "frozenset", "deque"})
+_CHOICES = frozenset({"union", "tagged-union"})
+_MAPS = frozenset({"frozendict", "ordered-dict", "counter"})
+_RELAXED = _INSTANTS | _TEXTS | _RECORDS | _LISTED | _MAPS | _CHOICES | {"enum", "lax-or-strict"}
+"""Of these the validator may be lax; a strict union would make all its members strict."""
+_OPAQUE_KEYS = frozenset({"metadata", "serialization", "config", "default", "expected", "members", "function", "computed_fields"})
+_KEYED_CHILDREN = frozenset({"fields", "choices"})
+
+_SCALARS = frozenset({"str", "int", "float", "bool", "bytes", "none"}) | _INSTANTS | _TEXTS
+_COLLECTIONS = _LISTED | {"list", "dict"}
+_WRAPPERS = frozenset({"default", "nullable", "function-before", "function-after", "function-wrap", "custom-error"})
+_PLAIN_FIELD = frozenset({"type", "schema", "validation_alias", "serialization_alias", "frozen", "metadata"})
+
+
+class Packing(IntEnum):
+    """How the instances of a schema are packed."""
+
+    SERIALIZED = 0
+    """By pydantic's serializer first: there are nested models, serializers of the user, or types that the walk does not know."""
+    DIRECT = 1
+    """As they are: only scalars and collections of them."""
+    FLAT = 2
+    """As they are, and nothing in them nests."""
+
+
+def wire_validator(schema: CoreSchema, config: CoreConfig | None = None) -> SchemaValidator:
+    """The validator for what was unpacked. Made without the validators of nested models, which would be the strict ones."""
+    copy = cast("CoreSchema", _relaxed(cast("Node", schema)))
+    try:
+        return SchemaValidator(copy, config, _use_prebuilt=False)
+    except TypeError:  # before pydantic-core 2.33 there are none to use
+        return SchemaValidator(copy, config)
+
+
+def packing_of(schema: CoreSchema) -> Packing:
+    """How to pack the values of a schema."""
+    node, _ = _resolved(schema)
+    return _packing(node)
+
+
+def packing_of_fields(schema: CoreSchema) -> Packing:
+    """How to pack the `__dict__` of the instances of a model."""
+    node, definitions = _resolved(schema)
+    if node["type"] == "definition-ref":
+        node = _unwrapped(definitions[node["schema_ref"]])
+    if node["type"] != "model" or "serialization" in node:
+        return Packing.SERIALIZED
+    inner = _unwrapped(node["schema"])
+    extra = inner.get("extra_behavior") or node.get("config", {}).get("extra_fields_behavior")
+    if inner["type"] != "model-fields" or "serialization" in inner or extra == "allow":
+        return Packing.SERIALIZED
+    fields: list[Node] = list(inner["fields"].values())
+    if any(field.keys() - _PLAIN_FIELD for field in fields):  # excluded ones, say
+        return Packing.SERIALIZED
+    return min((_packing(field["schema"]) for field in fields), default=Packing.FLAT)
+
+
+def _resolved(schema: CoreSchema) -> tuple[Node, dict[str, Node]]:
+    """The schema without its wrappers, and its definitions."""
+    node = cast("Node", schema)
+    definitions: dict[str, Node] = {}
+    if node["type"] == "definitions":
+        definitions = {item["ref"]: item for item in node["definitions"]}
+        node = node["schema"]
+    return _unwrapped(node), definitions
+
+
+def _unwrapped(node: Node) -> Node:
+    while node["type"] in _WRAPPERS and "serialization" not in node:
+        node = node["schema"]
+    return node
+
+
+def _packing(wrapped: Node) -> Packing:
+    node = _unwrapped(wrapped)
+    kind = node["type"]
+    if "serialization" in node:
+        return Packing.SERIALIZED
+    if kind in _SCALARS or (kind in ("enum", "literal") and _are_scalars(node)):
+        return Packing.FLAT
+    if kind in _CHOICES:
+        return min(map(_packing, _choices(node)))
+    if kind in _COLLECTIONS:
+        return min([Packing.DIRECT, *map(_packing, _item_schemas(node))])
+    return Packing.SERIALIZED
+
+
+def _are_scalars(node: Node) -> bool:
+    """Whether all values of an enum or literal are."""
+    listed: list[Any] = node["members"] if node["type"] == "enum" else node["expected"]
+    values = [item.value if isinstance(item, Enum) else item for item in listed]
+    return all(isinstance(value, str | int | float | bytes | None) for value in values)
+
+
+def _choices(union: Node) -> list[Node]:
+    choices: Any = union["choices"]
+    found: list[Any] = list(choices.values()) if isinstance(choices, dict) else list(choices)
+    return [choice[0] if isinstance(choice, tuple) else choice for choice in found]  # a tuple has a label
+
+
+def _item_schemas(collection: Node) -> list[Node]:
+    items: Any = collection.get("items_schema", [])
+    listed: list[Node] = items if isinstance(items, list) else [items]
+    named = [collection[key] for key in ("keys_schema", "values_schema") if key in collection]
+    if collection["type"] == "dict":
+        return named if len(named) == 2 else [{"type": "any"}]
+    return listed or [{"type": "any"}]
+
+
+def _relaxed(node: Node) -> Node:
+    """A copy of a schema for reading from the wire."""
+    kind: str = node["type"]
+    copy = {key: value if key in _OPAQUE_KEYS else _relaxed_child(key, value) for key, value in node.items()}
+    if kind in _RELAXED:
+        copy["strict"] = False
+    if kind == "model":
+        copy["custom_init"] = False  # the fields are known: an __init__ of the user has made them, and takes other arguments
+    elif kind.endswith("-field"):
+        copy.pop("validation_alias", None)
+    elif kind == "tagged-union":
+        return _by_field_names(node, copy)
+    elif kind == "literal":
+        return _with_enum_values(copy)
+    return copy
+
+
+def _relaxed_child(key: str, value: Any) -> Any:
+    if isinstance(value, dict):
+        child = cast("Node", value)
+        if key in _KEYED_CHILDREN:
+            return {name: _relaxed_child("", schema) for name, schema in child.items()}
+        return _relaxed(child) if isinstance(child.get("type"), str) else child
+    if isinstance(value, list):
+        return [_relaxed_child("", item) for item in cast("Any", value)]
+    if isinstance(value, tuple):
+        return tuple(_relaxed_child("", item) for item in cast("Any", value))
+    return value
+
+
+def _by_field_names(node: Node, copy: Node) -> Node:
+    """A tagged union looks its tag up by alias; where fields have some, any member that fits is taken instead."""
+    if not _has_alias(node["choices"]):
+        return copy
+    return {"type": "union", "choices": _choices(copy), "strict": False}
+
+
+def _has_alias(value: Any) -> bool:
+    if isinstance(value, dict):
+        node = cast("Node", value)
+        return "validation_alias" in node or any(_has_alias(child) for key, child in node.items() if key not in _OPAQUE_KEYS)
+    return isinstance(value, list | tuple) and any(_has_alias(item) for item in cast("Any", value))
+
+
+def _with_enum_values(literal: Node) -> Node:
+    """`Literal[Color.RED]` also takes the value of `Color.RED`, which is what travels."""
+    expected: list[Any] = literal["expected"]
+    plain = {(type(value), value) for value in expected if not isinstance(value, Enum)}
+    members: dict[Any, Enum] = {(type(item.value), item.value): item for item in expected if isinstance(item, Enum)}
+    missing = {key: member for key, member in members.items() if key not in plain}
+    if not missing:
+        return literal
+    return {"type": "function-before", "function": {"type": "no-info", "function": _member_of(missing)}, "schema": literal}
+
+
+def _member_of(members: Mapping[Any, Enum]) -> Callable[[Any], Any]:
+    def member(value: Any) -> Any:
+        try:
+            return members.get((type(value), value), value)
+        except TypeError:  # not hashable: no value of a literal either
+            return value
+
+    return member

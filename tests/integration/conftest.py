@@ -1,0 +1,79 @@
+"""Real worker processes, a real server, and somebody who kills and stops them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from command_bus.embedded import EmbeddedServer
+from tests.integration.history import History, Pause
+
+ROOT = Path(__file__).parents[2]
+
+
+class Fleet:
+    """Worker processes of one namespace, and what was done to them."""
+
+    def __init__(self, url: str, log: Path, *, lease: float, concurrency: int = 20) -> None:
+        self.url = url
+        self.log = log
+        self.lease = lease
+        self.concurrency = concurrency
+        self.namespace = f"f-{secrets.token_hex(4)}"
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.pauses: list[Pause] = []
+
+    def start(self, count: int = 1) -> None:
+        for _ in range(count):
+            command = [sys.executable, "-m", "tests.integration.fault_app", self.url, self.namespace, str(self.log)]
+            command += [str(self.lease), str(self.concurrency)]
+            with self.log.with_suffix(".err").open("ab") as errors:
+                self.processes.append(subprocess.Popen(command, cwd=ROOT, env=os.environ, stderr=errors))
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        self.pauses.append(Pause(process.pid, time.monotonic()))
+        process.kill()
+        process.wait()
+        self.processes.remove(process)
+
+    async def freeze(self, process: subprocess.Popen[bytes], seconds: float) -> None:
+        began = time.monotonic()
+        process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(seconds)
+        process.send_signal(signal.SIGCONT)
+        # Awake, it needs a moment to learn that its lease is lost: its handler is cancelled then.
+        self.pauses.append(Pause(process.pid, began, time.monotonic()))
+
+    def stop(self) -> list[int]:
+        for process in self.processes:
+            process.send_signal(signal.SIGTERM)
+        codes = [process.wait(20) for process in self.processes]
+        self.processes.clear()
+        return codes
+
+    def history(self) -> History:
+        return History.read(self.log, self.pauses)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer.start() as running:
+        yield running
+
+
+@pytest.fixture
+async def fleet(server: EmbeddedServer, tmp_path: Path) -> AsyncIterator[Fleet]:
+    fleet = Fleet(server.url, tmp_path / "events.log", lease=1.5)
+    yield fleet
+    for process in fleet.processes:
+        process.kill()
+        process.wait()

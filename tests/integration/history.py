@@ -1,0 +1,100 @@
+"""Reads the log of `fault_app` and decides what must hold of it: order, no overlap, nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["Event", "History", "Pause"]
+
+
+@dataclass(frozen=True)
+class Event:
+    what: str
+    line: str
+    number: int
+    attempt: int
+    fence: int
+    pid: int
+    at: float
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A process that could not act: stopped (until it was continued) or killed (for ever)."""
+
+    pid: int
+    start: float
+    end: float = float("inf")
+
+
+@dataclass
+class History:
+    events: list[Event]
+    pauses: list[Pause] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, log: Path, pauses: list[Pause]) -> History:
+        records = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        events = [Event(r["ev"], r["line"], r["n"], r["try"], r["fence"], r["pid"], r["t"]) for r in records]
+        return cls(sorted(events, key=lambda event: event.at), pauses)
+
+    def by_line(self) -> dict[str, list[Event]]:
+        lines: dict[str, list[Event]] = defaultdict(list)
+        for event in self.events:
+            lines[event.line].append(event)
+        return lines
+
+    def inversions(self) -> list[str]:
+        """First starts of a line that are out of order."""
+        found = []
+        for line, events in self.by_line().items():
+            seen: set[int] = set()
+            highest = -1
+            for event in events:
+                if event.what != "start" or event.number in seen:
+                    continue
+                seen.add(event.number)
+                if event.number < highest:
+                    found.append(f"{line}: {event.number} started first after {highest}")
+                highest = max(highest, event.number)
+        return found
+
+    def overlaps(self) -> list[str]:
+        """Starts while another holder ran, which was neither killed nor stopped at the time."""
+        found = []
+        for line, events in self.by_line().items():
+            running: dict[int, Event] = {}
+            for event in events:
+                if event.what != "start":
+                    running.pop(event.fence, None)
+                    continue
+                for other in running.values():
+                    if not self._excused(other, event.at):
+                        found.append(f"{line}: {event.number} (fence {event.fence}) started while {other.number} (fence {other.fence}) ran")
+                running[event.fence] = event
+        return found
+
+    def fences_regressing(self) -> list[str]:
+        """Starts of a line whose fence is not above all before."""
+        found = []
+        for line, events in self.by_line().items():
+            highest = 0
+            for event in events:
+                if event.what == "start":
+                    if event.fence <= highest:
+                        found.append(f"{line}: fence {event.fence} after {highest}")
+                    highest = max(highest, event.fence)
+        return found
+
+    def starts(self) -> dict[tuple[str, int], int]:
+        counts: dict[tuple[str, int], int] = defaultdict(int)
+        for event in self.events:
+            if event.what == "start":
+                counts[event.line, event.number] += 1
+        return counts
+
+    def _excused(self, event: Event, at: float) -> bool:
+        return any(pause.pid == event.pid and pause.start <= at and event.at <= pause.end for pause in self.pauses)
