@@ -1,7 +1,7 @@
 """`CommandBus`: the facade. It composes the parts and holds no protocol of its own.
 
-    dispatch: command → Sealer (encode, name the mailbox) → StreamProducer (enqueue) → Receipt
-    call:     the same, with an inbox → RpcHandler (wait for the reply) → the typed result
+dispatch: command → Sealer (encode, name the mailbox) → StreamProducer (enqueue) → Receipt
+call:     the same, with an inbox → RpcHandler (wait for the reply) → the typed result
 """
 
 from __future__ import annotations
@@ -97,9 +97,10 @@ class CommandBus:
     @classmethod
     def in_memory(cls, **arguments: Any) -> Self:
         """A bus in this process alone, for unit tests (extra `testing`): the same code over fakeredis, no server."""
-        from command_bus.testing.memory import MemoryClients  # noqa: PLC0415 - fakeredis is loaded only where it is used
+        from command_bus.testing.memory import MemoryClients
 
-        bus = cls(**{"url": "redis://in-memory", **arguments})
+        options: dict[str, Any] = {"url": "redis://in-memory", **arguments}
+        bus = cls(**options)
         bus._clients = MemoryClients()
         return bus
 
@@ -168,7 +169,6 @@ class CommandBus:
             TransportUnavailable: The server did not answer within `dispatch_timeout`.
             BusClosed: The bus is not open.
         """
-        self._opened()
         out = self._sealer.outbound(command, command_id=command_id, delay=delay, headers=headers, expires=expires)
         return _receipt(out.command_id, await self._send(out))
 
@@ -185,7 +185,6 @@ class CommandBus:
         expires: float | None = None,
     ) -> Receipt:
         """As `dispatch`, without the command's class: the worker validates the payload. `None, None` names no entity."""
-        self._opened()
         out = self._sealer.raw(
             entity_type, entity_id, name, payload, command_id=command_id, delay=delay, headers=headers, expires=expires
         )
@@ -200,22 +199,19 @@ class CommandBus:
         Raises:
             BusClosed: The bus is not open.
         """
-        self._opened()
         source = iter(commands)
         outcomes: list[BatchOutcome] = []
         refused: set[str] = set()
         while window := list(itertools.islice(source, _WINDOW)):
             outcomes += await self._dispatch_window(window, refused)
         statuses = [outcome.status for outcome in outcomes]
-        return BatchResult(
-            tuple(outcomes), statuses.count("accepted"), statuses.count("duplicate"), statuses.count("rejected")
-        )
+        return BatchResult(tuple(outcomes), statuses.count("accepted"), statuses.count("duplicate"), statuses.count("rejected"))
 
     async def call(
         self,
         command: Message[R],
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - it travels with the command as its deadline
+        timeout: float | None = None,
         command_id: str | UUID | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> R:
@@ -237,7 +233,7 @@ class CommandBus:
             CallCycle: A handler calls the entity that it runs for.
             InvalidCommand, QueueFull, IdempotencyConflict, TransportUnavailable, BusClosed: As for `dispatch`.
         """
-        transport = self._opened()
+        transport = self.transport
         seconds = self.settings.call_timeout if timeout is None else _checked_timeout(timeout)
         deadline = mono() + seconds
         out = self._sealer.outbound(command, command_id=command_id, headers=headers)
@@ -247,7 +243,9 @@ class CommandBus:
         try:
             admission = await self._send(out)
             _raise_refusal(admission, out.command_id)
-            record = await (self._polled(out.command_id, deadline) if admission is Admission.DUPLICATE else reply.within(deadline))
+            record = await (
+                self._polled(out.command_id, deadline) if admission is Admission.DUPLICATE else reply.within(deadline)
+            )
         finally:
             transport.rpc.forget(reply)
         if record is None:
@@ -263,7 +261,11 @@ class CommandBus:
     @overload
     async def result(self, command_id: str | UUID, command_type: None = ..., *, timeout: float = ...) -> Any: ...
     async def result(
-        self, command_id: str | UUID, command_type: type[Message[Any]] | None = None, *, timeout: float = 0.0  # noqa: ASYNC109
+        self,
+        command_id: str | UUID,
+        command_type: type[Message[Any]] | None = None,
+        *,
+        timeout: float = 0.0,
     ) -> Any:
         """The stored outcome of a call, or of a command with a given id: as `call` would have given it, for `reply_ttl` seconds.
 
@@ -277,7 +279,7 @@ class CommandBus:
             CommandTimeout: It is known and not settled.
             CommandBusError: Its outcome, as `call` raises it.
         """
-        transport = self._opened()
+        transport = self.transport
         key = str(command_id)
         known, record = await transport.rpc.stored(key)
         if known and record is None and timeout > 0:
@@ -287,26 +289,28 @@ class CommandBus:
         marks = await transport.operations.marks(key)
         if any(mark[:1] == b"q" for _, mark in marks):
             raise CommandTimeout(f"command {key} is accepted and not settled yet", command_id=key)
-        raise UnknownCommand(f"no result of command {key!r} is kept: it is unknown, was dispatched without an id of yours, or its time is over")
+        raise UnknownCommand(
+            f"no result of command {key!r} is kept: it is unknown, was dispatched without an id of yours, or its time is over"
+        )
 
     async def cancel(self, command_id: str | UUID) -> bool:
         """Take a waiting command out of line; its caller gets `CommandCancelled`. False if it runs, has run or is unknown."""
-        return await WaitingLine(self._opened().operations, self.settings).cancel(str(command_id))
+        return await WaitingLine(self.transport.operations, self.settings).cancel(str(command_id))
 
     def entity(self, entity_type: str, entity_id: str | int) -> EntityScope:
         """One entity: dispatch and call for it, see its depth, pause, resume and purge it."""
-        return EntityScope(self, entity_type, entity_id)
+        return EntityScope(self, entity_type, entity_id, self._sealer.mailbox_of)
 
     # Looking.
 
     @property
     def dead_letters(self) -> DeadLetters:
         """What was given up: list, inspect, replay, discard, purge."""
-        return DeadLetters(self._opened().operations, self.settings)
+        return DeadLetters(self.transport.operations, self.settings)
 
     async def stats(self) -> Stats:
         """A snapshot of the namespace, in one round trip per shard."""
-        transport = self._opened()
+        transport = self.transport
         return await Monitor(transport.operations, transport.keys, self.settings.lease).stats()
 
     async def ping(self) -> float:
@@ -316,17 +320,17 @@ class CommandBus:
             TransportUnavailable: There is no answer.
         """
         began = mono()
-        await self._opened().connections.ask(lambda client: client.ping())
+        await self.transport.connections.ask(lambda client: client.ping())
         return mono() - began
 
-    async def wait_idle(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+    async def wait_idle(self, timeout: float | None = None) -> None:
         """Wait until every accepted command is settled (delayed ones and retries too).
 
         Raises:
             EntitiesStopped: What is left belongs to paused or parked entities, which only an operator can move.
             IdleTimeout: There is still work after `timeout` seconds.
         """
-        transport = self._opened()
+        transport = self.transport
         monitor = Monitor(transport.operations, transport.keys, self.settings.lease)
         deadline = math.inf if timeout is None else mono() + timeout
         pause = _POLL_FIRST
@@ -360,7 +364,18 @@ class CommandBus:
 
     # Inside.
 
-    def _opened(self) -> RedisTransport:
+    @property
+    def is_open(self) -> bool:
+        """Whether it is connected."""
+        return self._transport is not None
+
+    @property
+    def transport(self) -> RedisTransport:
+        """The parts below the facade, for workers and extensions.
+
+        Raises:
+            BusClosed: The bus is not open.
+        """
         if self._transport is None:
             raise BusClosed("the bus is closed" if self._closed else "the bus is not open: use `async with CommandBus(…) as bus`")
         return self._transport
@@ -370,7 +385,7 @@ class CommandBus:
             raise InvalidSettings("an in-memory bus has no URL: it lives in this process alone")
         if self.settings.server_url is not None:
             return self.settings.server_url
-        from command_bus.embedded import shared_server  # noqa: PLC0415 - loaded only where there is no URL
+        from command_bus.embedded import shared_server
 
         return shared_server()
 
@@ -385,7 +400,7 @@ class CommandBus:
 
     async def _transmit(self, out: Outbound) -> Admission:
         """The innermost of the middleware: seal and enqueue."""
-        transport = self._opened()
+        transport = self.transport
         if out.entity_type is not None and transport.namespace.agreed(out.entity_type) is None:
             await transport.namespace.agree(out.entity_type)
         timeout = self.settings.dispatch_timeout
@@ -395,7 +410,7 @@ class CommandBus:
 
     async def _dispatch_window(self, window: list[Message[Any] | Envelope[Any]], refused: set[str]) -> list[BatchOutcome]:
         """Seal and enqueue some commands of a batch; `refused` remembers the mailboxes that must not go on."""
-        transport = self._opened()
+        transport = self.transport
         outcomes: list[BatchOutcome | None] = [None] * len(window)
         ready: list[tuple[int, Submission]] = []
         for index, item in enumerate(window):
@@ -409,11 +424,15 @@ class CommandBus:
                 await transport.namespace.agree(out.entity_type)
             submission = self._sealer.seal(out)
             if submission.mailbox in refused:
-                outcomes[index] = BatchOutcome(out.command_id, "rejected", _refusal(Admission.PREDECESSOR_REFUSED, out.command_id))
+                outcomes[index] = BatchOutcome(
+                    out.command_id, "rejected", _refusal(Admission.PREDECESSOR_REFUSED, out.command_id)
+                )
             else:
                 ready.append((index, submission))
         try:
-            admissions = await transport.producer.enqueue_many([submission for _, submission in ready], self.settings.dispatch_timeout)
+            admissions = await transport.producer.enqueue_many(
+                [submission for _, submission in ready], self.settings.dispatch_timeout
+            )
         except CommandBusError as error:
             for index, submission in ready:
                 outcomes[index] = BatchOutcome(submission.command_id, "rejected", error)
@@ -428,7 +447,7 @@ class CommandBus:
 
     async def _polled(self, command_id: str, deadline: float) -> bytes | None:
         """The reply of a command that somebody else sent: read from its mark, with growing pauses."""
-        transport = self._opened()
+        transport = self.transport
         pause = _POLL_FIRST
         while True:
             for _, mark in await transport.operations.marks(command_id):
@@ -471,7 +490,9 @@ def _refusal(admission: Admission, command_id: str) -> CommandBusError | None:
         case Admission.ENTITY_FULL:
             return QueueFull("the entity holds as many commands as max_depth allows", retry_after=_RETRY_AFTER, limit="entity")
         case Admission.TOTAL_FULL:
-            return QueueFull("the namespace holds as many commands as max_total_depth allows", retry_after=_RETRY_AFTER, limit="total")
+            return QueueFull(
+                "the namespace holds as many commands as max_total_depth allows", retry_after=_RETRY_AFTER, limit="total"
+            )
         case Admission.PREDECESSOR_REFUSED:
             return QueueFull(
                 "an earlier command of this entity in the same batch was refused, and must not be overtaken",
@@ -479,7 +500,9 @@ def _refusal(admission: Admission, command_id: str) -> CommandBusError | None:
                 limit="predecessor",
             )
         case Admission.WRONG_TYPE:
-            return InvalidCommand("a key of this entity's mailbox holds something else (WRONGTYPE): another program uses the namespace")
+            return InvalidCommand(
+                "a key of this entity's mailbox holds something else (WRONGTYPE): another program uses the namespace"
+            )
 
 
 def _raise_refusal(admission: Admission, command_id: str) -> None:

@@ -26,7 +26,12 @@ class DeadLetters:
         self._window_ms = int(settings.dedup_window * 1000)
 
     async def list(
-        self, *, entity_type: str | None = None, entity_id: str | int | None = None, name: str | None = None, reason: str | None = None
+        self,
+        *,
+        entity_type: str | None = None,
+        entity_id: str | int | None = None,
+        name: str | None = None,
+        reason: str | None = None,
     ) -> AsyncIterator[DeadLetter]:
         """The letters, oldest first per shard, all filters applying.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from command_bus.errors import InvalidCommand
@@ -25,10 +25,11 @@ class EntityScope:
         InvalidCommand: The type or id is not what it may be.
     """
 
-    def __init__(self, bus: CommandBus, entity_type: str, entity_id: str | int) -> None:
+    def __init__(self, bus: CommandBus, entity_type: str, entity_id: str | int, mailbox_of: Callable[[str, str], str]) -> None:
         self.type = check_entity_type(entity_type)
         self.id = canonical_entity_id(entity_id)
         self._bus = bus
+        self._mailbox = mailbox_of(self.type, self.id)
 
     def __repr__(self) -> str:
         return f"<entity {self.type}:{self.id}>"
@@ -45,7 +46,7 @@ class EntityScope:
         self,
         command: Message[R],
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - as for CommandBus.call
+        timeout: float | None = None,
         command_id: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> R:
@@ -58,26 +59,24 @@ class EntityScope:
 
     async def depth(self) -> int:
         """Commands that wait or run, delayed ones included."""
-        return await self._bus._opened().operations.depth(self._mailbox)  # noqa: SLF001 - a scope of the bus
+        return await self._bus.transport.operations.depth(self._mailbox)
 
     async def pause(self, reason: str = "") -> bool:
         """Start none of its commands until `resume`, across restarts; what runs is not touched. False if it was paused already."""
-        return await self._bus._opened().operations.pause(self._mailbox, reason)  # noqa: SLF001
+        return await self._bus.transport.operations.pause(self._mailbox, reason)
 
     async def resume(self) -> bool:
         """Go on after a pause. False if it was not paused. A parked entity needs its dead letter replayed or discarded."""
-        return await self._bus._opened().operations.resume(self._mailbox)  # noqa: SLF001
+        return await self._bus.transport.operations.resume(self._mailbox)
 
     async def purge(self) -> int:
         """Remove all its waiting commands, not the one that runs; how many. Their callers get `CommandCancelled`."""
-        line = WaitingLine(self._bus._opened().operations, self._bus.settings)  # noqa: SLF001
+        line = WaitingLine(self._bus.transport.operations, self._bus.settings)
         return await line.purge(self._mailbox, self.type, self.id)
-
-    @property
-    def _mailbox(self) -> str:
-        return self._bus._sealer.mailbox_of(self.type, self.id)  # noqa: SLF001
 
     def _own(self, command: Message[R]) -> Message[R]:
         if type(command).spec().entity != self.type or command.entity_id() != self.id:
-            raise InvalidCommand(f"{type(command).__name__} names {type(command).spec().entity}:{command.entity_id()}, this scope is {self.type}:{self.id}")
+            raise InvalidCommand(
+                f"{type(command).__name__} names {type(command).spec().entity}:{command.entity_id()}, this scope is {self.type}:{self.id}"
+            )
         return command

@@ -37,7 +37,7 @@ def is_provider(value: Any) -> bool:
 
 def provided_type(provider: Any) -> Any:
     """What a provider gives, as a class or a return annotation; None if it cannot be told."""
-    if (required := getattr(provider, "instance_of", None)) is not None:
+    if inspect.isclass(required := getattr(provider, "instance_of", None)):
         return required
     provides: Any = getattr(provider, "provides", None)
     if is_provider(provides):  # an attribute or a delegate of another provider

@@ -153,8 +153,12 @@ class Message(BaseModel, Generic[Reply_co]):
             return  # Command[int] itself, or Command: declarations of no message
         unknown = sorted(set(given) - _CLASS_ARGUMENTS)
         if unknown:
-            raise RegistrationError(f"{cls.__qualname__}: unknown class argument {unknown[0]!r}; there are name, {', '.join(sorted(_CLASS_ARGUMENTS))}")
-        cls.__message_spec__ = _build_spec(cls, name, {key: value for key, value in given.items() if value is not None}, cls.__message_spec__)
+            raise RegistrationError(
+                f"{cls.__qualname__}: unknown class argument {unknown[0]!r}; there are name, {', '.join(sorted(_CLASS_ARGUMENTS))}"
+            )
+        cls.__message_spec__ = _build_spec(
+            cls, name, {key: value for key, value in given.items() if value is not None}, cls.__message_spec__
+        )
 
     @classmethod
     def spec(cls) -> MessageSpec:
@@ -230,10 +234,12 @@ def _entity_field(cls: type[Message[Any]], entity: str | None) -> str | None:
     if hidden:
         raise RegistrationError(f"{cls.__qualname__}.{hidden[0]}: EntityId stands alone, not inside a union or container")
     if entity is None and marked:
-        raise RegistrationError(f"{cls.__qualname__} marks {marked[0]!r} with EntityId but names no entity type: add entity=\"…\"")
+        raise RegistrationError(f'{cls.__qualname__} marks {marked[0]!r} with EntityId but names no entity type: add entity="…"')
     if entity is not None and len(marked) != 1:
         found = "marks no field" if not marked else f"marks {len(marked)} fields ({', '.join(marked)})"
-        raise RegistrationError(f"{cls.__qualname__} has entity={entity!r} but {found} with EntityId: annotate the one field that holds the id")
+        raise RegistrationError(
+            f"{cls.__qualname__} has entity={entity!r} but {found} with EntityId: annotate the one field that holds the id"
+        )
     if marked and not cls.model_fields[marked[0]].is_required():
         raise RegistrationError(f"{cls.__qualname__}.{marked[0]} holds the entity id: it must be required, without a default")
     return marked[0] if marked else None

@@ -26,7 +26,12 @@ class Middleware:
         """Around each dispatch and call in this process. `outbound.headers` may be changed before it proceeds."""
         return await proceed(outbound)
 
-    async def handle(self, command: Any, context: CommandContext, proceed: Callable[[], Awaitable[Any]]) -> Any:
+    async def handle(
+        self,
+        command: Any,
+        context: CommandContext,
+        proceed: Callable[[], Awaitable[Any]],
+    ) -> Any:
         """Around each attempt of a handler. What it raises counts as raised by the handler."""
         return await proceed()
 

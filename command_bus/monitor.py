@@ -89,7 +89,9 @@ class Monitor:
                 moving = True
         if stopped and not moving:
             labels = tuple(mailbox_label(name) for name in stopped[:_NAMED])
-            raise EntitiesStopped(f"{left} commands wait for an operator: {', '.join(labels[:5])} paused or parked", entities=labels)
+            raise EntitiesStopped(
+                f"{left} commands wait for an operator: {', '.join(labels[:5])} paused or parked", entities=labels
+            )
         return left
 
     def _workers(self, shots: list[dict[str, Any]]) -> tuple[WorkerInfo, ...]:
@@ -98,13 +100,18 @@ class Monitor:
         for shot in shots:
             for record in shot["workers"].values():
                 try:
-                    values = unpack(record, _LIMITS)
-                    info = WorkerInfo(**{**values, "commands": tuple(values["commands"])})
+                    values: dict[str, Any] = unpack(record, _LIMITS)
+                    info = _worker_info(values)
                 except (Undecodable, TypeError, KeyError):
                     continue  # written by another version
                 if info.seen_ms >= oldest:
                     found[info.name] = info
         return tuple(found.values())
+
+
+def _worker_info(values: dict[str, Any]) -> WorkerInfo:
+    commands = tuple(values.pop("commands"))
+    return WorkerInfo(**values, commands=commands)
 
 
 def _pending(summary: dict[str, Any]) -> int:
@@ -116,4 +123,4 @@ def _age(shot: dict[str, Any]) -> float:
         return 0.0
     seconds, micros = shot["time"]
     accepted_ms = int(shot["oldest"][0][0].decode().partition("-")[0])
-    return max(0.0, (seconds * 1000 + micros / 1000 - accepted_ms) / 1000)
+    return max(0.0, float(seconds * 1000 + micros / 1000 - accepted_ms) / 1000)

@@ -1,6 +1,6 @@
 """What leaves this process: a command with its options, turned into bytes and a place in line.
 
-    command + options → Outbound (what middleware sees) → Submission (what the transport takes)
+command + options → Outbound (what middleware sees) → Submission (what the transport takes)
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ class Sealer:
         if other is not kind:
             raise RegistrationError(
                 f"{kind.__module__}.{kind.__qualname__} and {other.__module__}.{other.__qualname__} have the wire name {spec.name!r}: "
-                "give one of them another with name=\"…\""
+                'give one of them another with name="…"'
             )
         route = self._routes[kind] = (spec, codec_for(kind))
         return route
@@ -263,7 +263,13 @@ def _schedule(out: Outbound, delay: float, expires: float | None) -> None:
 
 
 def _milliseconds(what: str, value: float, *, zero: bool = False) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0 or (not zero and value == 0):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or value < 0
+        or (not zero and value == 0)
+    ):
         raise InvalidCommand(f"{what} is a {'non-negative' if zero else 'positive'} number of seconds, not {value!r}")
     return min(max(int(value * 1000), 0 if zero else 1), _MAX_MS)
 

@@ -37,7 +37,12 @@ class BusSettings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="COMMAND_BUS_", env_nested_delimiter="__", extra="forbid", frozen=True, hide_input_in_errors=True, populate_by_name=True
+        env_prefix="COMMAND_BUS_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        populate_by_name=True,
     )
 
     url: SecretStr | None = Field(
@@ -46,15 +51,23 @@ class BusSettings(BaseSettings):
         description="Server URL (redis://, rediss://, unix://). None starts or joins the embedded development server.",
     )
     namespace: str = Field(default="command_bus", description="Prefix of all keys; one namespace is one fleet of workers.")
-    shards: Annotated[int, Field(ge=1, le=1024)] = Field(default=1, description="Hash tags that the entities are spread over; fixed once recorded.")
+    shards: Annotated[int, Field(ge=1, le=1024)] = Field(
+        default=1, description="Hash tags that the entities are spread over; fixed once recorded."
+    )
     entities: dict[str, EntityPolicy] = Field(default_factory=dict, description="Policies per entity type.")
 
-    concurrency: Annotated[int, Field(ge=1, le=100_000)] = Field(default=100, description="Entities that one worker runs at a time.")
-    threads: Annotated[int, Field(ge=1, le=10_000)] = Field(default=32, description="Threads for synchronous handlers per worker.")
+    concurrency: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        default=100, description="Entities that one worker runs at a time."
+    )
+    threads: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        default=32, description="Threads for synchronous handlers per worker."
+    )
     lease: Annotated[float, Field(ge=0.2, le=86_400, allow_inf_nan=False)] = Field(
         default=30.0, description="Seconds after which a silent worker loses its entities; renewed every third of it."
     )
-    grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(default=30.0, description="Seconds that running handlers get at shutdown.")
+    grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        default=30.0, description="Seconds that running handlers get at shutdown."
+    )
     quantum: Count = Field(default=64, description="Commands that an entity runs in a row while others wait.")
     quantum_time: Seconds = Field(default=0.25, description="Seconds that an entity keeps its slot while others wait.")
     unknown_grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
@@ -70,7 +83,9 @@ class BusSettings(BaseSettings):
     reply_ttl: Seconds = Field(default=600.0, description="Seconds for which a reply can be read again.")
     max_depth: Count = Field(default=10_000, description="Commands that one entity may hold.")
     max_total_depth: Count = Field(default=1_000_000, description="Commands that the namespace may hold.")
-    max_payload: Annotated[int, Field(ge=64, le=256 * 1024 * 1024)] = Field(default=1024 * 1024, description="Bytes of one encoded payload.")
+    max_payload: Annotated[int, Field(ge=64, le=256 * 1024 * 1024)] = Field(
+        default=1024 * 1024, description="Bytes of one encoded payload."
+    )
     max_nesting: Annotated[int, Field(ge=1, le=512)] = Field(default=64, description="Levels of nesting in a payload.")
 
     allow_eviction: bool = Field(default=False, description="Start on a server whose eviction policy may drop queued commands.")
@@ -93,7 +108,9 @@ class BusSettings(BaseSettings):
     def _url_is_safe(self) -> Self:
         url = self.server_url
         if url is not None and "ssl_cert_reqs=none" in url.lower() and not self.insecure:
-            raise ValueError("url: ssl_cert_reqs=none turns off the check of the server's identity; pass insecure=True if you mean it")
+            raise ValueError(
+                "url: ssl_cert_reqs=none turns off the check of the server's identity; pass insecure=True if you mean it"
+            )
         return self
 
     @property

@@ -28,12 +28,12 @@ R = TypeVar("R")
 class SyncCommandBus:
     """As `CommandBus`, blocking; the arguments are the same.
 
-        with SyncCommandBus("redis://localhost") as bus:
-            balance = bus.call(GetBalance(account_id="a-1"))
+    with SyncCommandBus("redis://localhost") as bus:
+        balance = bus.call(GetBalance(account_id="a-1"))
     """
 
     def __init__(self, url: str | None = None, **arguments: Any) -> None:
-        self._arguments = {"url": url, **arguments}
+        self._arguments: dict[str, Any] = {"url": url, **arguments}
         CommandBus(**self._arguments)  # says now what is wrong with the settings
         self._lock = threading.Lock()
         self._running: _Running | None = None

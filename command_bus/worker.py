@@ -107,17 +107,19 @@ class Worker:
         """
         if self._parts is not None or self._stopped is not None:
             raise RuntimeError("a worker is started once: make a new one with bus.worker()")
-        if self._bus._transport is None:  # noqa: SLF001 - a part of the bus
+        if not self._bus.is_open:
             self._opened_bus = True
             await self._bus.open()
         for name in self.registry.unhandled():
-            _log.warning("no handler for %s, which is declared: its commands wait for a worker that has one, then are dead-lettered", name)
+            _log.warning(
+                "no handler for %s, which is declared: its commands wait for a worker that has one, then are dead-lettered", name
+            )
         self._started_ms = wall_ms()
         try:
             if self._bus.lifespan is not None:
                 await self._stack.enter_async_context(self._bus.lifespan())
             check_wired(self.registry)  # now, because a container is wired by the lifespan at the latest
-            self._parts = _Parts(self, self._bus._opened(), self._bus.middleware)  # noqa: SLF001
+            self._parts = _Parts(self, self._bus.transport, self._bus.middleware)
             await self._parts.start()
         except BaseException:
             await self._stack.aclose()
@@ -257,7 +259,7 @@ def _on_signals(asked: asyncio.Event) -> list[Any]:
 
     def received(number: int, _frame: FrameType | None) -> None:
         nonlocal first
-        if first and mono() - first > 0.05:  # noqa: PLR2004 - one Ctrl-C may arrive twice, from the terminal and a parent
+        if first and mono() - first > 0.05:
             os._exit(128 + number)
         first = first or mono()
         loop.call_soon_threadsafe(asked.set)
@@ -270,4 +272,3 @@ def _on_signals(asked: asyncio.Event) -> list[Any]:
             continue  # not the main thread: the program stops its workers itself
         restore.append(functools.partial(signal.signal, number, before or signal.SIG_DFL))
     return restore
-

@@ -78,7 +78,7 @@ def worker(
     log_format: Annotated[LogFormat, typer.Option(help="Lines for people, or one JSON object per line.")] = LogFormat.TEXT,
     channel: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    r"""Run the handlers of an application.
+    """Run the handlers of an application.
 
     The current folder is importable. SIGTERM and SIGINT (Ctrl-C): take no new work, finish within the grace time, cancel what is
     left, hand everything else back. A second one ends at once. With several processes, signal the first, which started them.
@@ -90,7 +90,7 @@ def worker(
       2      wrong usage, or a package is missing
       3      handlers were cut short: cancelled after the grace time, or lost with their process
       128+n  ended at once by a second signal n (130 for SIGINT, 143 for SIGTERM)
-    """
+    """  # noqa: D301 - \b is typer's mark for lines to be kept
     options = WorkerOptions(
         target=target,
         processes=processes,

@@ -56,7 +56,9 @@ class Application:
     @classmethod
     def from_plain(cls, values: dict[str, Any]) -> Self:
         """The reverse of `plain`."""
-        return cls(**{**values, "handlers": tuple(values["handlers"])})
+        handlers: list[str] = values["handlers"]
+        plain: dict[str, Any] = {**values, "handlers": tuple(handlers)}
+        return cls(**plain)
 
     def plain(self) -> dict[str, Any]:
         """As data for JSON."""

@@ -15,9 +15,10 @@ from typing import Any
 from command_bus.bus import CommandBus
 from command_bus.errors import CommandBusError, InvalidSettings
 
-__all__ = ["bus_from", "load", "split_target"]
+__all__ = ["DEFAULT_ATTRIBUTE", "bus_from", "load", "log_failure", "split_target"]
 
 DEFAULT_ATTRIBUTE = "bus"
+_OURS = ("command_bus.cli", "importlib", "_frozen_importlib")
 _log = logging.getLogger("command_bus.cli")
 
 
@@ -29,8 +30,8 @@ def split_target(target: str) -> tuple[str, str]:
     """
     module, colon, attribute = target.partition(":")
     attribute = attribute if colon else DEFAULT_ATTRIBUTE
-    if "/" in module or os.sep in module or module.endswith(".py"):
-        dotted = module.removesuffix(".py").replace(os.sep, ".").replace("/", ".").strip(".")
+    if "/" in module or module.endswith(".py"):
+        dotted = module.removesuffix(".py").replace("/", ".").strip(".")
         raise InvalidSettings(f"{target}: name the module as in an import, {dotted}:{attribute}")
     if not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
         raise InvalidSettings(f"{target!r} is not of the form module:attribute, such as shop.app:bus")
@@ -42,7 +43,7 @@ def load(target: str) -> Any:
 
     Raises:
         InvalidSettings: There is no such module or attribute.
-        Exception: What the module itself raises while it is imported, with the traceback of the module's own code.
+        Exception: What the module itself raises while it is imported.
     """
     name, attribute = split_target(target)
     if (folder := os.getcwd()) not in sys.path:  # noqa: PTH109 - sys.path has strings
@@ -51,12 +52,8 @@ def load(target: str) -> Any:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise error.with_traceback(_own_frames(error.__traceback__)) from None
-        raise InvalidSettings(
-            f"{target}: there is no module {error.name!r} in {folder} or among the installed packages"
-        ) from None
-    except Exception as error:
-        raise error.with_traceback(_own_frames(error.__traceback__)) from error.__cause__
+            raise  # the module is there, and imports one that is not
+        raise InvalidSettings(f"{target}: there is no module {error.name!r} in {folder} or installed") from None
     try:
         return reduce(getattr, attribute.split("."), module)
     except AttributeError as error:
@@ -74,13 +71,13 @@ async def bus_from(target: str, found: Any) -> CommandBus:
         return found
     if not callable(found) or inspect.isclass(found) or _needs_arguments(found):
         raise InvalidSettings(
-            f"{target} is {_described(found)}: name a CommandBus, or a function that gives one and can be called without arguments"
+            f"{target} is {_described(found)}: name a CommandBus, or a function without arguments that gives one"
         )
     made: Any = found()
     if inspect.isawaitable(made):
         made = await made
     if not isinstance(made, CommandBus):
-        raise InvalidSettings(f"{target} gave {_described(made)}, not a CommandBus")
+        raise InvalidSettings(f"{target} gave something {_described(made)}, not a CommandBus")
     return made
 
 
@@ -89,7 +86,7 @@ def log_failure(error: Exception, target: str) -> None:
     if isinstance(error, CommandBusError):
         _log.error("%s", error.message or type(error).__name__)
     else:
-        _log.error("%s could not be started", target, exc_info=error)
+        _log.error("%s could not be started", target, exc_info=(type(error), error, _own_frames(error.__traceback__)))
 
 
 def _needs_arguments(function: Any) -> bool:
@@ -103,12 +100,7 @@ def _needs_arguments(function: Any) -> bool:
 
 
 def _described(value: Any) -> str:
-    kind = value if inspect.isclass(value) else type(value)
-    return (
-        f"the class {kind.__name__}"
-        if inspect.isclass(value)
-        else f"{'an' if kind.__name__[:1] in 'AEIOUaeiou' else 'a'} {kind.__name__}"
-    )
+    return f"the class {value.__name__}" if inspect.isclass(value) else f"of type {type(value).__name__}"
 
 
 def _suggestion(module: str, names: Mapping[str, Any]) -> str:
@@ -117,14 +109,10 @@ def _suggestion(module: str, names: Mapping[str, Any]) -> str:
 
 
 def _own_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback from the imported module on: the frames before it are importlib's and ours."""
+    """The traceback from the application's code on; the frames before it are ours and importlib's."""
     while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
-        if (
-            file != __file__
-            and not file.startswith("<frozen importlib")
-            and "importlib" not in traceback.tb_frame.f_globals["__name__"]
-        ):
+        module: str = traceback.tb_frame.f_globals.get("__name__", "")
+        if not module.startswith(_OURS):
             return traceback
         traceback = traceback.tb_next
     return None

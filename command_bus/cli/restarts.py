@@ -51,8 +51,8 @@ def verdict(ended: Ended, *, stopping: bool, any_ready: bool, burst: bool) -> Ve
     Args:
         ended: The process.
         stopping: It was asked to stop.
-        any_ready: Some process has begun to run commands. Until then a failure is taken for one of the application or its settings,
-            which no restart mends.
+        any_ready: Some process has begun to run commands. Until then a failure is taken for one of the application or of its
+            settings, which no restart mends.
         burst: It may end by itself when nothing is left to do.
     """
     if stopping or (burst and ended.ready and ended.code in (ExitCode.FINISHED, ExitCode.CUT_SHORT)):

@@ -2,9 +2,9 @@
 
     module:attribute → bus → (leave of the supervisor) → open → worker → StopReport → exit code
 
-The end is the odd part. A synchronous handler that outlived the grace time runs on in its thread, which nobody can stop, and Python
-would wait for it before it ends the process. So what is still there after a while is left behind: the log is flushed, and the process
-ends with its code. Its command is taken over when its lease ends.
+The end is the odd part. A synchronous handler that outlived the grace time runs on in its thread, which nobody can stop, and
+Python would wait for it before it ends the process. So what is still there after a while is left behind: the log is flushed, and
+the process ends with its code. Its command is taken over when its lease ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
@@ -27,8 +27,7 @@ from command_bus.cli.loading import bus_from, load, log_failure
 from command_bus.cli.options import ExitCode, WorkerOptions
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, EntitiesStopped, UnsuitableServer
-from command_bus.receipts import StopReport
-from command_bus.worker import Worker
+from command_bus.worker import StopReport, Worker
 
 __all__ = ["run_worker"]
 
@@ -96,7 +95,7 @@ async def _started(bus: CommandBus, options: WorkerOptions, stack: AsyncExitStac
 def _refuse_unsafe(bus: CommandBus) -> None:
     """Without append-only file a server that restarts has forgotten what was started, so that it may start again."""
     names = [handler.spec.name for handler in bus.registry if handler.spec.delivery == "at_most_once"]
-    transport = bus._opened()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - what the server said when it was opened
+    transport = bus.transport  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - what the server said when it was opened
     if names and transport.facts.append_only is False:
         raise UnsuitableServer(
             f"{transport.connections.label} keeps no append-only file, so that after a crash of the server at_most_once commands "
@@ -132,7 +131,7 @@ def _code(report: StopReport) -> ExitCode:
 
 
 @contextmanager
-def _cancelled_by_signals() -> Iterator[None]:
+def _cancelled_by_signals() -> Generator[None]:
     """Until the worker runs and handles signals itself, they end its start."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
 
@@ -151,7 +150,7 @@ def _cancelled_by_signals() -> Iterator[None]:
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """The faster event loop, if the extra `fast` is installed."""
     try:
-        import uvloop
+        import uvloop  # pyright: ignore[reportMissingImports] - an extra
     except ImportError:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop

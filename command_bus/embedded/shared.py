@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -33,8 +32,7 @@ DIR_VARIABLE = "COMMAND_BUS_EMBEDDED_DIR"
 _PATIENCE = 15.0  # seconds; more than another process needs to start a server or to fail
 
 _logger = logging.getLogger("command_bus")
-_mutex = threading.Lock()
-_own: EmbeddedServer | None = None
+_own: dict[Path, EmbeddedServer] = {}
 
 
 def shared_server(folder: Path | None = None, *, persistence: Path | None = None) -> str:
@@ -54,26 +52,23 @@ def shared_server(folder: Path | None = None, *, persistence: Path | None = None
         InvalidSettings: A folder is not safe or not usable, or a server already runs that keeps its data elsewhere.
         TransportUnavailable: The server did not start, or somebody else's does not answer.
     """
-    with _mutex:
-        inherited = _inherited() if folder is None else None
-        if inherited is not None and persistence is None and state_of(inherited) == "ready":
-            return unix_url(inherited)
-        place = _place_of(inherited) or meeting_place(folder or project_folder())
-        url = _join_or_start(place, _wanted(persistence))
-        if folder is None:
-            os.environ[URL_VARIABLE] = url
-        return url
+    inherited = _inherited() if folder is None else None
+    if inherited is not None and persistence is None and state_of(inherited) == "ready":
+        return unix_url(inherited)
+    place = _place_of(inherited) or meeting_place(folder or project_folder())
+    url = _join_or_start(place, _wanted(persistence))
+    if folder is None:
+        os.environ[URL_VARIABLE] = url
+    return url
 
 
 def stop_shared_server() -> None:
-    """Stop the server if this process owns it, and forget its URL. Idempotent; happens by itself at exit."""
-    global _own  # noqa: PLW0603
-    with _mutex:
-        if _own is not None:
-            if os.environ.get(URL_VARIABLE) == _own.url:
-                del os.environ[URL_VARIABLE]
-            _own.stop()
-            _own = None
+    """Stop what this process owns, and forget its URL. Idempotent; happens by itself at exit."""
+    while _own:
+        _, server = _own.popitem()
+        if os.environ.get(URL_VARIABLE) == server.url:
+            del os.environ[URL_VARIABLE]
+        server.stop()
 
 
 def _inherited() -> Path | None:
@@ -122,12 +117,13 @@ def _join_or_start(place: Path, persistence: Path | None) -> str:
 
 
 def _start(place: Path, lock: int, persistence: Path | None) -> str:
-    global _own  # noqa: PLW0603
+    if place in _own:  # it crashed, for its lock was free
+        _own.pop(place).stop()
     try:
         server = EmbeddedServer.start(place, persistence=persistence, held=(lock,))
     finally:
         unlock((lock,))
-    _own = server
+    _own[place] = server
     _logger.warning(
         "started a Redis-compatible server for development (pid %d) at %s: it ends with this process, and its data %s. "
         "For a real one set COMMAND_BUS_URL, for example redis://localhost:6379",
@@ -150,11 +146,4 @@ def _refuse_other_data(address: Path, wanted: Path | None) -> None:
         )
 
 
-def _forget_own() -> None:
-    global _own, _mutex
-    _own, _mutex = None, threading.Lock()
-
-
-os.register_at_fork(
-    after_in_child=_forget_own
-)  # the parent's to stop; and its lock may have been held by a thread that is not here
+os.register_at_fork(after_in_child=_own.clear)  # they are the parent's to stop

@@ -112,11 +112,13 @@ class Decisions:
         random: For jitter.
     """
 
-    def __init__(self, lookup: Callable[[str], Handler | None], settings: BusSettings, *, worker: str, random: Random | None = None) -> None:
+    def __init__(
+        self, lookup: Callable[[str], Handler | None], settings: BusSettings, *, worker: str, random: Random | None = None
+    ) -> None:
         self._lookup = lookup
         self._settings = settings
         self._worker = worker
-        self._random = random or Random()  # noqa: S311 - jitter
+        self._random = random or Random()
         self._limits = Limits(max_bytes=settings.max_payload + 64 * 1024, max_nesting=settings.max_nesting)
         self._windows = Windows(int(settings.dedup_window * 1000), int(settings.reply_ttl * 1000))
         self._unknown_grace_ms = int(settings.unknown_grace * 1000)
@@ -196,7 +198,11 @@ class Decisions:
         raw = started.envelope if started.envelope is not None else b"".join(started.raw)
         envelope = _partial(error)
         record = self._record(started, envelope, "undecodable", "Undecodable", str(error))
-        left = self._windows.remembered(envelope, Invalid(str(error))) if envelope.command_id else Remembered("", b"d" + NO_DIGEST, 1)
+        left = (
+            self._windows.remembered(envelope, Invalid(str(error)))
+            if envelope.command_id
+            else Remembered("", b"d" + NO_DIGEST, 1)
+        )
         return Bury(left, record, raw)
 
     def _expired(self, started: Started, envelope: WireEnvelope) -> Step:
@@ -264,7 +270,11 @@ class Decisions:
 def _partial(error: Undecodable) -> WireEnvelope:
     """As much of an envelope as could be read, so that its caller can be told."""
     return WireEnvelope(
-        command_id=getattr(error, "command_id", None) or "", name="", entity_type=None, entity_id=None, payload=b"",
+        command_id=getattr(error, "command_id", None) or "",
+        name="",
+        entity_type=None,
+        entity_id=None,
+        payload=b"",
         inbox=getattr(error, "inbox", None),
     )
 

@@ -29,7 +29,9 @@ class EntityRun:
         stopping: Whether the worker is about to leave.
     """
 
-    def __init__(self, steps: Steps, executor: Executor, *, quantum: int, quantum_time: float, stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self, steps: Steps, executor: Executor, *, quantum: int, quantum_time: float, stopping: Callable[[], bool]
+    ) -> None:
         self._steps = steps
         self._executor = executor
         self._quantum = quantum

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from command_bus.clock import mono
@@ -112,7 +113,9 @@ class Executor:
                 task.cancel()
 
         envelope = run.envelope
-        current_command.set(Running(lease.mailbox, envelope.command_id, envelope.correlation_id or envelope.command_id, envelope.name))
+        current_command.set(
+            Running(lease.mailbox, envelope.command_id, envelope.correlation_id or envelope.command_id, envelope.name)
+        )
         if run.handler.spec.timeout is not None and run.handler.is_async:
             lease.renew_until = mono() + run.handler.spec.timeout + self._grace
         lease.cancel = interrupt
@@ -149,10 +152,12 @@ class Executor:
                 raise TimeoutError(f"the handler of {run.envelope.name} took longer than its timeout of {timeout} s") from error
             raise
 
-    async def _in_thread(self, run: Runnable, context: CommandContext | None, timeout: float | None) -> Any:  # noqa: ASYNC109
+    async def _in_thread(self, run: Runnable, context: CommandContext | None, timeout: float | None) -> Any:
         """Run a synchronous handler. A thread cannot be stopped: past its timeout it is told, held until it ends, and failed then."""
-        call = contextvars.copy_context().run
-        future = asyncio.get_running_loop().run_in_executor(self._threads, call, _captured, run.handler.invoke, run.message, context)
+        call: Callable[[], tuple[Any, BaseException | None]] = partial(
+            contextvars.copy_context().run, _captured, run.handler.invoke, run.message, context
+        )
+        future = asyncio.get_running_loop().run_in_executor(self._threads, call)
         timed_out = False
         try:
             done, _ = await asyncio.wait({future}, timeout=timeout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -23,6 +23,11 @@ class Limits:
     max_bytes: int = 1024 * 1024
     max_nesting: int = 64
     max_items: int = 100_000
+    harmless_bytes: int = field(init=False, repr=False, compare=False)
+    """Fewer bytes than this cannot exceed the other two: each container and each item takes one."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "harmless_bytes", min(self.max_nesting, self.max_items))
 
 
 DEFAULT_LIMITS = Limits()

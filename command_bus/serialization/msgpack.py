@@ -16,6 +16,7 @@ A packer is made per call: that costs 70 ns more than a shared one, and needs no
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from command_bus.errors import PayloadTooLarge
@@ -32,6 +33,7 @@ MAX_SET_NESTING = 8
 _CROWD = 1_000  # members; with fewer, equal hashes cannot cost noticeable time
 _HEADERS = ((0x80, 0x9F), (0xC7, 0xC9), (0xD4, 0xD8), (0xDC, 0xDF))  # maps and arrays; extensions, which may hold a set
 _NO_HEADER = bytes(byte for byte in range(256) if not any(low <= byte <= high for low, high in _HEADERS))
+_UNREAD: Any = object()
 _NATIVE = (str, bytes, int, float, type(None), list, tuple, dict)  # an ExtType is a tuple
 
 
@@ -43,7 +45,7 @@ def pack(value: Any, limits: Limits = DEFAULT_LIMITS) -> bytes:
         PayloadTooLarge: The result has more than `max_bytes` bytes.
     """
     data = pack_flat(value, limits)
-    if len(data) > limits.max_nesting and _suspicious(data, limits):
+    if len(data) > limits.harmless_bytes and _suspicious(data, limits):
         try:
             unpack(data, limits)
         except Undecodable as error:
@@ -58,7 +60,8 @@ def pack_flat(value: Any, limits: Limits = DEFAULT_LIMITS) -> bytes:
     except MemoryError:
         raise
     except Exception as error:
-        raise find_fault(value, limits, _packed, f"cannot be sent ({type(error).__name__})") from error
+        otherwise = str(error) if isinstance(error, ValueError) else f"it cannot be sent ({type(error).__name__})"
+        raise find_fault(value, limits, _packed, otherwise) from error
     if len(data) > limits.max_bytes:
         raise PayloadTooLarge(
             f"{len(data)} bytes packed, the limit is {limits.max_bytes}: store large data elsewhere and send its address",
@@ -77,12 +80,13 @@ def unpack(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
     size = len(data)
     if size > limits.max_bytes:
         raise Undecodable(f"{size} bytes, the limit is {limits.max_bytes}")
-    if size > limits.max_nesting and _suspicious(data, limits):
+    if size > limits.harmless_bytes and _suspicious(data, limits):
         return _unpack_carefully(data, limits)
     try:
         return unpackb(data, ext_hook=_decode, timestamp=3)
-    except Exception:  # noqa: BLE001 - read again, for keys that are not text, or for the reason
-        return _unpack_any_keys(data)
+    except Exception:  # noqa: BLE001, S110 - read again, for keys that are not text, or for the reason
+        pass
+    return _unpack_any_keys(data)
 
 
 def reason_of(error: Exception) -> str:
@@ -109,9 +113,10 @@ def _suspicious(data: bytes, limits: Limits) -> bool:
 def _unpack_carefully(data: bytes, limits: Limits) -> Any:
     _dry_run(data)
     items = limits.max_items
-    try:
+    value = _UNREAD
+    with suppress(Exception):
         value = unpackb(data, ext_hook=_decode, timestamp=3, max_array_len=items, max_map_len=items)
-    except Exception:  # noqa: BLE001 - as in unpack
+    if value is _UNREAD:  # keys that are not text, or a fault
         value = _unpack_any_keys(data, max_array_len=items, max_map_len=items)
     found = excess(value, limits)
     if found is not None:

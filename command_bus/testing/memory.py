@@ -45,7 +45,7 @@ class _Connection(FakeAsyncRedisConnection):
         if self._sock is not None:
             self._sock.__class__ = _Socket
 
-    async def disconnect(self, nowait: bool = False, **options: Any) -> None:  # noqa: FBT001, FBT002 - redis-py's signature
+    async def disconnect(self, nowait: bool = False, **options: Any) -> None:  # type: ignore[override]  # noqa: FBT002 - fakeredis's signature
         blocked = getattr(self._sock, "blocked", None)
         if blocked is not None:
             blocked.cancel()

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Literal, Protocol
 
 __all__ = [
+    "NO_DIGEST",
     "Activation",
     "Admission",
     "Answer",
@@ -23,7 +24,6 @@ __all__ = [
     "Gone",
     "Inbox",
     "Lease",
-    "NO_DIGEST",
     "Park",
     "Producer",
     "Released",

@@ -7,6 +7,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+from redis.exceptions import RedisError
 from rich.console import Console
 
 from command_bus import CommandBusError
@@ -65,12 +66,13 @@ def main(words: list[str] | None = None) -> int:
     console = Console(highlight=False)
     options = Options(arguments.workers, arguments.concurrency, arguments.url, arguments.out, kill=not arguments.no_kill)
     try:
-        table = read_flights()
+        with console.status("reading the table of flights"):
+            table = read_flights()
         flights = _chosen(table, arguments)
         print_census(console, census(table), census(flights))
         del table
         result = asyncio.run(run(flights, options, console))
-    except (CommandBusError, MissingTable, Refused, Stalled, WorkerEnded) as error:
+    except (CommandBusError, RedisError, MissingTable, Refused, Stalled, WorkerEnded) as error:
         console.print(f"[bold red]{type(error).__name__}[/]: ", end="")
         console.print(str(error), markup=False)
         return 1

@@ -85,20 +85,24 @@ def print_census(console: Console, whole: Census, chosen: Census) -> None:
     table.add_column("whole year", justify="right")
     if chosen != whole:
         table.add_column("this run", justify="right")
-    table.add_column("what is sent")
+    table.add_column("sent")
 
     def row(name: str, field: str, sent: str) -> None:
         counts = [whole] if chosen == whole else [whole, chosen]
         table.add_row(name, *(f"{getattr(census, field):,}" for census in counts), sent)
 
     row("flights", "flights", "")
-    row("  cancelled: no departure", "cancelled", "nothing: nothing happened to an aircraft")
-    row("    of these without tail number", "without_tail", "nothing: no aircraft is known, and none of them left")
-    row("  left, landing not recorded", "unlanded", "Depart (diverted, or the time in the air is missing)")
-    row("  left and landed", "arrivals", "Depart and Arrive")
-    row("aircraft (entities)", "aircraft", "")
-    row("commands", "commands", "in order of what really happened, interleaved over all aircraft")
+    row("  cancelled: no departure", "cancelled", "nothing")
+    row("    without tail number", "without_tail", "nothing")
+    row("  left, no landing known", "unlanded", "Depart")
+    row("  left and landed", "arrivals", "Depart, Arrive")
+    row("aircraft", "aircraft", "the entities")
+    row("commands", "commands", "")
     console.print(table)
+    console.print(
+        "A cancelled flight is nothing that happens to an aircraft, and no flight without a tail number left the ground. "
+        "Commands go out in the order of what really happened, all aircraft interleaved."
+    )
 
 
 def print_verdict(console: Console, lines: Iterable[Check]) -> None:

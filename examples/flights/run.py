@@ -11,12 +11,13 @@ import gc
 import os
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as ConnectionLost
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
@@ -238,12 +239,8 @@ def _own_version() -> str:
 
 async def _remove_keys(client: Redis, namespace: str) -> None:
     """Remove what the run left on the server: the aircraft, and what the bus keeps for a while (dedup marks, counters)."""
-    for pattern in (state_key(namespace, "*"), f"{{{namespace}:*"):
-        names: list[bytes] = []
-        async for name in client.scan_iter(match=pattern, count=2000):
-            names.append(name)
-            if len(names) == 2000:
-                await client.unlink(*names)
-                names = []
-        if names:
-            await client.unlink(*names)
+    with suppress(ConnectionLost):  # a server that is gone has its own error, or none if it was embedded
+        for pattern in (state_key(namespace, "*"), f"{{{namespace}:*"):
+            names = [name async for name in client.scan_iter(match=pattern, count=2000)]
+            for start in range(0, len(names), 2000):
+                await client.unlink(*names[start : start + 2000])

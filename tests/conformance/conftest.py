@@ -62,7 +62,11 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
 
     def url(name: str) -> str:
         if name not in running:
-            binary = find_server_binary() if name == "valkey" else Path(shutil.which("redis-server") or pytest.skip("no redis-server on PATH"))
+            binary = (
+                find_server_binary()
+                if name == "valkey"
+                else Path(shutil.which("redis-server") or pytest.skip("no redis-server on PATH"))
+            )
             running[name] = EmbeddedServer.start(binary=binary)
         return running[name].url
 

@@ -59,7 +59,15 @@ class _Recorder:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def event(self, what: str, line: str, number: int, context: CommandContext) -> None:
-        record = {"ev": what, "line": line, "n": number, "try": context.attempt, "fence": context.fence, "pid": os.getpid(), "t": time.monotonic()}
+        record = {
+            "ev": what,
+            "line": line,
+            "n": number,
+            "try": context.attempt,
+            "fence": context.fence,
+            "pid": os.getpid(),
+            "t": time.monotonic(),
+        }
         os.write(self._file, json.dumps(record).encode() + b"\n")
 
 
@@ -78,7 +86,8 @@ def build(url: str, namespace: str, log: str, lease: float) -> CommandBus:
                 recorder.event("raise", line, command.number, context)
                 raise ValueError("planned")
             await fenced(
-                keys=[downstream_key(namespace, line), f"downstream-fence:{namespace}"], args=[line, context.fence, command.number]
+                keys=[downstream_key(namespace, line), f"downstream-fence:{namespace}"],
+                args=[line, context.fence, command.number],
             )
         except asyncio.CancelledError:
             recorder.event("cancelled", line, command.number, context)

@@ -71,9 +71,11 @@ class History:
                 if event.what != "start":
                     running.pop(event.fence, None)
                     continue
-                for other in running.values():
-                    if not self._excused(other, event.at):
-                        found.append(f"{line}: {event.number} (fence {event.fence}) started while {other.number} (fence {other.fence}) ran")
+                found.extend(
+                    f"{line}: {event.number} (fence {event.fence}) started while {other.number} (fence {other.fence}) ran"
+                    for other in running.values()
+                    if not self._excused(other, event.at)
+                )
                 running[event.fence] = event
         return found
 

@@ -72,6 +72,14 @@ def project(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> I
     stop_shared_server()
 
 
+@contextlib.contextmanager
+def try_to_lock(folder: Path) -> Iterator[bool]:
+    lock = locks.try_lock(folder)
+    yield lock is not None
+    if lock is not None:
+        locks.unlock((lock,))
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks that are held are taken for held at once."""
@@ -102,7 +110,7 @@ import json, os, sys, threading
 from pathlib import Path
 from command_bus.embedded import EmbeddedServer, process, shared_server, stop_shared_server
 from command_bus.embedded.probe import process_id
-def tell(**facts): print(json.dumps(facts), flush=True)
+def tell(**facts): os.write(1, json.dumps(facts).encode() + b"\\n")  # at once, so that lines of two processes do not mix
 def wait(): sys.stdin.readline()
 def pid_at(url): return process_id(Path(url.removeprefix("unix://")))
 """
@@ -295,6 +303,7 @@ class TestPersistence:
                 assert client.config_get("appendfsync") == {"appendfsync": "everysec"}
         with EmbeddedServer.start(binary=program, persistence=data) as server, connect(server.url) as client:
             assert client.get("count") == "4"
+        assert not any(path.stat().st_mode & 0o077 for path in (data, *data.rglob("*")))
 
     def test_however_long_the_data_takes_to_load(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         from command_bus.embedded import launch
@@ -401,10 +410,10 @@ if child == 0:
     server.stop(); server.kill()
     sys.exit(0 if not server.running else 1)  # atexit runs here
 status = os.waitpid(child, 0)[1]
-tell(status=status, running=server.running)
+tell(status=status, running=server.running, folder=server.log.exists())
 """
         program = run(self.START + code, guard, "")
-        assert program.heard() == {"status": 0, "running": True}
+        assert program.heard() == {"status": 0, "running": True, "folder": True}
         assert program.finished() == ("", "")
 
     def test_a_forked_child_does_not_keep_the_server_alive(self, run: Callable[..., Program], guard: str):
@@ -487,8 +496,21 @@ class TestSharedServer:
         other = tmp_path / "other"
         other.mkdir()
         assert shared_server(other) != url
-        assert shared_server(project) == url
         assert os.environ["COMMAND_BUS_EMBEDDED_URL"] == url
+        assert shared_server(project) == url
+
+    def test_a_crashed_server_is_replaced_by_its_owner(self, project: Path, guard: str, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(process, "GUARD", guard)
+        url = shared_server()
+        path = Path(url.removeprefix("unix://"))
+        pid = process_id(path)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        assert eventually(lambda: not alive(pid))
+        with try_to_lock(path.parent) as free:
+            assert free  # although its owner, and its watchdog if any, are alive
+        assert shared_server() == url
+        assert process_id(path) not in {pid, None}
 
     def test_a_killed_owners_server_is_replaced(self, project: Path, run: Callable[..., Program]):
         owner = run(SHARE)

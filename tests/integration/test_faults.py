@@ -54,7 +54,8 @@ async def test_order_survives_kills_stops_and_retries(fleet: Fleet, lines: int, 
     total = 1500
     commands = [
         Envelope(
-            Apply(line=f"l{number % lines}", number=number, fail=1 if rng.random() < 0.1 else 0, busy=0.03), command_id=f"c{number}"
+            Apply(line=f"l{number % lines}", number=number, fail=1 if rng.random() < 0.1 else 0, busy=0.03),
+            command_id=f"c{number}",
         )
         for number in range(total)
     ]

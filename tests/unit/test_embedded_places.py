@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import subprocess
@@ -138,6 +139,19 @@ def test_a_lock_on_a_deleted_file_shuts_nobody_out(tmp_path: Path):
     assert lock is not None
     assert os.path.samestat(os.fstat(lock), (tmp_path / "server.lock").stat())
     unlock((orphaned, lock))
+
+
+def test_a_file_deleted_while_it_is_locked_is_not_taken_for_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def delete_first(lock: int, operation: int, flock=fcntl.flock) -> None:
+        monkeypatch.undo()
+        (tmp_path / "server.lock").unlink()
+        flock(lock, operation)
+
+    monkeypatch.setattr(fcntl, "flock", delete_first)
+    lock = try_lock(tmp_path)
+    assert lock is not None
+    assert os.path.samestat(os.fstat(lock), (tmp_path / "server.lock").stat())
+    unlock((lock,))
 
 
 def test_the_configuration_quotes_paths_and_puts_extras_last():

@@ -337,7 +337,6 @@ class TestProviders:
             (providers.Callable(accounts_session), AsyncGenerator[Accounts]),
             (providers.Callable(lambda: 1), Any),
         ],
-        ids=str,
     )
     def test_they_are_recognised_and_tell_what_they_give(self, provider: Any, given: Any) -> None:
         assert is_provider(provider)
@@ -394,14 +393,18 @@ class TestProviders:
 
 
 class TestResources:
-    async def test_both_kinds_are_opened_and_closed(self, container: Container) -> None:
+    async def test_both_kinds_are_opened_and_closed(self) -> None:
+        class Both(containers.DeclarativeContainer):
+            pool = providers.Resource(async_pool)
+            blocking_pool = providers.Resource(sync_pool)
+
+        journal.clear()
+        container = Both()
         await open_resources(container)
-        assert sorted(journal) == ["pool opened", "pool opened", "sync pool opened"]
+        assert sorted(journal) == ["pool opened", "sync pool opened"]
         await close_resources(container)
-        assert sorted(journal)[:2] == ["pool closed", "pool closed"]
-        assert journal.count("sync pool closed") == 1
         await close_resources(container)
-        assert len(journal) == 6
+        assert sorted(journal) == ["pool closed", "pool opened", "sync pool closed", "sync pool opened"]
 
     async def test_without_asynchronous_resources_nothing_is_awaited(self) -> None:
         class Plain(containers.DeclarativeContainer):

@@ -13,7 +13,7 @@ import inspect
 import os
 from collections.abc import Callable
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Concatenate, ParamSpec, Protocol
 
 from redis import Redis as SyncRedis
 from redis.asyncio import Redis
@@ -29,6 +29,8 @@ from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.scripts import Script
 
 __all__ = ["Backoff", "ClientFactory", "Connections", "UrlClients"]
+
+P = ParamSpec("P")
 
 SOCKET_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 5.0
@@ -101,7 +103,7 @@ class Backoff:
     __slots__ = ("_delay", "_random")
 
     def __init__(self, random: Random | None = None) -> None:
-        self._random = random or Random()  # noqa: S311 - jitter, not a secret
+        self._random = random or Random()
         self._delay = 0.02
 
     def next(self) -> float:
@@ -163,14 +165,14 @@ class Connections:
         except CONNECTION_ERRORS as error:
             raise translated(error, self.label) from error
 
-    async def ask(self, request: Callable[[Redis], Any]) -> Any:
-        """Send a plain request once, with its errors translated.
+    async def ask(self, request: Callable[Concatenate[Redis, P], Any], *args: P.args, **options: P.kwargs) -> Any:
+        """Send a plain request once, with its errors translated: `request(client, *args)`.
 
         Raises:
             CommandBusError: As `translated` decides.
         """
         try:
-            answer = request(self.commands)
+            answer = request(self.commands, *args, **options)
             return await answer if inspect.isawaitable(answer) else answer
         except CONNECTION_ERRORS as error:
             raise translated(error, self.label) from error

@@ -285,7 +285,9 @@ class _Reader:
     async def _unknown_pending(self) -> _Entries:
         """Activations that are pending in our name without being held here."""
         pending: Any = await self._connections.ask(
-            lambda client: client.xpending_range(self._keys.ready, GROUP, min="-", max="+", count=10_000, consumername=self._owner)
+            lambda client: client.xpending_range(
+                self._keys.ready, GROUP, min="-", max="+", count=10_000, consumername=self._owner
+            )
         )
         ids = [item["message_id"].decode() for item in pending]
         unknown = [entry for entry in ids if not self._loop.knows(self._shard, entry)]

@@ -24,7 +24,9 @@ def translated(error: BaseException, where: str) -> CommandBusError:
     upper = text.upper()
     if isinstance(error, redis_errors.OutOfMemoryError) or upper.startswith("OOM"):
         return QueueFull(f"{where} is at its memory limit (maxmemory): it refuses new commands until work drains", limit="memory")
-    if isinstance(error, redis_errors.AuthenticationError | redis_errors.NoPermissionError) or upper.startswith(("NOAUTH", "WRONGPASS")):
+    if isinstance(error, redis_errors.AuthenticationError | redis_errors.NoPermissionError) or upper.startswith(
+        ("NOAUTH", "WRONGPASS")
+    ):
         return UnsuitableServer(f"{where} refuses this user: {text}. Check user and password in the URL, and the user's ACL")
     if isinstance(error, redis_errors.ReadOnlyError):
         return UnsuitableServer(f"{where} is a read-only replica: connect to the primary")

@@ -127,4 +127,3 @@ class KeySpace:
     def shard_of(self, mailbox: str) -> int:
         """The shard of a mailbox: a stable hash of its name."""
         return 0 if self.count == 1 else crc32(mailbox.encode()) % self.count
-

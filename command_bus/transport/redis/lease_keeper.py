@@ -44,7 +44,9 @@ class LeaseKeeper:
         heartbeat: Gives what this worker says of itself, written beside each renewal.
     """
 
-    def __init__(self, factory: ClientFactory, keys: KeySpace, *, owner: str, lease: float, heartbeat: Callable[[], bytes]) -> None:
+    def __init__(
+        self, factory: ClientFactory, keys: KeySpace, *, owner: str, lease: float, heartbeat: Callable[[], bytes]
+    ) -> None:
         self._factory = factory
         self._keys = keys
         self._owner = owner
@@ -134,10 +136,10 @@ class LeaseKeeper:
         asked = mono()
         try:
             pipeline = client.pipeline(transaction=False)
-            pipeline.hset(keys.workers, self._owner, self._heartbeat())  # type: ignore[arg-type]
+            pipeline.hset(keys.workers, self._owner, self._heartbeat())
             if leases:
                 ids: list[Any] = [lease.activation for lease in leases]
-                pipeline.execute_command(
+                pipeline.execute_command(  # type: ignore[no-untyped-call]
                     "XCLAIM", keys.ready, GROUP, self._owner, 0, *ids, "RETRYCOUNT", self._sequence, "JUSTID", parse_justid=True
                 )
             answers = pipeline.execute()
@@ -171,9 +173,11 @@ class LeaseKeeper:
         blocked = mono() - self._pong
         if blocked > 2 * _BLOCKED_AFTER and not self._reported_blocked:
             self._reported_blocked = True
-            frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 - the documented way to see another thread's stack
+            frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way to see another thread's stack
             stack = "".join(traceback.format_stack(frame)[-6:]) if frame else ""
-            _log.warning("the event loop has been blocked for %.1f s; leases are kept, nothing else runs. It is at:\n%s", blocked, stack)
+            _log.warning(
+                "the event loop has been blocked for %.1f s; leases are kept, nothing else runs. It is at:\n%s", blocked, stack
+            )
         self._loop.call_soon_threadsafe(self._ponged)
 
     # Back in the event loop.

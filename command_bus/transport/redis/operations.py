@@ -94,7 +94,7 @@ class Operations:
         names: list[str] = []
         cursor = 0
         while True:
-            answer: Any = await self._connections.ask(lambda client, at=cursor: client.hscan(shard.active, at, count=_PAGE))
+            answer: Any = await self._connections.ask(lambda client, at: client.hscan(shard.active, at, count=_PAGE), cursor)
             cursor, page = answer
             for mailbox, state in page.items():
                 if state[:1] != b"s":
@@ -137,7 +137,7 @@ class Operations:
         start = "-"
         while True:
             page: Any = await self._connections.ask(
-                lambda client, at=start: client.xrange(keys.mailbox(mailbox), min=at, count=_PAGE)
+                lambda client, at: client.xrange(keys.mailbox(mailbox), min=at, count=_PAGE), start
             )
             if page:
                 yield [Waiting(entry.decode(), (fields or {}).get(b"e", b"")) for entry, fields in page]
@@ -146,7 +146,7 @@ class Operations:
                 break
         cursor = 0
         while True:
-            answer: Any = await self._connections.ask(lambda client, at=cursor: client.hscan(keys.delayed, at, count=_PAGE))
+            answer: Any = await self._connections.ask(lambda client, at: client.hscan(keys.delayed, at, count=_PAGE), cursor)
             cursor, values = answer
             found = []
             for command, value in values.items():
@@ -161,7 +161,17 @@ class Operations:
     async def remove(self, mailbox: str, commands: Iterable[tuple[Waiting, Remembered]]) -> int:
         """Take waiting commands out of line, answering their callers; how many there still were."""
         keys = self._shard(mailbox)
-        names = [keys.ready, keys.active, keys.stats, keys.due, keys.delayed, keys.later, keys.parked, keys.dead, keys.mailbox(mailbox)]
+        names = [
+            keys.ready,
+            keys.active,
+            keys.stats,
+            keys.due,
+            keys.delayed,
+            keys.later,
+            keys.parked,
+            keys.dead,
+            keys.mailbox(mailbox),
+        ]
         args: list[Any] = [GROUP, mailbox, self._reply_ttl_ms]
         for command, left in commands:
             mark = keys.mark(left.command_id)
@@ -177,7 +187,7 @@ class Operations:
             position = start
             while True:
                 page: Any = await self._connections.ask(
-                    lambda client, key=keys.dead, at=position: client.xrange(key, min=at, count=_PAGE)
+                    lambda client, key, at: client.xrange(key, min=at, count=_PAGE), keys.dead, position
                 )
                 for entry, fields in page:
                     yield _letter(index, entry, fields)

@@ -50,11 +50,11 @@ class StreamProducer:
         self._keys = keys
         self._max_pending = max_pending
 
-    async def enqueue(self, submission: Submission, timeout: float) -> Admission:  # noqa: ASYNC109 - the deadline of a wait, not a scope
+    async def enqueue(self, submission: Submission, timeout: float) -> Admission:
         """See `Producer`."""
         return (await self._submit(self._keys.shard_of(submission.mailbox), (submission,), timeout))[0]
 
-    async def enqueue_many(self, submissions: Sequence[Submission], timeout: float) -> list[Admission]:  # noqa: ASYNC109
+    async def enqueue_many(self, submissions: Sequence[Submission], timeout: float) -> list[Admission]:
         """See `Producer`."""
         by_shard: dict[int, list[int]] = {}
         for index, submission in enumerate(submissions):
@@ -129,12 +129,16 @@ class _Shard:
             try:
                 await self._send(batch)
             except BaseException as error:
-                self._fail([*batch, *self._line], error if isinstance(error, CommandBusError) else BusClosed("the bus was closed meanwhile"))
+                self._fail(
+                    [*batch, *self._line],
+                    error if isinstance(error, CommandBusError) else BusClosed("the bus was closed meanwhile"),
+                )
                 self._line.clear()
                 raise
 
     def _next_batch(self) -> list[_Waiting]:
-        batch, commands, size = [], 0, 0
+        batch: list[_Waiting] = []
+        commands, size = 0, 0
         while self._line:
             waiting = self._line[0]
             more = sum(len(submission.envelope) for submission in waiting.submissions)

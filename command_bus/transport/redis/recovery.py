@@ -56,8 +56,12 @@ class PendingRecovery:
         decide: What to do with a command that was interrupted.
     """
 
-    def __init__(self, connections: Connections, keys: KeySpace, *, owner: str, lease: float, steps: Steps, decide: Decide) -> None:
-        self._watches = [_Watch(connections, shard, index, owner, lease, steps, decide) for index, shard in enumerate(keys.shards)]
+    def __init__(
+        self, connections: Connections, keys: KeySpace, *, owner: str, lease: float, steps: Steps, decide: Decide
+    ) -> None:
+        self._watches = [
+            _Watch(connections, shard, index, owner, lease, steps, decide) for index, shard in enumerate(keys.shards)
+        ]
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -96,7 +100,7 @@ class _Watch:
         self._steps = steps
         self._decide = decide
         self._kicked = asyncio.Event()
-        self._random = Random()  # noqa: S311 - jitter
+        self._random = Random()
         self._suspects: dict[str, tuple[int, float]] = {}
         self._next_due: float | None = None
         self._sweep_at = 0.0
@@ -201,9 +205,10 @@ class _Watch:
             await self._take_over(expired)
 
     async def _take_over(self, expired: list[str]) -> None:
+        ids: list[Any] = list(expired)
         claimed: Any = await self._connections.ask(
             lambda client: client.xclaim(
-                self.keys.ready, GROUP, self._owner, max(1, int(self._lease * 1000 * 2 / 3)), expired, justid=False
+                self.keys.ready, GROUP, self._owner, max(1, int(self._lease * 1000 * 2 / 3)), ids, justid=False
             )
         )
         found = [(entry.decode(), fields[b"e"].decode()) for entry, fields in claimed if fields and b"e" in fields]
@@ -223,7 +228,9 @@ class _Watch:
             await self._steps.advance(lease, GiveBack(counts=False))
             return
         _, _, lease.fence, lease.message, attempt, first_ms, holder = fields
-        entries: Any = await self._connections.ask(lambda client: client.xrange(self.keys.mailbox(mailbox), lease.message, lease.message))
+        entries: Any = await self._connections.ask(
+            lambda client: client.xrange(self.keys.mailbox(mailbox), lease.message, lease.message)
+        )
         content = entries[0][1] if entries else {}
         raw = [part for pair in content.items() for part in pair]
         started = Started(lease.fence, lease.message, int(attempt), int(first_ms), int(first_ms), content.get(b"e"), raw)

@@ -32,7 +32,7 @@ _log = logging.getLogger("command_bus.rpc")
 
 def reply_in(mark: bytes | None) -> bytes | None:
     """The reply that a settled command's mark holds, or None while it waits (or if none was kept)."""
-    return mark[9:] if mark is not None and mark[:1] == b"d" and len(mark) > 9 else None  # noqa: PLR2004 - state and digest
+    return mark[9:] if mark is not None and mark[:1] == b"d" and len(mark) > 9 else None
 
 
 class PendingReply:
@@ -177,7 +177,7 @@ class RpcHandler:
             page = waiting[start : start + _BITE]
             names = [keys.mark(command) for command in page]
             try:
-                marks: Any = await self._connections.ask(lambda client, names=names: client.mget(names))
+                marks: Any = await self._connections.ask(lambda client, keys: client.mget(keys), names)
             except CommandBusError:
                 return  # the next read fails too, and comes back here
             for mark in marks:

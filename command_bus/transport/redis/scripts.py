@@ -19,7 +19,7 @@ class Script:
 
 
 def _load(name: str) -> Script:
-    text = files(__package__).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    text = files("command_bus.transport.redis").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
     return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 

@@ -190,5 +190,5 @@ async def open_namespace(connections: Connections, keys: KeySpace, settings: Bus
             _log.warning(warning)
     namespace = Namespace(connections, keys, settings)
     await namespace.open()
-    await asyncio.gather(*(connections.ask(lambda client, shard=shard: ensure_group(client, shard)) for shard in keys.shards))
+    await asyncio.gather(*(connections.ask(ensure_group, shard) for shard in keys.shards))
     return facts, namespace

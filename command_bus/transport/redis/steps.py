@@ -37,7 +37,7 @@ __all__ = ["StepBatcher"]
 
 MAX_STEPS = 256
 _log = logging.getLogger("command_bus.transport")
-_RELEASED = {reason.encode(): Released(reason) for reason in ("idle", "yield", "wait", "stop")}  # type: ignore[arg-type]
+_RELEASED = {reason.encode(): Released(reason) for reason in ("idle", "yield", "wait", "stop")}
 _GONE = Gone()
 
 _Waiting = tuple[Lease, Step, "asyncio.Future[Answer]"]

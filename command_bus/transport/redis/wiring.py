@@ -18,7 +18,9 @@ __all__ = ["RedisTransport"]
 class RedisTransport:
     """Connections, producer, replies and operations of one open bus."""
 
-    def __init__(self, connections: Connections, keys: KeySpace, settings: BusSettings, facts: ServerFacts, namespace: Namespace) -> None:
+    def __init__(
+        self, connections: Connections, keys: KeySpace, settings: BusSettings, facts: ServerFacts, namespace: Namespace
+    ) -> None:
         self.connections = connections
         self.keys = keys
         self.facts = facts

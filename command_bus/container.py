@@ -1,0 +1,153 @@
+"""dependency-injector and the bus (extra `di`): a `Container` that wires settings, connections, bus and worker.
+
+An application subclasses it and adds its own providers. Handlers get what they need from it with `@inject`, or are methods of an
+object that a provider makes per command (`registry.include(container.accounts)`):
+
+    class Shop(Container):
+        database = providers.Resource(open_database)  # one for the process: open before the first command, closed after the last
+        session = providers.ContextLocalResource(open_session, database)  # one per command: Closing[Provide[…]] closes it
+        accounts = providers.Factory(Accounts, database)
+
+    @handles(Deposit)
+    @inject
+    async def deposit(command: Deposit, session: Session = Closing[Provide[Shop.session]]) -> int: ...
+
+    container = Shop()
+    container.config.from_dict({"namespace": "shop"})
+    container.lifespan.add_kwargs(modules=[__name__])
+
+`command-bus worker shop:container.bus` runs it. Or it is a part of the application's container, `bus = providers.Container(Container)`;
+then the resources of the whole are opened. Singletons and resources belong to one process, so modules are wired, and resources opened,
+when a worker starts, and not when modules are imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import ModuleType
+from typing import Any
+
+from command_bus.bus import CommandBus
+from command_bus.errors import MissingExtra
+from command_bus.injection import ResourceContainer, close_resources, open_resources
+from command_bus.middleware import Middleware
+from command_bus.registry import HandlerRegistry, default_registry
+from command_bus.settings import BusSettings
+from command_bus.transport.redis.connections import ClientFactory
+from command_bus.worker import Worker
+
+try:
+    from dependency_injector import containers, providers
+except ImportError as error:  # pragma: no cover - depends on the environment
+    raise MissingExtra("command_bus.container needs dependency-injector: pip install 'command-bus[di]'") from error
+
+__all__ = ["Container", "Lifespan", "container_lifespan"]
+
+Lifespan = Callable[[], AbstractAsyncContextManager[None]]
+
+
+def container_lifespan(container: ResourceContainer, *, modules: Iterable[ModuleType | str] = ()) -> Lifespan:
+    """What to give to `CommandBus(lifespan=…)`, so that a container's resources are open while a worker runs commands.
+
+    Before the first command modules are wired and resources initialised, after the last they are shut down. Several workers may
+    share it: the first opens, the last closes.
+
+    Args:
+        container: Of dependency-injector, or anything with `init_resources` and `shutdown_resources`; either may give an awaitable.
+        modules: Modules with `@inject`, or their names, to wire to the container. None are needed where the container's own
+            `wiring_config` names them, or it was wired before.
+    """
+    return _SharedLifespan(container, tuple(modules)).entered
+
+
+class _SharedLifespan:
+    """Resources that are open while anybody holds them."""
+
+    def __init__(self, container: ResourceContainer, modules: tuple[ModuleType | str, ...]) -> None:
+        self._container = _outermost(container)
+        self._modules = modules
+        self._holders = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._turn = asyncio.Lock()
+
+    @asynccontextmanager
+    async def entered(self) -> AsyncGenerator[None]:
+        async with self._turns():
+            if self._holders == 0:
+                await self._open()
+            self._holders += 1
+        try:
+            yield
+        finally:
+            async with self._turns():
+                self._holders -= 1
+                if self._holders == 0:
+                    await close_resources(self._container)
+
+    async def _open(self) -> None:
+        if self._modules:
+            wire: Callable[..., Any] = getattr(self._container, "wire")  # noqa: B009 - only dependency-injector's containers have it
+            wire(modules=self._modules)
+        await open_resources(self._container)
+
+    def _turns(self) -> asyncio.Lock:
+        """A lock of the running loop: in tests one container sees several."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._turn = loop, asyncio.Lock()
+        return self._turn
+
+
+def _outermost(container: Any) -> Any:
+    """The container that this one is a part of, and so on; itself if of none."""
+    while (holder := getattr(getattr(container, "parent", None), "parent", None)) is not None:
+        container = holder
+    return container
+
+
+def _settings(config: Mapping[str, Any] | None) -> BusSettings:
+    return BusSettings(**(config or {}))
+
+
+def _bus(
+    settings: BusSettings,
+    registry: HandlerRegistry,
+    middleware: Sequence[Middleware],
+    lifespan: Lifespan,
+    connections: ClientFactory | None,
+) -> CommandBus:
+    bus = CommandBus(settings=settings, registry=registry, middleware=middleware, lifespan=lifespan)
+    if connections is not None:
+        bus._clients = connections  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the seam for fakes, not yet public
+    return bus
+
+
+def _worker(bus: CommandBus, **options: Any) -> Worker:
+    return bus.worker(**options)
+
+
+class Container(containers.DeclarativeContainer):
+    """Settings, connections, bus and worker of an application.
+
+    Attributes:
+        config: Plain values for `settings`, from a dictionary, YAML or elsewhere; what is not there comes from the environment.
+        settings: The `BusSettings`.
+        registry: The `HandlerRegistry`, by default the one of `@handles`.
+        middleware: A sequence of `Middleware`.
+        connections: A `ClientFactory`, or None for the server that the settings name; `MemoryClients()` in tests.
+        lifespan: Opens the resources of this container, or of the one that it is a part of, while a worker runs.
+        bus: The `CommandBus`, one per process.
+        worker: A new `Worker` of the bus at each call; takes what `CommandBus.worker` takes.
+    """
+
+    __self__ = providers.Self()
+    config = providers.Configuration()
+    settings = providers.Singleton(_settings, config)
+    registry = providers.Object(default_registry)
+    middleware: providers.Provider[Sequence[Middleware]] = providers.Object(())
+    connections: providers.Provider[ClientFactory | None] = providers.Object(None)
+    lifespan = providers.Singleton(container_lifespan, __self__)
+    bus = providers.Singleton(_bus, settings, registry, middleware, lifespan, connections)
+    worker = providers.Factory(_worker, bus)
