@@ -7,41 +7,33 @@ call:     the same, with an inbox → RpcHandler (wait for the reply) → the ty
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Self, TypeVar, overload
 from uuid import UUID
 
+from command_bus.admission import receipt
+from command_bus.batch import BatchSender
+from command_bus.calls import Outcomes, checked_timeout
 from command_bus.clock import mono
 from command_bus.dead_letters import DeadLetters
 from command_bus.entity import EntityScope
 from command_bus.errors import (
-    BadResult,
     BusClosed,
-    CommandBusError,
     CommandTimeout,
-    IdempotencyConflict,
     IdleTimeout,
-    InvalidCommand,
     InvalidSettings,
-    QueueFull,
-    UnknownCommand,
 )
 from command_bus.messages import Message
 from command_bus.middleware import Middleware, around_dispatch
 from command_bus.monitor import Monitor
 from command_bus.outbound import Envelope, Outbound, Sealer
-from command_bus.receipts import BatchOutcome, BatchResult, Receipt, Stats
+from command_bus.receipts import BatchResult, Receipt, Stats
 from command_bus.registry import HandlerRegistry, default_registry
-from command_bus.serialization.models import reply_codec_for
-from command_bus.serialization.msgpack import Undecodable
-from command_bus.serialization.reply import raise_or_value, unpack_reply
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import Admission, Submission
 from command_bus.transport.redis.connections import ClientFactory
-from command_bus.transport.redis.rpc import reply_in
 from command_bus.transport.redis.wiring import RedisTransport
 from command_bus.waiting import WaitingLine
 from command_bus.worker import Worker
@@ -49,9 +41,7 @@ from command_bus.worker import Worker
 __all__ = ["CommandBus"]
 
 R = TypeVar("R")
-_WINDOW = 2048
-_POLL_FIRST, _POLL_LAST = 0.01, 0.5
-_RETRY_AFTER = 0.25
+_POLL_FIRST, _POLL_LAST = 0.01, 0.1
 
 
 class CommandBus:
@@ -93,6 +83,7 @@ class CommandBus:
         self._closed = False
         self._sealer = Sealer(self.settings)
         self._send = around_dispatch(self.middleware, self._transmit)
+        self._prepare = around_dispatch(self.middleware, self._seal)
 
     @classmethod
     def in_memory(cls, **arguments: Any) -> Self:
@@ -170,7 +161,7 @@ class CommandBus:
             BusClosed: The bus is not open.
         """
         out = self._sealer.outbound(command, command_id=command_id, delay=delay, headers=headers, expires=expires)
-        return _receipt(out.command_id, await self._send(out))
+        return receipt(out.command_id, await self._send(out))
 
     async def dispatch_raw(
         self,
@@ -188,7 +179,7 @@ class CommandBus:
         out = self._sealer.raw(
             entity_type, entity_id, name, payload, command_id=command_id, delay=delay, headers=headers, expires=expires
         )
-        return _receipt(out.command_id, await self._send(out))
+        return receipt(out.command_id, await self._send(out))
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
         """Accept many commands in few steps; the order of an entity's commands is kept.
@@ -199,13 +190,8 @@ class CommandBus:
         Raises:
             BusClosed: The bus is not open.
         """
-        source = iter(commands)
-        outcomes: list[BatchOutcome] = []
-        refused: set[str] = set()
-        while window := list(itertools.islice(source, _WINDOW)):
-            outcomes += await self._dispatch_window(window, refused)
-        statuses = [outcome.status for outcome in outcomes]
-        return BatchResult(tuple(outcomes), statuses.count("accepted"), statuses.count("duplicate"), statuses.count("rejected"))
+        sender = BatchSender(self._sealer, self.transport.producer, self._prepare, self.settings.dispatch_timeout)
+        return await sender.send(commands)
 
     async def call(
         self,
@@ -233,8 +219,8 @@ class CommandBus:
             CallCycle: A handler calls the entity that it runs for.
             InvalidCommand, QueueFull, IdempotencyConflict, TransportUnavailable, BusClosed: As for `dispatch`.
         """
-        transport = self.transport
-        seconds = self.settings.call_timeout if timeout is None else _checked_timeout(timeout)
+        transport, outcomes = self.transport, self._outcomes()
+        seconds = self.settings.call_timeout if timeout is None else checked_timeout(timeout)
         deadline = mono() + seconds
         out = self._sealer.outbound(command, command_id=command_id, headers=headers)
         out.ttl_ms = max(1, int(seconds * 1000))
@@ -242,10 +228,9 @@ class CommandBus:
         reply = transport.rpc.expect(out.command_id)
         try:
             admission = await self._send(out)
-            _raise_refusal(admission, out.command_id)
-            record = await (
-                self._polled(out.command_id, deadline) if admission is Admission.DUPLICATE else reply.within(deadline)
-            )
+            receipt(out.command_id, admission)
+            duplicate = admission is Admission.DUPLICATE
+            record = await (outcomes.polled(out.command_id, deadline) if duplicate else reply.within(deadline))
         finally:
             transport.rpc.forget(reply)
         if record is None:
@@ -253,7 +238,7 @@ class CommandBus:
                 f"{out.name} {out.command_id}: no reply within {seconds:g} s; its outcome is unknown, ask bus.result({out.command_id!r}) later",
                 command_id=out.command_id,
             )
-        value: R = self._value_of(record, type(command).spec().reply, out.command_id)
+        value: R = outcomes.value_of(record, type(command).spec().reply, out.command_id)
         return value
 
     @overload
@@ -279,19 +264,8 @@ class CommandBus:
             CommandTimeout: It is known and not settled.
             CommandBusError: Its outcome, as `call` raises it.
         """
-        transport = self.transport
-        key = str(command_id)
-        known, record = await transport.rpc.stored(key)
-        if known and record is None and timeout > 0:
-            record = await self._polled(key, mono() + timeout)
-        if record is not None:
-            return self._value_of(record, Any if command_type is None else command_type.spec().reply, key)
-        marks = await transport.operations.marks(key)
-        if any(mark[:1] == b"q" for _, mark in marks):
-            raise CommandTimeout(f"command {key} is accepted and not settled yet", command_id=key)
-        raise UnknownCommand(
-            f"no result of command {key!r} is kept: it is unknown, was dispatched without an id of yours, or its time is over"
-        )
+        reply_type = Any if command_type is None else command_type.spec().reply
+        return await self._outcomes().result(str(command_id), reply_type, timeout)
 
     async def cancel(self, command_id: str | UUID) -> bool:
         """Take a waiting command out of line; its caller gets `CommandCancelled`. False if it runs, has run or is unknown."""
@@ -338,7 +312,7 @@ class CommandBus:
             if mono() >= deadline:
                 raise IdleTimeout(f"{depth} commands are not settled after {timeout:g} s", depth=depth)
             await asyncio.sleep(min(pause, max(deadline - mono(), 0.0)))
-            pause = min(pause * 1.5, 0.1)
+            pause = min(pause * 1.5, _POLL_LAST)
 
     # Working.
 
@@ -389,75 +363,22 @@ class CommandBus:
 
         return shared_server()
 
-    def _value_of(self, record: bytes, reply_type: Any, command_id: str) -> Any:
-        """The result in a reply record, or its error."""
-        limits = self._sealer.reply_limits
-        try:
-            _, outcome = unpack_reply(record, limits)
-        except Undecodable as error:
-            raise BadResult(f"the reply cannot be read: {error}", command_id=command_id) from error
-        return raise_or_value(outcome, reply_codec_for(reply_type), command_id, limits)
+    def _outcomes(self) -> Outcomes:
+        return Outcomes(self.transport, self._sealer.reply_limits)
 
     async def _transmit(self, out: Outbound) -> Admission:
-        """The innermost of the middleware: seal and enqueue."""
-        transport = self.transport
-        if out.entity_type is not None and transport.namespace.agreed(out.entity_type) is None:
-            await transport.namespace.agree(out.entity_type)
+        """The innermost of the middleware around a dispatch: seal and enqueue."""
         timeout = self.settings.dispatch_timeout
         if out.inbox and out.ttl_ms is not None:
             timeout = min(timeout, out.ttl_ms / 1000)
-        return await transport.producer.enqueue(self._sealer.seal(out), timeout)
+        return await self.transport.producer.enqueue(await self._seal(out), timeout)
 
-    async def _dispatch_window(self, window: list[Message[Any] | Envelope[Any]], refused: set[str]) -> list[BatchOutcome]:
-        """Seal and enqueue some commands of a batch; `refused` remembers the mailboxes that must not go on."""
-        transport = self.transport
-        outcomes: list[BatchOutcome | None] = [None] * len(window)
-        ready: list[tuple[int, Submission]] = []
-        for index, item in enumerate(window):
-            try:
-                out = self._sealer.of_item(item)
-            except CommandBusError as error:
-                outcomes[index] = BatchOutcome("", "rejected", error)
-                refused.update(self._sealer.mailbox_if_known(item))
-                continue
-            if out.entity_type is not None and transport.namespace.agreed(out.entity_type) is None:
-                await transport.namespace.agree(out.entity_type)
-            submission = self._sealer.seal(out)
-            if submission.mailbox in refused:
-                outcomes[index] = BatchOutcome(
-                    out.command_id, "rejected", _refusal(Admission.PREDECESSOR_REFUSED, out.command_id)
-                )
-            else:
-                ready.append((index, submission))
-        try:
-            admissions = await transport.producer.enqueue_many(
-                [submission for _, submission in ready], self.settings.dispatch_timeout
-            )
-        except CommandBusError as error:
-            for index, submission in ready:
-                outcomes[index] = BatchOutcome(submission.command_id, "rejected", error)
-                refused.add(submission.mailbox)
-        else:
-            for (index, submission), admission in zip(ready, admissions, strict=True):
-                error_or_none = _refusal(admission, submission.command_id)
-                outcomes[index] = BatchOutcome(submission.command_id, _status(admission), error_or_none)
-                if error_or_none is not None and admission is not Admission.CONFLICT:
-                    refused.add(submission.mailbox)
-        return [outcome for outcome in outcomes if outcome is not None]
-
-    async def _polled(self, command_id: str, deadline: float) -> bytes | None:
-        """The reply of a command that somebody else sent: read from its mark, with growing pauses."""
-        transport = self.transport
-        pause = _POLL_FIRST
-        while True:
-            for _, mark in await transport.operations.marks(command_id):
-                if (record := reply_in(mark)) is not None:
-                    return record
-            left = deadline - mono()
-            if left <= 0:
-                return None
-            await asyncio.sleep(min(pause, left))
-            pause = min(pause * 1.5, _POLL_LAST)
+    async def _seal(self, out: Outbound) -> Submission:
+        """The submission of an outbound value; with the first of an entity type, agree on its mailboxes."""
+        namespace = self.transport.namespace
+        if out.entity_type is not None and namespace.agreed(out.entity_type) is None:
+            await namespace.agree(out.entity_type)
+        return self._sealer.seal(out)
 
 
 def _settings(settings: BusSettings | None, url: str | None, namespace: str | None, overrides: dict[str, Any]) -> BusSettings:
@@ -467,50 +388,3 @@ def _settings(settings: BusSettings | None, url: str | None, namespace: str | No
     if not given:
         return settings
     return BusSettings(**{name: getattr(settings, name) for name in BusSettings.model_fields} | given)
-
-
-def _checked_timeout(timeout: float) -> float:
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not math.isfinite(timeout) or timeout <= 0:
-        raise InvalidCommand(f"timeout is a positive number of seconds, not {timeout!r}")
-    return float(timeout)
-
-
-def _status(admission: Admission) -> Any:
-    if admission is Admission.ACCEPTED:
-        return "accepted"
-    return "duplicate" if admission is Admission.DUPLICATE else "rejected"
-
-
-def _refusal(admission: Admission, command_id: str) -> CommandBusError | None:
-    match admission:
-        case Admission.ACCEPTED | Admission.DUPLICATE:
-            return None
-        case Admission.CONFLICT:
-            return IdempotencyConflict(f"command id {command_id!r} was used before for another command", command_id=command_id)
-        case Admission.ENTITY_FULL:
-            return QueueFull("the entity holds as many commands as max_depth allows", retry_after=_RETRY_AFTER, limit="entity")
-        case Admission.TOTAL_FULL:
-            return QueueFull(
-                "the namespace holds as many commands as max_total_depth allows", retry_after=_RETRY_AFTER, limit="total"
-            )
-        case Admission.PREDECESSOR_REFUSED:
-            return QueueFull(
-                "an earlier command of this entity in the same batch was refused, and must not be overtaken",
-                retry_after=_RETRY_AFTER,
-                limit="predecessor",
-            )
-        case Admission.WRONG_TYPE:
-            return InvalidCommand(
-                "a key of this entity's mailbox holds something else (WRONGTYPE): another program uses the namespace"
-            )
-
-
-def _raise_refusal(admission: Admission, command_id: str) -> None:
-    error = _refusal(admission, command_id)
-    if error is not None:
-        raise error
-
-
-def _receipt(command_id: str, admission: Admission) -> Receipt:
-    _raise_refusal(admission, command_id)
-    return Receipt(command_id, _status(admission))

@@ -14,11 +14,10 @@ object that a provider makes per command (`registry.include(container.accounts)`
 
     container = Shop()
     container.config.from_dict({"namespace": "shop"})
-    container.lifespan.add_kwargs(modules=[__name__])
 
-`command-bus worker shop:container.bus` runs it. Or it is a part of the application's container, `bus = providers.Container(Container)`;
-then the resources of the whole are opened. Singletons and resources belong to one process, so modules are wired, and resources opened,
-when a worker starts, and not when modules are imported.
+`command-bus worker shop:container.bus` runs it. It may also be a part of the application's container, as in
+`messaging = providers.Container(Container)`: then the modules are wired to the whole, and the resources of the whole opened.
+Singletons and resources belong to one process, so that happens when a worker starts, and not when modules are imported.
 """
 
 from __future__ import annotations
@@ -43,12 +42,13 @@ try:
 except ImportError as error:  # pragma: no cover - depends on the environment
     raise MissingExtra("command_bus.container needs dependency-injector: pip install 'command-bus[di]'") from error
 
-__all__ = ["Container", "Lifespan", "container_lifespan"]
+__all__ = ["Container", "Lifespan", "Modules", "container_lifespan"]
 
 Lifespan = Callable[[], AbstractAsyncContextManager[None]]
+Modules = Iterable[ModuleType | str]
 
 
-def container_lifespan(container: ResourceContainer, *, modules: Iterable[ModuleType | str] = ()) -> Lifespan:
+def container_lifespan(container: ResourceContainer, *, modules: Modules | Callable[[], Modules] = ()) -> Lifespan:
     """What to give to `CommandBus(lifespan=…)`, so that a container's resources are open while a worker runs commands.
 
     Before the first command modules are wired and resources initialised, after the last they are shut down. Several workers may
@@ -56,16 +56,16 @@ def container_lifespan(container: ResourceContainer, *, modules: Iterable[Module
 
     Args:
         container: Of dependency-injector, or anything with `init_resources` and `shutdown_resources`; either may give an awaitable.
-        modules: Modules with `@inject`, or their names, to wire to the container. None are needed where the container's own
-            `wiring_config` names them, or it was wired before.
+        modules: Modules with `@inject`, or their names, to wire to the container, or a function that gives them then. None are
+            needed where the container's own `wiring_config` names them, or it was wired before.
     """
-    return _SharedLifespan(container, tuple(modules)).entered
+    return _SharedLifespan(container, modules).entered
 
 
 class _SharedLifespan:
     """Resources that are open while anybody holds them."""
 
-    def __init__(self, container: ResourceContainer, modules: tuple[ModuleType | str, ...]) -> None:
+    def __init__(self, container: ResourceContainer, modules: Modules | Callable[[], Modules]) -> None:
         self._container = _outermost(container)
         self._modules = modules
         self._holders = 0
@@ -87,9 +87,9 @@ class _SharedLifespan:
                     await close_resources(self._container)
 
     async def _open(self) -> None:
-        if self._modules:
-            wire: Callable[..., Any] = getattr(self._container, "wire")  # noqa: B009 - only dependency-injector's containers have it
-            wire(modules=self._modules)
+        if modules := list(self._modules() if callable(self._modules) else self._modules):
+            wire: Callable[..., None] = getattr(self._container, "wire")  # noqa: B009 - only dependency-injector's containers have it
+            wire(modules=modules)
         await open_resources(self._container)
 
     def _turns(self) -> asyncio.Lock:
@@ -109,6 +109,10 @@ def _outermost(container: Any) -> Any:
 
 def _settings(config: Mapping[str, Any] | None) -> BusSettings:
     return BusSettings(**(config or {}))
+
+
+def _handler_modules(registry: HandlerRegistry) -> list[str]:
+    return sorted({handler.module for handler in registry if handler.module})
 
 
 def _bus(
@@ -137,7 +141,8 @@ class Container(containers.DeclarativeContainer):
         registry: The `HandlerRegistry`, by default the one of `@handles`.
         middleware: A sequence of `Middleware`.
         connections: A `ClientFactory`, or None for the server that the settings name; `MemoryClients()` in tests.
-        lifespan: Opens the resources of this container, or of the one that it is a part of, while a worker runs.
+        modules: What is wired when a worker starts, by default the modules of the registry's handlers.
+        lifespan: Keeps the resources of this container, or of the one that it is a part of, open while a worker runs.
         bus: The `CommandBus`, one per process.
         worker: A new `Worker` of the bus at each call; takes what `CommandBus.worker` takes.
     """
@@ -148,6 +153,7 @@ class Container(containers.DeclarativeContainer):
     registry = providers.Object(default_registry)
     middleware: providers.Provider[Sequence[Middleware]] = providers.Object(())
     connections: providers.Provider[ClientFactory | None] = providers.Object(None)
-    lifespan = providers.Singleton(container_lifespan, __self__)
+    modules: providers.Provider[Modules] = providers.Callable(_handler_modules, registry)
+    lifespan = providers.Singleton(container_lifespan, __self__, modules=modules.provider)
     bus = providers.Singleton(_bus, settings, registry, middleware, lifespan, connections)
     worker = providers.Factory(_worker, bus)

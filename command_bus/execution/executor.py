@@ -13,13 +13,13 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from command_bus.clock import mono
 from command_bus.context import CommandContext, Running, current_command
 from command_bus.errors import Reject
 from command_bus.execution.decisions import Decisions, Runnable
+from command_bus.handlers import Invoke
 from command_bus.middleware import Handling
 from command_bus.transport.interfaces import GiveBack, Lease, Started, Step
 
@@ -140,7 +140,10 @@ class Executor:
         handler = run.handler
         timeout = handler.spec.timeout
         if not handler.is_async:
-            return await self._in_thread(run, context, timeout)
+            if handler.scope is None:
+                return await self._in_thread(run, handler.invoke, context)
+            async with handler.scope() as invoke:
+                return await self._in_thread(run, invoke, context)
         if timeout is None:
             return await handler.invoke(run.message, context)
         scope = asyncio.timeout(timeout)
@@ -152,12 +155,13 @@ class Executor:
                 raise TimeoutError(f"the handler of {run.envelope.name} took longer than its timeout of {timeout} s") from error
             raise
 
-    async def _in_thread(self, run: Runnable, context: CommandContext | None, timeout: float | None) -> Any:
+    async def _in_thread(self, run: Runnable, invoke: Invoke, context: CommandContext | None) -> Any:
         """Run a synchronous handler. A thread cannot be stopped: past its timeout it is told, held until it ends, and failed then."""
-        call: Callable[[], tuple[Any, BaseException | None]] = partial(
-            contextvars.copy_context().run, _captured, run.handler.invoke, run.message, context
+        timeout = run.handler.spec.timeout
+        in_context = contextvars.copy_context()
+        future = asyncio.get_running_loop().run_in_executor(
+            self._threads, lambda: in_context.run(_captured, invoke, run.message, context)
         )
-        future = asyncio.get_running_loop().run_in_executor(self._threads, call)
         timed_out = False
         try:
             done, _ = await asyncio.wait({future}, timeout=timeout)

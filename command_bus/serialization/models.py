@@ -49,7 +49,7 @@ class MessageCodec(Generic[M]):
 
     def __init__(self, message_type: type[M]) -> None:
         self._type = message_type
-        self._name = message_type.__qualname__
+        self._name = message_type.__name__
         self._count = -1
         self._pack: Callable[[Any, Limits], bytes] | None = None  # None: the serializer has to go first
         self._serializer: SchemaSerializer | None = None
@@ -153,7 +153,7 @@ class ReplyCodec(Generic[R]):
             raise RegistrationError(f"the reply type {self._name} cannot be sent: {error}") from error
 
     def encode(self, value: Any, limits: Limits = DEFAULT_LIMITS) -> bytes:
-        """The packed reply, checked against the type as strictly as a type checker would.
+        """The packed reply, checked strictly against the type: no text for a number, no list for a tuple; a dict may stand for a model.
 
         Raises:
             BadResult: It is of another type, cannot be sent or is too large.
@@ -253,4 +253,4 @@ def _unserializable(error: PydanticSerializationError) -> str:
 def _name_of(kind: Any) -> str:
     if kind is type(None):
         return "None"
-    return kind.__qualname__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+    return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")

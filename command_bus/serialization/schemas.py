@@ -11,11 +11,15 @@ packing to pydantic's serializer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum, IntEnum
 from typing import Any, cast
 
 from pydantic_core import CoreConfig, CoreSchema, SchemaValidator
+
+from command_bus.errors import InvalidCommand
+from command_bus.serialization.msgpack import pack, unpack
 
 __all__ = ["Packing", "packing_of", "packing_of_fields", "wire_validator"]
 
@@ -147,6 +151,9 @@ def _relaxed(node: Node) -> Node:
         return _by_field_names(node, copy)
     elif kind == "literal":
         return _with_enum_values(copy)
+    elif kind == "enum" and not _are_scalars(node):
+        reference = {"ref": copy.pop("ref")} if "ref" in copy else {}
+        return _before(copy, node["members"]) | reference
     return copy
 
 
@@ -180,19 +187,24 @@ def _has_alias(value: Any) -> bool:
 def _with_enum_values(literal: Node) -> Node:
     """`Literal[Color.RED]` also takes the value of `Color.RED`, which is what travels."""
     expected: list[Any] = literal["expected"]
-    plain = {(type(value), value) for value in expected if not isinstance(value, Enum)}
-    members: dict[Any, Enum] = {(type(item.value), item.value): item for item in expected if isinstance(item, Enum)}
-    missing = {key: member for key, member in members.items() if key not in plain}
-    if not missing:
-        return literal
-    return {"type": "function-before", "function": {"type": "no-info", "function": _member_of(missing)}, "schema": literal}
+    plain = [item for item in expected if not isinstance(item, Enum)]
+    members = [item for item in expected if isinstance(item, Enum) and item.value not in plain]
+    return _before(literal, members) if members else literal
 
 
-def _member_of(members: Mapping[Any, Enum]) -> Callable[[Any], Any]:
-    def member(value: Any) -> Any:
-        try:
-            return members.get((type(value), value), value)
-        except TypeError:  # not hashable: no value of a literal either
-            return value
+def _before(node: Node, members: list[Enum]) -> Node:
+    """The schema, with the members of enums put in place of what travels for them."""
+    return {"type": "function-before", "function": {"type": "no-info", "function": _members_by_value(members)}, "schema": node}
 
-    return member
+
+def _members_by_value(members: list[Enum]) -> Callable[[Any], Any]:
+    travelling: list[tuple[Any, Enum]] = []
+    for member in members:
+        with suppress(InvalidCommand):  # a value that cannot be sent cannot arrive either
+            travelling.append((unpack(pack(member.value)), member))
+
+    def member_of(value: Any) -> Any:
+        found = (member for wire, member in travelling if type(wire) is type(value) and wire == value)
+        return next(found, value)
+
+    return member_of

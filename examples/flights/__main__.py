@@ -42,7 +42,7 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=2013, help="chooses the aircraft of a sample (default: %(default)s)")
     parser.add_argument("--workers", type=_positive, default=2, metavar="N", help="worker processes (default: %(default)s)")
     parser.add_argument(
-        "--concurrency", type=_positive, default=64, metavar="N", help="aircraft per worker at a time (default: %(default)s)"
+        "--concurrency", type=_positive, default=128, metavar="N", help="aircraft per worker at a time (default: %(default)s)"
     )
     parser.add_argument("--no-kill", action="store_true", help="do not kill a worker on the way")
     parser.add_argument("--url", help="the server (default: COMMAND_BUS_URL, REDIS_URL, else an embedded one)")

@@ -54,7 +54,7 @@ class Options:
     """
 
     workers: int = 2
-    concurrency: int = 64
+    concurrency: int = 128
     url: str | None = None
     out: Path = Path("examples/flights/out")
     kill: bool = True

@@ -96,23 +96,6 @@ class RpcHandler:
         if self._waiting.get(pending.command_id) is pending:
             del self._waiting[pending.command_id]
 
-    async def stored(self, command_id: str) -> tuple[bool, bytes | None]:
-        """Whether a command id is known anywhere, and its stored reply if it is settled.
-
-        Raises:
-            CommandBusError: The server cannot be asked.
-        """
-
-        async def look(client: Redis) -> Any:
-            pipeline = client.pipeline(transaction=False)
-            for shard in self._keys.shards:
-                pipeline.get(shard.mark(command_id))
-            return await pipeline.execute()
-
-        marks = await self._connections.ask(look)
-        found = [mark for mark in marks if mark is not None]
-        return bool(found), next((reply for reply in map(reply_in, found) if reply is not None), None)
-
     async def close(self) -> None:
         """Stop receiving; whoever still waits is cancelled."""
         for task in self._readers:

@@ -166,7 +166,9 @@ def only_undecodable(data: bytes) -> None:
             pass
 
 
-containers = st.sampled_from([b"\x81", b"\x91", b"\x9f", b"\xdc\x00\x05", b"\xc7\x05\x08", b"\xd6\x08", b"\xd5\x03", b"\xa3", b"\xd7\xff", b"\xc1"])
+containers = st.sampled_from(
+    [b"\x81", b"\x91", b"\x9f", b"\xdc\x00\x05", b"\xc7\x05\x08", b"\xd6\x08", b"\xd5\x03", b"\xa3", b"\xd7\xff", b"\xc1"]
+)
 
 
 @given(st.binary(max_size=200))
