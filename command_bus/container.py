@@ -26,7 +26,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
 from command_bus.bus import CommandBus
 from command_bus.errors import MissingExtra
@@ -157,3 +157,12 @@ class Container(containers.DeclarativeContainer):
     lifespan = providers.Singleton(container_lifespan, __self__, modules=modules.provider)
     bus = providers.Singleton(_bus, settings, registry, middleware, lifespan, connections)
     worker = providers.Factory(_worker, bus)
+
+    def __new__(cls, **overriding_providers: Any) -> Self:
+        """An instance, in which `lifespan` means this very container: in a subclass an inherited `__self__` means the base class."""
+        container: Any = super().__new__(cls, **overriding_providers)
+        for argument in container.lifespan.args:
+            if isinstance(argument, providers.Self):
+                argument.set_container(container)
+        made: Self = container
+        return made

@@ -82,6 +82,9 @@ def _shared_only(container: ResourceContainer) -> dict[str, Any]:
 def check_wired(handlers: Iterable[Handler]) -> None:
     """See that every injected parameter of every handler is wired to a container. Call it when wiring and resources are done.
 
+    From then on `Closing[…]` of a `ContextLocalResource` closes what belongs to the command, and not also, as the library has it,
+    the shared resources that it is made of: a session, and not its pool.
+
     Raises:
         RegistrationError: A parameter would be handed the marker itself, an awaitable in a thread, or a resource that the handler
             would close under others; the message names function and parameter.
@@ -105,28 +108,40 @@ def _check_parameter(wiring: Any, handler: Handler, function: Callable[..., Any]
         module = getattr(patched.original, "__module__", "the module")
         raise RegistrationError(f"{place}, but not wired: container.wire(modules=[{module!r}]) before the worker starts")
     if parameter in patched.closing:
-        _check_closing(place, provider)
+        _check_closing(place, provider, patched)
     else:
         _check_left_open(place, provider)
     if not handler.is_async and provider.is_async_mode_enabled():
         raise RegistrationError(f"{place} of an asynchronous provider, but the handler runs in a thread: make it `async def`")
 
 
-def _check_closing(place: str, provider: Any) -> None:
-    providers = sys.modules["dependency_injector.providers"]
-    resources = [provider, *provider.traverse(types=[providers.Resource])]
-    if any(isinstance(resource, providers.Resource) for resource in resources):
+def _check_closing(place: str, provider: Any, patched: Any) -> None:
+    shared_kind, local_kind = _resource_kinds()
+    parts = [provider, *provider.traverse()]
+    shared = [part for part in parts if isinstance(part, shared_kind)]
+    if not shared:
+        return
+    if shared[0] is provider or not any(isinstance(part, local_kind) for part in parts):
         raise RegistrationError(
             f"{place} of a Resource that all commands share: the first to end would close it under the others. Use Provide[…] "
             "alone; for one per command make it a ContextLocalResource, or include a function that makes the handlers' object "
             "per command as a context manager"
         )
+    for part in shared:
+        patched.closing.pop(str(id(part)), None)
 
 
 def _check_left_open(place: str, provider: Any) -> None:
-    local = getattr(sys.modules["dependency_injector.providers"], "ContextLocalResource", None)  # since 4.49
-    if local is not None and isinstance(provider, local):
+    _, local_kind = _resource_kinds()
+    if isinstance(provider, local_kind):
         raise RegistrationError(f"{place} of a ContextLocalResource, which nothing would close: write Closing[Provide[…]]")
+
+
+def _resource_kinds() -> tuple[type, tuple[type, ...]]:
+    """The classes of resources that commands share, and of those that each has for itself (since dependency-injector 4.49)."""
+    providers = sys.modules["dependency_injector.providers"]
+    local = getattr(providers, "ContextLocalResource", None)
+    return providers.Resource, () if local is None else (local,)
 
 
 def _patched(wiring: Any, function: Callable[..., Any]) -> Any:

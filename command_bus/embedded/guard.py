@@ -1,11 +1,13 @@
 """A program, not a module: becomes the command it is given, after tying it to the life of the process that started it.
 
-    python -I -S guard.py MODE OWNER SIGNAL COMMAND…
+    python -I -S guard.py MODE OWNER COMMAND…
 
-`kernel` (Linux) asks the kernel for SIGNAL when the parent dies. That has to be asked for in the child, between fork and exec,
-where Python cannot safely run code if the program has threads (`preexec_fn`): so a fresh interpreter asks and then execs.
-`pipe` (elsewhere) leaves a small child behind that waits for the end of the file on standard input, whose other end the owner
-holds.
+`kernel` (Linux) asks the kernel for a SIGKILL when the parent dies. That has to be asked for in the child, between fork and exec,
+where Python cannot safely run code if the program has threads (`preexec_fn`): so a fresh interpreter asks and then execs. `pipe`
+(elsewhere) leaves a small child behind that waits for the end of the file on standard input, whose other end the owner holds.
+
+SIGKILL, because a server that takes a tenth of a second to say goodbye still answers, and the next process would join a dying one. An
+append-only file loses nothing by it that the operating system has: all that was acknowledged, unless the disk cannot keep up.
 """
 
 from __future__ import annotations
@@ -20,29 +22,28 @@ __all__ = ["main"]
 _PR_SET_PDEATHSIG = 1
 
 
-def main(mode: str, owner: str, end_signal: str, *command: str) -> None:
+def main(mode: str, owner: str, *command: str) -> None:
     """Guard this process, then become `command`."""
-    number = int(end_signal)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a thread with blocked signals would hand its mask down to the server
     if mode == "kernel":
-        _ask_kernel(int(owner), number)
+        _ask_kernel(int(owner))
     else:
-        _leave_watchdog(number)
+        _leave_watchdog()
     try:
         os.execv(command[0], command)  # noqa: S606 - becoming the command is this program's purpose
     except OSError as error:
         sys.exit(f"cannot run {command[0]}: {error.strerror}")
 
 
-def _ask_kernel(owner: int, number: int) -> None:
+def _ask_kernel(owner: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(number), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)) != 0:
+    if libc.prctl(_PR_SET_PDEATHSIG, *(ctypes.c_ulong(value) for value in (signal.SIGKILL, 0, 0, 0))) != 0:
         sys.exit("prctl: " + os.strerror(ctypes.get_errno()))
     if os.getppid() != owner:  # it died before the kernel was asked: no signal will come
         sys.exit("the owner is gone")
 
 
-def _leave_watchdog(number: int) -> None:
+def _leave_watchdog() -> None:
     server = os.getpid()
     nothing = os.open(os.devnull, os.O_RDWR)
     if os.fork() != 0:
@@ -54,7 +55,7 @@ def _leave_watchdog(number: int) -> None:
     while os.read(0, 64):
         pass
     if os.getppid() == server:  # still our parent, so alive, and the number is not another process's by now
-        os.kill(server, number)
+        os.kill(server, signal.SIGKILL)
     os._exit(0)
 
 

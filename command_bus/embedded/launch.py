@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -59,7 +58,7 @@ def launched(launch: Launch, locks: Sequence[int]) -> GuardedProcess:
         error = PortTaken if "in use" in f"{failure} {tail}" else TransportUnavailable
         raise error(f"the embedded server {launch.binary} {failure}; its log {launch.log} ends with:\n{tail}")
     except BaseException:
-        process.end(signal.SIGKILL)
+        process.end()
         raise
 
 
@@ -68,10 +67,8 @@ def _started(launch: Launch, locks: Sequence[int]) -> GuardedProcess:
     persistent = launch.persistence is not None
     data = launch.persistence or launch.folder
     conf.write_bytes(rendered(launch.address, data, persistent=persistent, extra=launch.config))
-    # SIGTERM makes the server write and sync its file, within a tenth of a second. With nothing to save, the surest signal.
-    end_signal = signal.SIGTERM if persistent else signal.SIGKILL
     with launch.log.open("ab") as log:
-        return GuardedProcess([str(launch.binary), str(conf)], log=log, end_signal=end_signal, keep=locks)
+        return GuardedProcess([str(launch.binary), str(conf)], log=log, keep=locks)
 
 
 def _watched(process: GuardedProcess, address: Address) -> str | None:

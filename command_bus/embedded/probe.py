@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-__all__ = ["Address", "State", "config_value", "process_id", "state_of"]
+__all__ = ["Address", "State", "config_value", "process_id", "shut_down", "state_of"]
 
 Address = Path | tuple[str, int]
 """A unix socket, or host and port."""
@@ -46,6 +47,12 @@ def config_value(address: Address, name: str) -> str:
     except (OSError, _ServerError):
         return ""
     return reply[1] if len(reply) > 1 else ""
+
+
+def shut_down(address: Address) -> None:
+    """Ask the server to write what it has and to end; it answers only if it will not."""
+    with contextlib.suppress(OSError, _ServerError):
+        _ask(address, "SHUTDOWN")
 
 
 def _ask(address: Address, *words: str) -> list[str]:

@@ -30,23 +30,21 @@ _Child = subprocess.Popen[bytes]
 
 
 class GuardedProcess:
-    """A child that is sent `end_signal` when this process is gone. After a fork it belongs to the parent only.
+    """A child that is killed when this process is gone. After a fork it belongs to the parent only.
 
     Args:
         command: Program and arguments.
         log: Where its output goes.
-        end_signal: What ends it.
         keep: File descriptors that it inherits.
 
     Raises:
         MissingExtra: There is no Python program to run the guard with.
     """
 
-    def __init__(self, command: Sequence[str], *, log: BinaryIO, end_signal: signal.Signals, keep: Sequence[int] = ()) -> None:
+    def __init__(self, command: Sequence[str], *, log: BinaryIO, keep: Sequence[int] = ()) -> None:
         # The guard travels as text, not as a path: a package may be imported from a zip.
         source = files("command_bus.embedded").joinpath("guard.py").read_text(encoding="utf-8")
-        line = [_interpreter(), "-I", "-S", "-c", source, GUARD, str(os.getpid()), str(int(end_signal)), *command]
-        self._end_signal = end_signal
+        line = [_interpreter(), "-I", "-S", "-c", source, GUARD, str(os.getpid()), *command]
         self._process = _on_lasting_thread(
             lambda: subprocess.Popen(
                 line,
@@ -68,9 +66,9 @@ class GuardedProcess:
         """None while it runs; negative for the signal that ended it."""
         return self._process.poll()
 
-    def end(self, number: signal.Signals | None = None, *, patience: float = 10.0) -> None:
-        """Send `number` (or the end signal), wait, and after `patience` seconds use force. Idempotent."""
-        self._process.send_signal(number or self._end_signal)
+    def end(self, number: signal.Signals = signal.SIGKILL, *, patience: float = 10.0) -> None:
+        """Send the signal, wait, and after `patience` seconds use force. Idempotent."""
+        self._process.send_signal(number)
         try:
             self._process.wait(patience)
         except subprocess.TimeoutExpired:
@@ -111,6 +109,7 @@ class _LastingThread:
                 future.set_result(job())
             except BaseException as error:  # noqa: BLE001 - it is the caller's
                 future.set_exception(error)
+            del job, future  # else the frame would keep the last child's Popen for as long as it waits
 
 
 def _kill_unclaimed(future: Future[_Child]) -> None:

@@ -19,6 +19,7 @@ from command_bus.embedded.conf import checked
 from command_bus.embedded.launch import Launch, PortTaken, launched
 from command_bus.embedded.locks import locked
 from command_bus.embedded.places import SOCKET, data_folder, fits_socket, private_folder, short_folder
+from command_bus.embedded.probe import shut_down
 from command_bus.embedded.process import GuardedProcess
 from command_bus.errors import TransportUnavailable
 
@@ -128,7 +129,7 @@ class EmbeddedServer:
         """End the server, saving persistent data, and remove what is temporary. Idempotent; a forked child stops nothing."""
         if not self._mine:
             return
-        self._end()
+        self._end(save=True)
         _live.discard(self)
         for folder in self._temporary:
             shutil.rmtree(folder, ignore_errors=True)
@@ -136,7 +137,7 @@ class EmbeddedServer:
     def kill(self) -> None:
         """End the server as a crash would (SIGKILL); folder and data stay for `restart`."""
         if self._mine:
-            self._end(signal.SIGKILL)
+            self._end(save=False)
 
     def restart(self) -> None:
         """Stop the server if it runs and start it again at the same URL; without `persistence` it comes back empty.
@@ -146,7 +147,7 @@ class EmbeddedServer:
         """
         if not self._mine:
             raise TransportUnavailable(f"this embedded server belongs to process {self._owner}: only that can restart it")
-        self._end()
+        self._end(save=True)
         self._run()
 
     def disown(self) -> None:
@@ -179,11 +180,16 @@ class EmbeddedServer:
         with locked(to_lock) as locks:
             self._process = launched(self._launch, (*held, *locks))
 
-    def _end(self, number: signal.Signals | None = None) -> None:
+    def _end(self, *, save: bool) -> None:
         # The socket of a killed server stays behind: by now its path may be a successor's, and the next start replaces it anyway.
-        if self._process is not None:
-            self._process.end(number)
-            self._process = None
+        if self._process is None:
+            return
+        if save and self._launch.persistence is not None:
+            shut_down(self._launch.address)  # at once; the signal alone would be looked at within a tenth of a second
+            self._process.end(signal.SIGTERM)
+        else:
+            self._process.end()
+        self._process = None
 
 
 def unix_url(path: Path) -> str:

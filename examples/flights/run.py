@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from command_bus import BusSettings, CommandBus, Stats
+from command_bus.embedded import EmbeddedServer
 from examples.flights.data import Flight, census, movements
 from examples.flights.dispatching import Tally, dispatch_all
 from examples.flights.fleet import Fleet
@@ -104,43 +105,27 @@ async def run(flights: Sequence[Flight], options: Options, console: Console) -> 
         Stalled: Nothing was completed for a minute.
         WorkerEnded: A worker ended by itself.
     """
-    settings = BusSettings(
-        **({"url": options.url} if options.url else {}),  # else from the environment
-        namespace=f"flights-{os.urandom(4).hex()}",
-        lease=_LEASE,
-        max_total_depth=_BACKLOG,
-        dedup_window=120.0,
-    )
-    bus = CommandBus(settings=settings)
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(Redis.from_url(bus.url))
+        settings = _settings(options.url or _given_url() or stack.enter_context(EmbeddedServer.start()).url)
+        client = await stack.enter_async_context(Redis.from_url(settings.server_url or ""))
         stack.push_async_callback(_remove_keys, client, settings.namespace)
-        await stack.enter_async_context(bus)
+        bus = await stack.enter_async_context(CommandBus(settings=settings))
         server = await _server_name(client)
         console.print(
             f"{server}; namespace {settings.namespace}; "
             f"{options.workers} worker processes × {options.concurrency} aircraft at a time"
         )
-        environment = {
-            "COMMAND_BUS_URL": bus.url,
-            "COMMAND_BUS_NAMESPACE": settings.namespace,
-            "COMMAND_BUS_LEASE": str(settings.lease),
-            "COMMAND_BUS_DEDUP_WINDOW": str(settings.dedup_window),
-            "COMMAND_BUS_MAX_TOTAL_DEPTH": str(settings.max_total_depth),
-        }
-        fleet = await stack.enter_async_context(Fleet(options.workers, options.concurrency, environment, options.out))
+        fleet = await stack.enter_async_context(Fleet(options.workers, options.concurrency, _environment(settings), options.out))
         voyage = _Voyage(bus, fleet, census(flights).commands, kill=options.kill)
         stats = await voyage.sail(flights, console)
         wanted = expected(flights)
         comparison = compare(wanted, await Hangar(client, settings.namespace).load_all(sorted(wanted)))
-        verdict = checks(
-            voyage.commands, voyage.tally, stats, comparison, repeats_allowed=len(fleet.killed) * options.concurrency
-        )
+        allowed = len(fleet.killed) * options.concurrency
         return Result(
             flights=flights,
             commands=voyage.commands,
             comparison=comparison,
-            checks=verdict,
+            checks=checks(voyage.commands, voyage.tally, stats, comparison, repeats_allowed=allowed),
             tally=voyage.tally,
             seconds=voyage.readings[-1].at,
             server=server,
@@ -148,6 +133,32 @@ async def run(flights: Sequence[Flight], options: Options, console: Console) -> 
             killed_at=voyage.killed_at,
         )
     raise AssertionError("the stack swallows nothing")
+
+
+def _given_url() -> str | None:
+    """The server that the environment names.
+
+    Without one the demo starts an embedded server of its own. `CommandBus()` would join the development server that all programs of
+    this project share, and that one ends with whoever started it.
+    """
+    return BusSettings().server_url
+
+
+def _settings(url: str) -> BusSettings:
+    return BusSettings(
+        url=url,
+        namespace=f"flights-{os.urandom(4).hex()}",
+        lease=_LEASE,
+        max_total_depth=_BACKLOG,
+        dedup_window=120.0,
+    )
+
+
+def _environment(settings: BusSettings) -> dict[str, str]:
+    """The same settings for the worker processes."""
+    names = ("namespace", "lease", "dedup_window", "max_total_depth")
+    own = {f"COMMAND_BUS_{name.upper()}": str(getattr(settings, name)) for name in names}
+    return {**own, "COMMAND_BUS_URL": settings.server_url or ""}
 
 
 class _Voyage:

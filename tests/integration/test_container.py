@@ -192,18 +192,24 @@ async def test_a_handler_that_is_not_wired_is_found_at_the_start(app: App) -> No
     assert not bus.is_open
 
 
-async def test_a_resource_that_fails_stops_the_start_and_what_was_open_is_closed(app: App) -> None:
-    async def refuse(pool: Pool) -> AsyncIterator[None]:
-        assert pool.open
-        raise ConnectionRefusedError("the ledger is down")
-        yield
+async def refused(pool: Pool) -> AsyncIterator[None]:
+    assert pool.open
+    raise ConnectionRefusedError("the ledger is down")
+    yield
 
-    app.set_providers(ledger=providers.Resource(refuse, app.pool))
-    app.registry.override(functions)
+
+class Broken(App):
+    ledger = providers.Resource(refused, App.pool)
+
+
+async def test_a_resource_that_fails_stops_the_start_and_what_was_open_is_closed(server: EmbeddedServer) -> None:
+    pools.clear()
+    broken = Broken()
+    broken.config.from_dict({"url": server.url})
     with pytest.raises(ConnectionRefusedError):
-        await app.worker().start()
+        await broken.worker().start()
     assert [pool.open for pool in pools] == [False]
-    assert not app.bus().is_open
+    assert not broken.bus().is_open
 
 
 async def test_it_may_be_a_part_of_the_applications_container(server: EmbeddedServer) -> None:

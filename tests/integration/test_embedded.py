@@ -22,6 +22,7 @@ import pytest
 import redis
 
 from command_bus.embedded import EmbeddedServer, binary, find_server_binary, locks, process, shared_server, stop_shared_server
+from command_bus.embedded import server as server_module
 from command_bus.embedded.probe import process_id, state_of
 from command_bus.errors import InvalidSettings, MissingExtra, TransportUnavailable
 
@@ -256,22 +257,18 @@ class TestOneServer:
         assert not alive(pid)
 
     def test_a_port_taken_in_the_meantime_is_replaced(self, monkeypatch: pytest.MonkeyPatch):
-        from command_bus.embedded import server as module
-
-        free = module._free_port
+        free = server_module._free_port
         with socket.create_server(("127.0.0.1", 0)) as taken:
             ports = iter([taken.getsockname()[1], free()])
-            monkeypatch.setattr(module, "_free_port", lambda: next(ports))
+            monkeypatch.setattr(server_module, "_free_port", lambda: next(ports))
             with EmbeddedServer.start(tcp=True) as server, connect(server.url) as client:
                 assert client.ping()
                 assert server.url != f"redis://127.0.0.1:{taken.getsockname()[1]}"
 
     def test_another_server_on_the_port_is_not_taken_for_ours(self, monkeypatch: pytest.MonkeyPatch):
-        from command_bus.embedded import server as module
-
         with EmbeddedServer.start(tcp=True) as other:
             port = int(other.url.rpartition(":")[2])
-            monkeypatch.setattr(module, "_free_port", lambda: port)
+            monkeypatch.setattr(server_module, "_free_port", lambda: port)
             with pytest.raises(TransportUnavailable, match="in use"):
                 EmbeddedServer.start(tcp=True)
             assert other.running
@@ -290,9 +287,9 @@ class TestOneServer:
 class TestPersistence:
     def test_data_survives_restart_and_crash(self, program: Path, tmp_path: Path):
         data = tmp_path / "data"
-        with EmbeddedServer.start(binary=program, persistence=data) as server:
+        with EmbeddedServer.start(tmp_path / "folder", binary=program, persistence=data) as server:
             url = server.url
-            for end in (lambda: None, server.kill, server.kill, server.stop):
+            for end in (lambda: None, server.kill, server.kill, lambda: None):
                 with connect(url) as client:
                     client.incr("count")
                 end()
@@ -301,6 +298,8 @@ class TestPersistence:
             with connect(url) as client:
                 assert client.get("count") == "4"
                 assert client.config_get("appendfsync") == {"appendfsync": "everysec"}
+            # It was asked to save, and did, where it was not killed. (Printed before the process ends, which restart waits for.)
+            assert server.log.read_text().count("bye bye") == 2
         with EmbeddedServer.start(binary=program, persistence=data) as server, connect(server.url) as client:
             assert client.get("count") == "4"
         assert not any(path.stat().st_mode & 0o077 for path in (data, *data.rglob("*")))
@@ -323,16 +322,24 @@ class TestPersistence:
             assert time.monotonic() - begin > 1
             assert client.dbsize() == 5000
 
-    def test_signals_that_the_owner_blocks_are_not_blocked_in_the_server(self, run: Callable[..., Program], tmp_path: Path):
+    def test_signals_that_the_owner_blocks_are_not_blocked_in_the_server(self, run: Callable[..., Program], guard: str):
         code = """
-import signal, time
+import signal
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-server = EmbeddedServer.start(persistence=Path(sys.argv[1]))
-begin = time.monotonic()
-server.stop()
-tell(seconds=time.monotonic() - begin)
+process.GUARD = sys.argv[1]
+server = EmbeddedServer.start()
+tell(pid=server.pid); wait()
 """
-        assert run(code, str(tmp_path)).heard()["seconds"] < 5
+        pid = run(code, guard).heard()["pid"]
+        os.kill(pid, signal.SIGTERM)
+        assert eventually(lambda: not alive(pid))
+
+    def test_a_stopped_server_can_start_again(self, tmp_path: Path):
+        with EmbeddedServer.start(persistence=tmp_path / "data") as server, connect(server.url) as client:
+            client.set("key", "value")
+            server.stop()
+            server.restart()
+            assert client.get("key") == "value"
 
     def test_without_it_a_restart_is_empty(self):
         with EmbeddedServer.start() as server, connect(server.url) as client:
@@ -511,6 +518,7 @@ class TestSharedServer:
             assert free  # although its owner, and its watchdog if any, are alive
         assert shared_server() == url
         assert process_id(path) not in {pid, None}
+        assert len(server_module._live) == 1
 
     def test_a_killed_owners_server_is_replaced(self, project: Path, run: Callable[..., Program]):
         owner = run(SHARE)
@@ -549,14 +557,18 @@ class TestSharedServer:
         finally:
             os.kill(pid, signal.SIGCONT)
 
-    def test_an_unsafe_runtime_folder_is_refused(self, project: Path, runtime: Path):
+    @pytest.mark.parametrize("inherits", [False, True])
+    def test_an_unsafe_runtime_folder_is_refused(
+        self, project: Path, runtime: Path, inherits: bool, monkeypatch: pytest.MonkeyPatch
+    ):
         root = runtime / f"command_bus-{os.geteuid()}"
         root.mkdir(mode=0o755)
         with pytest.raises(InvalidSettings, match="open to other users"):
             shared_server()
         root.chmod(0o700)
-        shared_server()
+        url = shared_server()
         stop_shared_server()
+        monkeypatch.setenv("COMMAND_BUS_EMBEDDED_URL", url if inherits else "")
         next(root.iterdir()).chmod(0o770)
         with pytest.raises(InvalidSettings, match="open to other users"):
             shared_server()
@@ -580,15 +592,16 @@ warnings.simplefilter("ignore", DeprecationWarning)
 from command_bus.embedded import shared_server, stop_shared_server
 def child(queue):
     os.chdir("/")
-    queue.put(shared_server())
+    url = shared_server()
     stop_shared_server()
+    queue.put((url, shared_server()))
 if __name__ == "__main__":
     url = shared_server()
     context = multiprocessing.get_context({method!r})
     queue = context.Queue()
     process = context.Process(target=child, args=(queue,))
     process.start()
-    same = queue.get(timeout=20) == url
+    same = queue.get(timeout=20) == (url, url)
     process.join()
     print(same, process.exitcode, shared_server() == url)
 """)
@@ -608,6 +621,13 @@ if __name__ == "__main__":
         assert successor["url"] == url
         assert shared_server() == url
         assert process_id(Path(url.removeprefix("unix://"))) == successor["pid"]
+
+    def test_a_vanished_runtime_folder_is_made_again(self, project: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch):
+        url = shared_server()
+        stop_shared_server()
+        shutil.rmtree(next(runtime.iterdir()))
+        monkeypatch.setenv("COMMAND_BUS_EMBEDDED_URL", url)
+        assert shared_server() == url
 
     def test_a_variable_of_another_kind_is_explained(self, project: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("COMMAND_BUS_EMBEDDED_URL", "redis://localhost")

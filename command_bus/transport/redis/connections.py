@@ -16,7 +16,7 @@ from random import Random
 from typing import Any, Concatenate, ParamSpec, Protocol
 
 from redis import Redis as SyncRedis
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError
@@ -63,24 +63,25 @@ class UrlClients:
 
     def commands(self) -> Redis:
         """See `ClientFactory`."""
-        return self._client(SOCKET_TIMEOUT, 32)
+        return self._client(SOCKET_TIMEOUT, 16)
 
     def blocking(self, block: float) -> Redis:
         """See `ClientFactory`."""
         return self._client(block + SOCKET_TIMEOUT, 2)
 
     def _client(self, socket_timeout: float, connections: int) -> Redis:
-        client: Redis = Redis.from_url(
+        pool = BlockingConnectionPool.from_url(
             self._url,
             protocol=2,
             decode_responses=False,
             socket_timeout=socket_timeout,
             socket_connect_timeout=CONNECT_TIMEOUT,
             max_connections=connections,
+            timeout=SOCKET_TIMEOUT,  # who finds all connections in use waits for one
             health_check_interval=0,
             retry=Retry(NoBackoff(), 0),
         )
-        return client
+        return Redis.from_pool(pool)
 
     def thread(self) -> SyncRedis:
         """See `ClientFactory`."""

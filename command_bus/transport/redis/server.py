@@ -129,6 +129,7 @@ class Namespace:
         self._settings = settings
         self._key = keys.shards[0].meta
         self._agreed: dict[str, Mailbox] = {}
+        self._agreeing = asyncio.Lock()
 
     async def open(self) -> None:
         """Record or compare the protocol version and the shard count."""
@@ -152,6 +153,10 @@ class Namespace:
 
     async def agree(self, entity_type: str) -> Mailbox:
         """Record or compare the mailbox policy of an entity type."""
+        async with self._agreeing:  # a burst of first commands asks once
+            return self._agreed.get(entity_type) or await self._agree(entity_type)
+
+    async def _agree(self, entity_type: str) -> Mailbox:
         mine = self._settings.entity(entity_type).mailbox
         recorded = await self._record({f"mailbox:{entity_type}": str(mine)})
         theirs = mailbox_from_text(recorded[f"mailbox:{entity_type}"])

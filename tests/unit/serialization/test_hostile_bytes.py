@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 import time
 import tracemalloc
+from contextlib import suppress
 from typing import Any
 
-import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from command_bus.serialization.envelope import WireEnvelope, pack_envelope, unpack_envelope
 from command_bus.serialization.extensions import DATE, DECIMAL, SET, TIME, UUID_CODE
 from command_bus.serialization.msgpack import Limits, Undecodable, pack, unpack
+from command_bus.serialization.native import ExtType, Packer
 from command_bus.serialization.reply import DeadLetterRecord, Failed, pack_reply, unpack_reply
 
 MIB = 1024 * 1024
 
 
 def ext(code: int, body: bytes) -> bytes:
-    return bytes(msgpack.packb(msgpack.ExtType(code, body)))
+    return bytes(Packer().pack(ExtType(code, body)))
 
 
 def sets_within_sets(levels: int) -> bytes:
@@ -112,10 +113,8 @@ def amplifying() -> dict[str, bytes]:
 def test_time_and_memory_are_bounded(name: str) -> None:
     data = amplifying()[name]
     started = time.perf_counter()
-    try:
+    with suppress(Undecodable):
         unpack(data, Limits(max_bytes=2 * MIB))
-    except Undecodable:
-        pass
     assert time.perf_counter() - started < 10  # most take well under a second; unguarded, equal hashes take minutes
 
 
@@ -160,10 +159,8 @@ def test_the_text_never_contains_the_data(data: bytes) -> None:
 
 def only_undecodable(data: bytes) -> None:
     for read in (unpack, unpack_envelope, unpack_reply, DeadLetterRecord.unpack):
-        try:
+        with suppress(Undecodable):
             read(data)
-        except Undecodable:
-            pass
 
 
 containers = st.sampled_from(

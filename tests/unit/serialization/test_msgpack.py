@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import threading
 from collections import OrderedDict, deque
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -15,7 +16,6 @@ from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 from zoneinfo import ZoneInfo
 
-import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -155,9 +155,7 @@ def test_a_set_comes_back_as_a_set_and_frozen_inside_another() -> None:
 
 
 def test_the_timestamps_of_other_libraries_are_read() -> None:
-    assert unpack(msgpack.packb(msgpack.Timestamp(1_700_000_000, 5000))) == datetime.fromtimestamp(1_700_000_000, UTC).replace(
-        microsecond=5
-    )
+    assert unpack(b"\xd6\xff" + struct.pack(">I", 1_700_000_000)) == datetime.fromtimestamp(1_700_000_000, UTC)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +240,7 @@ def test_items_at_the_limit() -> None:
         assert unpack(pack({"x": make(3)}, limits), limits) == {"x": make(3)}
         with pytest.raises(InvalidCommand, match="x: 4 items, the limit of one collection is 3"):
             pack({"x": make(4)}, limits)
-        with pytest.raises(Undecodable, match="more than 3 items|a length beyond"):
+        with pytest.raises(Undecodable, match=r"more than 3 items|a length beyond"):
             unpack(pack({"x": make(4)}), limits)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +23,7 @@ from command_bus.errors import (
 from command_bus.serialization.limits import UnsupportedVersion
 from command_bus.serialization.models import reply_codec_for
 from command_bus.serialization.msgpack import Undecodable, pack
+from command_bus.serialization.native import Packer
 from command_bus.serialization.reply import (
     MAX_TEXT,
     BadReply,
@@ -43,7 +43,12 @@ from command_bus.serialization.reply import (
     unpack_reply,
 )
 
-WITH_MESSAGE = [Interrupted, Expired, Unhandled, Invalid, BadReply, Cancelled]
+
+def raw(value: Any) -> bytes:
+    return bytes(Packer().pack(value))
+
+
+WITH_MESSAGE: list[Any] = [Interrupted, Expired, Unhandled, Invalid, BadReply, Cancelled]
 texts = st.text(max_size=100)
 outcomes = st.one_of(
     st.builds(Completed, st.binary(max_size=200)),
@@ -88,20 +93,20 @@ def test_bytes_without_an_id_have_none(data: bytes) -> None:
 )
 def test_what_is_no_reply_is_refused(parts: Any, command_id: str | None) -> None:
     with pytest.raises(Undecodable) as caught:
-        unpack_reply(msgpack.packb(parts))
+        unpack_reply(raw(parts))
     assert caught.value.command_id == command_id
     assert not isinstance(caught.value, UnsupportedVersion)
 
 
 def test_a_later_version_is_told_apart() -> None:
     with pytest.raises(UnsupportedVersion, match="version 2") as caught:
-        unpack_reply(msgpack.packb([2, "c-1", "anything", None]))
+        unpack_reply(raw([2, "c-1", "anything", None]))
     assert caught.value.command_id == "c-1"
 
 
 def test_elements_that_a_later_version_appends_are_ignored() -> None:
-    assert unpack_reply(msgpack.packb([1, "c-1", 0, b"\x05", "new"])) == ("c-1", Completed(b"\x05"))
-    assert unpack_reply(msgpack.packb([1, "c-1", 3, "lost", "new"])) == ("c-1", Interrupted("lost"))
+    assert unpack_reply(raw([1, "c-1", 0, b"\x05", "new"])) == ("c-1", Completed(b"\x05"))
+    assert unpack_reply(raw([1, "c-1", 3, "lost", "new"])) == ("c-1", Interrupted("lost"))
 
 
 def test_long_and_broken_texts_are_made_fit() -> None:

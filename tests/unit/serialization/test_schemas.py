@@ -151,12 +151,11 @@ def test_a_cached_property_does_not_travel() -> None:
 
 
 def test_names_of_fields_are_not_taken_for_schemas() -> None:
-    fields: dict[str, Any] = {
-        name: (tuple[int, ...], ...) for name in ("type", "strict", "schema_", "config", "default", "expected", "cls", "fields")
-    }
+    names = ("type", "strict", "schema_", "config", "default", "expected", "cls", "fields")
+    fields: dict[str, Any] = dict.fromkeys(names, (tuple[int, ...], ...))
     model = create_model("Model", __config__=ConfigDict(strict=True), **fields)
     validator = wire_validator(model.__pydantic_core_schema__)
-    assert validator.validate_python(dict.fromkeys(fields, [1])).model_dump() == dict.fromkeys(fields, (1,))
+    assert validator.validate_python({name: [1] for name in names}).model_dump() == dict.fromkeys(names, (1,))
 
 
 def test_the_schema_of_the_class_is_left_alone() -> None:
