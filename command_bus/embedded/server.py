@@ -181,10 +181,10 @@ class EmbeddedServer:
             self._process = launched(self._launch, (*held, *locks))
 
     def _end(self, *, save: bool) -> None:
-        # The socket of a killed server stays behind: by now its path may be a successor's, and the next start replaces it anyway.
+        # If ours is dead, the address may be a successor's by now: then nothing is sent to it, and no socket that was left is deleted.
         if self._process is None:
             return
-        if save and self._launch.persistence is not None:
+        if save and self._launch.persistence is not None and self._process.exit_code() is None:
             shut_down(self._launch.address)  # at once; the signal alone would be looked at within a tenth of a second
             self._process.end(signal.SIGTERM)
         else:

@@ -240,10 +240,14 @@ def movements(flights: Iterable[Flight]) -> Iterator[tuple[str, Movement]]:
     """The commands with their ids, in the order in which things happened.
 
     `seq` is the position, from 1, in the order of the aircraft. The id is made of what identifies the flight: a second run
-    over the same table sends the same ids.
+    over the same table sends the same ids. The sorting is done when this returns, the commands are made one by one.
     """
+    return _commands(sorted(_events(flights)))
+
+
+def _commands(events: Iterable[_Event]) -> Iterator[tuple[str, Movement]]:
     seqs: Counter[str] = Counter()
-    for event in sorted(_events(flights)):
+    for event in events:
         tail = event.tail
         seqs[tail] += 1
         if event.kind == _DEPARTED:

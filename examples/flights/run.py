@@ -176,14 +176,15 @@ class _Voyage:
 
     async def sail(self, flights: Sequence[Flight], console: Console) -> Stats:
         """Dispatch everything and return when all of it is settled."""
-        gc.freeze()  # the table stays: the collector need not look through it over and over
+        letters = movements(flights)
+        gc.freeze()  # the table and its order stay: the collector need not look through them over and over, a second each time
         self._began = time.monotonic()
         with _progress(console) as progress:
             sent = progress.add_task("dispatched", total=self.commands, note="")
             done = progress.add_task("completed", total=self.commands, note="")
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(dispatch_all(self._bus, movements(flights), self.tally, chunk=_CHUNK), name="dispatch")
+                    tasks.create_task(dispatch_all(self._bus, letters, self.tally, chunk=_CHUNK), name="dispatch")
                     watch = tasks.create_task(self._watch(progress, sent, done, console), name="watch")
             except ExceptionGroup as group:
                 raise group.exceptions[0] from None

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,12 @@ def binaries() -> list[Path]:
 
 @pytest.fixture(params=binaries(), ids=lambda path: path.name)
 def program(request: pytest.FixtureRequest) -> Path:
-    return request.param
+    return Path(request.param)
 
 
 @pytest.fixture(params=["kernel", "pipe"] if LINUX else ["pipe"])
 def guard(request: pytest.FixtureRequest) -> str:
-    return request.param
+    return str(request.param)
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,7 @@ def project(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 @contextlib.contextmanager
-def try_to_lock(folder: Path) -> Iterator[bool]:
+def try_to_lock(folder: Path) -> Generator[bool]:
     lock = locks.try_lock(folder)
     yield lock is not None
     if lock is not None:
@@ -135,7 +135,8 @@ class Program:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.finished()
-        return json.loads(line)
+        facts: dict[str, Any] = json.loads(line)
+        return facts
 
     def go(self) -> None:
         assert self.process.stdin is not None
@@ -289,10 +290,11 @@ class TestPersistence:
         data = tmp_path / "data"
         with EmbeddedServer.start(tmp_path / "folder", binary=program, persistence=data) as server:
             url = server.url
-            for end in (lambda: None, server.kill, server.kill, lambda: None):
+            for crash in (False, True, True, False):
                 with connect(url) as client:
                     client.incr("count")
-                end()
+                if crash:
+                    server.kill()
                 server.restart()
                 assert server.url == url
             with connect(url) as client:
@@ -518,7 +520,7 @@ class TestSharedServer:
             assert free  # although its owner, and its watchdog if any, are alive
         assert shared_server() == url
         assert process_id(path) not in {pid, None}
-        assert len(server_module._live) == 1
+        assert [server.folder for server in server_module._live].count(path.parent) == 1
 
     def test_a_killed_owners_server_is_replaced(self, project: Path, run: Callable[..., Program]):
         owner = run(SHARE)
@@ -673,6 +675,20 @@ class TestSharedPersistence:
         assert (project / "data").is_dir()
         with connect(shared_server()) as client:
             assert client.get("key") == "value"
+
+    def test_a_successor_is_not_stopped_by_the_first_owner(
+        self, project: Path, run: Callable[..., Program], monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setenv("COMMAND_BUS_EMBEDDED_DIR", "data")
+        path = Path(shared_server().removeprefix("unix://"))
+        pid = process_id(path)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        assert eventually(lambda: not alive(pid))
+        successor = run(SHARE).heard()
+        assert successor["pid"] != pid
+        stop_shared_server()
+        assert process_id(path) == successor["pid"]
 
     def test_asking_for_what_runs_already_joins(self, project: Path, tmp_path: Path):
         url = shared_server(persistence=tmp_path / "data")

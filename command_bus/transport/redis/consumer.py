@@ -26,9 +26,10 @@ from command_bus.transport.redis.connections import Backoff, Connections
 from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.ready import ensure_ready
 from command_bus.transport.redis.slots import Slots
 
-__all__ = ["ConsumerLoop", "ensure_group"]
+__all__ = ["ConsumerLoop"]
 
 BLOCK = 2.0
 _FIRST_FETCH = 8
@@ -36,17 +37,6 @@ _SOON = 0.05
 _log = logging.getLogger("command_bus.worker")
 
 _Entries = list[tuple[str, dict[bytes, bytes]]]
-
-
-async def ensure_group(client: Redis, keys: ShardKeys) -> bool:
-    """Create the consumer group of a ready stream, reading from its very beginning; whether it was absent."""
-    try:
-        await client.xgroup_create(keys.ready, GROUP, id="0", mkstream=True)
-    except ResponseError as error:
-        if "BUSYGROUP" not in str(error):
-            raise
-        return False
-    return True
 
 
 class ConsumerLoop:
@@ -266,7 +256,7 @@ class _Reader:
     async def _recover(self) -> bool:
         """After a read error: make sure that the group exists, and take up what is pending in our name."""
         try:
-            if await self._connections.ask(lambda client: ensure_group(client, self._keys)):
+            if await ensure_ready(self._connections, self._keys):
                 _log.warning("%s: the consumer group was gone and is created anew", self._keys.ready)
             await self._adopt()
         except CommandBusError:

@@ -32,6 +32,8 @@ def translated(error: BaseException, where: str) -> CommandBusError:
         return UnsuitableServer(f"{where} is a read-only replica: connect to the primary")
     if upper.startswith(("MOVED", "CROSSSLOT", "ASK ")):
         return UnsuitableServer(f"{where} is a node of a Redis Cluster, given as a single server: {text}")
+    if "NOGROUP" in upper:
+        return TransportUnavailable(f"{where}: the ready stream or its group was deleted; a worker makes them anew")
     if isinstance(error, redis_errors.BusyLoadingError) or upper.startswith(_BUSY):
         return TransportUnavailable(f"{where} is not ready: {text}")
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from command_bus.transport.interfaces import Remembered
 from command_bus.transport.redis.connections import Connections
@@ -71,7 +72,13 @@ class Operations:
             pipeline.xrange(shard.ready, count=1)
             pipeline.hgetall(shard.workers)
             pipeline.time()
-            return await pipeline.execute()
+            answers = await pipeline.execute(raise_on_error=False)
+            if isinstance(answers[3], ResponseError):
+                answers[3] = {}  # no group yet: nothing is pending
+            for answer in answers:
+                if isinstance(answer, Exception):
+                    raise answer
+            return answers
 
         names = ("counters", "dead", "ready", "pending", "due", "active", "paused", "parked", "oldest", "workers", "time")
         return dict(zip(names, await self._connections.ask(read), strict=True))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
 
-__all__ = ["ADVANCE", "ENQUEUE", "FORGET", "LETTER", "OPERATE", "PROMOTE", "REMOVE", "SCRIPTS", "Script"]
+__all__ = ["ADVANCE", "ENQUEUE", "FORGET", "LETTER", "OPERATE", "PROMOTE", "REMOVE", "REPAIR", "SCRIPTS", "Script"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,8 @@ ADVANCE = _load("advance")
 PROMOTE = _load("promote")
 OPERATE = _load("operate")
 REMOVE = _load("remove")
+REPAIR = _load("repair")
 LETTER = _load("letter")
 FORGET = _load("forget")
 
-SCRIPTS = (ENQUEUE, ADVANCE, PROMOTE, OPERATE, REMOVE, LETTER, FORGET)
+SCRIPTS = (ENQUEUE, ADVANCE, PROMOTE, OPERATE, REMOVE, REPAIR, LETTER, FORGET)

@@ -14,8 +14,8 @@ from command_bus.errors import InvalidSettings, UnsuitableServer
 from command_bus.policies import Mailbox, mailbox_from_text
 from command_bus.settings import BusSettings
 from command_bus.transport.redis.connections import Connections
-from command_bus.transport.redis.consumer import ensure_group
 from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.ready import ensure_ready
 
 __all__ = ["Namespace", "ServerFacts", "inspect_server", "judge", "open_namespace"]
 
@@ -109,6 +109,11 @@ def judge(facts: ServerFacts, label: str, *, allow_eviction: bool) -> list[str]:
             "set it to noeviction (CONFIG SET maxmemory-policy noeviction), or pass allow_eviction=True if commands may be lost"
         )
     warnings = []
+    if facts.eviction is not None and facts.eviction.startswith("volatile"):
+        warnings.append(
+            f"{label} has maxmemory-policy {facts.eviction}: when memory is short it forgets command ids and replies that wait to be read, "
+            "so that a repeated command may run twice; set it to noeviction"
+        )
     if facts.append_only is False:
         warnings.append(
             f"{label} keeps no append-only file: queued commands that were accepted are lost with the server "
@@ -195,5 +200,5 @@ async def open_namespace(connections: Connections, keys: KeySpace, settings: Bus
             _log.warning(warning)
     namespace = Namespace(connections, keys, settings)
     await namespace.open()
-    await asyncio.gather(*(connections.ask(ensure_group, shard) for shard in keys.shards))
+    await asyncio.gather(*(ensure_ready(connections, shard) for shard in keys.shards))
     return facts, namespace

@@ -239,7 +239,7 @@ if #taken > 0 then
   local claim = {'XCLAIM', ready, group, owner, '0'}
   for i = 1, #taken do claim[5 + i] = taken[i] end
   claim[#claim + 1] = 'JUSTID'
-  redis.call(unpack(claim))
+  redis.pcall(unpack(claim))  -- the group may be gone: what has started has started
 end
 if started > 0 then redis.call('SET', fence_key, string.format('%.0f', fence)) end
 if settled > 0 then
