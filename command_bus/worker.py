@@ -215,6 +215,7 @@ class _Parts:
             steps=self._steps,
             run=self._runs.run,
             kick=self._recovery.kick,
+            settle=self._recovery.settle,
         )
 
     async def start(self) -> None:

@@ -212,3 +212,35 @@ async def test_an_absent_server_fails_fast_and_comes_back(tcp_server: EmbeddedSe
     with pytest.raises(TransportUnavailable):
         async with CommandBus(server.url, namespace="gone"):
             pass
+
+
+async def test_a_worker_that_lost_sight_of_its_lease_does_not_start_the_command_again(tcp_server: EmbeddedServer) -> None:
+    """Cut off for longer than its lease, a worker cancels its handler; back again, it finds the activation pending in its own name."""
+    registry = HandlerRegistry()
+    starts: list[int] = []
+
+    class Pay(Command[None], entity="sum", delivery="at_most_once"):
+        sum_id: EntityId
+
+    @registry.handles(Pay)
+    async def pay(command: Pay, context: CommandContext) -> None:
+        starts.append(context.attempt)
+        await asyncio.sleep(60)
+
+    async with CommandBus(tcp_server.url, namespace="sight", registry=registry, lease=0.9) as bus, bus.worker() as worker:
+        await bus.dispatch(Pay(sum_id="a"))
+        while not starts:
+            await asyncio.sleep(0.01)
+        assert worker._parts is not None
+        keeper = worker._parts.leases
+        (lease,) = keeper._held[0].values()
+        keeper.drop(lease)  # as if it could not be renewed: the handler is cancelled, the activation stays pending
+        assert lease.cancel is not None
+        lease.cancel("it could not be renewed in time")
+        reader = worker._parts.consumer._readers[0]
+        await asyncio.sleep(0.05)
+        await reader._adopt()
+        await bus.wait_idle(10)
+        (letter,) = [letter async for letter in bus.dead_letters.list()]
+    assert starts == [1]
+    assert letter.reason == "interrupted"

@@ -6,7 +6,7 @@ free slots when it arrives is handed back at once. Fetches start small and doubl
 always asks for all it could run would starve the others when its handlers are short.
 
 Being delivered is not being started: an entry may have been assigned to a connection that broke. After every read error the worker
-therefore looks up what is pending in its own name and takes up what it does not know.
+therefore looks up what is pending in its own name without being held here, and has it settled: ready again, or interrupted.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class ConsumerLoop:
         steps: Gives back what exceeds the slots.
         run: Runs one mailbox under its lease until it gives it up.
         kick: Called when something became due earlier than known (a tick arrived).
+        settle: Decides what becomes of activations that are this worker's, but that it does not hold.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class ConsumerLoop:
         steps: Steps,
         run: Callable[[Lease], Awaitable[None]],
         kick: Callable[[int], None],
+        settle: Callable[[int, list[tuple[str, str]]], Awaitable[None]],
     ) -> None:
         self._connections = connections
         self._keys = keys
@@ -73,6 +75,7 @@ class ConsumerLoop:
         self._steps = steps
         self._run = run
         self._kick = kick
+        self.settle = settle
         self._readers: list[_Reader] = []
         self._running: set[asyncio.Task[None]] = set()
         self.last_read = 0.0
@@ -264,13 +267,15 @@ class _Reader:
         return True
 
     async def _adopt(self) -> None:
+        """Settle what is pending in our name without being held here.
+
+        It is not simply run: a command of it may have been started by this very worker, which then lost sight of its lease.
+        """
         entries = await self._unknown_pending()
         if entries:
-            _log.warning("%s: taking up %d activations that a broken connection was assigned", self._keys.ready, len(entries))
-            reserved = await self._loop.fetch_limit(len(entries))
-            now, later = entries[:reserved], entries[reserved:]
-            await self._discard(self._loop.arrived(self._shard, reserved, now))
-            await self._discard(self._loop.hand_back(self._shard, later))
+            _log.warning("%s: %d activations are ours without being held here", self._keys.ready, len(entries))
+            await self._discard([entry for entry, fields in entries if b"e" not in fields])
+            await self._loop.settle(self._shard, [(entry, fields[b"e"].decode()) for entry, fields in entries if b"e" in fields])
 
     async def _unknown_pending(self) -> _Entries:
         """Activations that are pending in our name without being held here."""

@@ -73,6 +73,11 @@ class PendingRecovery:
         """Something may be due earlier than known."""
         self._watches[shard].kick()
 
+    async def settle(self, shard: int, activations: list[tuple[str, str]]) -> None:
+        """Settle activations (id, mailbox) that nobody holds, by what their record says."""
+        watch = self._watches[shard]
+        await asyncio.gather(*(watch.settle(activation, mailbox) for activation, mailbox in activations))
+
     @property
     def recovered(self) -> int:
         """Leases taken over so far."""
@@ -213,9 +218,9 @@ class _Watch:
         )
         found = [(entry.decode(), fields[b"e"].decode()) for entry, fields in claimed if fields and b"e" in fields]
         litter = [entry.decode() for entry, fields in claimed if not fields or b"e" not in fields]
-        await asyncio.gather(*(self._settle(activation, mailbox) for activation, mailbox in found), self._drop(litter))
+        await asyncio.gather(*(self.settle(activation, mailbox) for activation, mailbox in found), self._drop(litter))
 
-    async def _settle(self, activation: str, mailbox: str) -> None:
+    async def settle(self, activation: str, mailbox: str) -> None:
         """Decide what becomes of one mailbox whose holder is gone."""
         record: Any = await self._connections.ask(lambda client: client.hget(self.keys.active, mailbox))
         fields = record.decode().split("|") if record else []

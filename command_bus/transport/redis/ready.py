@@ -1,0 +1,51 @@
+"""The ready stream and its consumer group: made at the start, made anew if somebody deleted them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from command_bus.transport.redis.connections import Connections
+from command_bus.transport.redis.keys import GROUP, ShardKeys
+from command_bus.transport.redis.scripts import REPAIR
+
+__all__ = ["ensure_ready"]
+
+_log = logging.getLogger("command_bus.worker")
+_PAGE = 200
+
+
+async def ensure_ready(connections: Connections, keys: ShardKeys) -> bool:
+    """Create the group, reading from the stream's very beginning; whether it was absent.
+
+    If it was, mailboxes whose activation went with it get a new one: nothing that was accepted may be stuck.
+
+    Raises:
+        CommandBusError: The server cannot be asked.
+    """
+    if not await connections.ask(_create_group, keys):
+        return False
+    cursor, repaired = 0, 0
+    while True:
+        page: Any = await connections.ask(lambda client, at: client.hscan(keys.active, at, count=_PAGE), cursor)
+        cursor, states = page
+        if states:
+            repaired += int(await connections.run(REPAIR, [keys.ready, keys.active], list(states)))
+        if not cursor:
+            break
+    if repaired:
+        _log.warning("%s: %d mailboxes had lost their activation and got a new one", keys.ready, repaired)
+    return True
+
+
+async def _create_group(client: Redis, keys: ShardKeys) -> bool:
+    try:
+        await client.xgroup_create(keys.ready, GROUP, id="0", mkstream=True)
+    except ResponseError as error:
+        if "BUSYGROUP" not in str(error):
+            raise
+        return False
+    return True
