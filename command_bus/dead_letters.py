@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from command_bus.errors import UnknownDeadLetter
+from command_bus.execution.settled import reading_limits
 from command_bus.receipts import DeadLetter
 from command_bus.serialization.envelope import GIVEN_ID, WireEnvelope, digest, unpack_envelope
-from command_bus.serialization.msgpack import Limits, Undecodable, unpack
+from command_bus.serialization.msgpack import Undecodable, unpack
 from command_bus.serialization.reply import Cancelled, DeadLetterRecord, pack_reply
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import NO_DIGEST, Remembered
@@ -22,7 +23,7 @@ class DeadLetters:
 
     def __init__(self, operations: Operations, settings: BusSettings) -> None:
         self._operations = operations
-        self._limits = Limits(max_bytes=settings.max_payload + 64 * 1024, max_nesting=settings.max_nesting)
+        self._limits = reading_limits(settings)
         self._window_ms = int(settings.dedup_window * 1000)
 
     async def list(

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from command_bus.context import Running, current_command
 from command_bus.errors import CallCycle, InvalidCommand, RegistrationError
+from command_bus.execution.settled import reading_limits
 from command_bus.messages import Message, MessageSpec, canonical_entity_id, check_entity_type, check_wire_name
 from command_bus.policies import EntityPolicy
 from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, WireEnvelope, digest, pack_envelope
@@ -103,7 +104,7 @@ class Sealer:
         self._routes: dict[type[Message[Any]], tuple[MessageSpec, MessageCodec[Any]]] = {}
         self._names: dict[str, type[Message[Any]]] = {}
         self._limits = Limits(max_bytes=settings.max_payload, max_nesting=settings.max_nesting)
-        self.reply_limits = Limits(max_bytes=settings.max_payload + 64 * 1024, max_nesting=settings.max_nesting)
+        self.reply_limits = reading_limits(settings)
 
     def outbound(
         self,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from command_bus.execution.decisions import Windows
+from command_bus.execution.settled import Windows, reading_limits
 from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
-from command_bus.serialization.msgpack import Limits, Undecodable
+from command_bus.serialization.msgpack import Undecodable
 from command_bus.serialization.reply import Cancelled
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import Remembered
@@ -20,8 +20,8 @@ class WaitingLine:
 
     def __init__(self, operations: Operations, settings: BusSettings) -> None:
         self._operations = operations
-        self._limits = Limits(max_bytes=settings.max_payload + 64 * 1024, max_nesting=settings.max_nesting)
-        self._windows = Windows(int(settings.dedup_window * 1000), int(settings.reply_ttl * 1000))
+        self._limits = reading_limits(settings)
+        self._windows = Windows.of(settings)
 
     async def cancel(self, command_id: str) -> bool:
         """Remove one waiting command; False if it runs, has run or is unknown."""

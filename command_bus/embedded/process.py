@@ -139,8 +139,8 @@ os.register_at_fork(after_in_child=_forget_thread)  # threads do not survive a f
 
 def _interpreter() -> str:
     """A Python to run the guard: not always `sys.executable`, which is another program where Python is embedded or frozen."""
-    ours = () if getattr(sys, "frozen", False) else (sys.executable, getattr(sys, "_base_executable", None))
-    for candidate in (*ours, shutil.which("python3")):
+    ours: tuple[str | None, ...] = (sys.executable, getattr(sys, "_base_executable", None))
+    for candidate in (*(() if getattr(sys, "frozen", False) else ours), shutil.which("python3")):
         if candidate and "python" in os.path.basename(candidate).lower() and os.access(candidate, os.X_OK):  # noqa: PTH119
             return candidate
     raise MissingExtra(

@@ -14,6 +14,7 @@ from typing import Any
 
 from command_bus.clock import wall_ms
 from command_bus.errors import BadResult, InvalidCommand, Reject
+from command_bus.execution.settled import Windows, reading_limits
 from command_bus.handlers import Handler
 from command_bus.messages import MessageSpec
 from command_bus.policies import RetryPolicy
@@ -22,11 +23,10 @@ from command_bus.serialization.envelope import (
     GIVEN_ID,
     UnsupportedVersion,
     WireEnvelope,
-    digest,
     unpack_envelope,
 )
 from command_bus.serialization.models import codec_for, reply_codec_for
-from command_bus.serialization.msgpack import Limits, Undecodable
+from command_bus.serialization.msgpack import Undecodable
 from command_bus.serialization.reply import (
     BadReply,
     Cancelled,
@@ -39,40 +39,14 @@ from command_bus.serialization.reply import (
     Outcome,
     Rejected,
     Unhandled,
-    pack_reply,
 )
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import NO_DIGEST, Bury, Done, GiveBack, Park, Remembered, Retry, Started, Step
 
-__all__ = ["Decisions", "Runnable", "Windows"]
-
-OWN_RETRY_MS = 60_000
-"""How long a generated command id is remembered after settling: it need only cover the producer's own repetition."""
+__all__ = ["Decisions", "Runnable"]
 
 _UNKNOWN_OFFER_MS = 1000
 _MAX_TRACEBACK = 16 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """How long settled commands are remembered, in ms."""
-
-    dedup: int
-    reply: int
-
-    def remembered(self, envelope: WireEnvelope, outcome: Outcome) -> Remembered:
-        """What settling leaves: the mark, with the reply where somebody may ask for it, and the reply itself."""
-        given = envelope.flags & GIVEN_ID
-        record = pack_reply(envelope.command_id, outcome) if given or envelope.inbox else b""
-        kept = OWN_RETRY_MS
-        if given:
-            kept = max(kept, self.dedup)
-        if envelope.inbox:
-            kept = max(kept, self.reply)
-        seal = digest(envelope.name, envelope.entity_type, envelope.entity_id, envelope.payload) if given else NO_DIGEST
-        return Remembered(
-            envelope.command_id, b"d" + seal + record, kept, envelope.inbox or "", record if envelope.inbox else b""
-        )
 
 
 @dataclass(slots=True)
@@ -119,8 +93,8 @@ class Decisions:
         self._settings = settings
         self._worker = worker
         self._random = random or Random()
-        self._limits = Limits(max_bytes=settings.max_payload + 64 * 1024, max_nesting=settings.max_nesting)
-        self._windows = Windows(int(settings.dedup_window * 1000), int(settings.reply_ttl * 1000))
+        self._limits = reading_limits(settings)
+        self._windows = Windows.of(settings)
         self._unknown_grace_ms = int(settings.unknown_grace * 1000)
 
     def read(self, started: Started) -> Runnable | Step:

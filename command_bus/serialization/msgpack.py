@@ -31,7 +31,7 @@ MAX_SET_NESTING = 8
 """Sets inside sets. Each level is one more call into C, which takes 40 KB of the stack."""
 
 _CROWD = 1_000  # members; with fewer, equal hashes cannot cost noticeable time
-_HEADERS = ((0x80, 0x9F), (0xC7, 0xC9), (0xD4, 0xD8), (0xDC, 0xDF))  # maps and arrays; extensions, which may hold a set
+_HEADERS = ((0x80, 0x9F), (0xDC, 0xDF))  # of maps and arrays; the body of a set is an array too
 _NO_HEADER = bytes(byte for byte in range(256) if not any(low <= byte <= high for low, high in _HEADERS))
 _UNREAD: Any = object()
 _NATIVE = (str, bytes, int, float, type(None), list, tuple, dict)  # an ExtType is a tuple

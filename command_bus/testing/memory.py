@@ -74,5 +74,7 @@ class MemoryClients:
         return client
 
     def _client(self) -> Redis:
-        client: Redis = fake_async.FakeRedis(server=self._server, connection_class=_Connection, protocol=2, max_connections=100_000)
+        client: Redis = fake_async.FakeRedis(
+            server=self._server, connection_class=_Connection, protocol=2, max_connections=100_000
+        )
         return client

@@ -16,7 +16,7 @@ from examples.flights.dispatching import Refused
 from examples.flights.fleet import WorkerEnded
 from examples.flights.picture import draw
 from examples.flights.report import print_census, print_difference, print_findings, print_verdict
-from examples.flights.run import Options, Result, Stalled, run
+from examples.flights.run import BACKLOG, Options, Result, Stalled, run
 
 __all__ = ["main"]
 
@@ -91,10 +91,11 @@ def _report(console: Console, result: Result, options: Options) -> None:
         print_difference(console, result.comparison)
     else:
         print_findings(console, result.comparison.found)
-    held_up = f"; the producer was held up {result.tally.full:,} times by a full bus" if result.tally.full else ""
-    console.print(
-        f"{result.commands:,} commands in {result.seconds:.1f} s: {result.commands / result.seconds:,.0f} a second{held_up}."
-    )
+    console.print(f"{result.commands:,} commands in {result.seconds:.1f} s: {result.commands / result.seconds:,.0f} a second.")
+    if result.tally.full:
+        console.print(
+            f"{result.tally.full:,} refusals by a full bus ({BACKLOG:,} commands waiting), each command sent again after a pause."
+        )
     console.print(f"Picture: {draw(result, options.out)}", soft_wrap=True)
     console.print("[bold green]Everything agrees.[/]" if result.right else "[bold red]Something is wrong, see above.[/]")
 

@@ -30,10 +30,10 @@ from examples.flights.hangar import Hangar, state_key
 from examples.flights.reference import expected
 from examples.flights.report import Check, Comparison, checks, compare
 
-__all__ = ["Options", "Reading", "Result", "Stalled", "run"]
+__all__ = ["BACKLOG", "Options", "Reading", "Result", "Stalled", "run"]
 
 _LEASE = 2.0  # seconds: short, so that a killed worker's aircraft are soon taken over
-_BACKLOG = 50_000  # commands that may wait; the producer is held up beyond
+BACKLOG = 50_000  # commands that may wait; the producer is held up beyond
 _CHUNK = 1_000
 _LOOK = 0.1  # seconds between looks at the bus
 _KILL_AT = 1 / 3  # of the commands completed
@@ -149,7 +149,7 @@ def _settings(url: str) -> BusSettings:
         url=url,
         namespace=f"flights-{os.urandom(4).hex()}",
         lease=_LEASE,
-        max_total_depth=_BACKLOG,
+        max_total_depth=BACKLOG,
         dedup_window=120.0,
     )
 

@@ -22,6 +22,7 @@ from redis.exceptions import ResponseError
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, TransportUnavailable
 from command_bus.transport.interfaces import GiveBack, Lease, Steps
+from command_bus.transport.redis.cancellation import end_tasks
 from command_bus.transport.redis.connections import Backoff, Connections
 from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
@@ -192,8 +193,7 @@ class _Reader:
                 await asyncio.wait([self._task], timeout=0.5)
         except CONNECTION_ERRORS:
             pass  # not reachable or not permitted: the cancellation below does it as well
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end_tasks([self._task])
         try:
             async with asyncio.timeout(1.0):
                 await self._discard(self._loop.hand_back(self._shard, await self._unknown_pending()))

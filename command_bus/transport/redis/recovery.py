@@ -22,6 +22,7 @@ from redis.asyncio import Redis
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
 from command_bus.transport.interfaces import Bury, GiveBack, Lease, Started, Step, Steps
+from command_bus.transport.redis.cancellation import end_tasks
 from command_bus.transport.redis.connections import Backoff, Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import FORGET, PROMOTE
@@ -85,9 +86,7 @@ class PendingRecovery:
 
     async def stop(self) -> None:
         """Stop watching."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
 
 
 class _Watch:

@@ -19,6 +19,7 @@ from redis.exceptions import ResponseError
 from command_bus.clock import mono
 from command_bus.errors import BusClosed, CommandBusError
 from command_bus.serialization.reply import reply_id
+from command_bus.transport.redis.cancellation import end_tasks
 from command_bus.transport.redis.connections import Backoff, Connections
 from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
@@ -77,7 +78,7 @@ class RpcHandler:
         self._connections = connections
         self._keys = keys
         self._bites = bites
-        self._waiting: dict[str, PendingReply] = {}
+        self._waiting: dict[str, list[PendingReply]] = {}  # several, if calls share an id that they were given
         self._readers: list[asyncio.Task[None]] = []
         self.late = 0
 
@@ -88,20 +89,20 @@ class RpcHandler:
             for shard in self._keys.shards:
                 self._readers.append(loop.create_task(self._receive(shard), name=f"command_bus.inbox {shard.prefix}"))
         pending = PendingReply(command_id, loop.create_future())
-        self._waiting.setdefault(command_id, pending)
+        self._waiting.setdefault(command_id, []).append(pending)
         return pending
 
     def forget(self, pending: PendingReply) -> None:
         """The caller waits no longer; a reply that comes now is dropped."""
-        if self._waiting.get(pending.command_id) is pending:
+        waiting = self._waiting[pending.command_id]
+        waiting.remove(pending)
+        if not waiting:
             del self._waiting[pending.command_id]
 
     async def close(self) -> None:
         """Stop receiving; whoever still waits is cancelled."""
-        for task in self._readers:
-            task.cancel()
-        await asyncio.gather(*self._readers, return_exceptions=True)
-        for pending in self._waiting.values():
+        await end_tasks(self._readers)
+        for pending in [pending for waiting in self._waiting.values() for pending in waiting]:
             pending.fail(BusClosed("the bus was closed while a call waited for its reply"))
         if self._readers:
             try:
@@ -147,10 +148,11 @@ class RpcHandler:
 
     def _deliver(self, record: bytes) -> None:
         command_id = reply_id(record)
-        pending = self._waiting.get(command_id)
-        if pending is None:
+        waiting = self._waiting.get(command_id)
+        if waiting is None:
             self.late += 1
-        else:
+            return
+        for pending in waiting:
             pending.arrive(record)
 
     async def _reread(self, keys: ShardKeys) -> None:

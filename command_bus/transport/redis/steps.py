@@ -29,6 +29,7 @@ from command_bus.transport.interfaces import (
     Step,
     Take,
 )
+from command_bus.transport.redis.cancellation import end_tasks
 from command_bus.transport.redis.connections import Backoff, Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import ADVANCE
@@ -58,9 +59,7 @@ class StepBatcher:
         senders = [shard.sender for shard in self._shards if shard.sender is not None]
         if senders:
             await asyncio.wait(senders, timeout=patience)
-        for sender in senders:
-            sender.cancel()
-        await asyncio.gather(*senders, return_exceptions=True)
+        await end_tasks(senders)
 
 
 class _Shard:

@@ -84,6 +84,16 @@ def test_bad_bytes_are_refused_with_a_reason(name: str) -> None:
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
+@pytest.mark.parametrize(
+    "header",
+    [b"\x91", b"\xdc\x00\x01", b"\xdd\x00\x00\x00\x01", b"\x81\xa1k", b"\xde\x00\x01\xa1k", b"\xdf\x00\x00\x00\x01\xa1k"],
+)
+def test_nesting_in_whatever_form_is_counted(header: bytes) -> None:
+    unpack(header * 64 + b"\x01")
+    with pytest.raises(Undecodable, match="deeper than 64"):
+        unpack(header * 65 + b"\x01")
+
+
 def test_size_comes_first() -> None:
     with pytest.raises(Undecodable, match="1048577 bytes, the limit is 1048576"):
         unpack(bytes(MIB + 1))
@@ -118,7 +128,10 @@ def test_time_and_memory_are_bounded(name: str) -> None:
     assert time.perf_counter() - started < 10  # most take well under a second; unguarded, equal hashes take minutes
 
 
-@pytest.mark.parametrize("data", [b"\xdd\x00\x01\x86\xa0" * 1000 + bytes(100_000), b"\xdd\x7f\xff\xff\xff" * 1000])
+CLAIMS = b"\xdd\x00\x01\x86\xa0" * 1000 + bytes(100_000)
+
+
+@pytest.mark.parametrize("data", [CLAIMS, b"\xdd\x7f\xff\xff\xff" * 1000, ext(SET, CLAIMS), b"\x81" + CLAIMS])
 def test_claimed_lengths_reserve_no_memory(data: bytes) -> None:
     tracemalloc.start()
     try:
