@@ -79,7 +79,7 @@ class Hangar:
                 asked: list[asyncio.Future[Any]] = [*(read[-1] for read in reads), *(write[-1] for write in writes)]
                 for waiting in asked:
                     if not waiting.done():
-                        pass
+                        waiting.set_exception(error)
 
     async def _round_trip(
         self, reads: list[tuple[str, asyncio.Future[bytes | None]]], writes: list[tuple[str, str, asyncio.Future[None]]]

@@ -85,26 +85,34 @@ class _Shard:
         line = self._line
         while line:
             batch = [line.popleft() for _ in range(min(len(line), MAX_STEPS))]
-            keys, args = list(self._head_keys), list(self._head_args)
-            for lease, step, _ in batch:
-                self._encode(lease, step, keys, args)
-            answers = await self._ask(keys, args)
-            now_ms = int(answers[0])
-            for (lease, _, waiting), answer in zip(batch, answers[1:], strict=True):
-                result = _decode(answer, now_ms)
-                if type(result) is Started:
-                    lease.fence, lease.message = result.fence, result.message
-                if not waiting.done():
-                    waiting.set_result(result)
+            try:
+                await self._send(batch)
+            except Exception as error:  # noqa: BLE001 - whoever waits must learn of it, whatever it is
+                for _, _, waiting in batch:
+                    if not waiting.done():
+                        waiting.set_exception(error)
 
-    async def _ask(self, keys: list[str], args: list[Any]) -> list[Any]:
+    async def _send(self, batch: list[_Waiting]) -> None:
+        keys, args = list(self._head_keys), list(self._head_args)
+        for lease, step, _ in batch:
+            self._encode(lease, step, keys, args)
+        answers = await self._ask(keys, args, len(batch))
+        now_ms = int(answers[0])
+        for (lease, _, waiting), answer in zip(batch, answers[1:], strict=True):
+            result = _decode(answer, now_ms)
+            if type(result) is Started:
+                lease.fence, lease.message = result.fence, result.message
+            if not waiting.done():
+                waiting.set_result(result)
+
+    async def _ask(self, keys: list[str], args: list[Any], entities: int) -> list[Any]:
         backoff = Backoff()
         while True:
             try:
                 answer: list[Any] = await self._connections.run(ADVANCE, keys, args)
             except CommandBusError as error:
                 pause = backoff.next()
-                _log.warning("cannot advance %d entities, next try in %.2f s: %s", len(args), pause, error)
+                _log.warning("cannot advance %d entities, next try in %.2f s: %s", entities, pause, error)
                 self._connections.reconnects += 1
                 await asyncio.sleep(pause)
             else:
