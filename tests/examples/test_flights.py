@@ -149,6 +149,7 @@ class TestModel:
         for lost in range(len(sent)):
             wrong = folded(sent[:lost] + sent[lost + 1 :])["N1"]
             assert wrong != folded(sent)["N1"]
+            assert wrong.violations == (0 if lost == len(sent) - 1 else 1)  # nothing follows the last one
 
     def test_a_redelivery_after_a_crash_changes_nothing_and_is_counted_apart(self):
         first, second, *_ = commands_of(table())

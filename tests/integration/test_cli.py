@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -164,7 +164,7 @@ def shop(server: EmbeddedServer, tmp_path: Path) -> Iterator[Shop]:
 
 
 @pytest.fixture
-async def bus(server: EmbeddedServer, shop: Shop) -> Iterator[CommandBus]:
+async def bus(server: EmbeddedServer, shop: Shop) -> AsyncIterator[CommandBus]:
     async with CommandBus(server.url, namespace=shop.namespace, registry=HandlerRegistry(), lease=LEASE) as bus:
         yield bus
 
@@ -174,9 +174,10 @@ async def send(bus: CommandBus, name: str, line: str, seconds: float) -> None:
 
 
 def alive(pid: int) -> bool:
-    with contextlib.suppress(ProcessLookupError):
+    """Whether a process runs; one that nobody has waited for yet does not."""
+    with contextlib.suppress(ProcessLookupError, FileNotFoundError):
         os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return sys.platform != "linux" or Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
 
 
@@ -313,8 +314,8 @@ class TestProcesses:
     async def test_the_development_server_belongs_to_the_supervisor(self, shop: Shop) -> None:
         (shop.folder / ".git").mkdir()
         with tempfile.TemporaryDirectory(dir="/tmp") as runtime:
-            shop.environment |= {"XDG_RUNTIME_DIR": runtime, "COMMAND_BUS_URL": ""}
             del shop.environment["COMMAND_BUS_URL"]
+            shop.environment["XDG_RUNTIME_DIR"] = runtime
             process = shop.start_worker(processes=2)
             [address] = {Path(found) for found in re.findall(r"unix://(\S+\.sock)", shop.text())}
             server = process_id(address)
