@@ -32,7 +32,7 @@ _LISTED = frozenset({"tuple", "set", "frozenset", "deque"})
 _CHOICES = frozenset({"union", "tagged-union"})
 _MAPS = frozenset({"frozendict", "ordered-dict", "counter"})
 _RELAXED = _INSTANTS | _TEXTS | _RECORDS | _LISTED | _MAPS | _CHOICES | {"enum", "lax-or-strict"}
-"""Of these the validator may be lax; a strict union would make all its members strict."""
+"""Of these the validator may be lax. A union that is declared strict would make all its members strict again."""
 _OPAQUE_KEYS = frozenset({"metadata", "serialization", "config", "default", "expected", "members", "function", "computed_fields"})
 _KEYED_CHILDREN = frozenset({"fields", "choices"})
 
@@ -147,8 +147,6 @@ def _relaxed(node: Node) -> Node:
         copy["custom_init"] = False  # the fields are known: an __init__ of the user has made them, and takes other arguments
     elif kind.endswith("-field"):
         copy.pop("validation_alias", None)
-    elif kind == "tagged-union":
-        return _by_field_names(node, copy)
     elif kind == "literal":
         return _with_enum_values(copy)
     elif kind == "enum" and not _are_scalars(node):
@@ -168,20 +166,6 @@ def _relaxed_child(key: str, value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_relaxed_child("", item) for item in cast("Any", value))
     return value
-
-
-def _by_field_names(node: Node, copy: Node) -> Node:
-    """A tagged union looks its tag up by alias; where fields have some, any member that fits is taken instead."""
-    if not _has_alias(node["choices"]):
-        return copy
-    return {"type": "union", "choices": _choices(copy), "strict": False}
-
-
-def _has_alias(value: Any) -> bool:
-    if isinstance(value, dict):
-        node = cast("Node", value)
-        return "validation_alias" in node or any(_has_alias(child) for key, child in node.items() if key not in _OPAQUE_KEYS)
-    return isinstance(value, list | tuple) and any(_has_alias(item) for item in cast("Any", value))
 
 
 def _with_enum_values(literal: Node) -> Node:

@@ -507,6 +507,26 @@ def test_a_field_that_is_not_of_its_type_is_refused_by_either_side(annotation: A
     assert "4111" not in str(caught.value)
 
 
+def test_a_nested_value_that_is_not_of_its_type_is_not_sent() -> None:
+    class Order(Command[None]):
+        item: Item
+
+    with pytest.raises(InvalidCommand, match=r"^Order\.item: not of the declared type") as caught:
+        codec_for(Order).encode(Order.model_construct(item=CARD))
+    assert "4111" not in str(caught.value)
+
+
+def test_a_serializer_that_breaks_names_itself() -> None:
+    def broken(value: int) -> int:
+        raise ValueError("cannot serialize today")
+
+    class Order(Command[None]):
+        item: Annotated[int, PlainSerializer(broken)]
+
+    with pytest.raises(InvalidCommand, match="cannot serialize today"):
+        codec_for(Order).encode(Order(item=1))
+
+
 def test_a_payload_over_the_limit() -> None:
     class Upload(Command[None]):
         data: bytes

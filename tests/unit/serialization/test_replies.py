@@ -65,6 +65,11 @@ def test_outcomes_come_back_equal(command_id: str, outcome: Outcome) -> None:
     assert reply_id(data) == command_id
 
 
+@pytest.mark.parametrize("length", [1, 31, 32, 255, 256, 512, 65_535])
+def test_ids_of_every_length_are_read(length: int) -> None:
+    assert reply_id(pack_reply("x" * length, Completed(b"\xc0"))) == "x" * length
+
+
 @pytest.mark.parametrize("data", [b"", b"\x94", b"\x94\x01", b"\x94\x01\xc0\x00", b"\x80\x01\x80\x80"])
 def test_bytes_without_an_id_have_none(data: bytes) -> None:
     assert reply_id(data) == ""
