@@ -52,11 +52,7 @@ class BatchSender:
     async def _send_window(self, window: list[_Item]) -> list[BatchOutcome]:
         sealed = [await self._seal(item) for item in window]
         ready = [item for item in sealed if isinstance(item, Submission)]
-        try:
-            admissions = iter(await self._producer.enqueue_many(ready, self._timeout))
-        except CommandBusError as error:
-            self._refused.update(submission.mailbox for submission in ready)
-            return [BatchOutcome(item.command_id, "rejected", error) if isinstance(item, Submission) else item for item in sealed]
+        admissions = iter(await self._producer.enqueue_many(ready, self._timeout))
         return [self._outcome(item, next(admissions)) if isinstance(item, Submission) else item for item in sealed]
 
     async def _seal(self, item: _Item) -> Submission | BatchOutcome:
@@ -71,7 +67,10 @@ class BatchSender:
             return self._outcome(submission, Admission.PREDECESSOR_REFUSED)
         return submission
 
-    def _outcome(self, submission: Submission, admission: Admission) -> BatchOutcome:
+    def _outcome(self, submission: Submission, admission: Admission | CommandBusError) -> BatchOutcome:
+        if isinstance(admission, CommandBusError):
+            self._refused.add(submission.mailbox)
+            return BatchOutcome(submission.command_id, "rejected", admission)
         error = refusal(admission, submission.command_id)
         if error is not None and admission is not Admission.CONFLICT:
             self._refused.add(submission.mailbox)

@@ -58,7 +58,7 @@ class DeadLetters:
         return self._read(await self._stored(letter_id))
 
     async def replay(self, letter_id: str) -> str:
-        """Run the command again under its old id; gives that id.
+        """Run the command again under its old id; gives that id (empty if it cannot be read).
 
         A parked command runs before its followers; any other joins the end of its entity's line.
 
@@ -67,7 +67,7 @@ class DeadLetters:
         """
         stored = await self._stored(letter_id)
         envelope = self._envelope(stored)
-        mark = b"q" + self._seal(envelope) + bytes(8) + stored.mailbox.encode()
+        mark = b"q" + self._seal(envelope) + bytes(8) + stored.mailbox.encode() if envelope.command_id else b""
         if not await self._operations.settle_letter(stored, "replay", Remembered(envelope.command_id, mark, 1)):
             raise _unknown(letter_id)
         return envelope.command_id
@@ -92,7 +92,8 @@ class DeadLetters:
 
     async def _discard(self, stored: StoredLetter) -> bool:
         envelope = self._envelope(stored)
-        mark = b"d" + self._seal(envelope) + pack_reply(envelope.command_id, Cancelled("discarded by an operator"))
+        outcome = pack_reply(envelope.command_id, Cancelled("discarded by an operator"))
+        mark = b"d" + self._seal(envelope) + outcome if envelope.command_id else b""
         return await self._operations.settle_letter(stored, "discard", Remembered(envelope.command_id, mark, self._window_ms))
 
     async def _stored(self, letter_id: str) -> StoredLetter:
@@ -102,13 +103,12 @@ class DeadLetters:
         return stored
 
     def _envelope(self, stored: StoredLetter) -> WireEnvelope:
-        """The envelope, as far as it can be read: an undecodable one has no id, and its mark concerns nobody."""
+        """The envelope, as far as it can be read; without an id there is nothing to remember."""
         try:
             return unpack_envelope(stored.raw, self._limits)
         except Undecodable:
             record = DeadLetterRecord.unpack(stored.record)
-            unread = f"undecodable:{stored.id}"
-            return WireEnvelope(record.command_id or unread, record.name, record.entity_type, record.entity_id, b"")
+            return WireEnvelope(record.command_id, record.name, record.entity_type, record.entity_id, b"")
 
     @staticmethod
     def _seal(envelope: WireEnvelope) -> bytes:

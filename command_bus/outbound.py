@@ -124,7 +124,7 @@ class Sealer:
         if route is None:
             route = self._bind(message)
         spec, codec = route
-        entity_id = None if spec.key is None else canonical_entity_id(getattr(message, spec.key))
+        entity_id = None if spec.key is None else canonical_entity_id(getattr(message, spec.key, None))
         out = Outbound(
             spec.name,
             spec.entity,
@@ -222,7 +222,10 @@ class Sealer:
         spec = type(message).spec()
         if spec.entity is None or spec.key is None:
             return ()
-        return (self.mailbox_of(spec.entity, canonical_entity_id(getattr(message, spec.key))),)
+        try:
+            return (self.mailbox_of(spec.entity, canonical_entity_id(getattr(message, spec.key, None))),)
+        except InvalidCommand:
+            return ()
 
     def mailbox_of(self, entity_type: str, entity_id: str) -> str:
         """The mailbox of an entity."""

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from pydantic import ValidationError
+
 from command_bus.clock import wall_ms
 from command_bus.errors import BadResult, InvalidCommand, Reject
 from command_bus.execution.settled import Windows, reading_limits
@@ -25,7 +27,7 @@ from command_bus.serialization.envelope import (
     WireEnvelope,
     unpack_envelope,
 )
-from command_bus.serialization.models import codec_for, reply_codec_for
+from command_bus.serialization.models import codec_for, problems_of, reply_codec_for
 from command_bus.serialization.msgpack import Undecodable
 from command_bus.serialization.reply import (
     BadReply,
@@ -43,7 +45,7 @@ from command_bus.serialization.reply import (
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import NO_DIGEST, Bury, Done, GiveBack, Park, Remembered, Retry, Started, Step
 
-__all__ = ["Decisions", "Runnable"]
+__all__ = ["Decisions", "Runnable", "text_of"]
 
 _UNKNOWN_OFFER_MS = 1000
 _MAX_TRACEBACK = 16 * 1024
@@ -142,7 +144,7 @@ class Decisions:
         policy = run.handler.spec.retry
         if run.started.attempt < policy.attempts and policy.retries(error):
             return Retry(int(policy.delay_after(run.started.attempt, self._random.uniform) * 1000))
-        error_type, text = _named(error), _message(error)
+        error_type, text = _named(error), text_of(error)
         outcome = Failed(error_type, text, run.started.attempt)
         record = self._record(run.started, run.envelope, "failed", error_type, text, _traceback(error))
         return self._poisoned(run.handler.spec, run.started, run.envelope, outcome, record)
@@ -244,12 +246,12 @@ class Decisions:
 def _partial(error: Undecodable) -> WireEnvelope:
     """As much of an envelope as could be read, so that its caller can be told."""
     return WireEnvelope(
-        command_id=getattr(error, "command_id", None) or "",
-        name="",
+        command_id=error.command_id or "",
+        name=error.name or "",
         entity_type=None,
         entity_id=None,
         payload=b"",
-        inbox=getattr(error, "inbox", None),
+        inbox=error.inbox,
     )
 
 
@@ -258,7 +260,10 @@ def _named(error: BaseException) -> str:
     return kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _message(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """What an exception says, capped. Pydantic's errors quote their input, which may be secret: of those the places and reasons."""
+    if isinstance(error, ValidationError):
+        return problems_of(error)
     try:
         return str(error)[:4096].encode(errors="replace").decode()
     except Exception:  # noqa: BLE001 - a broken __str__ must not cost the command its dead letter

@@ -18,7 +18,7 @@ from typing import Any
 from command_bus.clock import mono
 from command_bus.context import CommandContext, Running, current_command
 from command_bus.errors import Reject
-from command_bus.execution.decisions import Decisions, Runnable
+from command_bus.execution.decisions import Decisions, Runnable, text_of
 from command_bus.handlers import Invoke
 from command_bus.middleware import Handling
 from command_bus.transport.interfaces import GiveBack, Lease, Started, Step
@@ -92,7 +92,8 @@ class Executor:
             error = result.error
             if isinstance(error, Reject):
                 return self._decisions.rejected(read, error)
-            _log.info("%s %s failed (attempt %d): %r", read.envelope.name, read.envelope.command_id, started.attempt, error)
+            name, attempt = read.envelope.name, started.attempt
+            _log.info("%s %s failed (attempt %d): %s: %s", name, read.envelope.command_id, attempt, type(error).__name__, text_of(error))
             return self._decisions.failed(read, error)
         if result.why is STOPPING and not result.thread_runs:
             return self._decisions.interrupted(started, STOPPING)

@@ -216,17 +216,21 @@ def codec_for(message_type: type[M]) -> MessageCodec[M]:
     return _message_codec(message_type)
 
 
+_unhashable: dict[int, tuple[Any, ReplyCodec[Any]]] = {}
+
+
 @lru_cache(maxsize=4096)
 def _reply_codec(reply_type: Any) -> ReplyCodec[Any]:
     return ReplyCodec(reply_type)
 
 
 def reply_codec_for(reply_type: Any) -> ReplyCodec[Any]:
-    """The codec of a reply type, always the same one unless the type cannot be hashed."""
+    """The codec of a reply type, always the same one."""
     try:
         return _reply_codec(reply_type)
-    except TypeError:
-        return ReplyCodec(reply_type)
+    except TypeError:  # it cannot be hashed: some metadata in Annotated. By identity then; each class keeps its own for ever
+        _, codec = _unhashable.setdefault(id(reply_type), (reply_type, ReplyCodec(reply_type)))
+        return codec
 
 
 def problems_of(error: ValidationError) -> str:

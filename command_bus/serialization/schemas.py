@@ -31,8 +31,8 @@ _RECORDS = frozenset({"model", "dataclass", "typed-dict", "named-tuple", "call"}
 _LISTED = frozenset({"tuple", "set", "frozenset", "deque"})
 _CHOICES = frozenset({"union", "tagged-union"})
 _MAPS = frozenset({"frozendict", "ordered-dict", "counter"})
-_RELAXED = _INSTANTS | _TEXTS | _RECORDS | _LISTED | _MAPS | _CHOICES | {"enum", "lax-or-strict"}
-"""Of these the validator may be lax. A union that is declared strict would make all its members strict again."""
+_RELAXED = _INSTANTS | _TEXTS | _RECORDS | _LISTED | _MAPS | {"enum", "lax-or-strict"}
+"""Of these the validator may be lax."""
 _OPAQUE_KEYS = frozenset({"metadata", "serialization", "config", "default", "expected", "members", "function", "computed_fields"})
 _KEYED_CHILDREN = frozenset({"fields", "choices"})
 
@@ -55,11 +55,7 @@ class Packing(IntEnum):
 
 def wire_validator(schema: CoreSchema, config: CoreConfig | None = None) -> SchemaValidator:
     """The validator for what was unpacked. Made without the validators of nested models, which would be the strict ones."""
-    copy = cast("CoreSchema", _relaxed(cast("Node", schema)))
-    try:
-        return SchemaValidator(copy, config, _use_prebuilt=False)
-    except TypeError:  # before pydantic-core 2.33 there are none to use
-        return SchemaValidator(copy, config)
+    return SchemaValidator(cast("CoreSchema", _relaxed(cast("Node", schema))), config, _use_prebuilt=False)
 
 
 def packing_of(schema: CoreSchema) -> Packing:

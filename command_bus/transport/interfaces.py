@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, Protocol
 
+from command_bus.errors import CommandBusError
+
 __all__ = [
     "NO_DIGEST",
     "Activation",
@@ -85,8 +87,11 @@ class Producer(Protocol):
         """
         ...
 
-    async def enqueue_many(self, submissions: Sequence[Submission], timeout: float) -> list[Admission]:
-        """Accept many commands, in order per mailbox; an outcome per command. `timeout` is per chunk."""
+    async def enqueue_many(self, submissions: Sequence[Submission], timeout: float) -> list[Admission | CommandBusError]:
+        """Accept many commands, in order per mailbox; an outcome per command, or the error because of which there is none.
+
+        `timeout` is per chunk. After a chunk that failed nothing more of its shard is sent.
+        """
         ...
 
 

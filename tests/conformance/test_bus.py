@@ -210,7 +210,7 @@ async def test_an_absent_server_fails_fast_and_comes_back(tcp_server: EmbeddedSe
             server.restart()
             assert (await bus.dispatch(Add(sum_id="a", number=1))).status == "accepted"
     with pytest.raises(TransportUnavailable):
-        async with CommandBus(server.url, namespace="gone"):
+        async with CommandBus(server.url, namespace="gone", dispatch_timeout=0.3):
             pass
 
 

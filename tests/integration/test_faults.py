@@ -178,9 +178,9 @@ async def test_workers_and_callers_survive_a_server_restart(tmp_path: object, fl
         fleet.url = server.url
         async with CommandBus(server.url, namespace=fleet.namespace, lease=fleet.lease, dispatch_timeout=20.0) as bus:
             fleet.start(2)
-            await bus.dispatch_batch(Apply(line=f"l{number % 10}", number=number, busy=0.05) for number in range(300))
+            await bus.dispatch_batch(Apply(line=f"l{number % 10}", number=number, busy=0.2) for number in range(300))
             calls = [asyncio.create_task(bus.call(Apply(line=f"l{line}", number=300 + line), timeout=60)) for line in range(10)]
-            await asyncio.sleep(0.3)
+            await _until_all_work(bus, fleet)
             for _ in range(2):
                 server.kill()
                 await asyncio.sleep(0.3)

@@ -41,7 +41,11 @@ def requirements(extra: str | None = None) -> list[Requirement]:
     return found
 
 
-@pytest.mark.parametrize("requirement", [each for extra in (None, *EXTRAS) for each in requirements(extra)], ids=str)
+# One order in every process: pytest-xdist compares what each worker collects.
+NEEDED = sorted({each for extra in (None, *EXTRAS) for each in requirements(extra)}, key=str)
+
+
+@pytest.mark.parametrize("requirement", NEEDED, ids=str)
 def test_the_lock_answers_every_requirement(requirement: Requirement) -> None:
     locked = pins().get(canonicalize_name(requirement.name))
     assert locked, f"{requirement.name} is not in constraints.txt: run `make lock`"

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Any, Concatenate, ParamSpec, Protocol
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from redis import Redis as SyncRedis
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -31,6 +31,7 @@ from command_bus.transport.redis.scripts import Script
 __all__ = ["Backoff", "ClientFactory", "Connections", "UrlClients"]
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 SOCKET_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 5.0
@@ -178,8 +179,8 @@ class Connections:
         except CONNECTION_ERRORS as error:
             raise translated(error, self.label) from error
 
-    async def insist(self, attempt: Callable[[], Any], deadline: float | None = None) -> Any:
-        """Repeat an idempotent request until it has an answer, with backoff; `deadline` is monotonic, None is for ever.
+    async def insist(self, attempt: Callable[[], Awaitable[T]], deadline: float) -> T:
+        """Repeat an idempotent request until it has an answer, with backoff; `deadline` is monotonic.
 
         Raises:
             TransportUnavailable: The deadline passed; `outcome_unknown` if any try may have been applied.
@@ -188,8 +189,6 @@ class Connections:
         unknown = False
         while True:
             try:
-                if deadline is None:
-                    return await attempt()
                 async with asyncio.timeout(max(deadline - mono(), 0.001)):
                     return await attempt()
             except TimeoutError as error:
@@ -198,6 +197,6 @@ class Connections:
                 unknown = unknown or error.outcome_unknown
                 self.reconnects += 1
                 pause = backoff.next()
-                if deadline is not None and mono() + pause >= deadline:
+                if mono() + pause >= deadline:
                     raise TransportUnavailable(error.message, outcome_unknown=unknown) from error
                 await asyncio.sleep(pause)

@@ -27,7 +27,7 @@ from command_bus.transport.redis.connections import Backoff, Connections
 from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.lease_keeper import LeaseKeeper
-from command_bus.transport.redis.ready import ensure_ready
+from command_bus.transport.redis.ready import ensure_ready, mailbox_of
 from command_bus.transport.redis.slots import Slots
 
 __all__ = ["ConsumerLoop"]
@@ -108,7 +108,7 @@ class ConsumerLoop:
         """Start what was read; the ids of ticks, which are nobody's."""
         self.last_read = mono()
         ticks = [entry for entry, fields in entries if b"e" not in fields]
-        activations = [(entry, fields[b"e"].decode()) for entry, fields in entries if b"e" in fields]
+        activations = [(entry, mailbox_of(fields)) for entry, fields in entries if b"e" in fields]
         if self._keys.count > 1:
             reserved = self._slots.take(len(activations))
         for entry, mailbox in activations[:reserved]:
@@ -134,7 +134,7 @@ class ConsumerLoop:
         """Give delivered activations back untouched; the ids of ticks."""
         for entry, fields in entries:
             if b"e" in fields:
-                self._hand_back(shard, fields[b"e"].decode(), entry)
+                self._hand_back(shard, mailbox_of(fields), entry)
         return [entry for entry, fields in entries if b"e" not in fields]
 
     def _hold(self, shard: int, mailbox: str, activation: str) -> None:
@@ -275,7 +275,7 @@ class _Reader:
         if entries:
             _log.warning("%s: %d activations are ours without being held here", self._keys.ready, len(entries))
             await self._discard([entry for entry, fields in entries if b"e" not in fields])
-            await self._loop.settle(self._shard, [(entry, fields[b"e"].decode()) for entry, fields in entries if b"e" in fields])
+            await self._loop.settle(self._shard, [(entry, mailbox_of(fields)) for entry, fields in entries if b"e" in fields])
 
     async def _unknown_pending(self) -> _Entries:
         """Activations that are pending in our name without being held here."""

@@ -51,14 +51,20 @@ def free_mailbox(command_id: str) -> str:
 
 
 def mailbox_label(mailbox: str) -> str:
-    """The mailbox for people: `account:a-17`, `order (lane 3)`, `(no entity) id`."""
+    """The mailbox for people: `account:a-17`, `order (lane 3)`, `(no entity) id`; what cannot be printed is escaped."""
     if mailbox.startswith(_FREE):
-        return f"(no entity) {unquote(mailbox[len(_FREE) :])}"
+        return f"(no entity) {_printable(mailbox[len(_FREE) :])}"
     kind, colon, rest = mailbox.partition(":")
     if not colon:
         kind, _, lane = mailbox.partition("/")
         return f"{kind} (lane {lane})"
-    return f"{kind}:{unquote(rest)}"
+    return f"{kind}:{_printable(rest)}"
+
+
+def _printable(encoded: str) -> str:
+    """An encoded id in the clear, fit for a log: no newline, control character or change of writing direction of its own."""
+    text = unquote(encoded)
+    return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class ShardKeys:

@@ -54,20 +54,26 @@ class StreamProducer:
         """See `Producer`."""
         return (await self._submit(self._keys.shard_of(submission.mailbox), (submission,), timeout))[0]
 
-    async def enqueue_many(self, submissions: Sequence[Submission], timeout: float) -> list[Admission]:
+    async def enqueue_many(self, submissions: Sequence[Submission], timeout: float) -> list[Admission | CommandBusError]:
         """See `Producer`."""
         by_shard: dict[int, list[int]] = {}
         for index, submission in enumerate(submissions):
             by_shard.setdefault(self._keys.shard_of(submission.mailbox), []).append(index)
-        outcomes: list[Admission] = [Admission.ACCEPTED] * len(submissions)
+        outcomes: dict[int, Admission | CommandBusError] = dict.fromkeys(range(len(submissions)), Admission.PREDECESSOR_REFUSED)
 
         async def send(shard: int, indices: list[int]) -> None:
             refused: set[str] = set()
-            for chunk in _chunks(submissions, indices):
+            chunks = _chunks(submissions, indices)
+            for position, chunk in enumerate(chunks):
                 going = [index for index in chunk if submissions[index].mailbox not in refused]
-                answers = await self._submit(shard, [submissions[index] for index in going], timeout) if going else []
-                for index in chunk:
-                    outcomes[index] = Admission.PREDECESSOR_REFUSED
+                if not going:
+                    continue
+                try:
+                    answers = await self._submit(shard, [submissions[index] for index in going], timeout)
+                except CommandBusError as error:
+                    outcomes.update(dict.fromkeys(going, error))
+                    outcomes.update(dict.fromkeys(itertools.chain(*chunks[position + 1 :]), _unsent(error)))
+                    return
                 for index, answer in zip(going, answers, strict=True):
                     outcomes[index] = answer
                     if answer in _REFUSALS:
@@ -77,7 +83,7 @@ class StreamProducer:
             await send(*next(iter(by_shard.items())))
         else:
             await asyncio.gather(*(send(shard, indices) for shard, indices in by_shard.items()))
-        return outcomes
+        return list(outcomes.values())
 
     def _submit(self, shard: int, submissions: Sequence[Submission], timeout: float) -> asyncio.Future[list[Admission]]:
         lane = self._shards[shard]
@@ -214,6 +220,11 @@ class _Shard:
         soon = mono() + pause
         self._fail([waiting for waiting in batch if waiting.deadline <= soon], error)
         return [waiting for waiting in batch if waiting.deadline > soon]
+
+
+def _unsent(error: CommandBusError) -> CommandBusError:
+    """The same error for commands behind the one that failed: these were certainly not sent."""
+    return TransportUnavailable(error.message) if isinstance(error, TransportUnavailable) else error
 
 
 def _chunks(submissions: Sequence[Submission], indices: list[int]) -> list[list[int]]:

@@ -12,10 +12,15 @@ from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import REPAIR
 
-__all__ = ["ensure_ready"]
+__all__ = ["ensure_ready", "mailbox_of"]
 
 _log = logging.getLogger("command_bus.worker")
 _PAGE = 200
+
+
+def mailbox_of(fields: dict[bytes, bytes]) -> str:
+    """The mailbox that an activation names. Bytes that no mailbox is named with name none: such an entry is dropped in time."""
+    return fields[b"e"].decode(errors="backslashreplace")
 
 
 async def ensure_ready(connections: Connections, keys: ShardKeys) -> bool:

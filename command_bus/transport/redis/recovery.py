@@ -25,6 +25,7 @@ from command_bus.transport.interfaces import Bury, GiveBack, Lease, Started, Ste
 from command_bus.transport.redis.cancellation import end_tasks
 from command_bus.transport.redis.connections import Backoff, Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.ready import mailbox_of
 from command_bus.transport.redis.scripts import FORGET, PROMOTE
 
 __all__ = ["PendingRecovery", "rest_of"]
@@ -215,7 +216,7 @@ class _Watch:
                 self.keys.ready, GROUP, self._owner, max(1, int(self._lease * 1000 * 2 / 3)), ids, justid=False
             )
         )
-        found = [(entry.decode(), fields[b"e"].decode()) for entry, fields in claimed if fields and b"e" in fields]
+        found = [(entry.decode(), mailbox_of(fields)) for entry, fields in claimed if fields and b"e" in fields]
         litter = [entry.decode() for entry, fields in claimed if not fields or b"e" not in fields]
         await asyncio.gather(*(self.settle(activation, mailbox) for activation, mailbox in found), self._drop(litter))
 

@@ -115,15 +115,20 @@ class RpcHandler:
         client = self._connections.blocking(BLOCK)
         inbox = keys.inbox(self.process)
         backoff = Backoff()
+        rereads: list[float] = []
         while True:
             try:
+                while rereads and mono() >= rereads[0]:
+                    await self._reread(keys)
+                    rereads.pop(0)
                 replies = await self._pop(client, inbox)
                 backoff.reset()
             except CommandBusError as error:
                 pause = backoff.next()
                 _log.warning("cannot receive replies, next try in %.2f s: %s", pause, error)
                 await asyncio.sleep(pause)
-                await self._reread(keys)
+                # Once now, and once when the server can no longer pop replies for the connection that broke.
+                rereads = [0.0, mono() + BLOCK + 1.0]
                 continue
             for reply in replies:
                 self._deliver(reply)
@@ -156,15 +161,16 @@ class RpcHandler:
             pending.arrive(record)
 
     async def _reread(self, keys: ShardKeys) -> None:
-        """Fetch the stored replies of all calls in flight: any of them may have been lost with the connection."""
+        """Fetch the stored replies of all calls in flight: any of them may have been lost with the connection.
+
+        Raises:
+            CommandBusError: The server cannot be asked.
+        """
         waiting = list(self._waiting)
         for start in range(0, len(waiting), _BITE):
             page = waiting[start : start + _BITE]
             names = [keys.mark(command) for command in page]
-            try:
-                marks: Any = await self._connections.ask(lambda client, keys: client.mget(keys), names)
-            except CommandBusError:
-                return  # the next read fails too, and comes back here
+            marks: Any = await self._connections.ask(lambda client, keys: client.mget(keys), names)
             for mark in marks:
                 if (record := reply_in(mark)) is not None:
                     self._deliver(record)

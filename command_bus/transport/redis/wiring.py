@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
+from command_bus.clock import mono
 from command_bus.settings import BusSettings
 from command_bus.transport.redis.connections import ClientFactory, Connections, UrlClients
 from command_bus.transport.redis.keys import KeySpace
@@ -41,7 +42,8 @@ class RedisTransport:
         connections = Connections(UrlClients(server) if isinstance(server, str) else server)
         keys = KeySpace(settings.namespace, settings.shards)
         try:
-            facts, namespace = await open_namespace(connections, keys, settings)
+            deadline = mono() + settings.dispatch_timeout  # a server that restarts just now is waited for
+            facts, namespace = await connections.insist(lambda: open_namespace(connections, keys, settings), deadline)
         except BaseException:
             await connections.close()
             raise

@@ -180,6 +180,7 @@ def test_the_timestamps_of_other_libraries_are_read() -> None:
         ({"d": Decimal("1" * 20_000)}, "d", "characters"),
         ({"s": nested_sets(MAX_SET_NESTING + 1)}, "s{…}{…}{…}{…}{…}{…}{…}{…}", ""),
         ([object()], "[0]", "type object"),
+        ({"a": 1, "b": [2, object(), 2**64], "c": object()}, "b[1]", "type object"),
         (object(), "the value", "type object"),
     ],
 )

@@ -27,7 +27,7 @@ local any_later = redis.call('EXISTS', later) == 1
 local any_paused = redis.call('EXISTS', paused) == 1
 local first_due = nil
 
-local room, broken, refused, activated = {}, {}, {}, {}
+local room, broken, refused, activated, own = {}, {}, {}, {}, {}
 for box = 1, boxes do
   local length = redis.pcall('XLEN', KEYS[7 + box])
   if type(length) == 'number' then
@@ -69,8 +69,9 @@ local function known(mark, digest)
   if type(value) == 'table' then return 'w' end
   if not value then return nil end
   if string.sub(value, 2, 9) ~= digest then return '!' end
-  if string.sub(value, 1, 1) == 'q' and string.sub(value, 10, 17) == token then return '+' end
-  return '='
+  if own[mark] or string.sub(value, 1, 1) ~= 'q' or string.sub(value, 10, 17) ~= token then return '=' end
+  own[mark] = true
+  return '+'
 end
 
 local outcomes = {}
@@ -98,6 +99,7 @@ while arg < #ARGV do
         redis.call('XADD', KEYS[7 + box], '*', 'e', ARGV[arg + 5])
         if not activated[box] then activate(box, name) end
       end
+      own[KEYS[mark]] = true
       room[box] = room[box] - 1
       accepted = accepted + 1
       outcome = '+'

@@ -13,7 +13,7 @@
 -- ARGV[3]   letter    id of the entry in `dead`
 -- ARGV[4]   name      of the mailbox
 -- ARGV[5]   mark ttl in ms, of a command that is discarded while parked
--- ARGV[6]   mark      of a command that waits (replay) or was discarded
+-- ARGV[6]   mark      of a command that waits (replay) or was discarded; empty if its id is unknown
 --
 -- returns 'replayed', 'discarded', or 'gone' if there is no such letter
 --
@@ -47,7 +47,7 @@ if redis.call('HGET', parked, name) == id then
       redis.call('XDEL', box, head[1])
       redis.call('HINCRBY', stats, 'depth', -1)
     end
-    if tonumber(ARGV[5]) > 0 then
+    if tonumber(ARGV[5]) > 0 and ARGV[6] ~= '' then
       redis.call('SET', mark, ARGV[6], 'PX', ARGV[5])
     else
       redis.call('DEL', mark)
@@ -63,7 +63,7 @@ if redis.call('HGET', parked, name) == id then
 end
 if verb == 'discard' then return 'discarded' end
 
-redis.call('SET', mark, ARGV[6])
+if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6]) end
 redis.call('XADD', box, '*', 'e', fields['e'])
 redis.call('HINCRBY', stats, 'depth', 1)
 if redis.call('HEXISTS', active, name) == 0 then wake() end

@@ -1,0 +1,117 @@
+"""A stage for mishaps: one entity gets something bad, its neighbours and its own later commands must not suffer."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from command_bus import Command, CommandBus, CommandContext, DeadLetter, EntityId, RetryPolicy
+from command_bus.transport.redis.keys import ShardKeys
+from tests.conformance.conftest import Bench
+
+__all__ = ["Put", "Scene", "scene", "until"]
+
+# What the enqueue step does, for bytes that no producer of ours would send.
+_INJECT = """
+redis.call('XADD', KEYS[1], '*', unpack(ARGV, 2))
+redis.call('HINCRBY', KEYS[4], 'depth', 1)
+if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then
+  local id = redis.call('XADD', KEYS[3], '*', 'e', ARGV[1])
+  redis.call('HSET', KEYS[2], ARGV[1], 'r|' .. id .. '|||0|0|')
+end
+"""
+
+
+class Put(Command[int], entity="box", retry=RetryPolicy(attempts=2, delay=0.01, jitter=0.0)):
+    box: EntityId
+    value: int
+
+
+async def until(condition: Callable[[], Awaitable[Any] | Any], seconds: float = 10.0) -> Any:
+    """Wait for a condition to become true and give its value."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while True:
+        value = condition()
+        if isinstance(value, Awaitable):
+            value = await value
+        if value:
+            return value
+        assert loop.time() < deadline, "waited in vain"
+        await asyncio.sleep(0.01)
+
+
+class Scene:
+    """A bus with a worker that handles `Put`, and what a mishap must leave as it was."""
+
+    def __init__(self, bench: Bench, bus: CommandBus) -> None:
+        self.bench = bench
+        self.bus = bus
+        self.seen: list[tuple[str, int]] = []
+        self._values = itertools.count(1_000_000)
+
+        @bench.registry.handles(Put)
+        async def put(command: Put, context: CommandContext) -> int:
+            assert context.entity_id == str(command.box)
+            self.seen.append((str(command.box), command.value))
+            return command.value
+
+    @property
+    def keys(self) -> ShardKeys:
+        return self.bus.transport.keys.shards[0]
+
+    async def inject(self, mailbox: str, fields: dict[str, bytes]) -> None:
+        """Put an entry with these fields into a mailbox, as if it had been enqueued."""
+        keys = self.keys
+        names = [keys.mailbox(mailbox), keys.active, keys.ready, keys.stats]
+        parts = [part for pair in fields.items() for part in pair]
+        await self.bus.transport.connections.ask(lambda client: client.eval(_INJECT, len(names), *names, mailbox, *parts))
+
+    async def letters(self) -> list[DeadLetter]:
+        return [letter async for letter in self.bus.dead_letters.list()]
+
+    async def letter(self) -> DeadLetter:
+        """The one dead letter, as soon as it is there."""
+        (letter,) = await until(self.letters)
+        return letter
+
+    async def goes_on(self, *boxes: str) -> None:
+        """These boxes and a new one still run, in order."""
+        everyone = (*boxes, "neighbour")
+        values = [next(self._values) for _ in range(3)]
+        batch = await self.bus.dispatch_batch(Put(box=box, value=number) for number in values[:2] for box in everyone)
+        assert batch.accepted == 2 * len(everyone)
+        for box in everyone:
+            assert await self.bus.call(Put(box=box, value=values[2]), timeout=10) == values[2]
+        for box in everyone:
+            assert [value for name, value in self.seen if name == box and value in values] == values
+
+    async def unharmed(self, *boxes: str) -> None:
+        """These boxes and a new one still run, in order; then the server holds nothing of any entity."""
+        await self.goes_on(*boxes)
+        await self.bus.wait_idle(10)
+        stats = await self.bus.stats()
+        assert (stats.depth, stats.in_flight, stats.entities) == (0, 0, 0)
+        assert stats.workers, "no worker lives"
+        assert await self.bench.entity_keys() == []
+        await self._assert_marks_end()
+
+    async def _assert_marks_end(self) -> None:
+        """Whatever is remembered of settled commands is so for a time, not for ever."""
+        client = self.bench.client()
+        for key in await self.bench.keys():
+            if "}:k:" in key:
+                assert await client.pttl(key) > 0, key
+        await client.aclose()
+
+
+@asynccontextmanager
+async def scene(bench: Bench, **settings: Any) -> AsyncIterator[Scene]:
+    """An open bus with a running worker."""
+    async with bench.bus(**settings) as bus:
+        stage = Scene(bench, bus)
+        async with bus.worker():
+            yield stage

@@ -1,0 +1,324 @@
+"""What handlers do wrong: the command gets its outcome, the worker lives, nobody else waits. Numbers as in `test_bad_input.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_bus import (
+    BadResult,
+    CallCycle,
+    Command,
+    CommandContext,
+    CommandFailed,
+    CommandInterrupted,
+    EntityId,
+    EntityPolicy,
+    HandlerRegistry,
+    Query,
+    RetryPolicy,
+    lanes,
+)
+from command_bus.transport.redis import lease_keeper
+from tests.conformance.conftest import Bench
+from tests.conformance.crash_app import EXIT, Crash, CrashOnce, Fine
+from tests.conformance.scene import Put, scene, until
+
+ROOT = Path(__file__).parents[2]
+
+
+class Bad(Command[None], entity="box", retry=RetryPolicy(attempts=3, delay=0.01, jitter=0.0)):
+    box: EntityId
+
+
+class Slow(Command[None], entity="box", retry=RetryPolicy(attempts=2, delay=0.0), timeout=0.1):
+    box: EntityId
+
+
+class Odd(Command[int], entity="box"):
+    box: EntityId
+
+
+class Anything(Command[Any], entity="box"):
+    box: EntityId
+
+
+class NoText(Exception):
+    def __str__(self) -> str:
+        raise ValueError("not even a text")
+
+
+class NotAnError(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("runs", ["async", "thread"])
+@pytest.mark.parametrize(
+    "kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit, StopIteration, NotAnError, MemoryError]
+)
+async def test_20_whatever_a_handler_raises_the_worker_lives(bench: Bench, kind: type[BaseException], runs: str) -> None:
+    async def raises(command: Bad) -> None:
+        raise kind
+
+    def raises_in_thread(command: Bad) -> None:
+        raise kind
+
+    bench.registry.handles(Bad)(raises if runs == "async" else raises_in_thread)  # type: ignore[type-var]
+    async with scene(bench) as stage:
+        with pytest.raises(CommandFailed) as failure:
+            await stage.bus.call(Bad(box="a"), timeout=5)
+        # A coroutine cannot raise a StopIteration: Python makes it a RuntimeError.
+        assert failure.value.error_type.rpartition(".")[2] in (kind.__name__, "RuntimeError")
+        assert failure.value.attempts == (3 if issubclass(kind, Exception) else 1)
+        letter = await stage.letter()
+        assert (letter.reason, letter.attempts) == ("failed", failure.value.attempts)
+        await stage.unharmed("a")
+
+
+async def test_20_a_handler_that_cancels_itself_is_interrupted(bench: Bench) -> None:
+    @bench.registry.handles(Bad)
+    async def cancels(command: Bad) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(1)
+
+    async with scene(bench, lease=0.4) as stage:
+        with pytest.raises(CommandInterrupted):
+            await stage.bus.call(Bad(box="a"), timeout=10)
+        assert (await stage.letter()).reason == "interrupted"
+        await stage.unharmed("a")
+
+
+async def test_21_a_blocked_loop_keeps_its_lease_and_is_reported(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another worker, in a thread with a loop of its own, must not get at the entity meanwhile."""
+    monkeypatch.setattr(lease_keeper, "_BLOCKED_AFTER", 0.2)
+    times: dict[str, float] = {}
+    starts: list[int] = []
+    elsewhere = HandlerRegistry()
+
+    @bench.registry.handles(Bad)
+    async def blocks(command: Bad, context: CommandContext) -> None:
+        starts.append(context.attempt)
+        time.sleep(1.6)
+        times["end"] = time.monotonic()
+
+    @elsewhere.handles(Odd)
+    async def follower(command: Odd) -> int:
+        times["follower"] = time.monotonic()
+        return 1
+
+    bench.registry.handles(Odd)(follower)
+    ready, over = threading.Event(), threading.Event()
+
+    async def second_worker() -> None:
+        async with bench.bus(lease=0.5, registry=elsewhere) as bus, bus.worker():
+            ready.set()
+            while not over.is_set():
+                await asyncio.sleep(0.02)
+
+    thread = threading.Thread(target=lambda: asyncio.run(second_worker()))
+    try:
+        async with scene(bench, lease=0.5) as stage:
+            await stage.bus.dispatch(Bad(box="a"))
+            await until(lambda: starts)
+            await stage.bus.dispatch(Odd(box="a"))
+            if bench.name != "memory":
+                thread.start()
+                ready.wait(5)
+            await stage.bus.wait_idle(10)
+            assert starts == [1]
+            assert times["follower"] >= times["end"]
+            if bench.name == "memory":
+                await stage.unharmed("a")
+            assert await stage.letters() == []
+    finally:
+        over.set()
+        if thread.ident is not None:
+            thread.join(10)
+    reports = [record.getMessage() for record in caplog.records if "event loop has been blocked" in record.getMessage()]
+    assert len(reports) == 1
+    assert "in blocks" in reports[0]
+
+
+@pytest.mark.parametrize("runs", ["async", "thread"])
+async def test_22_a_handler_that_never_ends_is_timed_out(bench: Bench, runs: str) -> None:
+    told: list[str | None] = []
+
+    async def never(command: Slow, context: CommandContext) -> None:
+        await asyncio.Event().wait()
+
+    def never_in_thread(command: Slow, context: CommandContext) -> None:
+        while not context.cancelled:
+            time.sleep(0.01)
+        told.append(context.cancel_reason)
+
+    bench.registry.handles(Slow)(never if runs == "async" else never_in_thread)  # type: ignore[arg-type]
+    async with scene(bench) as stage:
+        with pytest.raises(CommandFailed) as failure:
+            await stage.bus.call(Slow(box="a"), timeout=5)
+        assert (failure.value.error_type, failure.value.attempts) == ("TimeoutError", 2)
+        assert told == ([] if runs == "async" else ["timeout", "timeout"])
+        await stage.unharmed("a")
+
+
+@pytest.mark.parametrize("value", [object(), print, {1: object()}, 2**64, "\ud800", {"deep": [[]] * 200_000}], ids=type)
+async def test_23_an_unserializable_result_is_completed_and_told(bench: Bench, value: Any) -> None:
+    runs = 0
+
+    @bench.registry.handles(Anything)
+    async def anything(command: Anything) -> Any:
+        nonlocal runs
+        runs += 1
+        return value
+
+    async with scene(bench) as stage:
+        with pytest.raises(BadResult) as bad:
+            await stage.bus.call(Anything(box="a"), timeout=5, command_id="odd")
+        assert bad.value.command_id == "odd"
+        with pytest.raises(BadResult):
+            await stage.bus.result("odd")
+        await stage.bus.dispatch(Anything(box="a"))  # nobody waits for it: nothing is wrong with it
+        await stage.bus.wait_idle(5)
+        assert runs == 2
+        assert await stage.letters() == []
+        assert (await stage.bus.stats()).completed == 2
+        await stage.unharmed("a")
+
+
+async def test_23_a_result_of_another_type_is_completed_and_told(bench: Bench) -> None:
+    @bench.registry.handles(Odd)
+    async def odd(command: Odd) -> int:
+        return "seven"  # type: ignore[return-value]
+
+    async with scene(bench) as stage:
+        with pytest.raises(BadResult, match="the reply is int, the handler returned str"):
+            await stage.bus.call(Odd(box="a"), timeout=5)
+        assert (await stage.bus.stats()).completed == 1
+        await stage.unharmed("a")
+
+
+@pytest.mark.parametrize("error", [NoText(), ValueError("\ud800"), ValueError("x" * 1_000_000), ValueError(object())], ids=type)
+async def test_24_an_exception_is_told_without_locals_whatever_its_text(
+    bench: Bench, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="command_bus")
+
+    @bench.registry.handles(Bad)
+    async def bad(command: Bad) -> None:
+        password = "hunter2"  # noqa: F841 - what must not be seen
+        raise error
+
+    async with scene(bench) as stage:
+        with pytest.raises(CommandFailed) as failure:
+            await stage.bus.call(Bad(box="a"), timeout=5)
+        assert failure.value.error_type.endswith(type(error).__name__)
+        assert len(str(failure.value)) < 20_000
+        letter = await stage.letter()
+        assert "in bad" in letter.traceback
+        shown = "".join((str(failure.value), letter.error_message, letter.traceback, caplog.text))
+        assert "'hunter2'" not in shown.replace('password = "hunter2"', "")
+        await stage.unharmed("a")
+
+
+class Crew:
+    """Worker processes that end themselves, replaced by hand."""
+
+    def __init__(self, bench: Bench, lease: float) -> None:
+        assert bench.url is not None
+        self._command = [sys.executable, "-m", "tests.conformance.crash_app", bench.url, bench.namespace, str(lease)]
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(self._command, cwd=ROOT, env=os.environ, stderr=subprocess.DEVNULL)
+        self._processes.append(process)
+        return process
+
+    def end(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+
+async def test_25_a_command_that_kills_its_worker_is_given_up_after_its_attempts(bench: Bench) -> None:
+    if bench.url is None:
+        pytest.skip("another process cannot reach a server in this one")
+    crew = Crew(bench, lease=0.6)
+    try:
+        async with bench.bus(lease=0.6) as bus:
+            await bus.dispatch(Crash(box="a"), command_id="poison")
+            for _ in range(2):
+                process = crew.start()
+                assert await asyncio.to_thread(process.wait, 20) == EXIT
+            assert [letter async for letter in bus.dead_letters.list()] == []
+            follower = asyncio.create_task(bus.call(Fine(box="a"), timeout=30))
+            healthy = crew.start()
+            assert await bus.call(Fine(box="b"), timeout=20) == healthy.pid
+            with pytest.raises(CommandInterrupted):
+                await bus.result("poison", timeout=20)
+            assert await follower == healthy.pid
+            (letter,) = [letter async for letter in bus.dead_letters.list()]
+            assert (letter.reason, letter.attempts, letter.command_id) == ("interrupted", 2, "poison")
+
+            await bus.dispatch(CrashOnce(box="a"), command_id="once")
+            assert await asyncio.to_thread(healthy.wait, 20) == EXIT
+            crew.start()
+            with pytest.raises(CommandInterrupted):
+                await bus.result("once", timeout=20)
+            await bus.wait_idle(10)
+            assert [letter.attempts async for letter in bus.dead_letters.list(name="CrashOnce")] == [1]
+        assert await bench.entity_keys() == []
+    finally:
+        crew.end()
+
+
+class Ask(Query[int], entity="box"):
+    box: EntityId
+    whom: str
+
+
+@pytest.mark.parametrize("policy", ["own mailbox", "one lane"])
+async def test_27_a_handler_cannot_wait_for_itself(bench: Bench, policy: str) -> None:
+    entities = {"box": EntityPolicy(mailbox=lanes(1))} if policy == "one lane" else {}
+    async with scene(bench, entities=entities) as stage:
+        errors: list[CallCycle] = []
+
+        @bench.registry.handles(Ask)
+        async def ask(query: Ask) -> int:
+            began = time.monotonic()
+            with pytest.raises(CallCycle) as cycle:
+                await stage.bus.call(Put(box=query.whom, value=1), timeout=30)
+            assert time.monotonic() - began < 1
+            errors.append(cycle.value)
+            await stage.bus.dispatch(Put(box=query.whom, value=2))
+            return 1
+
+        whom = "a" if policy == "own mailbox" else "another of the lane"
+        assert await stage.bus.call(Ask(box="a", whom=whom), timeout=5) == 1
+        assert "Put" in str(errors[0])
+        assert "box" in str(errors[0])
+        await stage.bus.wait_idle(5)
+        assert stage.seen == [(whom, 2)]
+        await stage.unharmed("a")
+
+
+async def test_27_a_handler_may_call_another_entity(bench: Bench) -> None:
+    async with scene(bench) as stage:
+
+        @bench.registry.handles(Ask)
+        async def ask(query: Ask) -> int:
+            return await stage.bus.call(Put(box=query.whom, value=7), timeout=5)
+
+        assert await stage.bus.call(Ask(box="a", whom="b"), timeout=5) == 7
+        await stage.unharmed("a", "b")
