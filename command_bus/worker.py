@@ -31,6 +31,7 @@ from command_bus.middleware import around_handle
 from command_bus.monitor import worker_record
 from command_bus.receipts import WorkerInfo
 from command_bus.registry import HandlerRegistry
+from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.settings import BusSettings
 from command_bus.transport.redis.consumer import ConsumerLoop
 from command_bus.transport.redis.keys import GROUP
@@ -102,18 +103,21 @@ class Worker:
         """Begin to run commands; returns at once.
 
         Raises:
-            RegistrationError: A handler's dependency is not wired.
+            RegistrationError: A handler's dependency is not wired, or a message or reply type cannot be sent.
             CommandBusError: As `CommandBus.open`.
         """
         if self._parts is not None or self._stopped is not None:
             raise RuntimeError("a worker is started once: make a new one with bus.worker()")
-        if not self._bus.is_open:
-            self._opened_bus = True
-            await self._bus.open()
+        for handler in self.registry:
+            codec_for(handler.message_type).prepare()
+            reply_codec_for(handler.spec.reply).prepare()
         for name in self.registry.unhandled():
             _log.warning(
                 "no handler for %s, which is declared: its commands wait for a worker that has one, then are dead-lettered", name
             )
+        if not self._bus.is_open:
+            self._opened_bus = True
+            await self._bus.open()
         self._started_ms = wall_ms()
         try:
             if self._bus.lifespan is not None:

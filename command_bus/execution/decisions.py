@@ -133,11 +133,8 @@ class Decisions:
 
     def rejected(self, run: Runnable, refusal: Reject) -> Step:
         """The handler refused for business reasons: settled, not retried."""
-        try:
-            left = self._windows.remembered(run.envelope, Rejected(refusal.message, refusal.code, refusal.details))
-        except InvalidCommand:
-            left = self._windows.remembered(run.envelope, Rejected(refusal.message, refusal.code, {}))
-        return Done(left, verb="deny")
+        outcome = Rejected(refusal.message, refusal.code, refusal.details)
+        return Done(self._windows.remembered(run.envelope, outcome), verb="deny")
 
     def failed(self, run: Runnable, error: BaseException) -> Step:
         """The handler raised: try again by policy, or the command is poisoned."""

@@ -31,11 +31,8 @@ _PACKERS: dict[Packing, Callable[[Any, Limits], bytes] | None] = {
     Packing.DIRECT: pack,
     Packing.SERIALIZED: None,
 }
-_AS_DATA: dict[str, Any] = {
-    "by_alias": False,
-    "round_trip": True,
-    "warnings": "error",
-}  # without computed fields, under own names
+# Fields under their own names, without computed ones; a value that is not of its declared type is an error.
+_AS_DATA: dict[str, Any] = {"by_alias": False, "round_trip": True, "warnings": "error"}
 _UNBUILDABLE = (PydanticUserError, NameError, TypeError)  # an undefined annotation is a NameError
 _SHOWN_PROBLEMS = 10
 _COUNTED_PROBLEMS = 1_000  # listing them takes time and memory in proportion, and hostile payloads have a million
@@ -45,7 +42,7 @@ _QUOTING = {"union_tag_invalid": "Input should have one of the known tags"}  # p
 class MessageCodec(Generic[M]):
     """Encodes and decodes the payload of one message class; get it from `codec_for`."""
 
-    __slots__ = ("_count", "_name", "_pack", "_serializer", "_type", "_validator")
+    __slots__ = ("_count", "_name", "_pack", "_serializer", "_type", "_validate")
 
     def __init__(self, message_type: type[M]) -> None:
         self._type = message_type
@@ -53,7 +50,7 @@ class MessageCodec(Generic[M]):
         self._count = -1
         self._pack: Callable[[Any, Limits], bytes] | None = None  # None: the serializer has to go first
         self._serializer: SchemaSerializer | None = None
-        self._validator: SchemaValidator | None = None
+        self._validate: Callable[[Any], Any] | None = None
 
     def prepare(self) -> None:
         """Build all that is built once, now rather than with the first message.
@@ -64,7 +61,7 @@ class MessageCodec(Generic[M]):
         try:
             self._type.model_rebuild()
             schema = self._type.__pydantic_core_schema__
-            self._validator = wire_validator(schema)
+            self._validate = wire_validator(schema).validate_python
             self._serializer = self._type.__pydantic_serializer__
             self._count = len(self._type.model_fields)
             self._pack = _PACKERS[packing_of_fields(schema)]
@@ -94,7 +91,7 @@ class MessageCodec(Generic[M]):
         Raises:
             InvalidCommand: The payload is not what the class describes; the text has places and reasons, never values.
         """
-        validator = self._validator or self._built()
+        validate = self._validate or self._built()
         try:
             fields = unpack(payload, limits)
         except Undecodable as error:
@@ -102,28 +99,32 @@ class MessageCodec(Generic[M]):
         if type(fields) is not dict:
             raise InvalidCommand(f"{self._name}: the payload is a map of fields, not a value of type {type(fields).__name__}")
         try:
-            return cast("M", validator.validate_python(fields))
+            message: M = validate(fields)
         except ValidationError as error:
             raise InvalidCommand(f"{self._name}: {problems_of(error)}") from None
         except MemoryError:
             raise
         except Exception as error:  # a worker must not stop for what a validator raises
             raise InvalidCommand(f"{self._name}: one of its validators raised {type(error).__qualname__}") from error
+        return message
 
     def _encode_serialized(self, message: M, limits: Limits) -> bytes:
         if self._serializer is None:  # the first message of the class
             self.prepare()
         try:
-            return pack(cast("SchemaSerializer", self._serializer).to_python(message, **_AS_DATA), limits)
+            data = cast("SchemaSerializer", self._serializer).to_python(message, **_AS_DATA)
         except PydanticSerializationError as error:
             raise InvalidCommand(_unserializable(error)) from error
+        except ValueError as error:  # it contains itself
+            raise InvalidCommand(f"the value: {error}") from error
+        return pack(data, limits)
 
-    def _built(self) -> SchemaValidator:
+    def _built(self) -> Callable[[Any], Any]:
         try:
             self.prepare()
         except RegistrationError as error:
             raise InvalidCommand(error.message) from error
-        return cast("SchemaValidator", self._validator)
+        return cast("Callable[[Any], Any]", self._validate)
 
 
 class ReplyCodec(Generic[R]):
@@ -184,11 +185,12 @@ class ReplyCodec(Generic[R]):
         Raises:
             BadResult: The bytes are not of the type: the worker has another version of it.
         """
-        if self._validator is None:
+        validator = self._validator
+        if validator is None:
             self._built()
-        validator = cast("SchemaValidator", self._validator)
+            validator = cast("SchemaValidator", self._validator)
         try:
-            return cast("R", validator.validate_python(unpack(data, limits)))
+            value: R = validator.validate_python(unpack(data, limits))
         except ValidationError as error:
             raise BadResult(f"the reply is not {self._name} as this process knows it: {problems_of(error)}") from None
         except Undecodable as error:
@@ -197,6 +199,7 @@ class ReplyCodec(Generic[R]):
             raise
         except Exception as error:
             raise BadResult(f"the reply of type {self._name}: a validator raised {type(error).__qualname__}") from error
+        return value
 
     def _built(self) -> TypeAdapter[Any]:
         try:

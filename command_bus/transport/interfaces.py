@@ -109,6 +109,7 @@ class Lease:
     """The right to run one mailbox, held by this worker.
 
     Attributes:
+        holder: Names this lease, not only its worker: what was started for another lease of the same worker is not its own.
         deadline: Local monotonic time after which nothing may be started: taken before the server was asked, plus the lease.
         fence: Of the command that runs now; empty before the first start.
         message: Of the command that runs now.
@@ -120,6 +121,7 @@ class Lease:
     mailbox: str
     activation: str
     deadline: float
+    holder: str = ""
     fence: str = ""
     message: str = ""
     renew_until: float | None = None

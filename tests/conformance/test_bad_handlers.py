@@ -228,7 +228,7 @@ async def test_24_an_exception_is_told_without_locals_whatever_its_text(
         letter = await stage.letter()
         assert "in bad" in letter.traceback
         shown = "".join((str(failure.value), letter.error_message, letter.traceback, caplog.text))
-        assert "'hunter2'" not in shown.replace('password = "hunter2"', "")
+        assert "hunter2" not in shown
         await stage.unharmed("a")
 
 

@@ -16,25 +16,31 @@ CONNECTION_ERRORS = (redis_errors.RedisError, OSError, TimeoutError)
 """What redis-py raises for a request that did not succeed."""
 
 _BUSY = ("LOADING", "BUSY", "MISCONF", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "MAX NUMBER OF CLIENTS")
+_BUSY_ERRORS = (  # in a pipeline the code is cut off the text
+    redis_errors.BusyLoadingError,
+    redis_errors.ClusterDownError,
+    redis_errors.MasterDownError,
+    redis_errors.TryAgainError,
+)
 
 
 def translated(error: BaseException, where: str) -> CommandBusError:
     """The typed error for one of redis-py's; `where` names the server without its password."""
     text = str(error)
-    upper = text.upper()
+    upper = text.upper().rpartition(": -")[2]  # before Redis 7, what happens inside a script is told after where it happened
     if isinstance(error, redis_errors.OutOfMemoryError) or upper.startswith("OOM"):
         return QueueFull(f"{where} is at its memory limit (maxmemory): it refuses new commands until work drains", limit="memory")
     if isinstance(error, redis_errors.AuthenticationError | redis_errors.NoPermissionError) or upper.startswith(
-        ("NOAUTH", "WRONGPASS")
+        ("NOAUTH", "WRONGPASS", "NOPERM")
     ):
         return UnsuitableServer(f"{where} refuses this user: {text}. Check user and password in the URL, and the user's ACL")
-    if isinstance(error, redis_errors.ReadOnlyError):
+    if isinstance(error, redis_errors.ReadOnlyError) or upper.startswith("READONLY"):
         return UnsuitableServer(f"{where} is a read-only replica: connect to the primary")
     if upper.startswith(("MOVED", "CROSSSLOT", "ASK ")):
         return UnsuitableServer(f"{where} is a node of a Redis Cluster, given as a single server: {text}")
     if "NOGROUP" in upper:
         return TransportUnavailable(f"{where}: the ready stream or its group was deleted; a worker makes them anew")
-    if isinstance(error, redis_errors.BusyLoadingError) or upper.startswith(_BUSY):
+    if isinstance(error, _BUSY_ERRORS) or upper.startswith(_BUSY):
         return TransportUnavailable(f"{where} is not ready: {text}")
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
         refused = _never_sent(error)

@@ -11,6 +11,7 @@ The interpreter lock held for longer than the lease (a C extension that never re
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import sys
 import threading
@@ -61,6 +62,7 @@ class LeaseKeeper:
         self._pong = 0.0
         self._reported_blocked = False
         self._sequence = 1
+        self._numbers = itertools.count(1)
         self.lost = 0
 
     def start(self) -> None:
@@ -80,7 +82,7 @@ class LeaseKeeper:
 
     def add(self, shard: int, mailbox: str, activation: str) -> Lease:
         """Hold an activation that was just read."""
-        lease = Lease(shard, mailbox, activation, mono() + self._lease)
+        lease = Lease(shard, mailbox, activation, mono() + self._lease, f"{self._owner}#{next(self._numbers)}")
         self._held[shard][activation] = lease
         return lease
 
@@ -142,12 +144,17 @@ class LeaseKeeper:
                 pipeline.execute_command(  # type: ignore[no-untyped-call]
                     "XCLAIM", keys.ready, GROUP, self._owner, 0, *ids, "RETRYCOUNT", self._sequence, "JUSTID", parse_justid=True
                 )
-            answers = pipeline.execute()
+            written, *claimed = pipeline.execute(raise_on_error=False)
         except CONNECTION_ERRORS as error:
             _log.warning("cannot renew %d leases: %s", len(leases), error)
             return False
-        if leases:
-            alive = {_text(item) for item in answers[1]}
+        if isinstance(written, Exception):  # at the server's memory limit, say: then nobody reads of us, but we work
+            _log.warning("cannot write the sign of life: %s", written)
+        if claimed:
+            if isinstance(claimed[0], Exception):
+                _log.warning("cannot renew %d leases: %s", len(leases), claimed[0])
+                return False
+            alive = {_text(item) for item in claimed[0]}
             for lease in leases:
                 if lease.activation in alive:
                     lease.deadline = asked + self._lease

@@ -136,7 +136,7 @@ class Operations:
     async def _operate(self, mailbox: str, verb: str, reason: str) -> Any:
         keys = self._shard(mailbox)
         names = [keys.ready, keys.active, keys.paused, keys.parked, keys.due, keys.mailbox(mailbox)]
-        return await self._connections.run(OPERATE, names, [verb, mailbox, reason])
+        return await self._connections.run(OPERATE, names, [GROUP, verb, mailbox, reason])
 
     async def waiting(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
         """What waits in a mailbox, page by page, delayed commands last."""

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import OutOfMemoryError, ResponseError
 
 from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.keys import GROUP, ShardKeys
@@ -38,7 +38,7 @@ async def ensure_ready(connections: Connections, keys: ShardKeys) -> bool:
         page: Any = await connections.ask(lambda client, at: client.hscan(keys.active, at, count=_PAGE), cursor)
         cursor, states = page
         if states:
-            repaired += int(await connections.run(REPAIR, [keys.ready, keys.active], list(states)))
+            repaired += int(await connections.run(REPAIR, [keys.ready, keys.active], [GROUP, *states]))
         if not cursor:
             break
     if repaired:
@@ -49,6 +49,11 @@ async def ensure_ready(connections: Connections, keys: ShardKeys) -> bool:
 async def _create_group(client: Redis, keys: ShardKeys) -> bool:
     try:
         await client.xgroup_create(keys.ready, GROUP, id="0", mkstream=True)
+    except OutOfMemoryError:  # at its memory limit the server refuses before it looks
+        groups: Any = await client.xinfo_groups(keys.ready)
+        if GROUP.encode() not in [group["name"] for group in groups]:
+            raise
+        return False
     except ResponseError as error:
         if "BUSYGROUP" not in str(error):
             raise

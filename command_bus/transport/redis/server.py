@@ -76,6 +76,7 @@ async def inspect_server(connections: Connections) -> ServerFacts:
     answer: dict[str, Any] = await connections.ask(info)
     if not answer:
         return ServerFacts()
+    mode = answer.get("redis_mode") or answer.get("server_mode")  # Valkey's name for it
     version = tuple(int(part) for part in str(answer.get("redis_version", "0")).split(".")[:3] if part.isdecimal())
     return ServerFacts(
         name=str(answer.get("server_name", "redis")),
@@ -83,8 +84,8 @@ async def inspect_server(connections: Connections) -> ServerFacts:
         eviction=answer.get("maxmemory_policy"),
         append_only=bool(answer.get("aof_enabled")),
         role=answer.get("role"),
-        cluster=answer.get("redis_mode") == "cluster",
-        sentinel=answer.get("redis_mode") == "sentinel",
+        cluster=mode == "cluster",
+        sentinel=mode == "sentinel",
     )
 
 
@@ -174,15 +175,19 @@ class Namespace:
         return mine
 
     async def _record(self, values: dict[str, str]) -> dict[str, str]:
+        """Write what nobody wrote yet, and give what is written. A server at its memory limit refuses writes: it is read first."""
+
         async def write(client: Redis) -> Any:
             pipeline = client.pipeline(transaction=False)
             for name, value in values.items():
                 pipeline.hsetnx(self._key, name, value)
-            pipeline.hmget(self._key, list(values))
-            return await pipeline.execute()
+            await pipeline.execute()
 
-        answer = await self._connections.ask(write)
-        return {name: value.decode() for name, value in zip(values, answer[-1], strict=True)}
+        found: list[bytes | None] = await self._connections.ask(lambda client: client.hmget(self._key, list(values)))
+        if None in found:
+            await self._connections.ask(write)
+            found = await self._connections.ask(lambda client: client.hmget(self._key, list(values)))
+        return {name: (value or b"").decode() for name, value in zip(values, found, strict=True)}
 
 
 async def open_namespace(connections: Connections, keys: KeySpace, settings: BusSettings) -> tuple[ServerFacts, Namespace]:

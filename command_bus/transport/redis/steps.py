@@ -121,7 +121,7 @@ class _Shard:
     def _encode(self, lease: Lease, step: Step, keys: list[str], args: list[Any]) -> None:
         """Append a step's keys and arguments, as the header of advance.lua lays down."""
         keys.append(self._keys.mailbox(lease.mailbox))
-        base = (lease.mailbox, lease.activation, lease.fence, lease.message)
+        base = (lease.mailbox, lease.activation, lease.holder, lease.fence, lease.message)
         match step:
             case Done(left, follow, verb):
                 args += (*base, verb, follow)

@@ -1,7 +1,7 @@
 -- advance: settle the commands that were running and start the next of each entity, for a batch of entities.
 --
 -- KEYS[1]   ready     stream of activations; its pending entries are the leases
--- KEYS[2]   active    hash: mailbox name -> state|activation|fence|message|attempt|first start in ms|owner
+-- KEYS[2]   active    hash: mailbox name -> state|activation|fence|message|attempt|first start in ms|holder
 -- KEYS[3]   fence     the shard's highest fence
 -- KEYS[4]   stats     hash of counters
 -- KEYS[5]   due       sorted set of what becomes due, by ms
@@ -12,7 +12,7 @@
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     who asks: the consumer's name
 -- ARGV[3]   reply ttl in ms, of an inbox
--- ARGV[4…]  for each step: mailbox name, activation, fence, message, verb, follow; then by verb
+-- ARGV[4…]  for each step: mailbox name, activation, holder, fence, message, verb, follow; then by verb
 --           take    -
 --           done    mark ttl in ms, mark, reply
 --           deny    mark ttl in ms, mark, reply                               (done, counted as rejected)
@@ -29,8 +29,9 @@
 --         {'gone'}                                                                  the lease is not ours: nothing was changed
 --         {'error', text}                                                           a key of this entity is of another type
 --
--- Asked again (a lost reply), a step whose effect is there already answers with the present state. The first write frees
--- memory (or nothing), so that a server at its limit still lets work drain.
+-- Asked again by the same holder (a lost reply), a step whose effect is there already answers with the present state. The holder
+-- is one lease of one worker, not the worker: an activation that it lost sight of and meets again is nothing that it may start. The
+-- first write frees memory (or nothing), so that a server at its limit still lets work drain.
 
 local ready, active, fence_key, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local due, paused, parked, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
@@ -87,7 +88,7 @@ local function delivery(fence_text, attempt, first, entry)
   return answer
 end
 
-local function start(name, box, activation, attempt, first, follow)
+local function start(name, box, activation, holder, attempt, first, follow)
   local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]
   if not head then return close(name, box, activation) end
   if any_paused and redis.call('HEXISTS', paused, name) == 1 then
@@ -102,7 +103,7 @@ local function start(name, box, activation, attempt, first, follow)
   if first == '0' then first = now_text end
   attempt = string.format('%d', tonumber(attempt) + 1)
   local fence_text = string.format('%.0f', fence)
-  redis.call('HSET', active, name, table.concat({'h', activation, fence_text, head[1], attempt, first, owner}, '|'))
+  redis.call('HSET', active, name, table.concat({'h', activation, fence_text, head[1], attempt, first, holder}, '|'))
   return delivery(fence_text, attempt, first, head)
 end
 
@@ -141,11 +142,11 @@ end
 -- What each verb does to the command that runs, once the lease is proved.
 local verbs = {}
 
-function verbs.done(name, box, activation, message, follow, extra)
+function verbs.done(name, box, activation, holder, message, follow, extra)
   settle(box, message)
   remember(extra.mark, extra[1], extra[2])
   push(extra)
-  return start(name, box, activation, '0', '0', follow)
+  return start(name, box, activation, holder, '0', '0', follow)
 end
 
 function verbs.deny(...)
@@ -158,28 +159,29 @@ function verbs.lapse(...)
   return verbs.done(...)
 end
 
-function verbs.bury(name, box, activation, message, follow, extra)
+function verbs.bury(name, box, activation, holder, message, follow, extra)
+  redis.call('XLEN', box)  -- raises if it is no stream: the letter must not be written again with each try
   letter(name, extra[4], extra[5], '0')
   counts.buried = counts.buried + 1
   settle(box, message)
   remember(extra.mark, extra[1], extra[2])
   push(extra)
-  return start(name, box, activation, '0', '0', follow)
+  return start(name, box, activation, holder, '0', '0', follow)
 end
 
-function verbs.park(name, box, activation, message, follow, extra, attempt, first)
+function verbs.park(name, box, activation, holder, message, follow, extra, attempt, first)
   redis.call('HSET', parked, name, letter(name, extra[4], extra[5], '1'))
   rest(name, activation, 's', attempt, first)
   push(extra)
   return {'stop'}
 end
 
-function verbs.retry(name, box, activation, message, follow, extra, attempt, first)
+function verbs.retry(name, box, activation, holder, message, follow, extra, attempt, first)
   if extra[2] == '0' then attempt = string.format('%d', tonumber(attempt) - 1) end
   return wait_for_retry(name, activation, extra[1], attempt, first)
 end
 
-function verbs.back(name, box, activation, message, follow, extra, attempt, first)
+function verbs.back(name, box, activation, holder, message, follow, extra, attempt, first)
   if extra[1] == '0' then attempt = string.format('%d', math.max(tonumber(attempt) - 1, 0)) end
   return requeue(name, activation, attempt, first)
 end
@@ -187,16 +189,16 @@ end
 local extras = {take = 0, done = 3, deny = 3, lapse = 3, bury = 5, park = 5, retry = 2, back = 1}
 local marked = {done = true, deny = true, lapse = true, bury = true, park = true}
 
-local function perform(name, box, activation, token, message, verb, follow, extra)
+local function perform(name, box, activation, holder, token, message, verb, follow, extra)
   local record = redis.call('HGET', active, name)
   if not record then return {'gone'} end
-  local state, held_by, held_fence, held_message, attempt, first, holder =
+  local state, held_by, held_fence, held_message, attempt, first, held_for =
     string.match(record, '^(%a)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|(.*)$')
   if held_by ~= activation then return {'gone'} end
   if state == 'r' then
     if verb == 'take' then
       taken[#taken + 1] = activation
-      return start(name, box, activation, attempt, first, follow)
+      return start(name, box, activation, holder, attempt, first, follow)
     elseif verb == 'back' and token == '' then
       return requeue(name, activation, attempt, first)
     end
@@ -204,9 +206,9 @@ local function perform(name, box, activation, token, message, verb, follow, extr
   end
   if state ~= 'h' then return {'gone'} end
   if verb ~= 'take' and token == held_fence and message == held_message then
-    return verbs[verb](name, box, activation, message, follow, extra, attempt, first)
+    return verbs[verb](name, box, activation, holder, message, follow, extra, attempt, first)
   end
-  if holder ~= owner then return {'gone'} end
+  if held_for ~= holder then return {'gone'} end
   local running = redis.call('XRANGE', box, held_message, held_message)[1]
   if not running then return {'gone'} end
   return delivery(held_fence, attempt, first, running)
@@ -214,9 +216,9 @@ end
 
 local answers = {now_text}
 while arg < #ARGV do
-  local name, activation, token, message, verb, follow =
-    ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3], ARGV[arg + 4], ARGV[arg + 5], ARGV[arg + 6]
-  arg = arg + 6
+  local name, activation, holder, token, message, verb, follow =
+    ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3], ARGV[arg + 4], ARGV[arg + 5], ARGV[arg + 6], ARGV[arg + 7]
+  arg = arg + 7
   key = key + 1
   local box = KEYS[key]
   local extra = {}
@@ -230,7 +232,7 @@ while arg < #ARGV do
     key = key + 1
     extra.inbox = KEYS[key]
   end
-  local done, answer = pcall(perform, name, box, activation, token, message, verb, follow, extra)
+  local done, answer = pcall(perform, name, box, activation, holder, token, message, verb, follow, extra)
   answers[#answers + 1] = done and answer or {'error', type(answer) == 'table' and answer.err or tostring(answer)}
 end
 

@@ -2,7 +2,8 @@
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> state
--- ARGV[1…]  names     of mailboxes to look at
+-- ARGV[1]   group     of consumers
+-- ARGV[2…]  names     of mailboxes to look at
 -- returns   how many were repaired
 --
 -- A command that was running stays so, under a new activation that nobody owns: its old holder is fenced off, whoever reads the activation
@@ -10,7 +11,9 @@
 
 local ready, active = KEYS[1], KEYS[2]
 local repaired = 0
-for i = 1, #ARGV do
+
+redis.call('XACK', ready, ARGV[1], '0-0')
+for i = 2, #ARGV do
   local name = ARGV[i]
   local record = redis.call('HGET', active, name)
   local state, activation, rest = string.match(record or '', '^([rh])|([^|]*)|(.*)$')
