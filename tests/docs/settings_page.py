@@ -1,0 +1,37 @@
+"""Writes docs/settings.md from `BusSettings`: `python -m tests.docs.settings_page`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import PydanticUndefined
+
+from command_bus import BusSettings
+
+PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+
+_HEAD = """# Settings
+
+`BusSettings`, from arguments, then the environment, then these defaults. Every field can be given to `CommandBus(…)` as a keyword; in the
+environment it is `COMMAND_BUS_<FIELD>` (and `REDIS_URL` where `COMMAND_BUS_URL` is absent). Durations are seconds. A value out of range raises
+`InvalidSettings`, which names the field. This page is written by `python -m tests.docs.settings_page`.
+
+| field | default | |
+| --- | --- | --- |
+"""
+
+
+def _default(info: Any) -> str:
+    if info.default_factory is not None:
+        return "none"
+    return "required" if info.default is PydanticUndefined else "none" if info.default is None else str(info.default)
+
+
+def rendered() -> str:
+    rows = [f"| `{name}` | {_default(info)} | {info.description} |" for name, info in BusSettings.model_fields.items()]
+    return _HEAD + "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rendered(), encoding="utf-8")

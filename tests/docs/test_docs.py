@@ -1,0 +1,75 @@
+"""The documentation is true: its code runs, its links lead somewhere, its tables are those of the code."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import command_bus
+from command_bus.embedded import EmbeddedServer
+from tests.docs.settings_page import PAGE, rendered
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+_PATH = re.compile(r"`((?:command_bus|tests|examples|docs|benchmarks)/[\w./-]+)`")
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+@pytest.fixture(autouse=True)
+def server(monkeypatch: pytest.MonkeyPatch) -> Any:
+    with EmbeddedServer.start() as running:
+        monkeypatch.setenv("COMMAND_BUS_URL", running.url)
+        yield running
+
+
+def _run(source: str, names: dict[str, Any], where: str) -> None:
+    """Run a block; it may await at its top level, and may bring its own `asyncio.run`."""
+    code = compile(source, where, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    result = eval(code, names)
+    if inspect.iscoroutine(result):
+        asyncio.run(result)
+
+
+@every_page
+def test_code_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = page.read_text(encoding="utf-8")
+    module = ModuleType(f"docs_{page.stem.replace('-', '_')}")  # models are defined in a module that exists
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    names = module.__dict__
+    for block in _BLOCK.finditer(text):
+        line = text[: block.start()].count("\n") + 1
+        _run("\n" * line + block.group(1), names, str(page))
+
+
+@every_page
+def test_links_and_paths_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    links = [link for link in _LINK.findall(text) if not link.startswith(("http:", "https:", "mailto:"))]
+    missing = [link for link in links if not (page.parent / link).exists()]
+    missing += [path for path in _PATH.findall(text) if not (ROOT / path).exists()]
+    assert not missing
+
+
+def test_the_settings_page_is_that_of_the_code() -> None:
+    assert PAGE.read_text(encoding="utf-8") == rendered(), "run `python -m tests.docs.settings_page`"
+
+
+def test_the_errors_that_callers_meet_are_explained() -> None:
+    text = (ROOT / "docs" / "calls.md").read_text(encoding="utf-8")
+    outcomes = [
+        name
+        for name in command_bus.__all__
+        if isinstance(kind := getattr(command_bus, name), type) and issubclass(kind, command_bus.errors.CommandOutcomeError)
+    ]
+    assert [name for name in outcomes if f"`{name}`" not in text] == []
