@@ -15,6 +15,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import redis.asyncio
@@ -98,9 +100,10 @@ async def measure(url: str, count: int) -> list[dict[str, Any]]:
         await bus.close()
     for entities in (10, 1000, count):
         async with CommandBus(url, namespace=NAMESPACE, registry=registry, max_depth=1_000_000) as bus:
-            rows.append(await meter.of(f"dispatch_batch of 1,000, {entities:,} entities", count, lambda: batches_of(bus, count, entities)))
+            fill = partial(batches_of, bus, count, entities)
+            rows.append(await meter.of(f"dispatch_batch of 1,000, {entities:,} entities", count, fill))
             async with bus.worker(concurrency=100):
-                rows.append(await meter.of(f"drain, {entities:,} entities", count, lambda: bus.wait_idle(300)))
+                rows.append(await meter.of(f"drain, {entities:,} entities", count, partial(bus.wait_idle, 300)))
         await client.flushall()
     rows += await calls(url, meter, count)
     await client.aclose()
@@ -114,7 +117,9 @@ async def batches_of(bus: CommandBus, count: int, entities: int) -> None:
 
 async def calls(url: str, meter: Meter, count: int) -> list[dict[str, Any]]:
     rows = []
-    worker = subprocess.Popen([sys.executable, "-m", "benchmarks.quick", "--worker", url], stdout=subprocess.PIPE, text=True)
+    worker = subprocess.Popen(  # noqa: ASYNC220 - before anything is timed
+        [sys.executable, "-m", "benchmarks.quick", "--worker", url], stdout=subprocess.PIPE, text=True
+    )
     async with CommandBus(url, namespace=NAMESPACE, registry=registry) as bus:
         await bus.call(Note(entity="warm", number=0), timeout=30)
         for flight, total in ((1, count // 20), (50, count // 2), (1000, count // 2)):
@@ -149,8 +154,7 @@ async def calls(url: str, meter: Meter, count: int) -> list[dict[str, Any]]:
 
 
 def _cpu_of(pid: int) -> float:
-    with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
-        fields = stat.read().rpartition(")")[2].split()
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
