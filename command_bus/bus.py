@@ -32,7 +32,7 @@ from command_bus.outbound import Envelope, Outbound, Sealer
 from command_bus.receipts import BatchResult, Receipt, Stats
 from command_bus.registry import HandlerRegistry, default_registry
 from command_bus.settings import BusSettings
-from command_bus.transport.interfaces import Admission, Submission
+from command_bus.transport.interfaces import Admission, Replies, Reply, Submission
 from command_bus.transport.redis.connections import ClientFactory
 from command_bus.transport.redis.wiring import RedisTransport
 from command_bus.waiting import WaitingLine
@@ -219,20 +219,21 @@ class CommandBus:
             CallCycle: A handler calls the entity that it runs for.
             InvalidCommand, QueueFull, IdempotencyConflict, TransportUnavailable, BusClosed: As for `dispatch`.
         """
-        transport, outcomes = self.transport, self._outcomes()
+        replies: Replies = self.transport.rpc
+        outcomes = self._outcomes()
         seconds = self.settings.call_timeout if timeout is None else checked_timeout(timeout)
         deadline = mono() + seconds
         out = self._sealer.outbound(command, command_id=command_id, headers=headers)
         out.ttl_ms = max(1, int(seconds * 1000))
-        out.inbox = transport.rpc.process
-        reply = transport.rpc.expect(out.command_id)
+        out.inbox = replies.process
+        reply: Reply = replies.expect(out.command_id)
         try:
             admission = await self._send(out)
             receipt(out.command_id, admission)
             duplicate = admission is Admission.DUPLICATE
             record = await (outcomes.polled(out.command_id, deadline) if duplicate else reply.within(deadline))
         finally:
-            transport.rpc.forget(reply)
+            replies.forget(reply)
         if record is None:
             raise CommandTimeout(
                 f"{out.name} {out.command_id}: no reply within {seconds:g} s; its outcome is unknown, ask bus.result({out.command_id!r}) later",

@@ -33,6 +33,7 @@ from command_bus.receipts import WorkerInfo
 from command_bus.registry import HandlerRegistry
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.settings import BusSettings
+from command_bus.transport.interfaces import Consumer, Recovery
 from command_bus.transport.redis.consumer import ConsumerLoop
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.lease_keeper import LeaseKeeper
@@ -207,10 +208,10 @@ class _Parts:
         self._runs = EntityRun(
             self._steps, self._executor, quantum=settings.quantum, quantum_time=settings.quantum_time, stopping=worker.stopping
         )
-        self._recovery = PendingRecovery(
+        self._recovery: Recovery = PendingRecovery(
             connections, keys, owner=worker.name, lease=settings.lease, steps=self._steps, decide=decisions.interrupted
         )
-        self.consumer = ConsumerLoop(
+        self.consumer: Consumer = ConsumerLoop(
             connections,
             keys,
             owner=worker.name,

@@ -93,7 +93,9 @@ class Executor:
             if isinstance(error, Reject):
                 return self._decisions.rejected(read, error)
             name, attempt = read.envelope.name, started.attempt
-            _log.info("%s %s failed (attempt %d): %s: %s", name, read.envelope.command_id, attempt, type(error).__name__, text_of(error))
+            _log.info(
+                "%s %s failed (attempt %d): %s: %s", name, read.envelope.command_id, attempt, type(error).__name__, text_of(error)
+            )
             return self._decisions.failed(read, error)
         if result.why is STOPPING and not result.thread_runs:
             return self._decisions.interrupted(started, STOPPING)

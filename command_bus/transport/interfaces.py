@@ -6,10 +6,11 @@ A *mailbox* is the name that `keys.mailbox_name` gives an entity (or its lane); 
 
 from __future__ import annotations
 
+from asyncio import Task
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from command_bus.errors import CommandBusError
 
@@ -19,17 +20,20 @@ __all__ = [
     "Admission",
     "Answer",
     "Bury",
+    "Consumer",
     "Done",
     "Failed",
     "Follow",
     "GiveBack",
     "Gone",
-    "Inbox",
     "Lease",
     "Park",
     "Producer",
+    "Recovery",
     "Released",
     "Remembered",
+    "Replies",
+    "Reply",
     "Retry",
     "Started",
     "Step",
@@ -252,9 +256,64 @@ class Steps(Protocol):
         ...
 
 
-class Inbox(Protocol):
-    """Receives the replies of one process."""
+class Reply(Protocol):
+    """One call's wait."""
 
-    def address(self, shard: int) -> str:
-        """What a command must carry so that its reply comes here."""
+    async def within(self, deadline: float) -> bytes | None:
+        """The reply record, or None if it does not come until then (monotonic)."""
+        ...
+
+
+class Replies(Protocol):
+    """Receives the replies of one process.
+
+    Attributes:
+        process: What a command must carry so that its reply comes here.
+    """
+
+    process: str
+
+    def expect(self, command_id: str) -> Reply:
+        """Be ready for a reply, before the command is sent."""
+        ...
+
+    def forget(self, pending: Any) -> None:
+        """Nobody waits for it any more."""
+        ...
+
+
+class Consumer(Protocol):
+    """Feeds activations to whoever runs them, never more than there are free slots."""
+
+    async def start(self) -> None:
+        """Begin to read; returns at once."""
+        ...
+
+    async def stop_reading(self) -> None:
+        """Read no more; what was delivered meanwhile is handed back untouched."""
+        ...
+
+    @property
+    def running(self) -> frozenset[Task[None]]:
+        """The tasks that hold a mailbox."""
+        ...
+
+
+class Recovery(Protocol):
+    """Takes over what nobody holds any more, and wakes what has become due."""
+
+    def start(self) -> None:
+        """Begin to watch; returns at once."""
+        ...
+
+    def kick(self, shard: int) -> None:
+        """Something may be due earlier than known."""
+        ...
+
+    async def settle(self, shard: int, activations: list[tuple[str, str]]) -> None:
+        """Settle activations (id, mailbox) that nobody holds, by what their record says."""
+        ...
+
+    async def stop(self) -> None:
+        """Stop watching."""
         ...

@@ -95,9 +95,12 @@ class Scene:
         await self.bus.wait_idle(10)
         stats = await self.bus.stats()
         assert (stats.depth, stats.in_flight, stats.entities) == (0, 0, 0)
-        assert stats.workers, "no worker lives"
+        await until(self._worker_lives)
         assert await self.bench.entity_keys() == []
         await self._assert_marks_end()
+
+    async def _worker_lives(self) -> bool:
+        return bool((await self.bus.stats()).workers)
 
     async def _assert_marks_end(self) -> None:
         """Whatever is remembered of settled commands is so for a time, not for ever."""

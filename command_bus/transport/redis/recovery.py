@@ -239,7 +239,9 @@ class _Watch:
         content = entries[0][1] if entries else {}
         raw = [part for pair in content.items() for part in pair]
         started = Started(lease.fence, lease.message, int(attempt), int(first_ms), int(first_ms), content.get(b"e"), raw)
-        _log.warning("worker %s lost %s: its lease ended while a command ran (attempt %s)", holder, mailbox, attempt)
+        _log.warning(
+            "worker %s lost %s: its lease ended while a command ran (attempt %s)", holder.partition("#")[0], mailbox, attempt
+        )
         step = self._decide(started)
         if isinstance(step, Bury):
             step.follow = "leave"  # the next command is for whoever reads the new activation: nobody here would run it

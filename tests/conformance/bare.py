@@ -1,0 +1,216 @@
+"""The transport without bus, worker or clock: its steps one at a time, for tests that look at what each does to Redis."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from redis.asyncio import Redis
+
+from command_bus.clock import mono
+from command_bus.transport.interfaces import (
+    NO_DIGEST,
+    Admission,
+    Answer,
+    Bury,
+    Done,
+    GiveBack,
+    Lease,
+    Park,
+    Remembered,
+    Retry,
+    Started,
+    Step,
+    Submission,
+    Take,
+)
+from command_bus.transport.redis.connections import ClientFactory, Connections
+from command_bus.transport.redis.keys import GROUP, KeySpace
+from command_bus.transport.redis.operations import Operations
+from command_bus.transport.redis.producer import StreamProducer
+from command_bus.transport.redis.ready import ensure_ready
+from command_bus.transport.redis.recovery import PendingRecovery
+from command_bus.transport.redis.steps import StepBatcher
+
+__all__ = ["TAKE", "Bare", "Hand", "Record", "bare", "bury", "done", "left", "park"]
+
+TAKE = Take()
+_FOREVER = mono() + 1e6
+
+
+def left(command_id: str, *, inbox: str = "", mark_ms: int = 60_000) -> Remembered:
+    """What settling a command leaves."""
+    return Remembered(command_id, b"d" + NO_DIGEST + b"outcome", mark_ms, inbox, b"reply of " + command_id.encode() if inbox else b"")
+
+
+def done(command_id: str, follow: Any = "stay", **options: Any) -> Done:
+    return Done(left(command_id, **options), follow)
+
+
+def bury(command_id: str, follow: Any = "stay", **options: Any) -> Bury:
+    return Bury(left(command_id, **options), b"why", command_id.encode(), follow)
+
+
+def park(command_id: str, **options: Any) -> Park:
+    return Park(left(command_id, **options), b"why", command_id.encode())
+
+
+@dataclass(frozen=True)
+class Record:
+    """A mailbox's field in `active`."""
+
+    state: str
+    activation: str
+    fence: str
+    message: str
+    attempt: int
+    first_ms: int
+    holder: str
+
+
+class Hand:
+    """A worker's side: reads activations and advances them, when it is told to."""
+
+    def __init__(self, shelf: Bare, owner: str, connections: Connections | None = None) -> None:
+        self.owner = owner
+        self.steps = StepBatcher(connections or shelf.connections, shelf.keys, owner=owner, reply_ttl=60)
+        self._shelf = shelf
+        self._leases = 0
+
+    def lease(self, mailbox: str, activation: str) -> Lease:
+        """A lease of its own for an activation."""
+        self._leases += 1
+        return Lease(0, mailbox, activation, _FOREVER, f"{self.owner}#{self._leases}")
+
+    async def read(self, count: int = 100) -> list[Lease]:
+        """What is delivered now; ticks are dropped."""
+        client, shard = self._shelf.client, self._shelf.shard
+        answer: Any = await client.xreadgroup(GROUP, self.owner, {shard.ready: ">"}, count=count)
+        leases = []
+        for entry, fields in answer[0][1] if answer else []:
+            if b"e" in fields:
+                leases.append(self.lease(fields[b"e"].decode(), entry.decode()))
+            else:
+                await client.xack(shard.ready, GROUP, entry)
+                await client.xdel(shard.ready, entry)
+        return leases
+
+    async def read_one(self) -> Lease:
+        (lease,) = await self.read()
+        return lease
+
+    async def start(self) -> tuple[Lease, Started]:
+        """Read the one activation that there is, and take it."""
+        lease = await self.read_one()
+        started = await self.do(lease, TAKE)
+        assert isinstance(started, Started)
+        return lease, started
+
+    async def do(self, lease: Lease, step: Step) -> Answer:
+        return await self.steps.advance(lease, step)
+
+    async def again(self, lease: Lease, step: Step) -> tuple[Answer, Answer]:
+        """The same step twice, as after a lost reply."""
+        copy = replace(lease)
+        first = await self.steps.advance(copy, step)
+        return first, await self.steps.advance(lease, step)
+
+    async def claim(self, *activations: str) -> None:
+        """Take over pending entries, whoever holds them."""
+        ids: list[Any] = list(activations)
+        await self._shelf.client.xclaim(self._shelf.shard.ready, GROUP, self.owner, 0, ids)
+
+
+class Bare:
+    """One shard of a namespace of its own."""
+
+    def __init__(self, clients: ClientFactory, namespace: str, connections: Connections | None = None) -> None:
+        self.connections = connections or Connections(clients)
+        self.keys = KeySpace(namespace, 1)
+        self.shard = self.keys.shards[0]
+        self.producer = StreamProducer(self.connections, self.keys, max_total_depth=10_000, max_pending=10_000)
+        self.operations = Operations(self.connections, self.keys, reply_ttl=60)
+
+    @property
+    def client(self) -> Redis:
+        return self.connections.commands
+
+    def hand(self, owner: str = "w1") -> Hand:
+        return Hand(self, owner)
+
+    def recovery(self, hand: Hand, step: Step | None = None) -> PendingRecovery:
+        """A recovery that decides the same for every interrupted command."""
+        decision = step or GiveBack(counts=True)
+        return PendingRecovery(
+            self.connections, self.keys, owner=hand.owner, lease=30.0, steps=hand.steps, decide=lambda _: decision
+        )
+
+    async def put(self, mailbox: str, *command_ids: str, delay_ms: int = 0, max_depth: int = 1000) -> list[Any]:
+        submissions = [Submission(mailbox, name, name.encode(), NO_DIGEST, max_depth, delay_ms) for name in command_ids]
+        return list(await self.producer.enqueue_many(submissions, 5))
+
+    async def promote(self, hand: Hand) -> None:
+        """Let what is due take its place."""
+        await self.recovery(hand)._watches[0]._promote()
+
+    async def record(self, mailbox: str) -> Record | None:
+        value: Any = await self.client.hget(self.shard.active, mailbox)  # type: ignore[misc]
+        if value is None:
+            return None
+        state, activation, fence, message, attempt, first, holder = value.decode().split("|")
+        return Record(state, activation, fence, message, int(attempt), int(first), holder)
+
+    async def activations(self) -> list[str]:
+        """The mailboxes in the ready stream, oldest first; None for a tick is left out."""
+        entries: Any = await self.client.xrange(self.shard.ready)
+        return [fields[b"e"].decode() for _, fields in entries if b"e" in fields]
+
+    async def ticks(self) -> int:
+        entries: Any = await self.client.xrange(self.shard.ready)
+        return sum(b"tick" in fields for _, fields in entries)
+
+    async def counters(self) -> dict[str, int]:
+        values: Any = await self.client.hgetall(self.shard.stats)  # type: ignore[misc]
+        return {name.decode(): int(value) for name, value in values.items()}
+
+    async def everything(self) -> dict[str, Any]:
+        """All keys of the namespace with their contents, and what is pending for whom; without times."""
+        found: dict[str, Any] = {}
+        readers: dict[bytes, Any] = {
+            b"string": self.client.get,
+            b"hash": self.client.hgetall,
+            b"stream": self.client.xrange,
+            b"zset": lambda key: self.client.zrange(key, 0, -1, withscores=True),
+            b"list": lambda key: self.client.lrange(key, 0, -1),
+        }
+        async for key in self.client.scan_iter(f"{{{self.keys.namespace}:*"):
+            found[key.decode()] = await readers[await self.client.type(key)](key)
+        pending: Any = await self.client.xpending_range(self.shard.ready, GROUP, min="-", max="+", count=1000)
+        found["pending"] = [(item["message_id"], item["consumer"]) for item in pending]
+        return found
+
+    async def nothing_of(self, *mailboxes: str) -> bool:
+        """Whether no key and no field of these mailboxes is left."""
+        for mailbox in mailboxes:
+            if await self.client.exists(self.shard.mailbox(mailbox)) or await self.record(mailbox) is not None:
+                return False
+        return not set(mailboxes) & set(await self.activations())
+
+    async def retry(self, hand: Hand, lease: Lease, delay_ms: int = 0) -> Answer:
+        return await hand.do(lease, Retry(delay_ms))
+
+
+@asynccontextmanager
+async def bare(clients: ClientFactory, namespace: str, connections: Connections | None = None) -> AsyncIterator[Bare]:
+    """A namespace with its group, closed at the end."""
+    shelf = Bare(clients, namespace, connections)
+    await ensure_ready(shelf.connections, shelf.shard)
+    try:
+        yield shelf
+    finally:
+        await shelf.producer.close()
+        await shelf.connections.close()
+
+

@@ -1,0 +1,320 @@
+"""What breaks between a worker, a caller and the server: leases, clocks, connections, replies. Nothing is lost, nothing runs twice."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from command_bus import Command, CommandBus, CommandContext, CommandInterrupted, EntityId, RetryPolicy
+from command_bus.transport.interfaces import Gone, Started
+from command_bus.transport.redis.keys import GROUP
+from command_bus.worker import Worker
+from tests.conformance.bare import TAKE, Bare, Hand, done
+from tests.conformance.conftest import Bench
+from tests.conformance.scene import until
+
+
+class Work(Command[int], entity="line", retry=RetryPolicy(attempts=10, delay=0.0)):
+    line: EntityId
+    number: int
+
+
+class Once(Command[int], entity="line", delivery="at_most_once"):
+    line: EntityId
+    number: int
+
+
+class Log:
+    """Handlers that wait for a gate, and what they did."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.gate = asyncio.Event()
+        self.starts: list[tuple[str, int, int]] = []
+        self.ends: list[tuple[str, int]] = []
+
+        @bench.registry.handles(Work)
+        @bench.registry.handles(Once)
+        async def work(command: Work | Once, context: CommandContext) -> int:
+            self.starts.append((str(command.line), command.number, context.attempt))
+            await self.gate.wait()
+            self.ends.append((str(command.line), command.number))
+            return command.number
+
+    def of(self, line: str) -> list[int]:
+        return [number for name, number in self.ends if name == line]
+
+
+@pytest.fixture
+def log(bench: Bench) -> Log:
+    return Log(bench)
+
+
+@pytest.fixture
+async def client(bench: Bench) -> AsyncIterator[Redis]:
+    client = bench.client()
+    yield client
+    await client.aclose()
+
+
+def needs_connections(bench: Bench) -> None:
+    if bench.url is None:
+        pytest.skip("fakeredis has no connections to break")
+
+
+async def kill(client: Redis, *commands: str, at_least: int = 1) -> int:
+    """Break the connections that wait in these commands; how many. Waits until there are as many as expected."""
+
+    async def found() -> list[str]:
+        return [item["id"] for item in await client.client_list() if item["cmd"] in commands]
+
+    async def enough() -> bool:
+        return len(await found()) >= at_least
+
+    await until(enough)
+    victims = await found()
+    for victim in victims:
+        await client.client_kill_filter(_id=victim)
+    return len(victims)
+
+
+def parts(worker: Worker) -> Any:
+    assert worker._parts is not None
+    return worker._parts
+
+
+# Leases and clocks.
+
+
+@pytest.mark.parametrize("command_type", [Work, Once])
+async def test_a_clock_that_jumps_ahead_takes_no_lease_from_a_living_owner(
+    bench: Bench, log: Log, client: Redis, command_type: type[Work | Once]
+) -> None:
+    """Every idle time is an hour again and again; a renewal in between shows that the owner lives."""
+    async with bench.bus(lease=1.2) as bus, bus.worker() as owner:
+        await bus.dispatch(command_type(line="a", number=1))
+        await until(lambda: log.starts)
+        ready = bus.transport.keys.shards[0].ready
+        async with bench.bus(lease=1.2) as other, other.worker() as vulture:
+            (pending,) = await client.xpending_range(ready, GROUP, min="-", max="+", count=10)
+            assert pending["consumer"] == owner.name.encode()
+            deadline = time.monotonic() + 2.4
+            while time.monotonic() < deadline:
+                await client.xclaim(ready, GROUP, owner.name, 0, [pending["message_id"]], idle=3_600_000, justid=True)
+                await asyncio.sleep(0.05)
+            assert parts(vulture)._recovery.recovered == 0
+            log.gate.set()
+            await bus.wait_idle(5)
+    assert log.starts == [("a", 1, 1)]
+    assert log.ends == [("a", 1)]
+
+
+@pytest.mark.parametrize("jump_ms", [None, 3_600_000], ids=["steady", "jumped"])
+async def test_the_lease_of_a_lost_owner_ends_in_its_time(bench: Bench, log: Log, client: Redis, jump_ms: int | None) -> None:
+    log.gate.set()
+    async with bench.bus(lease=1.0) as bus:
+        await bus.dispatch(Work(line="a", number=1))
+        await bus.dispatch(Work(line="a", number=2))
+        ghost = _ghost(bench)
+        _, started = await ghost.start()
+        began = time.monotonic()
+        if jump_ms is not None:
+            ready = bus.transport.keys.shards[0].ready
+            (pending,) = await client.xpending_range(ready, GROUP, min="-", max="+", count=10)
+            await client.xclaim(ready, GROUP, "ghost", 0, [pending["message_id"]], idle=jump_ms, justid=True)
+        async with bus.worker():
+            await bus.wait_idle(10)
+        took = time.monotonic() - began
+    assert started.attempt == 1
+    assert log.starts == [("a", 1, 2), ("a", 2, 1)]
+    assert (0.45 if jump_ms else 0.9) <= took < 4.0
+    await ghost.steps.close(1)
+    await _close(ghost)
+
+
+def _ghost(bench: Bench) -> Hand:
+    """A worker that takes work and is never heard of again."""
+    return Bare(bench.clients, bench.namespace).hand("ghost")
+
+
+async def _close(hand: Hand) -> None:
+    await hand._shelf.connections.close()
+
+
+async def test_an_interrupted_command_that_must_not_run_twice_is_told(bench: Bench, log: Log) -> None:
+    log.gate.set()
+    async with bench.bus(lease=0.6) as bus:
+        await bus.dispatch(Once(line="a", number=1), command_id="once")
+        await bus.dispatch(Work(line="a", number=2))
+        ghost = _ghost(bench)
+        lease, _ = await ghost.start()
+        async with bus.worker():
+            with pytest.raises(CommandInterrupted):
+                await bus.result("once", timeout=10)
+            await bus.wait_idle(5)
+            (letter,) = [letter async for letter in bus.dead_letters.list()]
+            assert (letter.reason, letter.attempts, letter.command_id) == ("interrupted", 1, "once")
+        assert log.starts == [("a", 2, 1)]
+        assert await ghost.do(lease, done("once")) == Gone(), "it wakes too late"
+    await _close(ghost)
+
+
+async def test_what_was_only_delivered_is_no_attempt(bench: Bench, log: Log) -> None:
+    log.gate.set()
+    async with bench.bus(lease=0.6) as bus:
+        await bus.dispatch(Once(line="a", number=1))
+        ghost = _ghost(bench)
+        assert len(await ghost.read()) == 1
+        async with bus.worker():
+            await bus.wait_idle(10)
+        assert log.starts == [("a", 1, 1)]
+    await _close(ghost)
+
+
+async def test_many_lost_leases_are_taken_over_page_by_page_and_by_one_worker_each(bench: Bench, log: Log) -> None:
+    log.gate.set()
+    async with bench.bus(lease=0.6) as bus:
+        await bus.dispatch_batch(Work(line=f"l{number}", number=number) for number in range(450))
+        ghost = _ghost(bench)
+        answers = [ghost.steps.advance(lease, TAKE) for lease in await ghost.read(1000)]
+        assert all([isinstance(await answer, Started) for answer in answers])
+        async with bus.worker(), bench.bus(lease=0.6) as other, other.worker():
+            await bus.wait_idle(20)
+        assert sorted(log.starts) == sorted((f"l{number}", number, 2) for number in range(450))
+    await _close(ghost)
+
+
+# Connections.
+
+
+async def test_a_reader_whose_connection_breaks_goes_on(bench: Bench, log: Log, client: Redis) -> None:
+    needs_connections(bench)
+    log.gate.set()
+    async with bench.bus(shards=2) as bus, bus.worker():
+        for round_ in range(5):
+            await kill(client, "xreadgroup", at_least=2)
+            began = time.monotonic()
+            await bus.dispatch_batch(Work(line=f"l{line}", number=round_) for line in range(20))
+            await bus.wait_idle(5)
+            assert time.monotonic() - began < 3
+    assert all(log.of(f"l{line}") == list(range(5)) for line in range(20))
+    assert {attempt for _, _, attempt in log.starts} == {1}
+
+
+async def test_what_was_assigned_to_a_dead_connection_is_found_before_its_lease_ends(
+    bench: Bench, log: Log, client: Redis
+) -> None:
+    needs_connections(bench)
+    async with bench.bus(lease=60.0) as bus, bus.worker(concurrency=1) as worker:
+        await bus.dispatch(Work(line="busy", number=1))
+        await until(lambda: log.starts)  # no slot is free: the worker does not read
+        await bus.dispatch(Work(line="a", number=1))
+        ready = bus.transport.keys.shards[0].ready
+        assigned = await client.xreadgroup(GROUP, worker.name, {ready: ">"}, count=1)
+        assert assigned, "delivered in the worker's name, and it will never know"
+        log.gate.set()
+        await until(lambda: log.ends)
+        began = time.monotonic()
+        await kill(client, "xreadgroup")
+        await bus.wait_idle(10)
+        assert time.monotonic() - began < 5
+    assert log.starts == [("busy", 1, 1), ("a", 1, 1)]
+
+
+async def test_a_reply_lost_with_its_connection_is_read_again(bench: Bench, log: Log, client: Redis) -> None:
+    """Popped from the inbox by a connection that breaks before the reply arrives."""
+    needs_connections(bench)
+    async with bench.bus() as bus, bus.worker():
+        calls = [asyncio.create_task(bus.call(Work(line=f"l{number}", number=number), timeout=20)) for number in range(30)]
+        await until(lambda: len(log.starts) == 30)
+        inbox = bus.transport.keys.shards[0].inbox(bus.transport.rpc.process)
+        stolen = asyncio.create_task(_steal(bench, inbox, 3))
+        await asyncio.sleep(0.05)
+        await kill(client, "blmpop", "brpop")  # the thief waited second; now it is first in line
+        began = time.monotonic()
+        log.gate.set()
+        assert len(await stolen) == 3
+        assert await asyncio.gather(*calls) == list(range(30))
+        assert time.monotonic() - began < 10
+        assert len(log.ends) == 30
+        assert not await client.exists(inbox)
+
+
+async def _steal(bench: Bench, inbox: str, count: int) -> list[bytes]:
+    """Take replies as a connection would that breaks right after."""
+    thief = bench.client()
+    stolen = [(await thief.brpop([inbox], timeout=10))[1] for _ in range(count)]  # type: ignore[misc]
+    await thief.aclose()
+    return stolen
+
+
+async def test_calls_in_flight_survive_the_loss_of_every_connection(bench: Bench, log: Log, client: Redis) -> None:
+    needs_connections(bench)
+    async with bench.bus() as bus, bus.worker():
+        calls = [asyncio.create_task(bus.call(Work(line=f"l{number % 9}", number=number), timeout=30)) for number in range(300)]
+        await until(lambda: len(log.starts) == 9)
+        await client.client_kill_filter(_type="normal", skipme=True)
+        log.gate.set()
+        assert await asyncio.gather(*calls) == list(range(300))
+    assert {attempt for _, _, attempt in log.starts} == {1}
+    assert all(log.of(f"l{line}") == list(range(line, 300, 9)) for line in range(9))
+
+
+@pytest.mark.parametrize("command_type", [Work, Once])
+async def test_connections_that_break_all_the_time_repeat_and_lose_nothing(
+    bench: Bench, log: Log, client: Redis, command_type: type[Work | Once]
+) -> None:
+    """Requests and replies of every step are cut; each step is repeated until it is answered, and takes effect once."""
+    needs_connections(bench)
+    log.gate.set()
+    over = asyncio.Event()
+
+    async def nemesis() -> int:
+        cuts = 0
+        while not over.is_set():
+            await client.client_kill_filter(_type="normal", skipme=True)
+            cuts += 1
+            await asyncio.sleep(0.03)
+        return cuts
+
+    async with bench.bus(lease=10.0) as bus, bus.worker(concurrency=8):
+        cutting = asyncio.create_task(nemesis())
+        sent = 0
+        for start in range(0, 600, 20):
+            batch = await bus.dispatch_batch(
+                command_type(line=f"l{number % 7}", number=number) for number in range(start, start + 20)
+            )
+            sent += batch.accepted + batch.duplicates  # a repeated batch may find its commands settled meanwhile
+        await until(lambda: len(log.ends) >= 600, 30)
+        over.set()
+        assert await cutting >= 10
+        await bus.wait_idle(20)
+        stats = await bus.stats()
+    assert sent == 600
+    assert (stats.completed, stats.dead_letters, stats.depth) == (600, 0, 0)
+    assert sorted(log.starts) == sorted((f"l{number % 7}", number, 1) for number in range(600))
+    assert all(log.of(f"l{line}") == list(range(line, 600, 7)) for line in range(7))
+    assert await bench.entity_keys() == []
+
+
+async def test_a_server_that_stands_still_longer_than_the_lease(bench: Bench, log: Log, client: Redis) -> None:
+    """The owner cannot renew: it gives up by its own clock, and the command runs again."""
+    needs_connections(bench)
+    async with bench.bus(lease=0.6) as bus, bus.worker():
+        await bus.dispatch_batch([Work(line="a", number=1), Once(line="b", number=1), Work(line="a", number=2), Work(line="b", number=2)])
+        await until(lambda: len(log.starts) == 2)
+        await client.client_pause(1500)
+        await asyncio.sleep(1.6)
+        log.gate.set()
+        await bus.wait_idle(20)
+        letters = [letter.name async for letter in bus.dead_letters.list()]
+    assert log.of("a") == [1, 2]
+    assert log.of("b") == [2]
+    assert letters == ["Once"]
+    assert ("b", 1, 2) not in log.starts
+
+
