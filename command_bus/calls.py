@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from command_bus.clock import mono
-from command_bus.errors import BadResult, CommandTimeout, InvalidCommand, UnknownCommand
+from command_bus.errors import BadResult, CommandTimeout, InvalidCommand, TransportUnavailable, UnknownCommand
 from command_bus.serialization.models import reply_codec_for
 from command_bus.serialization.msgpack import Limits, Undecodable
 from command_bus.serialization.reply import raise_or_value, unpack_reply
@@ -58,10 +58,14 @@ class Outcomes:
         """The reply of a command that somebody else sent, read from its mark with growing pauses; None if it is not there in time."""
         pause = _POLL_FIRST
         while True:
-            for _, mark in await self._transport.operations.marks(command_id):
-                if (record := reply_in(mark)) is not None:
-                    return record
             left = deadline - mono()
+            try:
+                for _, mark in await self._transport.operations.marks(command_id):
+                    if (record := reply_in(mark)) is not None:
+                        return record
+            except TransportUnavailable:
+                if left <= 0:
+                    raise
             if left <= 0:
                 return None
             await asyncio.sleep(min(pause, left))

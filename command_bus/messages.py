@@ -183,8 +183,8 @@ class Command(Message[Reply_co]):
     Class arguments (all optional):
         entity: The entity type; then one field is annotated with `EntityId`. Without it the command runs freely.
         name: The wire name, by default the class's name.
-        delivery: `"at_least_once"` (default) or `"at_most_once"`.
-        retry: A `RetryPolicy`.
+        delivery: `"at_least_once"` (default) or `"at_most_once"`: never started again after an interruption.
+        retry: A `RetryPolicy` for handlers that raise; three attempts, but one for `"at_most_once"`.
         on_poison: `"skip"` or `"park"`.
         timeout: Seconds that one attempt of the handler may take.
 
@@ -202,6 +202,12 @@ def _build_spec(cls: type[Message[Any]], name: str | None, given: dict[str, Any]
     if inherited is not None:
         values = {slot: getattr(inherited, slot) for slot in ("entity", "delivery", "retry", "on_poison", "timeout")}
     values |= given
+    if (
+        values.get("delivery") == "at_most_once"
+        and "retry" not in given
+        and (inherited is None or inherited.delivery != "at_most_once")
+    ):
+        values["retry"] = RetryPolicy(attempts=1)  # at most one start, unless the class itself asks for retries of what it raised
     try:
         values["name"] = check_wire_name(name if name is not None else cls.__name__)
         if values.get("entity") is not None:

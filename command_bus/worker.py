@@ -18,6 +18,7 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -220,7 +221,7 @@ class _Parts:
             steps=self._steps,
             run=self._runs.run,
             kick=self._recovery.kick,
-            settle=self._recovery.settle,
+            settle=partial(self._recovery.settle, ours=True),
         )
 
     async def start(self) -> None:

@@ -59,6 +59,8 @@ class Runnable:
     started: Started
     handler: Handler
     message: Any
+    interrupted: str | None = None
+    """Why it was interrupted from outside, once it was."""
 
     @property
     def accepted_ms(self) -> int:
@@ -109,7 +111,7 @@ class Decisions:
             return self._unknown(started, _partial(error), "unsupported_version", str(error))
         except Undecodable as error:
             return self._undecodable(started, error)
-        if envelope.ttl_ms is not None and started.now_ms > accepted_ms(started) + envelope.ttl_ms:
+        if _is_late(started, envelope):
             return self._expired(started, envelope)
         handler = self._lookup(envelope.name)
         if handler is None:
@@ -238,6 +240,13 @@ class Decisions:
             worker=self._worker,
             headers=envelope.headers or {},
         ).pack()
+
+
+def _is_late(started: Started, envelope: WireEnvelope) -> bool:
+    """Whether the deadline has passed for a command that never ran; one that did, or that an operator replays, is run to its end."""
+    if envelope.ttl_ms is None or started.attempt > 1 or started.replayed:
+        return False
+    return started.now_ms > accepted_ms(started) + envelope.ttl_ms
 
 
 def _partial(error: Undecodable) -> WireEnvelope:

@@ -8,13 +8,14 @@ from collections.abc import Callable
 
 from command_bus.clock import mono
 from command_bus.execution.executor import Executor
-from command_bus.transport.interfaces import Answer, Bury, Done, Failed, Follow, Lease, Started, Step, Steps, Take
+from command_bus.transport.interfaces import Answer, Bury, Done, Failed, Follow, GiveBack, Lease, Started, Step, Steps, Take
 from command_bus.transport.redis.keys import mailbox_label
 
 __all__ = ["EntityRun"]
 
 _log = logging.getLogger("command_bus.worker")
 _TAKE = Take()
+_UNTOUCHED = GiveBack(counts=False)
 _BROKEN_PAUSE = 1.0
 
 
@@ -44,6 +45,9 @@ class EntityRun:
         answer = await self._advance(lease, _TAKE)
         began, commands = mono(), 0
         while isinstance(answer, Started):
+            if self._stopping():
+                answer = await self._advance(lease, _UNTOUCHED)
+                break
             step = await self._executor.execute(lease, answer)
             if step is None:
                 return

@@ -19,6 +19,7 @@ from command_bus.clock import mono
 from command_bus.context import CommandContext, Running, current_command
 from command_bus.errors import Reject
 from command_bus.execution.decisions import Decisions, Runnable, text_of
+from command_bus.execution.threads import NeverStartedError, ThreadJob
 from command_bus.handlers import Invoke
 from command_bus.middleware import Handling
 from command_bus.transport.interfaces import GiveBack, Lease, Started, Step
@@ -38,6 +39,7 @@ class _Interrupted:
 
     why: str
     thread_runs: bool = False
+    never_started: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +99,18 @@ class Executor:
                 "%s %s failed (attempt %d): %s: %s", name, read.envelope.command_id, attempt, type(error).__name__, text_of(error)
             )
             return self._decisions.failed(read, error)
-        if result.why is STOPPING and not result.thread_runs:
-            return self._decisions.interrupted(started, STOPPING)
-        return None
+        if result.why is not STOPPING or result.thread_runs:
+            return None
+        return _NOT_STARTED if result.never_started else self._decisions.interrupted(started, STOPPING)
 
     async def _run(self, lease: Lease, run: Runnable) -> Any:
         """The handler's result, or `_Raised`, or `_Interrupted`."""
         task = asyncio.current_task()
-        why: str | None = None
         context = self._context(run) if run.handler.wants_context or self._needs_context else None
 
         def interrupt(reason: str) -> None:
-            nonlocal why
-            if why is None and task is not None:
-                why = reason
+            if run.interrupted is None and task is not None:
+                run.interrupted = reason
                 if context is not None:
                     context.cancel(reason)
                 task.cancel()
@@ -124,20 +124,15 @@ class Executor:
         lease.cancel = interrupt
         try:
             return await self._call(run, context)
-        except _ThreadRunsError:
-            return _Interrupted(why or STOPPING, thread_runs=True)
-        except asyncio.CancelledError as error:
-            if why is not None and task is not None:
-                task.uncancel()
-                return _Interrupted(why)
-            if task is not None and task.cancelling():
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and run.interrupted is None and task is not None and task.cancelling():
                 raise  # the loop is shutting down
-            return _Raised(error)
-        except BaseException as error:  # noqa: BLE001 - a handler may raise anything; the worker must live
-            return _Raised(error)
+            return _explained(error, run.interrupted)
         finally:
             lease.cancel = None
             lease.renew_until = None
+            if run.interrupted is not None and task is not None:
+                task.uncancel()  # also where the handler swallowed it
 
     async def _invoke(self, run: Runnable, context: CommandContext | None) -> Any:
         handler = run.handler
@@ -162,21 +157,29 @@ class Executor:
         """Run a synchronous handler. A thread cannot be stopped: past its timeout it is told, held until it ends, and failed then."""
         timeout = run.handler.spec.timeout
         in_context = contextvars.copy_context()
-        future = asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: in_context.run(_captured, invoke, run.message, context)
-        )
-        timed_out = False
-        try:
-            done, _ = await asyncio.wait({future}, timeout=timeout)
-            if not done:
-                timed_out = True
-                if context is not None:
-                    context.cancel("timeout")
-                await asyncio.wait({future})
-        except asyncio.CancelledError:
-            if not future.done():
-                raise _ThreadRunsError from None
-            raise
+        job = ThreadJob(lambda: in_context.run(invoke, run.message, context), announce=timeout is not None)
+        future = asyncio.get_running_loop().run_in_executor(self._threads, job.run)
+        timed_out = lost = False
+        while not future.done():
+            try:
+                if timeout is None or timed_out:
+                    await asyncio.wait({future})
+                    continue
+                # Waiting for a thread is not running: the timeout counts from there.
+                either: set[asyncio.Future[Any]] = {future, job.begun}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                _, running = await asyncio.wait({future}, timeout=timeout)
+                if running:
+                    timed_out = True
+                    if context is not None:
+                        context.cancel("timeout")
+            except asyncio.CancelledError:
+                if job.abandon():
+                    raise NeverStartedError from None
+                if run.interrupted is STOPPING or lost:
+                    raise _ThreadRunsError from None
+                lost = True
+                # The lease is lost, the thread is not: hold the entity until it ends, and offer its result then.
         value, error = future.result()
         if timed_out:
             raise TimeoutError(f"the handler of {run.envelope.name} took longer than its timeout of {timeout} s") from error
@@ -202,9 +205,14 @@ class Executor:
         )
 
 
-def _captured(function: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | None]:
-    """Call in the thread; what it raises comes back as a value, because a future cannot carry a StopIteration."""
-    try:
-        return function(*args), None
-    except BaseException as error:  # noqa: BLE001 - see above
-        return None, error
+def _explained(error: BaseException, interrupted: str | None) -> _Interrupted | _Raised:
+    """What the end of a handler by an exception means."""
+    match error:
+        case _ThreadRunsError():
+            return _Interrupted(STOPPING, thread_runs=True)
+        case NeverStartedError():
+            return _Interrupted(interrupted or STOPPING, never_started=True)
+        case asyncio.CancelledError() if interrupted is not None:
+            return _Interrupted(interrupted)
+        case _:
+            return _Raised(error)

@@ -68,7 +68,7 @@ class MemoryClients:
         """See `ClientFactory`."""
         return self._client()
 
-    def thread(self) -> SyncRedis:
+    def thread(self, patience: float) -> SyncRedis:
         """See `ClientFactory`."""
         client: SyncRedis = fakeredis.FakeRedis(server=self._server, protocol=2)
         return client

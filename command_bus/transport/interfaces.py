@@ -144,6 +144,7 @@ class Started:
         now_ms: The server's time of this start.
         envelope: None if the entry has no envelope at all.
         raw: The entry's fields as they are.
+        replayed: Whether an operator replayed it where it was parked.
     """
 
     fence: str
@@ -153,6 +154,7 @@ class Started:
     now_ms: int
     envelope: bytes | None
     raw: list[bytes] = field(default_factory=list)
+    replayed: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -310,8 +312,8 @@ class Recovery(Protocol):
         """Something may be due earlier than known."""
         ...
 
-    async def settle(self, shard: int, activations: list[tuple[str, str]]) -> None:
-        """Settle activations (id, mailbox) that nobody holds, by what their record says."""
+    async def settle(self, shard: int, activations: list[tuple[str, str]], *, ours: bool = False) -> None:
+        """Settle activations (id, mailbox) that nobody holds; with `ours`, none whose holder was another worker, which may live."""
         ...
 
     async def stop(self) -> None:

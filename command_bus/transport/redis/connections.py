@@ -50,8 +50,8 @@ class ClientFactory(Protocol):
         """A client with one connection for reads that block up to `block` seconds."""
         ...
 
-    def thread(self) -> SyncRedis:
-        """A synchronous client for the thread that renews leases."""
+    def thread(self, patience: float) -> SyncRedis:
+        """A synchronous client for the thread that renews leases; it waits `patience` seconds for an answer."""
         ...
 
 
@@ -84,14 +84,14 @@ class UrlClients:
         )
         return Redis.from_pool(pool)
 
-    def thread(self) -> SyncRedis:
+    def thread(self, patience: float) -> SyncRedis:
         """See `ClientFactory`."""
         client: SyncRedis = SyncRedis.from_url(
             self._url,
             protocol=2,
             decode_responses=False,
-            socket_timeout=SOCKET_TIMEOUT,
-            socket_connect_timeout=CONNECT_TIMEOUT,
+            socket_timeout=patience,
+            socket_connect_timeout=patience,
             max_connections=2,
             health_check_interval=0,
             retry=SyncRetry(NoBackoff(), 0),

@@ -93,6 +93,11 @@ class ConsumerLoop:
         await asyncio.gather(*(reader.stop() for reader in self._readers))
 
     @property
+    def most(self) -> int:
+        """What a single read may fetch at most."""
+        return self._slots.total
+
+    @property
     def running(self) -> frozenset[asyncio.Task[None]]:
         """The tasks that hold a mailbox."""
         return frozenset(self._running)
@@ -123,6 +128,10 @@ class ConsumerLoop:
         if ticks:
             self._kick(shard)
         return ticks
+
+    def renew_leases(self) -> None:
+        """Renew what is held, now."""
+        self._leases.renew_soon()
 
     def give_slots(self, count: int) -> None:
         """Return slots that a read did not use."""
@@ -180,6 +189,9 @@ class _Reader:
         self._owner = owner
         self._client_id = 0
         self._stopping = False
+        self._fetch, self._last_full = _FIRST_FETCH, 0.0
+        self._recheck_at: float | None = None
+        self._backoff = Backoff()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -204,39 +216,43 @@ class _Reader:
             _log.warning("%s: cannot look for undelivered work; what there is waits for its lease to end", self._keys.prefix)
 
     async def _read_for_ever(self) -> None:
-        backoff = Backoff()
-        fetch, last_full = _FIRST_FETCH, 0.0
-        recheck_at: float | None = None
         while not self._stopping:
-            reserved = await self._loop.fetch_limit(fetch)
-            used = False
+            reserved = await self._loop.fetch_limit(self._fetch)
             try:
                 entries = await self._read(reserved)
-                used = True
-                await self._discard(self._loop.arrived(self._shard, reserved, entries))
-                if recheck_at is not None and mono() >= recheck_at:
-                    recheck_at = None
-                    await self._adopt()
-                backoff.reset()
-            except CommandBusError as error:
-                if not used:
-                    self._loop.give_slots(reserved)
-                self._client_id = 0
-                pause = backoff.next()
-                _log.warning("cannot read work, next try in %.2f s: %s", pause, error)
-                await asyncio.sleep(pause)
-                if await self._recover():
-                    recheck_at = mono() + BLOCK
+            except BaseException as error:
+                self._loop.give_slots(reserved)
+                if not isinstance(error, Exception):
+                    raise
+                await self._mend(error)
                 continue
-            except asyncio.CancelledError:
-                if not used:
-                    self._loop.give_slots(reserved)
-                raise
-            if len(entries) >= reserved:
-                fetch = fetch * 2 if mono() - last_full < _SOON else _FIRST_FETCH
-                last_full = mono()
-            elif not entries:
-                fetch = _FIRST_FETCH
+            try:
+                await self._discard(self._loop.arrived(self._shard, reserved, entries))
+                if self._recheck_at is not None and mono() >= self._recheck_at:
+                    self._recheck_at = None
+                    await self._adopt()
+                self._backoff.reset()
+            except Exception as error:  # noqa: BLE001 - whatever it is, this shard must be read
+                await self._mend(error)
+            self._fetch = self._next_fetch(len(entries), reserved)
+
+    def _next_fetch(self, fetched: int, asked: int) -> int:
+        """How much to ask for next: twice as much after full reads in quick succession, little after a pause."""
+        if fetched < asked:
+            return self._fetch if fetched else _FIRST_FETCH
+        quick = mono() - self._last_full < _SOON
+        self._last_full = mono()
+        return min(self._fetch * 2, self._loop.most) if quick else _FIRST_FETCH
+
+    async def _mend(self, error: Exception) -> None:
+        """After a failed read: wait, see to the group, and take up what is pending in our name, now and a block later."""
+        self._client_id = 0
+        pause = self._backoff.next()
+        unexpected = None if isinstance(error, CommandBusError) else error
+        _log.warning("cannot read work, next try in %.2f s: %s", pause, error, exc_info=unexpected)
+        await asyncio.sleep(pause)
+        if await self._recover():
+            self._recheck_at = mono() + BLOCK
 
     async def _read(self, count: int) -> _Entries:
         try:
@@ -262,6 +278,7 @@ class _Reader:
     async def _recover(self) -> bool:
         """After a read error: make sure that the group exists, and take up what is pending in our name."""
         try:
+            self._loop.renew_leases()  # whoever reads now must not take them for abandoned
             if await ensure_ready(self._connections, self._keys):
                 _log.warning("%s: the consumer group was gone and is created anew", self._keys.ready)
             await self._adopt()
@@ -292,7 +309,7 @@ class _Reader:
         if not unknown:
             return []
         claimed: Any = await self._connections.ask(lambda client: client.xclaim(self._keys.ready, GROUP, self._owner, 0, unknown))
-        return [(entry.decode(), fields) for entry, fields in claimed if fields]
+        return [(entry.decode(), fields) for entry, fields in claimed if entry is not None and fields]
 
     async def _discard(self, ticks: list[str]) -> None:
         if not ticks:

@@ -23,7 +23,7 @@ from redis import Redis as SyncRedis
 
 from command_bus.clock import mono
 from command_bus.transport.interfaces import Lease
-from command_bus.transport.redis.connections import ClientFactory
+from command_bus.transport.redis.connections import SOCKET_TIMEOUT, ClientFactory
 from command_bus.transport.redis.errors import CONNECTION_ERRORS
 from command_bus.transport.redis.keys import GROUP, KeySpace
 
@@ -32,6 +32,7 @@ __all__ = ["LeaseKeeper"]
 _log = logging.getLogger("command_bus.worker")
 _PAGE = 500
 _BLOCKED_AFTER = 1.0
+_SHORTEST_PATIENCE = 0.5  # seconds; who waits longer for an answer notices later that a lease is over
 
 
 class LeaseKeeper:
@@ -56,10 +57,11 @@ class LeaseKeeper:
         self._held: list[dict[str, Lease]] = [{} for _ in keys.shards]
         self._wake = threading.Event()
         self._stopping = False
+        self._renew_now = False
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
-        self._pong = 0.0
+        self._ping: float | None = None
         self._reported_blocked = False
         self._sequence = 1
         self._numbers = itertools.count(1)
@@ -69,7 +71,6 @@ class LeaseKeeper:
         """Start the thread; call from the event loop that runs the handlers."""
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        self._pong = mono()
         self._thread = threading.Thread(target=self._run, name="command_bus.leases", daemon=True)
         self._thread.start()
 
@@ -90,6 +91,11 @@ class LeaseKeeper:
         """Stop renewing."""
         self._held[lease.shard].pop(lease.activation, None)
 
+    def renew_soon(self) -> None:
+        """Renew now, whenever the next renewal would be due."""
+        self._renew_now = True
+        self._wake.set()
+
     def holds(self, shard: int, activation: str) -> bool:
         """Whether this activation is known here."""
         return activation in self._held[shard]
@@ -107,13 +113,14 @@ class LeaseKeeper:
     # Everything below runs in the thread.
 
     def _run(self) -> None:
-        client = self._factory.thread()
+        client = self._factory.thread(min(SOCKET_TIMEOUT, max(self._lease / 3, _SHORTEST_PATIENCE)))
         interval = self._lease / 3
         next_renewal = 0.0
         try:
             while not self._stopping:
                 now = mono()
-                if now >= next_renewal:
+                if now >= next_renewal or self._renew_now:
+                    self._renew_now = False
                     renewed = self._renew_all(client)
                     next_renewal = now + (interval if renewed else min(interval, self._lease / 10, 1.0))
                 self._give_up_overdue()
@@ -131,6 +138,7 @@ class LeaseKeeper:
             leases = [lease for lease in list(held.values()) if lease.renew_until is None or now < lease.renew_until]
             for start in range(0, len(leases) or 1, _PAGE):
                 renewed = self._renew(client, shard, leases[start : start + _PAGE]) and renewed
+            self._give_up_overdue()  # a shard that does not answer must not delay the others' deadlines
         return renewed
 
     def _renew(self, client: SyncRedis, shard: int, leases: list[Lease]) -> bool:
@@ -177,7 +185,11 @@ class LeaseKeeper:
         """Report a handler that blocks the event loop, once per blockage, with the stack that blocks."""
         if self._loop is None or self._loop.is_closed():
             return
-        blocked = mono() - self._pong
+        if self._ping is None:
+            self._ping = mono()
+            self._loop.call_soon_threadsafe(self._ponged)
+            return
+        blocked = mono() - self._ping
         if blocked > 2 * _BLOCKED_AFTER and not self._reported_blocked:
             self._reported_blocked = True
             frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way to see another thread's stack
@@ -185,12 +197,11 @@ class LeaseKeeper:
             _log.warning(
                 "the event loop has been blocked for %.1f s; leases are kept, nothing else runs. It is at:\n%s", blocked, stack
             )
-        self._loop.call_soon_threadsafe(self._ponged)
 
     # Back in the event loop.
 
     def _ponged(self) -> None:
-        self._pong = mono()
+        self._ping = None
         self._reported_blocked = False
 
     def _lose(self, lease: Lease, why: str) -> None:

@@ -75,10 +75,10 @@ class PendingRecovery:
         """Something may be due earlier than known."""
         self._watches[shard].kick()
 
-    async def settle(self, shard: int, activations: list[tuple[str, str]]) -> None:
-        """Settle activations (id, mailbox) that nobody holds, by what their record says."""
+    async def settle(self, shard: int, activations: list[tuple[str, str]], *, ours: bool = False) -> None:
+        """Settle activations (id, mailbox) that nobody holds; with `ours`, none whose holder was another worker, which may live."""
         watch = self._watches[shard]
-        await asyncio.gather(*(watch.settle(activation, mailbox) for activation, mailbox in activations))
+        await asyncio.gather(*(watch.settle(activation, mailbox, ours=ours) for activation, mailbox in activations))
 
     @property
     def recovered(self) -> int:
@@ -125,6 +125,9 @@ class _Watch:
             except CommandBusError as error:
                 pause = backoff.next()
                 _log.warning("%s: recovery cannot look, next try in %.2f s: %s", self.keys.prefix, pause, error)
+            except Exception:  # noqa: BLE001 - whatever it is, leases must be watched
+                pause = backoff.next()
+                _log.warning("%s: recovery failed, next try in %.2f s", self.keys.prefix, pause, exc_info=True)
             try:
                 async with asyncio.timeout(pause):
                     await self._kicked.wait()
@@ -188,11 +191,7 @@ class _Watch:
     # Expired leases.
 
     async def _recover(self) -> None:
-        pending: Any = await self._connections.ask(
-            lambda client: client.xpending_range(
-                self.keys.ready, GROUP, min="-", max="+", count=_PAGE, idle=max(1, int(self._lease * 1000 * 2 / 3))
-            )
-        )
+        pending = await self._idle_leases()
         now = mono()
         suspects: dict[str, tuple[int, float]] = {}
         expired: list[str] = []
@@ -209,6 +208,20 @@ class _Watch:
         if expired:
             await self._take_over(expired)
 
+    async def _idle_leases(self) -> list[Any]:
+        """All pending entries that are idle for two thirds of the lease, page by page."""
+        found: list[Any] = []
+        start = "-"
+        idle = max(1, int(self._lease * 1000 * 2 / 3))
+        while True:
+            page: Any = await self._connections.ask(
+                lambda client, at: client.xpending_range(self.keys.ready, GROUP, min=at, max="+", count=_PAGE, idle=idle), start
+            )
+            found += page
+            if len(page) < _PAGE:
+                return found
+            start = "(" + page[-1]["message_id"].decode()
+
     async def _take_over(self, expired: list[str]) -> None:
         ids: list[Any] = list(expired)
         claimed: Any = await self._connections.ask(
@@ -216,18 +229,21 @@ class _Watch:
                 self.keys.ready, GROUP, self._owner, max(1, int(self._lease * 1000 * 2 / 3)), ids, justid=False
             )
         )
+        claimed = [(entry, fields) for entry, fields in claimed if entry is not None]  # Redis 6.2 gives nil for deleted entries
         found = [(entry.decode(), mailbox_of(fields)) for entry, fields in claimed if fields and b"e" in fields]
         litter = [entry.decode() for entry, fields in claimed if not fields or b"e" not in fields]
         await asyncio.gather(*(self.settle(activation, mailbox) for activation, mailbox in found), self._drop(litter))
 
-    async def settle(self, activation: str, mailbox: str) -> None:
-        """Decide what becomes of one mailbox whose holder is gone."""
+    async def settle(self, activation: str, mailbox: str, *, ours: bool = False) -> None:
+        """Decide what becomes of one mailbox whose holder is gone; with `ours`, only if the holder was this worker."""
         record: Any = await self._connections.ask(lambda client: client.hget(self.keys.active, mailbox))
         fields = record.decode().split("|") if record else []
         lease = Lease(self._shard, mailbox, activation, mono() + self._lease)
         if not fields or fields[1] != activation:
             await self._drop([activation])  # its mailbox has moved on: a leftover
             return
+        if ours and fields[0] == "h" and fields[-1].partition("#")[0] != self._owner:
+            return  # held by another that may well live: its next renewal claims it back, or its lease ends
         self.recovered += 1
         if fields[0] == "r":
             await self._steps.advance(lease, GiveBack(counts=False))
@@ -238,7 +254,9 @@ class _Watch:
         )
         content = entries[0][1] if entries else {}
         raw = [part for pair in content.items() for part in pair]
-        started = Started(lease.fence, lease.message, int(attempt), int(first_ms), int(first_ms), content.get(b"e"), raw)
+        started = Started(
+            lease.fence, lease.message, int(attempt), abs(int(first_ms)), abs(int(first_ms)), content.get(b"e"), raw
+        )
         _log.warning(
             "worker %s lost %s: its lease ended while a command ran (attempt %s)", holder.partition("#")[0], mailbox, attempt
         )

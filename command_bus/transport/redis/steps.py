@@ -153,7 +153,10 @@ def _decode(answer: list[Any], now_ms: int) -> Answer:
     if kind == b"start":
         fields = answer[5:]
         envelope = fields[1] if len(fields) == 2 and fields[0] == b"e" else _find_envelope(fields)
-        return Started(answer[1].decode(), answer[2].decode(), int(answer[3]), int(answer[4]), now_ms, envelope, fields)
+        first_ms = int(answer[4])
+        return Started(
+            answer[1].decode(), answer[2].decode(), int(answer[3]), abs(first_ms), now_ms, envelope, fields, replayed=first_ms < 0
+        )
     if kind == b"gone":
         return _GONE
     if kind == b"error":

@@ -18,7 +18,7 @@
 --           deny    mark ttl in ms, mark, reply                               (done, counted as rejected)
 --           lapse   mark ttl in ms, mark, reply                               (done, counted as expired)
 --           bury    mark ttl in ms, mark, reply, record, raw envelope
---           park    mark ttl in ms, mark, reply, record, raw envelope   (the mark is left as it is)
+--           park    mark ttl in ms, mark, reply, record, raw envelope   (the mark has no ttl while it is parked)
 --           retry   delay in ms, '1' if the attempt counts
 --           back    '1' if the attempt counts
 --           follow: stay (start the next), yield (only if nobody else waits), leave (start none)
@@ -51,8 +51,8 @@ local key, arg = 8, 3
 
 local function somebody_waits()
   if others_wait == nil then
-    local pending = redis.call('XPENDING', ready, group)
-    others_wait = redis.call('XLEN', ready) > tonumber(pending[1])
+    local pending = redis.pcall('XPENDING', ready, group)  -- the group may be gone: then nobody reads
+    others_wait = not pending.err and redis.call('XLEN', ready) > tonumber(pending[1])
   end
   return others_wait
 end
@@ -108,8 +108,7 @@ local function start(name, box, activation, holder, attempt, first, follow)
 end
 
 local function settle(box, message)
-  redis.call('XDEL', box, message)
-  settled = settled + 1
+  settled = settled + redis.call('XDEL', box, message)
 end
 
 local function remember(mark, ttl, value)
@@ -172,6 +171,7 @@ end
 function verbs.park(name, box, activation, holder, message, follow, extra, attempt, first)
   redis.call('HSET', parked, name, letter(name, extra[4], extra[5], '1'))
   rest(name, activation, 's', attempt, first)
+  redis.call('SET', extra.mark, extra[2])
   push(extra)
   return {'stop'}
 end

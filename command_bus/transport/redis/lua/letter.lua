@@ -26,22 +26,26 @@ local group, verb, id, name = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 redis.call('XACK', ready, group, '0-0')
 local entry = redis.call('XRANGE', dead, id, id)[1]
 if not entry then return 'gone' end
+local length = redis.pcall('XLEN', box)
+if type(length) ~= 'number' then return length end  -- of another type: nothing is changed
 local fields = {}
 for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
 
-local function wake()
+local function wake(first)
   if redis.call('HEXISTS', paused, name) == 1 then
-    redis.call('HSET', active, name, 's||||0|0|')
+    redis.call('HSET', active, name, 's||||0|' .. first .. '|')
   else
     local activation = redis.call('XADD', ready, '*', 'e', name)
-    redis.call('HSET', active, name, 'r|' .. activation .. '|||0|0|')
+    redis.call('HSET', active, name, 'r|' .. activation .. '|||0|' .. first .. '|')
   end
 end
 
 redis.call('XDEL', dead, id)
 if redis.call('HGET', parked, name) == id then
   redis.call('HDEL', parked, name)
-  if verb == 'discard' then
+  if verb == 'replay' then
+    if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6]) end
+  else
     local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]
     if head then
       redis.call('XDEL', box, head[1])
@@ -57,7 +61,8 @@ if redis.call('HGET', parked, name) == id then
     redis.call('DEL', box)
     redis.call('HDEL', active, name)
   else
-    wake()
+    local time = redis.call('TIME')
+    wake('-' .. string.format('%.0f', time[1] * 1000))  -- below zero: replayed, its deadline is over
   end
   return verb == 'replay' and 'replayed' or 'discarded'
 end
@@ -66,5 +71,5 @@ if verb == 'discard' then return 'discarded' end
 if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6]) end
 redis.call('XADD', box, '*', 'e', fields['e'])
 redis.call('HINCRBY', stats, 'depth', 1)
-if redis.call('HEXISTS', active, name) == 0 then wake() end
+if redis.call('HEXISTS', active, name) == 0 then wake('0') end
 return 'replayed'

@@ -53,13 +53,17 @@ for arg = 2, #ARGV, 2 do
   key = key + 1
   local score = redis.call('ZSCORE', due, member)
   if score and tonumber(score) <= now then
-    redis.call('ZREM', due, member)
     if string.sub(member, 1, 2) == 'r:' then
+      redis.call('ZREM', due, member)
       retry(name)
-    else
+      promoted = promoted + 1
+    elseif type(redis.pcall('XLEN', KEYS[key])) == 'number' then
+      redis.call('ZREM', due, member)
       admit(string.sub(member, 3), name, KEYS[key])
+      promoted = promoted + 1
+    else
+      redis.call('ZADD', due, now + 1000, member)  -- the mailbox is of another type: tried again, nothing is lost
     end
-    promoted = promoted + 1
   end
 end
 

@@ -1,0 +1,404 @@
+"""Random interleavings of all steps of one shard, over a server in this process: whatever happens in whatever order, with whatever
+request or reply lost, the promises hold after every step, and at the end everything can be drained.
+
+Producers send batches (repeated ids, delays, more than fits); workers read, start, settle, let go, fall silent, wake up too late and
+meet what they lost sight of; others take over; an operator pauses, purges, cancels, replays and discards. Nothing sleeps: a crash
+is a lease that nobody uses any more, and the end of its time is a takeover at any moment. The oracle is `ledger.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from command_bus.errors import TransportUnavailable
+from command_bus.testing.memory import MemoryClients
+from command_bus.transport.interfaces import (
+    NO_DIGEST,
+    Admission,
+    Answer,
+    Bury,
+    Done,
+    GiveBack,
+    Gone,
+    Lease,
+    Park,
+    Released,
+    Retry,
+    Started,
+    Step,
+    Submission,
+    Take,
+)
+from command_bus.transport.redis.connections import Backoff, Connections
+from command_bus.transport.redis.keys import GROUP
+from command_bus.transport.redis.ready import ensure_ready
+from command_bus.transport.redis.scripts import Script
+from tests.conformance.bare import TAKE, Bare, Hand, bury, done, left, park
+from tests.property.ledger import MAX_DEPTH, Ledger, Line
+
+pytestmark = pytest.mark.timeout(300)
+
+BOXES = ("box:a", "box:b", "box:c")
+HANDS = ("w0", "w1", "w2")
+
+boxes = st.sampled_from(BOXES)
+hands = st.sampled_from(HANDS)
+follows = st.sampled_from(["stay", "yield", "leave"])
+fates = st.lists(st.sampled_from(["arrives", "request lost", "reply lost", "forgotten"]), max_size=4)
+batches = st.lists(st.tuples(boxes, st.integers(0, 30), st.sampled_from([0, 0, 0, 1])), min_size=1, max_size=8)
+verbs = st.sampled_from(["take", "take", "done", "done", "done", "bury", "park", "retry", "retry free", "back", "back free"])
+moves = st.lists(st.tuples(st.integers(0, 40), verbs, follows), min_size=1, max_size=4, unique_by=lambda move: move[0])
+decisions = st.sampled_from(["back", "back", "bury", "park"])
+
+
+class LossyConnections(Connections):
+    """Loses what it is told to lose: a request before it is carried out, or its reply."""
+
+    def __init__(self, clients: MemoryClients) -> None:
+        super().__init__(clients)
+        self.fates: list[str] = []
+
+    async def run(self, script: Script, keys: list[str], args: list[Any]) -> Any:
+        fate = self.fates.pop() if self.fates else "arrives"
+        if fate == "request lost":
+            raise TransportUnavailable("lost", outcome_unknown=True)
+        if fate == "forgotten":
+            await self.commands.script_flush()
+        answer = await super().run(script, keys, args)
+        if fate == "reply lost":
+            raise TransportUnavailable("lost", outcome_unknown=True)
+        return answer
+
+
+def step_of(verb: str, command: str, follow: Any) -> Step:
+    match verb:
+        case "take":
+            return TAKE
+        case "done":
+            return done(command, follow)
+        case "bury":
+            return bury(command, follow)
+        case "park":
+            return park(command)
+        case "retry" | "retry free":
+            return Retry(0, counts=verb == "retry")
+        case _:
+            return GiveBack(counts=verb == "back")
+
+
+class Interleavings(RuleBasedStateMachine):
+    """One shard, three mailboxes, three workers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.instantly = patch.object(Backoff, "next", lambda _: 0.0)
+        self.instantly.start()
+        self.ledger = Ledger()
+        self.leases: list[tuple[Hand, Lease]] = []
+        self.letters: dict[str, tuple[str, bool]] = {}
+
+    def run(self, work: Any) -> Any:
+        return self.runner.run(work)
+
+    @initialize()
+    def open(self) -> None:
+        async def opened() -> None:
+            self.connections = LossyConnections(MemoryClients())
+            self.shelf = Bare(self.connections.factory, "p", self.connections)
+            await ensure_ready(self.connections, self.shelf.shard)
+            self.hands = {name: self.shelf.hand(name) for name in HANDS}
+
+        self.run(opened())
+
+    # Producers.
+
+    @rule(batch=batches, fates=fates)
+    def enqueue(self, batch: list[tuple[str, int, int]], fates: list[str]) -> None:
+        # An id belongs to one mailbox, as it would: a command's entity is part of what its id stands for.
+        named = [(BOXES[number % 3], f"c{number}", bool(delay)) for _, number, delay in batch]
+        submissions = [
+            Submission(box, command, command.encode(), NO_DIGEST, MAX_DEPTH, int(delayed)) for box, command, delayed in named
+        ]
+        self.connections.fates = list(fates)
+        answers: list[Admission] = self.run(self.shelf.producer.enqueue_many(submissions, 60))
+        assert "".join(answer.value for answer in answers) == self.ledger.expected_admissions(named)
+
+    @rule()
+    def promote(self) -> None:
+        async def promoted() -> list[str]:
+            client, shard = self.shelf.client, self.shelf.shard
+            before: Any = await client.zrange(shard.due, 0, -1)
+            await self.shelf.promote(self.hands["w0"])
+            await self.shelf.promote(self.hands["w1"])
+            return [member.decode()[2:] for member in before if member[:2] == b"d:" and not await client.hexists(shard.delayed, member[2:])]  # type: ignore[misc]
+
+        for command in self.run(promoted()):
+            if command in self.ledger.lines[self.ledger.home[command]].delayed:
+                self.ledger.promoted(command)
+
+    # Workers.
+
+    @rule(name=hands, count=st.integers(1, 3))
+    def read(self, name: str, count: int) -> None:
+        hand = self.hands[name]
+        self.leases += [(hand, lease) for lease in self.run(hand.read(count))]
+
+    @precondition(lambda self: self.leases)
+    @rule(which=st.integers(0, 40))
+    def lose_sight(self, which: int) -> None:
+        """A worker meets an activation again that it had, and has another lease of it."""
+        hand, lease = self.leases[which % len(self.leases)]
+        self.leases.append((hand, hand.lease(lease.mailbox, lease.activation)))
+
+    @precondition(lambda self: self.leases)
+    @rule(moves=moves, fates=fates)
+    def advance(self, moves: list[tuple[int, str, str]], fates: list[str]) -> None:
+        """Some leases, dead or alive, take a step each; those of one worker leave together."""
+        chosen: dict[int, tuple[Hand, Lease, Step]] = {}
+        for which, verb, follow in moves:
+            hand, lease = self.leases[-1 - which % len(self.leases)]
+            line = self.ledger.line(lease.mailbox)
+            command = line.waiting[0] if line.held is lease else "nobody's"
+            if not any(other.mailbox == lease.mailbox for _, other, _ in chosen.values()):
+                chosen[id(lease)] = (hand, lease, step_of(verb, command, follow))
+
+        async def answered() -> list[Answer]:
+            return list(await asyncio.gather(*(hand.do(lease, step) for hand, lease, step in chosen.values())))
+
+        self.connections.fates = list(fates)
+        lost = "reply lost" in fates
+        for (_, lease, step), answer in zip(chosen.values(), self.run(answered()), strict=True):
+            self.enter(lease, step, answer, lost=lost)
+
+    def enter(self, lease: Lease, step: Step, answer: Answer, *, lost: bool) -> None:
+        """Note what a step did, if it was allowed to do it."""
+        line = self.ledger.line(lease.mailbox)
+        if line.held is not lease:
+            assert isinstance(answer, Gone | Released) or isinstance(step, Take), f"{answer} for who holds nothing"
+            if isinstance(answer, Released):
+                assert isinstance(step, Take) or step == GiveBack(counts=False)
+            if isinstance(answer, Started):
+                self.ledger.has_started(lease, answer)
+            return
+        if isinstance(step, Take):
+            assert isinstance(answer, Started)
+            assert line.started is not None
+            assert (answer.fence, answer.message, answer.attempt) == (line.started.fence, line.started.message, line.attempts)
+            return
+        self.settle(line, step)
+        if isinstance(answer, Started):
+            self.ledger.has_started(lease, answer)
+        else:
+            assert isinstance(answer, Released) or lost, "its own lease is said to be gone"
+
+    def settle(self, line: Line, step: Step) -> None:
+        command = line.waiting[0]
+        match step:
+            case Done():
+                self.ledger.end(command, "done")
+            case Bury():
+                self.ledger.buried(command)
+            case Park():
+                line.parked = True
+                line.let_go(counts=True)
+            case Retry(_, counts) | GiveBack(counts):
+                line.let_go(counts=counts)
+        if isinstance(step, Bury | Park):
+            self.find_letters()
+
+    def find_letters(self) -> None:
+        async def listed() -> list[Any]:
+            return [letter async for letter in self.shelf.operations.letters()]
+
+        self.letters = {letter.id: (letter.raw.decode(), letter.parked) for letter in self.run(listed())}
+
+    @rule(name=hands, which=st.integers(0, 10), decision=decisions, fates=fates)
+    def take_over(self, name: str, which: int, decision: str, fates: list[str]) -> None:
+        """The lease of some activation, delivered or running, is over: another worker settles it."""
+        hand = self.hands[name]
+
+        async def pending() -> list[tuple[str, str]]:
+            client, shard = self.shelf.client, self.shelf.shard
+            found: Any = await client.xpending_range(shard.ready, GROUP, min="-", max="+", count=100)
+            entries = {entry: fields for entry, fields in await client.xrange(shard.ready)}
+            return [(item["message_id"].decode(), entries[item["message_id"]][b"e"].decode()) for item in found]
+
+        waiting = self.run(pending())
+        if not waiting:
+            return
+        activation, mailbox = waiting[which % len(waiting)]
+        line = self.ledger.line(mailbox)
+        was_held = line.held is not None
+        command = line.waiting[0] if was_held else ""
+        step = {"back": GiveBack(counts=True), "bury": bury(command, "leave"), "park": park(command)}[decision]
+
+        async def taken_over() -> None:
+            await hand.claim(activation)
+            self.connections.fates = list(fates)
+            await self.shelf.recovery(hand, step).settle(0, [(activation, mailbox)])
+
+        self.run(taken_over())
+        if was_held:
+            self.settle(line, step)
+
+    # Operators.
+
+    @rule(box=boxes)
+    def pause(self, box: str) -> None:
+        line = self.ledger.line(box)
+        assert self.run(self.shelf.operations.pause(box, "")) is not line.paused
+        line.paused = True
+
+    @rule(box=boxes)
+    def resume(self, box: str) -> None:
+        line = self.ledger.line(box)
+        assert self.run(self.shelf.operations.resume(box)) is line.paused
+        line.paused = False
+
+    @rule(box=boxes, some=st.booleans(), which=st.integers(0, 5))
+    def purge(self, box: str, some: bool, which: int) -> None:
+        """Take all commands that wait out of line, or one."""
+        line = self.ledger.line(box)
+
+        async def removed() -> int:
+            pages = [page async for page in self.shelf.operations.waiting(box)]
+            commands = [command for page in pages for command in page]
+            if some:
+                commands = commands[which : which + 1]
+            chosen.extend(command.envelope.decode() for command in commands)
+            return await self.shelf.operations.remove(box, [(command, left(command.envelope.decode())) for command in commands])
+
+        chosen: list[str] = []
+        count = self.run(removed())
+        running = line.waiting[0] if line.held is not None else None
+        gone = [command for command in chosen if command != running]
+        assert count == len(gone)
+        if not some:
+            assert sorted(gone) == sorted(command for command in line.waiting + line.delayed if command != running)
+        for command in gone:
+            self.ledger.end(command, "purged")
+        self.find_letters()
+
+    @precondition(lambda self: self.letters)
+    @rule(which=st.integers(0, 10), verb=st.sampled_from(["replay", "discard"]))
+    def decide_letter(self, which: int, verb: str) -> None:
+        letter_id = sorted(self.letters)[which % len(self.letters)]
+        command, parked = self.letters[letter_id]
+
+        async def decided() -> bool:
+            stored = await self.shelf.operations.letter(letter_id)
+            assert stored is not None
+            again = await self.shelf.operations.settle_letter(stored, verb, left(command))
+            assert not await self.shelf.operations.settle_letter(stored, verb, left(command))
+            return again
+
+        assert self.run(decided())
+        line = self.ledger.lines[self.ledger.home[command]]
+        if parked and verb == "replay":
+            line.parked, line.attempts = False, 0
+        elif parked:
+            self.ledger.end(command, "purged")
+        elif verb == "replay":
+            self.ledger.replayed(command)
+        del self.letters[letter_id]
+
+    # What holds after every step.
+
+    @invariant()
+    def the_server_agrees(self) -> None:
+        if hasattr(self, "shelf"):
+            self.run(self.check())
+
+    async def check(self) -> None:
+        client, shard = self.shelf.client, self.shelf.shard
+        active: Any = {name.decode(): value.decode().split("|") for name, value in (await client.hgetall(shard.active)).items()}  # type: ignore[misc]
+        mailboxes = {key.decode().removeprefix(shard.mailboxes) async for key in client.scan_iter(f"{shard.mailboxes}*")}
+        assert mailboxes == set(active), "a mailbox exists if and only if its record does"
+        activations: dict[str, str] = {}
+        ready: Any = await client.xrange(shard.ready)
+        for entry, fields in ready:
+            if b"e" in fields:
+                name = fields[b"e"].decode()
+                assert name not in activations, f"{name} has two activations"
+                activations[name] = entry.decode()
+        for name, (state, activation, fence, _, attempts, _, holder) in active.items():
+            line = self.ledger.line(name)
+            assert activations.pop(name, "") == activation, f"the activation of {name} is not its record's"
+            assert bool(activation) == (state in "rh")
+            assert (state == "h") == (line.held is not None)
+            assert int(attempts) == line.attempts
+            if line.held is not None:
+                assert (fence, holder) == (line.held.fence, line.held.holder)
+        assert not activations, "activations of nobody"
+        for name in BOXES:
+            entries: Any = await client.xrange(shard.mailbox(name))
+            assert [fields[b"e"].decode() for _, fields in entries] == self.ledger.line(name).waiting
+            assert await self.shelf.operations.depth(name) == self.ledger.line(name).depth
+        counters = await self.shelf.counters()
+        assert counters.get("depth", 0) == self.ledger.depth
+        assert counters.get("accepted", 0) == len(self.ledger.outcomes)
+
+    # The end.
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "shelf"):
+                self.drain()
+                self.run(self.nothing_is_left())
+        finally:
+            if hasattr(self, "shelf"):
+                self.run(self.connections.close())
+            self.instantly.stop()
+            self.runner.close()
+
+    def drain(self) -> None:
+        """Whatever was done before, this must bring everything to its end."""
+        self.connections.fates = []
+        for box in BOXES:
+            self.resume(box)
+        for _ in range(200):
+            for letter in list(self.letters):
+                self.decide_letter(sorted(self.letters).index(letter), "discard")
+            for _ in range(len(BOXES)):
+                self.take_over("w0", 0, "back", [])
+            self.promote()
+            self.leases.clear()
+            self.read("w1", 10)
+            for hand, lease in self.leases:
+                answer = self.run(hand.do(lease, TAKE))
+                self.enter(lease, TAKE, answer, lost=False)
+                while isinstance(answer, Started):
+                    step = done(self.ledger.line(lease.mailbox).waiting[0])
+                    answer = self.run(hand.do(lease, step))
+                    self.enter(lease, step, answer, lost=False)
+            if not self.ledger.depth:
+                return
+        raise AssertionError(f"it cannot be drained: {self.ledger.lines}")
+
+    async def nothing_is_left(self) -> None:
+        assert all(outcome is not None for outcome in self.ledger.outcomes.values())
+        await self.check()
+        standing = {"ready", "fence", "stats", "dead"}
+        found = {key.decode().partition("}:")[2] async for key in self.shelf.client.scan_iter("{p:*")}
+        assert {name for name in found if not name.startswith("k:")} <= standing
+        for command in self.ledger.outcomes:
+            mark = await self.shelf.client.get(self.shelf.shard.mark(command))
+            assert mark is not None
+            assert mark[:1] == b"d"
+            assert await self.shelf.client.pttl(self.shelf.shard.mark(command)) > 0
+        pending = await self.shelf.client.xpending(self.shelf.shard.ready, GROUP)
+        assert pending["pending"] == 0
+
+
+Interleavings.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
+TestInterleavings = Interleavings.TestCase
