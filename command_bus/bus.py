@@ -81,6 +81,7 @@ class CommandBus:
         self._clients: ClientFactory | None = None
         self._transport: RedisTransport | None = None
         self._closed = False
+        self._opening = asyncio.Lock()
         self._sealer = Sealer(self.settings)
         self._send = around_dispatch(self.middleware, self._transmit)
         self._prepare = around_dispatch(self.middleware, self._seal)
@@ -112,15 +113,17 @@ class CommandBus:
             UnsuitableServer: The server may lose commands.
             InvalidSettings: The namespace was made with other settings.
         """
-        if self._closed:
-            raise BusClosed("the bus was closed: make a new one")
-        if self._transport is None:
-            self._transport = await RedisTransport.open(self._clients or self._url(), self.settings)
+        async with self._opening:
+            if self._closed:
+                raise BusClosed("the bus was closed: make a new one")
+            if self._transport is None:
+                self._transport = await RedisTransport.open(self._clients or self._url(), self.settings)
 
     async def close(self) -> None:
         """Let accepted dispatches leave, close the connections. Idempotent; workers are stopped by their own `async with`."""
-        self._closed = True
-        transport, self._transport = self._transport, None
+        async with self._opening:
+            self._closed = True
+            transport, self._transport = self._transport, None
         if transport is not None:
             await transport.close()
 

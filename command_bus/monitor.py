@@ -69,14 +69,25 @@ class Monitor:
     async def busy(self) -> int:
         """Commands and entities that are not settled; 0 if all is idle.
 
+        Several shards are not read at one moment: they are idle only if nothing was accepted between two looks at all of them.
+
         Raises:
             EntitiesStopped: All that is left waits for an operator.
         """
-        left = 0
+        left, accepted = await self._look()
+        if left or self._keys.count == 1:
+            return left
+        left, again = await self._look()
+        return left or int(again != accepted)
+
+    async def _look(self) -> tuple[int, int]:
+        """What is left, and how many were ever accepted."""
+        left = accepted = 0
         moving = False
         stopped: list[str] = []
         for shard in self._keys.shards:
             shot = await self._operations.snapshot(shard)
+            accepted += int(shot["counters"].get(b"accepted", 0))
             if not shot["active"] and not shot["due"]:
                 continue
             left += max(int(shot["counters"].get(b"depth", 0)), 1)
@@ -92,7 +103,7 @@ class Monitor:
             raise EntitiesStopped(
                 f"{left} commands wait for an operator: {', '.join(labels[:5])} paused or parked", entities=labels
             )
-        return left
+        return left, accepted
 
     def _workers(self, shots: list[dict[str, Any]]) -> tuple[WorkerInfo, ...]:
         found: dict[str, WorkerInfo] = {}

@@ -81,7 +81,8 @@ class Worker:
         self._stack = AsyncExitStack()
         self._parts: _Parts | None = None
         self._stopping = False
-        self._stopped: asyncio.Future[StopReport] | None = None
+        self._starting = asyncio.Lock()
+        self._stopped: asyncio.Task[StopReport] | None = None
         self._started_ms = 0
         self._asked = asyncio.Event()
 
@@ -108,6 +109,10 @@ class Worker:
             RegistrationError: A handler's dependency is not wired, or a message or reply type cannot be sent.
             CommandBusError: As `CommandBus.open`.
         """
+        async with self._starting:
+            await self._start()
+
+    async def _start(self) -> None:
         if self._parts is not None or self._stopped is not None:
             raise RuntimeError("a worker is started once: make a new one with bus.worker()")
         for handler in self.registry:
@@ -154,21 +159,27 @@ class Worker:
                 undo()
 
     async def stop(self, grace: float | None = None) -> StopReport:
-        """Stop claiming, finish within `grace` seconds (by default `settings.grace`), hand the rest back. Idempotent."""
-        if self._stopped is not None:
-            return await asyncio.shield(self._stopped)
-        self._stopped = asyncio.get_running_loop().create_future()
-        self._stopping = True
+        """Stop claiming, finish within `grace` seconds (by default `settings.grace`), hand the rest back.
+
+        Idempotent; whoever gives up waiting for it does not stop it half-way.
+        """
+        if self._stopped is None:
+            self._stopping = True
+            work = self._stop(self.settings.grace if grace is None else grace)
+            self._stopped = asyncio.get_running_loop().create_task(work, name=f"command_bus.stop {self.name}")
+        return await asyncio.shield(self._stopped)
+
+    async def _stop(self, grace: float) -> StopReport:
         report = StopReport(0, 0)
-        try:
-            if self._parts is not None:
-                report = await self._parts.stop(self.settings.grace if grace is None else grace)
-            await self._stack.aclose()
-            if self._opened_bus:
-                await self._bus.close()
-        finally:
-            self._stopped.set_result(report)
-            self._asked.set()
+        async with self._starting:  # one that is starting up is stopped once it has
+            try:
+                if self._parts is not None:
+                    report = await self._parts.stop(grace)
+                await self._stack.aclose()
+                if self._opened_bus:
+                    await self._bus.close()
+            finally:
+                self._asked.set()
         _log.info("worker %s stopped: %d handlers finished, %d cancelled", self.name, report.finished, report.cancelled)
         return report
 

@@ -12,7 +12,7 @@ from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import REPAIR
 
-__all__ = ["ensure_ready", "mailbox_of"]
+__all__ = ["ensure_ready", "mailbox_of", "repair_page"]
 
 _log = logging.getLogger("command_bus.worker")
 _PAGE = 200
@@ -33,17 +33,21 @@ async def ensure_ready(connections: Connections, keys: ShardKeys) -> bool:
     """
     if not await connections.ask(_create_group, keys):
         return False
-    cursor, repaired = 0, 0
-    while True:
-        page: Any = await connections.ask(lambda client, at: client.hscan(keys.active, at, count=_PAGE), cursor)
-        cursor, states = page
-        if states:
-            repaired += int(await connections.run(REPAIR, [keys.ready, keys.active], [GROUP, *states]))
-        if not cursor:
-            break
+    cursor, repaired = await repair_page(connections, keys, 0)
+    while cursor:
+        cursor, more = await repair_page(connections, keys, cursor)
+        repaired += more
     if repaired:
         _log.warning("%s: %d mailboxes had lost their activation and got a new one", keys.ready, repaired)
     return True
+
+
+async def repair_page(connections: Connections, keys: ShardKeys, cursor: int) -> tuple[int, int]:
+    """Look at some mailboxes with work and give those a new activation that have lost theirs: the next cursor, and how many."""
+    page: Any = await connections.ask(lambda client: client.hscan(keys.active, cursor, count=_PAGE))
+    following, states = page
+    repaired = int(await connections.run(REPAIR, [keys.ready, keys.active], list(states))) if states else 0
+    return int(following), repaired
 
 
 async def _create_group(client: Redis, keys: ShardKeys) -> bool:

@@ -25,7 +25,7 @@ from command_bus.transport.interfaces import Bury, GiveBack, Lease, Started, Ste
 from command_bus.transport.redis.cancellation import end_tasks
 from command_bus.transport.redis.connections import Backoff, Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.ready import mailbox_of
+from command_bus.transport.redis.ready import mailbox_of, repair_page
 from command_bus.transport.redis.scripts import FORGET, PROMOTE
 
 __all__ = ["PendingRecovery", "rest_of"]
@@ -109,6 +109,7 @@ class _Watch:
         self._suspects: dict[str, tuple[int, float]] = {}
         self._next_due: float | None = None
         self._sweep_at = 0.0
+        self._repaired_to = 0
 
     def kick(self) -> None:
         self._kicked.set()
@@ -280,11 +281,14 @@ class _Watch:
     # Workers that have left.
 
     async def _sweep(self) -> None:
-        """Forget workers that have been silent for ten leases and hold nothing."""
+        """Forget workers that have been silent for ten leases and hold nothing; look for lost activations, a page at a time."""
         now = mono()
         if now < self._sweep_at:
             return
         self._sweep_at = now + max(60.0, self._lease * 2) * self._random.uniform(0.8, 1.2)
+        self._repaired_to, repaired = await repair_page(self._connections, self.keys, self._repaired_to)
+        if repaired:
+            _log.warning("%s: %d mailboxes had lost their activation and got a new one", self.keys.ready, repaired)
         consumers: Any = await self._connections.ask(lambda client: client.xinfo_consumers(self.keys.ready, GROUP))
         limit_ms = max(60.0, self._lease * 10) * 1000
         for consumer in consumers:

@@ -37,6 +37,7 @@ from command_bus.transport.redis.scripts import ADVANCE
 __all__ = ["StepBatcher"]
 
 MAX_STEPS = 256
+MAX_BYTES = 1024 * 1024
 _log = logging.getLogger("command_bus.transport")
 _RELEASED = {reason.encode(): Released(reason) for reason in ("idle", "yield", "wait", "stop")}
 _GONE = Gone()
@@ -84,7 +85,7 @@ class _Shard:
     async def _send_all(self) -> None:
         line = self._line
         while line:
-            batch = [line.popleft() for _ in range(min(len(line), MAX_STEPS))]
+            batch = _batch_of(line)
             try:
                 await self._send(batch)
             except Exception as error:  # noqa: BLE001 - whoever waits must learn of it, whatever it is
@@ -146,6 +147,27 @@ class _Shard:
         args += (left.mark_ms, left.mark, left.reply)
         if left.reply:
             keys.append(self._keys.inbox(left.inbox))
+
+
+def _batch_of(line: deque[_Waiting]) -> list[_Waiting]:
+    """What leaves together: bounded in count and bytes, but at least one."""
+    batch = [line.popleft()]
+    size = _size(batch[0][1])
+    while line and len(batch) < MAX_STEPS and size + _size(line[0][1]) <= MAX_BYTES:
+        batch.append(line.popleft())
+        size += _size(batch[-1][1])
+    return batch
+
+
+def _size(step: Step) -> int:
+    """About how many bytes a step carries."""
+    match step:
+        case Done(left):
+            return 100 + len(left.mark) + len(left.reply)
+        case Bury(left, record, raw) | Park(left, record, raw):
+            return 100 + len(left.mark) + len(left.reply) + len(record) + len(raw)
+        case _:
+            return 100
 
 
 def _decode(answer: list[Any], now_ms: int) -> Answer:

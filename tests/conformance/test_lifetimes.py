@@ -1,0 +1,160 @@
+"""Deadlines, threads and lives: what was found by looking for trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from command_bus import Command, CommandFailed, CommandTimeout, EntityId, RetryPolicy
+from tests.conformance.conftest import Bench
+
+ONCE = RetryPolicy(attempts=1)
+
+
+class Park(Command[int], entity="box", retry=ONCE, on_poison="park"):
+    box: EntityId
+
+
+class Retried(Command[int], entity="box", retry=RetryPolicy(attempts=2, delay=0.3, jitter=0.0)):
+    box: EntityId
+
+
+class Pay(Command[None], entity="box", delivery="at_most_once"):
+    box: EntityId
+
+
+class Sleepy(Command[int], entity="box", retry=ONCE, timeout=0.5):
+    box: EntityId
+
+
+async def test_a_parked_call_is_replayed_after_its_deadline(bench: Bench) -> None:
+    runs: list[int] = []
+
+    @bench.registry.handles(Park)
+    async def park(command: Park) -> int:
+        runs.append(1)
+        if len(runs) == 1:
+            raise ValueError("not today")
+        return 7
+
+    async with bench.bus() as bus, bus.worker():
+        with pytest.raises(CommandFailed):
+            await bus.call(Park(box="b"), timeout=0.3, command_id="p")
+        with pytest.raises(CommandFailed, match="not today"):
+            await bus.result("p", Park)  # known although its entity is parked
+        (letter,) = [letter async for letter in bus.dead_letters.list()]
+        await asyncio.sleep(0.4)
+        await bus.dead_letters.replay(letter.id)
+        assert await bus.result("p", Park, timeout=5) == 7
+    assert runs == [1, 1]
+    assert await bench.entity_keys() == []
+
+
+async def test_a_command_that_was_started_does_not_expire(bench: Bench) -> None:
+    attempts: list[float] = []
+
+    @bench.registry.handles(Retried)
+    async def retried(command: Retried) -> int:
+        attempts.append(time.monotonic())
+        raise ValueError("the real cause")
+
+    async with bench.bus() as bus, bus.worker():
+        with pytest.raises(CommandTimeout) as timeout:
+            await bus.call(Retried(box="b"), timeout=0.1)
+        with pytest.raises(CommandFailed, match="the real cause"):
+            await bus.result(timeout.value.command_id, Retried, timeout=5)
+        assert len(attempts) == 2
+        assert [letter.reason async for letter in bus.dead_letters.list()] == ["failed"]
+
+
+async def test_at_most_once_is_one_start_also_when_the_handler_raises(bench: Bench) -> None:
+    starts: list[int] = []
+
+    @bench.registry.handles(Pay)
+    async def pay(command: Pay) -> None:
+        starts.append(1)
+        raise ValueError
+
+    assert Pay.spec().retry.attempts == 1
+    async with bench.bus() as bus, bus.worker():
+        await bus.dispatch(Pay(box="b"))
+        await bus.wait_idle(5)
+    assert starts == [1]
+
+
+async def test_a_timeout_counts_from_the_thread_s_start(bench: Bench) -> None:
+    @bench.registry.handles(Sleepy)
+    def sleepy(command: Sleepy) -> int:
+        time.sleep(0.3)
+        return 1
+
+    async with bench.bus(threads=1) as bus, bus.worker():
+        assert await asyncio.gather(*(bus.call(Sleepy(box=box), timeout=10) for box in range(4))) == [1, 1, 1, 1]
+
+
+async def test_a_handler_that_waits_for_a_thread_never_starts_once_its_lease_is_lost(bench: Bench) -> None:
+    release, started = threading.Event(), []
+
+    class Thread(Command[None], entity="box", delivery="at_most_once"):
+        box: EntityId
+
+    @bench.registry.handles(Thread)
+    def thread(command: Thread) -> None:
+        started.append(str(command.box))
+        release.wait(10)
+
+    async with bench.bus(threads=1) as bus, bus.worker() as worker:
+        await bus.dispatch(Thread(box="a"))
+        while not started:
+            await asyncio.sleep(0.01)
+        await bus.dispatch(Thread(box="b"))
+        assert worker._parts is not None
+        leases = worker._parts.leases._held[0]
+        while not (waiting := [lease for lease in leases.values() if lease.mailbox == "box:b" and lease.cancel]):
+            await asyncio.sleep(0.01)
+        assert waiting[0].cancel is not None
+        waiting[0].cancel("its lease is lost")
+        while "box:b" in [lease.mailbox for lease in leases.values()]:
+            await asyncio.sleep(0.01)
+        release.set()
+        while "box:a" in [lease.mailbox for lease in leases.values()]:
+            await asyncio.sleep(0.01)
+    assert started == ["a"]
+
+
+async def test_a_worker_that_is_stopped_while_it_starts_is_stopped(bench: Bench) -> None:
+    async with bench.bus() as bus:
+        worker = bus.worker()
+        start = asyncio.create_task(worker.start())
+        await asyncio.sleep(0)
+        await worker.stop()
+        await asyncio.gather(start, return_exceptions=True)
+        assert worker._parts is None or worker._parts.leases._stopping
+        other = bus.worker()
+        await other.start()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(other.stop(), 0)
+        assert (await other.stop()).cancelled == 0
+        assert (await bus.stats()).workers == ()
+
+
+async def test_lost_activations_are_found_by_the_sweep(bench: Bench) -> None:
+    from command_bus.transport.redis.ready import repair_page
+
+    @bench.registry.handles(Park)
+    async def park(command: Park) -> int:
+        return 1
+
+    async with bench.bus() as bus:
+        await bus.dispatch(Park(box="b"))
+        keys = bus.transport.keys.shards[0]
+        client = bench.client()
+        await client.xtrim(keys.ready, maxlen=0, approximate=False)
+        await client.aclose()
+        assert await repair_page(bus.transport.connections, keys, 0) == (0, 1)
+        assert await repair_page(bus.transport.connections, keys, 0) == (0, 0)
+        async with bus.worker():
+            await bus.wait_idle(5)
