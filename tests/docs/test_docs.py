@@ -15,6 +15,7 @@ import pytest
 
 import command_bus
 from command_bus.embedded import EmbeddedServer
+from command_bus.registry import default_registry
 from tests.docs.settings_page import PAGE, rendered
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +32,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Any:
     with EmbeddedServer.start() as running:
         monkeypatch.setenv("COMMAND_BUS_URL", running.url)
         yield running
+    default_registry.clear()  # what a page registered goes with its module
 
 
 def _run(source: str, names: dict[str, Any], where: str) -> None:
