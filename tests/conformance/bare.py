@@ -12,7 +12,6 @@ from redis.asyncio import Redis
 from command_bus.clock import mono
 from command_bus.transport.interfaces import (
     NO_DIGEST,
-    Admission,
     Answer,
     Bury,
     Done,
@@ -42,7 +41,9 @@ _FOREVER = mono() + 1e6
 
 def left(command_id: str, *, inbox: str = "", mark_ms: int = 60_000) -> Remembered:
     """What settling a command leaves."""
-    return Remembered(command_id, b"d" + NO_DIGEST + b"outcome", mark_ms, inbox, b"reply of " + command_id.encode() if inbox else b"")
+    return Remembered(
+        command_id, b"d" + NO_DIGEST + b"outcome", mark_ms, inbox, b"reply of " + command_id.encode() if inbox else b""
+    )
 
 
 def done(command_id: str, follow: Any = "stay", **options: Any) -> Done:
@@ -212,5 +213,3 @@ async def bare(clients: ClientFactory, namespace: str, connections: Connections 
     finally:
         await shelf.producer.close()
         await shelf.connections.close()
-
-

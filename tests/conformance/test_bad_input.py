@@ -164,7 +164,9 @@ async def test_06_int_and_text_name_one_entity_bool_and_float_none(bench: Bench)
         await stage.unharmed("7")
 
 
-@pytest.mark.parametrize("thing", [object(), print, 2**64, {"deep": [1, {"er": object()}]}], ids=["object", "function", "int", "deep"])
+@pytest.mark.parametrize(
+    "thing", [object(), print, 2**64, {"deep": [1, {"er": object()}]}], ids=["object", "function", "int", "deep"]
+)
 async def test_07_what_cannot_be_serialized_is_named_and_not_sent(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, thing: Any
 ) -> None:
@@ -468,9 +470,7 @@ async def test_26_nothing_is_accepted_before_the_start_or_after_the_end(bench: B
 
 
 @pytest.mark.parametrize("timeout", [0, -1, math.inf, math.nan, True, "5", None])
-async def test_28_the_timeout_of_a_call_is_a_positive_number(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, timeout: Any
-) -> None:
+async def test_28_the_timeout_of_a_call_is_a_positive_number(bench: Bench, monkeypatch: pytest.MonkeyPatch, timeout: Any) -> None:
     async with scene(bench, call_timeout=4.0, lease=0.5) as stage:
         if timeout is None:  # the setting holds; longer than a lease is nothing special
             assert await stage.bus.call(Put(box="a", value=5)) == 5

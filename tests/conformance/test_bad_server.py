@@ -414,7 +414,14 @@ def test_46_settings_out_of_range_are_refused_by_name(bad: dict[str, Any]) -> No
 
 
 def test_46_policies_out_of_range_are_refused() -> None:
-    for bad in ({"attempts": 0}, {"delay": -1.0}, {"factor": 0.5}, {"jitter": 2.0}, {"max_delay": float("inf")}, {"backoff": "linear"}):
+    for bad in (
+        {"attempts": 0},
+        {"delay": -1.0},
+        {"factor": 0.5},
+        {"jitter": 2.0},
+        {"max_delay": float("inf")},
+        {"backoff": "linear"},
+    ):
         with pytest.raises(InvalidSettings, match=next(iter(bad))):
             RetryPolicy(**bad)  # type: ignore[arg-type]
     for count in (0, -1, 10**6, 1.5):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from command_bus import Command, CommandBus, CommandContext, CommandInterrupted, EntityId, RetryPolicy
+from command_bus import Command, CommandContext, CommandInterrupted, EntityId, RetryPolicy
 from command_bus.transport.interfaces import Gone, Started
 from command_bus.transport.redis.keys import GROUP
 from command_bus.worker import Worker
@@ -318,7 +318,9 @@ async def test_a_server_that_stands_still_longer_than_the_lease(bench: Bench, lo
     """The owner cannot renew: it gives up by its own clock, and the command runs again."""
     needs_connections(bench)
     async with bench.bus(lease=0.6) as bus, bus.worker():
-        await bus.dispatch_batch([Work(line="a", number=1), Once(line="b", number=1), Work(line="a", number=2), Work(line="b", number=2)])
+        await bus.dispatch_batch(
+            [Work(line="a", number=1), Once(line="b", number=1), Work(line="a", number=2), Work(line="b", number=2)]
+        )
         await until(lambda: len(log.starts) == 2)
         began = time.monotonic()
         await client.client_pause(2000)
@@ -331,5 +333,3 @@ async def test_a_server_that_stands_still_longer_than_the_lease(bench: Bench, lo
     assert log.of("b") == [2]
     assert letters == ["Once"]
     assert ("b", 1, 2) not in log.starts
-
-

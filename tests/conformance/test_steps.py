@@ -636,7 +636,7 @@ async def test_removing_the_head_frees_its_followers(shelf: Bare, hand: Hand, st
     await shelf.put(BOX, "c1", "c2")
     lease, _ = await hand.start()
     await hand.do(lease, Retry(60_000) if state == "waiting" else park("c1"))
-    page = [page async for page in shelf.operations.waiting(BOX)][0]
+    page = [page async for page in shelf.operations.waiting(BOX)][0]  # noqa: RUF015 - there is no async next()
     assert await shelf.operations.remove(BOX, [(page[0], left("c1"))]) == 1
     _, started = await hand.start()
     assert (started.envelope, started.attempt) == (b"c2", 1)
@@ -669,7 +669,7 @@ async def test_scripts_are_loaded_again_when_the_server_forgot_them(shelf: Bare,
     (letter,) = [letter async for letter in shelf.operations.letters()]
     await forget()
     assert await shelf.operations.settle_letter(letter, "replay", left("c1"))
-    waiting = [page async for page in shelf.operations.waiting(BOX)][0]
+    waiting = [page async for page in shelf.operations.waiting(BOX)][0]  # noqa: RUF015 - there is no async next()
     await forget()
     assert await shelf.operations.remove(BOX, [(waiting[1], left("c3"))]) == 1
     await forget()

@@ -154,7 +154,11 @@ class Interleavings(RuleBasedStateMachine):
             before: Any = await client.zrange(shard.due, 0, -1)
             await self.shelf.promote(self.hands["w0"])
             await self.shelf.promote(self.hands["w1"])
-            return [member.decode()[2:] for member in before if member[:2] == b"d:" and not await client.hexists(shard.delayed, member[2:])]  # type: ignore[misc]
+            return [
+                member.decode()[2:]
+                for member in before
+                if member[:2] == b"d:" and not await client.hexists(shard.delayed, member[2:])
+            ]  # type: ignore[misc]
 
         for command in self.run(promoted()):
             if command in self.ledger.lines[self.ledger.home[command]].delayed:
@@ -256,7 +260,7 @@ class Interleavings(RuleBasedStateMachine):
         async def pending() -> list[tuple[str, str]]:
             client, shard = self.shelf.client, self.shelf.shard
             found: Any = await client.xpending_range(shard.ready, GROUP, min="-", max="+", count=100)
-            entries = {entry: fields for entry, fields in await client.xrange(shard.ready)}
+            entries = dict(await client.xrange(shard.ready))
             return [(item["message_id"].decode(), entries[item["message_id"]][b"e"].decode()) for item in found]
 
         waiting = self.run(pending())
@@ -446,7 +450,10 @@ class Chance:
             "read": (6, lambda: {"name": pick(HANDS), "count": number(1, 4), "take": number(5) > 0, "fates": self.fates()}),
             "advance": (12, lambda: {"moves": [self._move() for _ in range(number(1, 4))], "fates": self.fates()}),
             "lose_sight": (1, lambda: {"which": number(40)}),
-            "take_over": (2, lambda: {"name": pick(HANDS), "which": number(10), "decision": pick(DECISIONS), "fates": self.fates()}),
+            "take_over": (
+                2,
+                lambda: {"name": pick(HANDS), "which": number(10), "decision": pick(DECISIONS), "fates": self.fates()},
+            ),
             "pause": (1, lambda: {"box": pick(BOXES)}),
             "resume": (2, lambda: {"box": pick(BOXES)}),
             "purge": (1, lambda: {"box": pick(BOXES), "some": number(4) > 0, "which": number(5)}),
