@@ -21,7 +21,9 @@ from tests.docs.settings_page import PAGE, rendered
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+_LINK = re.compile(r"(?:\]\(|^\[[^\]]+\]: )([^)#\s]+)", re.MULTILINE)
+_PRINTED = re.compile(r"print\(.*\)  # ([^,\n]+)")  # what a comment beside a print says, up to a comma
+_MAIN = 'if __name__ == "__main__":'
 _PATH = re.compile(r"`((?:command_bus|tests|examples|docs|benchmarks)/[\w./-]+)`")
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -44,14 +46,18 @@ def _run(source: str, names: dict[str, Any], where: str) -> None:
 
 
 @every_page
-def test_code_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_runs_and_prints_what_its_comments_say(
+    page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
     text = page.read_text(encoding="utf-8")
     module = ModuleType(f"docs_{page.stem.replace('-', '_')}")  # models are defined in a module that exists
     monkeypatch.setitem(sys.modules, module.__name__, module)
     names = module.__dict__
     for block in _BLOCK.finditer(text):
         line = text[: block.start()].count("\n") + 1
-        _run("\n" * line + block.group(1), names, str(page))
+        _run("\n" * line + block.group(1).replace(_MAIN, "if True:"), names, str(page))
+        assert capsys.readouterr().out.splitlines() == _PRINTED.findall(block.group(1)), f"{page.name}, line {line}"
 
 
 @every_page

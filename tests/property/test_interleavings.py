@@ -177,9 +177,11 @@ class Interleavings(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(which=st.integers(0, 40))
     def lose_sight(self, which: int) -> None:
-        """A worker meets an activation again that it had, and has another lease of it."""
-        hand, lease = self.leases[which % len(self.leases)]
-        self.leases.append((hand, hand.lease(lease.mailbox, lease.activation)))
+        """A worker meets an activation again that it holds or held, and tries to start it under another lease."""
+        hand, lease = self.choose(which, alive=which % 3 > 0)
+        again = (hand, hand.lease(lease.mailbox, lease.activation))
+        self.leases.append(again)
+        self.take([again], [])
 
     @precondition(lambda self: self.leases)
     @rule(moves=moves, fates=fates)
@@ -187,13 +189,17 @@ class Interleavings(RuleBasedStateMachine):
         """Some leases take a step each: those that hold something, or any that there ever were."""
         chosen: dict[str, tuple[Hand, Lease, Step]] = {}
         for alive, which, verb, follow in moves:
-            pool = [item for item in self.leases if self.ledger.line(item[1].mailbox).held is item[1]] if alive else []
-            pool = pool or self.leases
-            hand, lease = pool[-1 - which % len(pool)]
+            hand, lease = self.choose(which, alive=alive)
             line = self.ledger.line(lease.mailbox)
             command = line.waiting[0] if line.held is lease else "nobody's"
             chosen.setdefault(lease.mailbox, (hand, lease, step_of(verb, command, follow)))
         self.do(list(chosen.values()), fates)
+
+    def choose(self, which: int, *, alive: bool) -> tuple[Hand, Lease]:
+        """One of the leases that hold something, if `alive` and there are any; else one of all that there ever were."""
+        pool = [item for item in self.leases if self.ledger.line(item[1].mailbox).held is item[1]] if alive else []
+        pool = pool or self.leases
+        return pool[-1 - which % len(pool)]
 
     def take(self, found: list[tuple[Hand, Lease]], fates: list[str]) -> None:
         self.do([(hand, lease, TAKE) for hand, lease in found], fates)
