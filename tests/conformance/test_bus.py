@@ -244,3 +244,24 @@ async def test_a_worker_that_lost_sight_of_its_lease_does_not_start_the_command_
         (letter,) = [letter async for letter in bus.dead_letters.list()]
     assert starts == [1]
     assert letter.reason == "interrupted"
+
+
+async def test_a_burst_of_first_dispatches_keeps_the_order_of_the_calls(bench: Bench) -> None:
+    """The first command of an entity type asks the server about it; those behind it must not be overtaken by newcomers."""
+    seen: list[int] = []
+
+    @bench.registry.handles(Add)
+    async def add(command: Add) -> int:
+        seen.append(command.number)
+        return 0
+
+    async with bench.bus() as bus:
+        tasks = []
+        for number in range(200):
+            tasks.append(asyncio.create_task(bus.dispatch(Add(sum_id="a", number=number))))
+            if number % 10 == 0:
+                await asyncio.sleep(0)
+        await asyncio.gather(*tasks)
+        async with bus.worker():
+            await bus.wait_idle(10)
+    assert seen == list(range(200))

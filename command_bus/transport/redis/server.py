@@ -136,6 +136,7 @@ class Namespace:
         self._key = keys.shards[0].meta
         self._agreed: dict[str, Mailbox] = {}
         self._agreeing = asyncio.Lock()
+        self._in_line = 0
 
     async def open(self) -> None:
         """Record or compare the protocol version and the shard count."""
@@ -154,13 +155,19 @@ class Namespace:
             await self.agree(entity_type)
 
     def agreed(self, entity_type: str) -> Mailbox | None:
-        """The mailbox policy of an entity type, if it was agreed on before."""
-        return self._agreed.get(entity_type)
+        """The mailbox policy of an entity type, if it was agreed on before; None while others wait for one, so as not to overtake them."""
+        return None if self._in_line else self._agreed.get(entity_type)
 
     async def agree(self, entity_type: str) -> Mailbox:
         """Record or compare the mailbox policy of an entity type."""
-        async with self._agreeing:  # a burst of first commands asks once
-            return self._agreed.get(entity_type) or await self._agree(entity_type)
+        self._in_line += 1
+        try:
+            async with (
+                self._agreeing
+            ):  # a burst of first commands asks once, and goes on in its order: the lock is first in, first out
+                return self._agreed.get(entity_type) or await self._agree(entity_type)
+        finally:
+            self._in_line -= 1
 
     async def _agree(self, entity_type: str) -> Mailbox:
         mine = self._settings.entity(entity_type).mailbox
