@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from command_bus import (
 from command_bus.embedded import EmbeddedServer
 from command_bus.transport.redis import server as server_module
 from command_bus.transport.redis.errors import translated
+from command_bus.transport.redis.keys import GROUP
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import Put, Scene, scene, until
 
@@ -281,6 +282,43 @@ async def test_38_a_ready_stream_or_group_deleted_under_a_worker_is_made_anew(
         if what != "everything":
             assert ("held", 1) in stage.seen
             assert ("resting", 1) in stage.seen
+
+
+async def test_38_what_runs_while_the_group_is_deleted_goes_on_under_its_lease(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = asyncio.Event()
+    running = asyncio.Event()
+
+    @bench.registry.handles(Long)
+    async def long(command: Long) -> str:
+        running.set()
+        await gate.wait()
+        return "done"
+
+    async with scene(bench, lease=1.5) as stage:
+        client = bench.client()
+        ready = stage.keys.ready
+
+        async def renewals() -> int:
+            (pending,) = await client.xpending_range(ready, GROUP, min="-", max="+", count=10)
+            return int(pending["times_delivered"])
+
+        await stage.bus.dispatch(Long(box="held"), command_id="held")
+        await running.wait()
+        before = await renewals()
+        await until(lambda: differs(renewals, before))  # the next renewal is half a second away
+        await client.xgroup_destroy(ready, GROUP)
+        await until(lambda: "created anew" in caplog.text)
+        await asyncio.sleep(2.0)
+        gate.set()
+        assert await stage.bus.result("held", timeout=5) == "done"
+        await client.aclose()
+        await stage.unharmed("held")
+
+
+async def differs(look: Callable[[], Awaitable[int]], before: int) -> bool:
+    return await look() != before
 
 
 async def test_39_a_namespace_of_another_protocol_is_refused(bench: Bench) -> None:

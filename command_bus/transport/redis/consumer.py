@@ -278,9 +278,11 @@ class _Reader:
     async def _recover(self) -> bool:
         """After a read error: make sure that the group exists, and take up what is pending in our name."""
         try:
-            self._loop.renew_leases()  # whoever reads now must not take them for abandoned
             if await ensure_ready(self._connections, self._keys):
+                # No renewal yet: it would find nothing of ours pending. What runs here is read again first, and goes on.
                 _log.warning("%s: the consumer group was gone and is created anew", self._keys.ready)
+            else:
+                self._loop.renew_leases()  # whoever reads now must not take them for abandoned
             await self._adopt()
         except CommandBusError:
             return False
