@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 from command_bus.errors import UnknownDeadLetter
-from command_bus.execution.settled import reading_limits
+from command_bus.execution.settled import Windows, reading_limits
 from command_bus.receipts import DeadLetter
 from command_bus.serialization.envelope import GIVEN_ID, WireEnvelope, digest, unpack_envelope
 from command_bus.serialization.msgpack import Undecodable, unpack
@@ -24,7 +25,7 @@ class DeadLetters:
     def __init__(self, operations: Operations, settings: BusSettings) -> None:
         self._operations = operations
         self._limits = reading_limits(settings)
-        self._window_ms = int(settings.dedup_window * 1000)
+        self._windows = Windows.of(settings)
 
     async def list(
         self,
@@ -92,9 +93,10 @@ class DeadLetters:
 
     async def _discard(self, stored: StoredLetter) -> bool:
         envelope = self._envelope(stored)
-        outcome = pack_reply(envelope.command_id, Cancelled("discarded by an operator"))
-        mark = b"d" + self._seal(envelope) + outcome if envelope.command_id else b""
-        return await self._operations.settle_letter(stored, "discard", Remembered(envelope.command_id, mark, self._window_ms))
+        outcome = Cancelled("discarded by an operator")
+        left = self._windows.remembered(envelope, outcome, "discarded")
+        mark = b"d" + self._seal(envelope) + pack_reply(envelope.command_id, outcome) if envelope.command_id else b""
+        return await self._operations.settle_letter(stored, "discard", replace(left, mark=mark, mark_ms=self._windows.dedup))
 
     async def _stored(self, letter_id: str) -> StoredLetter:
         stored = await self._operations.letter(letter_id)

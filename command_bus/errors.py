@@ -21,10 +21,14 @@ __all__ = [
     "CommandInterrupted",
     "CommandRejected",
     "CommandTimeout",
+    "DispatchConflict",
+    "DispatchFenced",
+    "DispatchStalled",
     "EntitiesStopped",
     "IdempotencyConflict",
     "IdleTimeout",
     "InvalidCommand",
+    "InvalidRows",
     "InvalidSettings",
     "MissingExtra",
     "NoHandler",
@@ -152,6 +156,50 @@ class IdempotencyConflict(CommandBusError):
     def __init__(self, message: str = "", *, command_id: str = "") -> None:
         super().__init__(message)
         self.command_id = command_id
+
+
+class DispatchFenced(CommandBusError):
+    """The dispatch (or this version of it) is not open: never opened, superseded, or forgotten. Nothing was added."""
+
+    code = "dispatch_fenced"
+
+
+class DispatchConflict(CommandBusError):
+    """The dispatch id belongs to another writer; choose an id of its own."""
+
+    code = "dispatch_conflict"
+
+
+class DispatchStalled(QueueFull):
+    """A limit refused the rest of a partition for longer than `max_wait`; what was accepted stays, and a re-run goes on from there.
+
+    Attributes:
+        accepted: Rows of this partition that are in their mailboxes.
+        waited: Seconds that were waited in all.
+    """
+
+    code = "dispatch_stalled"
+
+    def __init__(
+        self, message: str = "", *, accepted: int = 0, waited: float = 0.0, retry_after: float = 1.0, limit: str = "total"
+    ) -> None:
+        super().__init__(message, retry_after=retry_after, limit=limit)
+        self.accepted = accepted
+        self.waited = waited
+
+
+class InvalidRows(CommandBusError):
+    """Rows that are no commands, where they are not allowed (`on_invalid="raise"`), or more of them than `max_rejects`.
+
+    Attributes:
+        count: How many were met, at least.
+    """
+
+    code = "invalid_rows"
+
+    def __init__(self, message: str = "", *, count: int = 0) -> None:
+        super().__init__(message)
+        self.count = count
 
 
 class CallCycle(CommandBusError):

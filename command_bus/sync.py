@@ -20,7 +20,7 @@ from command_bus.messages import Message
 from command_bus.outbound import Envelope
 from command_bus.receipts import BatchResult, Receipt, Stats
 
-__all__ = ["SyncCommandBus"]
+__all__ = ["BusThread", "SyncCommandBus"]
 
 R = TypeVar("R")
 
@@ -36,7 +36,7 @@ class SyncCommandBus:
         self._arguments: dict[str, Any] = {"url": url, **arguments}
         CommandBus(**self._arguments)  # says now what is wrong with the settings
         self._lock = threading.Lock()
-        self._running: _Running | None = None
+        self._running: BusThread | None = None
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -116,17 +116,17 @@ class SyncCommandBus:
         if running is not None and running.pid == os.getpid():
             running.close()
 
-    def _bus(self) -> _Running:
+    def _bus(self) -> BusThread:
         with self._lock:
             if self._closed:
                 raise BusClosed("the bus is closed")
             if self._running is None or self._running.pid != os.getpid():
-                self._running = _Running(CommandBus(**self._arguments))
+                self._running = BusThread(CommandBus(**self._arguments))
             return self._running
 
 
-class _Running:
-    """A bus on the event loop of a thread."""
+class BusThread:
+    """An open bus on the event loop of a daemon thread of its own; closed at exit. Not for use after a fork: compare `pid`."""
 
     def __init__(self, bus: CommandBus) -> None:
         self.bus = bus
@@ -142,12 +142,14 @@ class _Running:
         atexit.register(self.close)
 
     def wait(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run it on the bus's loop and give its result."""
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("SyncCommandBus is used inside its own event loop: use CommandBus there")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
+        """Close the bus and end the thread. Idempotent."""
         atexit.unregister(self.close)
         if self._loop.is_closed() or self.pid != os.getpid():
             return

@@ -7,7 +7,6 @@ from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
 from command_bus.serialization.msgpack import Undecodable
 from command_bus.serialization.reply import Cancelled
 from command_bus.settings import BusSettings
-from command_bus.transport.interfaces import Remembered
 from command_bus.transport.redis.operations import Operations, Waiting
 
 __all__ = ["WaitingLine"]
@@ -33,7 +32,7 @@ class WaitingLine:
                 for command in page:
                     envelope = self._envelope(command)
                     if envelope.command_id == command_id:
-                        left = self._windows.remembered(envelope, Cancelled("cancelled before it started"))
+                        left = self._windows.remembered(envelope, Cancelled("cancelled before it started"), message=command.id)
                         return await self._operations.remove(mailbox, [(command, left)]) > 0
         return False
 
@@ -43,16 +42,13 @@ class WaitingLine:
         async for page in self._operations.waiting(mailbox):
             read = [(command, self._envelope(command)) for command in page]
             batch = [
-                (command, self._left(envelope))
+                (command, self._windows.remembered(envelope, Cancelled("its entity was purged"), message=command.id))
                 for command, envelope in read
                 if (envelope.entity_type, envelope.entity_id) in ((entity_type, entity_id), (None, None))
             ]
             if batch:
                 removed += await self._operations.remove(mailbox, batch)
         return removed
-
-    def _left(self, envelope: WireEnvelope) -> Remembered:
-        return self._windows.remembered(envelope, Cancelled("its entity was purged"))
 
     def _envelope(self, command: Waiting) -> WireEnvelope:
         try:

@@ -16,13 +16,14 @@ from pydantic import ValidationError
 
 from command_bus.clock import wall_ms
 from command_bus.errors import BadResult, InvalidCommand, Reject
-from command_bus.execution.settled import Windows, reading_limits
+from command_bus.execution.settled import Windows, accepted_ms, reading_limits
 from command_bus.handlers import Handler
 from command_bus.messages import MessageSpec
 from command_bus.policies import RetryPolicy
 from command_bus.serialization.envelope import (
     AT_MOST_ONCE,
     GIVEN_ID,
+    KEEP_OUTCOME,
     UnsupportedVersion,
     WireEnvelope,
     unpack_envelope,
@@ -31,7 +32,6 @@ from command_bus.serialization.models import codec_for, problems_of, reply_codec
 from command_bus.serialization.msgpack import Undecodable
 from command_bus.serialization.reply import (
     BadReply,
-    Cancelled,
     Completed,
     DeadLetterRecord,
     Expired,
@@ -65,7 +65,7 @@ class Runnable:
     @property
     def accepted_ms(self) -> int:
         """The server's time of acceptance."""
-        return accepted_ms(self.started)
+        return accepted_ms(self.started.message)
 
     @property
     def remaining(self) -> float | None:
@@ -73,11 +73,6 @@ class Runnable:
         if self.envelope.ttl_ms is None:
             return None
         return (self.accepted_ms + self.envelope.ttl_ms - self.started.now_ms) / 1000
-
-
-def accepted_ms(started: Started) -> int:
-    """The server's time of acceptance: the first part of the message id."""
-    return int(started.message.partition("-")[0])
 
 
 class Decisions:
@@ -98,7 +93,7 @@ class Decisions:
         self._worker = worker
         self._random = random or Random()
         self._limits = reading_limits(settings)
-        self._windows = Windows.of(settings)
+        self._windows = Windows.of(settings, worker)
         self._unknown_grace_ms = int(settings.unknown_grace * 1000)
 
     def read(self, started: Started) -> Runnable | Step:
@@ -126,17 +121,17 @@ class Decisions:
     def completed(self, run: Runnable, value: Any) -> Step:
         """The handler returned: settle the command, whatever can be sent of its result."""
         outcome: Outcome = Completed(b"")
-        if run.envelope.inbox or run.envelope.flags & GIVEN_ID:
+        if run.envelope.inbox or run.envelope.flags & (GIVEN_ID | KEEP_OUTCOME):
             try:
                 outcome = Completed(reply_codec_for(run.handler.spec.reply).encode(value, self._limits))
             except BadResult as error:
                 outcome = BadReply(error.message)
-        return Done(self._windows.remembered(run.envelope, outcome))
+        return Done(self._windows.remembered(run.envelope, outcome, "completed", run.started))
 
     def rejected(self, run: Runnable, refusal: Reject) -> Step:
         """The handler refused for business reasons: settled, not retried."""
         outcome = Rejected(refusal.message, refusal.code, refusal.details)
-        return Done(self._windows.remembered(run.envelope, outcome), verb="deny")
+        return Done(self._windows.remembered(run.envelope, outcome, "rejected", run.started), verb="deny")
 
     def failed(self, run: Runnable, error: BaseException) -> Step:
         """The handler raised: try again by policy, or the command is poisoned."""
@@ -163,10 +158,6 @@ class Decisions:
         record = self._record(started, envelope, "interrupted", "Interrupted", text)
         return self._poisoned(handler.spec if handler else None, started, envelope, Interrupted(text), record)
 
-    def cancelled(self, envelope: WireEnvelope, why: str) -> Remembered:
-        """What a command that is taken out of line leaves behind."""
-        return self._windows.remembered(envelope, Cancelled(why))
-
     # What cannot run.
 
     def _undecodable(self, started: Started, error: Undecodable) -> Step:
@@ -174,16 +165,16 @@ class Decisions:
         envelope = _partial(error)
         record = self._record(started, envelope, "undecodable", "Undecodable", str(error))
         left = (
-            self._windows.remembered(envelope, Invalid(str(error)))
+            self._windows.remembered(envelope, Invalid(str(error)), "dead_lettered", started)
             if envelope.command_id
             else Remembered("", b"d" + NO_DIGEST, 1)
         )
         return Bury(left, record, raw)
 
     def _expired(self, started: Started, envelope: WireEnvelope) -> Step:
-        late = started.now_ms - accepted_ms(started) - (envelope.ttl_ms or 0)
+        late = started.now_ms - accepted_ms(started.message) - (envelope.ttl_ms or 0)
         text = f"not started: its deadline passed {late} ms before its turn"
-        left = self._windows.remembered(envelope, Expired(text))
+        left = self._windows.remembered(envelope, Expired(text), "expired", started)
         if envelope.inbox:
             return Done(left, verb="lapse")
         return Bury(left, self._record(started, envelope, "expired", "Expired", text), started.envelope or b"")
@@ -193,7 +184,11 @@ class Decisions:
         left_ms = self._unknown_grace_ms - (started.now_ms - started.first_ms)
         if left_ms > 0:
             return Retry(min(_UNKNOWN_OFFER_MS, left_ms), counts=False)
-        left = self._windows.remembered(envelope, Unhandled(text)) if envelope.command_id else Remembered("", b"d" + NO_DIGEST, 1)
+        left = (
+            self._windows.remembered(envelope, Unhandled(text), "dead_lettered", started)
+            if envelope.command_id
+            else Remembered("", b"d" + NO_DIGEST, 1)
+        )
         return Bury(left, self._record(started, envelope, reason, "NoHandler", text), started.envelope or b"")
 
     def _invalid(self, started: Started, envelope: WireEnvelope, spec: MessageSpec, error: InvalidCommand) -> Step:
@@ -217,7 +212,7 @@ class Decisions:
         choice = spec.on_poison if spec is not None else None
         if choice is None:
             choice = self._settings.entity(envelope.entity_type).on_poison or "skip"
-        left = self._windows.remembered(envelope, outcome)
+        left = self._windows.remembered(envelope, outcome, "parked" if choice == "park" else "dead_lettered", started)
         raw = started.envelope or b""
         return Park(left, record, raw) if choice == "park" else Bury(left, record, raw)
 
@@ -234,7 +229,7 @@ class Decisions:
             error_message=text,
             traceback=trace,
             attempts=started.attempt,
-            accepted_ms=accepted_ms(started),
+            accepted_ms=accepted_ms(started.message),
             first_started_ms=started.first_ms,
             failed_ms=wall_ms(),
             worker=self._worker,
@@ -246,7 +241,7 @@ def _is_late(started: Started, envelope: WireEnvelope) -> bool:
     """Whether the deadline has passed for a command that never ran; one that did, or that an operator replays, is run to its end."""
     if envelope.ttl_ms is None or started.attempt > 1 or started.replayed:
         return False
-    return started.now_ms > accepted_ms(started) + envelope.ttl_ms
+    return started.now_ms > accepted_ms(started.message) + envelope.ttl_ms
 
 
 def _partial(error: Undecodable) -> WireEnvelope:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from command_bus.serialization.envelope import GIVEN_ID, WireEnvelope, digest
+from command_bus.serialization.envelope import GIVEN_ID, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope, digest
 from command_bus.serialization.msgpack import Limits
+from command_bus.serialization.outcome import OutcomeRecord, Status
 from command_bus.serialization.reply import Outcome, pack_reply
 from command_bus.settings import BusSettings
-from command_bus.transport.interfaces import NO_DIGEST, Remembered
+from command_bus.transport.interfaces import NO_DIGEST, Remembered, Started
 
-__all__ = ["Windows", "reading_limits"]
+__all__ = ["Windows", "accepted_ms", "reading_limits"]
 
 OWN_RETRY_MS = 60_000
 """How long a generated command id is remembered after settling: it need only cover the producer's own repetition."""
@@ -25,20 +26,43 @@ def reading_limits(settings: BusSettings) -> Limits:
     return Limits(max_bytes=settings.max_payload + _HEAD, max_nesting=settings.max_nesting)
 
 
+def accepted_ms(message: str) -> int:
+    """The server's time of acceptance: the first part of the message id."""
+    return int(message.partition("-")[0])
+
+
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How long settled commands are remembered, in ms."""
+    """How long settled commands are remembered, in ms; and who settles them, for the outcomes of dispatches."""
 
     dedup: int
     reply: int
+    worker: str = ""
 
     @classmethod
-    def of(cls, settings: BusSettings) -> Self:
+    def of(cls, settings: BusSettings, worker: str = "") -> Self:
         """The windows that the settings name."""
-        return cls(int(settings.dedup_window * 1000), int(settings.reply_ttl * 1000))
+        return cls(int(settings.dedup_window * 1000), int(settings.reply_ttl * 1000), worker)
 
-    def remembered(self, envelope: WireEnvelope, outcome: Outcome) -> Remembered:
-        """What settling leaves: the mark, with the reply where somebody may ask for it, and the reply itself."""
+    def remembered(
+        self,
+        envelope: WireEnvelope,
+        outcome: Outcome,
+        status: Status = "cancelled",
+        started: Started | None = None,
+        message: str = "",
+    ) -> Remembered:
+        """What settling leaves: the mark, with the reply where somebody may ask for it, the reply itself, and a dispatch's outcome.
+
+        Args:
+            envelope: Of the command.
+            outcome: What its caller is told.
+            status: What its dispatch is told.
+            started: Its start; None if it never started,
+            message: and then where it waited.
+        """
+        if envelope.flags & IN_DISPATCH and not envelope.inbox:
+            return self._in_dispatch(envelope, outcome, status, started, message)
         given = envelope.flags & GIVEN_ID
         record = pack_reply(envelope.command_id, outcome) if given or envelope.inbox else b""
         kept = OWN_RETRY_MS
@@ -50,3 +74,26 @@ class Windows:
         return Remembered(
             envelope.command_id, b"d" + seal + record, kept, envelope.inbox or "", record if envelope.inbox else b""
         )
+
+    def _in_dispatch(
+        self, envelope: WireEnvelope, outcome: Outcome, status: Status, started: Started | None, message: str
+    ) -> Remembered:
+        """A dispatch's command leaves no mark: while it is open the dispatch knows the id, afterwards its fence does."""
+        mark = b"d" + NO_DIGEST
+        if not envelope.flags & KEEP_OUTCOME or not envelope.correlation_id:
+            return Remembered(envelope.command_id, mark, 0)
+        place = started.message if started is not None else message
+        record = OutcomeRecord(
+            status,
+            envelope.name,
+            envelope.entity_type,
+            envelope.entity_id,
+            started.attempt if started is not None else 0,
+            self.worker,
+            accepted_ms(place) if place[:1].isdecimal() else 0,
+            started.first_ms if started is not None else 0,
+            int(started.fence) if started is not None else 0,
+            place,
+            pack_reply(envelope.command_id, outcome),
+        ).pack()
+        return Remembered(envelope.command_id, mark, 0, dispatch=envelope.correlation_id, outcome=record)

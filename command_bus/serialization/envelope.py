@@ -26,10 +26,14 @@ __all__ = [
     "GIVEN_ID",
     "HEADERS_LIMIT",
     "HEAD_LIMIT",
+    "IN_DISPATCH",
+    "KEEP_OUTCOME",
+    "EnvelopeStamp",
     "UnsupportedVersion",
     "WireEnvelope",
     "digest",
     "pack_envelope",
+    "packed_text",
     "salvage",
     "unpack_envelope",
 ]
@@ -40,6 +44,10 @@ GIVEN_ID = 1
 """Flag: a caller chose the command id, so repeats of it are expected for the whole dedup window."""
 AT_MOST_ONCE = 2
 """Flag: an interrupted command is dead-lettered, never run again."""
+IN_DISPATCH = 4
+"""Flag: a dispatch remembers the command id while it is open, so that no mark of its own is kept."""
+KEEP_OUTCOME = 8
+"""Flag: what becomes of it is kept for the dispatch, which the correlation id names."""
 
 HEAD_LIMIT = 4 * 1024
 """Bytes of the packed envelope without payload, headers and entity id."""
@@ -65,7 +73,7 @@ class WireEnvelope:
         entity_type: The entity that it is sequenced with; None, and then `entity_id` too, for a command that runs freely.
         entity_id: Canonical text.
         payload: The packed map of its fields.
-        flags: `GIVEN_ID`, `AT_MOST_ONCE`, or both; unknown bits are kept.
+        flags: `GIVEN_ID`, `AT_MOST_ONCE`, `IN_DISPATCH`, `KEEP_OUTCOME`, or several; unknown bits are kept.
         ttl_ms: It expires that many milliseconds after it was accepted; None never.
         inbox: Where the caller waits for the reply, or None.
         correlation_id: Shared by all commands of one business transaction.
@@ -110,6 +118,44 @@ def pack_envelope(envelope: WireEnvelope) -> bytes:
         raise InvalidCommand(_head_fault(envelope)) from error
     if len(data) - len(envelope.payload) > HEAD_LIMIT:
         _check_head(envelope, len(data))
+    return data
+
+
+class EnvelopeStamp:
+    """Packs envelopes that differ in command id, entity id and payload only, as `pack_envelope` would, in a fifth of the time.
+
+    Args:
+        template: All else.
+
+    Raises:
+        InvalidCommand: As `pack_envelope`.
+    """
+
+    __slots__ = ("_head", "_name", "_tail")
+
+    def __init__(self, template: WireEnvelope) -> None:
+        pack_envelope(template)  # checks it
+        tail = _tail(template)
+        pack = Packer().pack
+        self._head: bytes = bytes([0x90 | (_SHORTEST + len(tail))]) + pack(ENVELOPE_VERSION)
+        self._name: bytes = pack(template.name) + pack(template.entity_type)
+        self._tail: bytes = b"".join(pack(part) for part in tail)
+
+    def pack(self, command_id: bytes, entity_id: bytes, payload: bytes) -> bytes:
+        """The envelope; command and entity id are MessagePack already (see `packed_text`)."""
+        size = len(payload)
+        if size < 0x100:
+            start = b"\xc4" + size.to_bytes(1, "big")
+        elif size < 0x10000:
+            start = b"\xc5" + size.to_bytes(2, "big")
+        else:
+            start = b"\xc6" + size.to_bytes(4, "big")
+        return b"".join((self._head, command_id, self._name, entity_id, start, payload, self._tail))
+
+
+def packed_text(text: str) -> bytes:
+    """The text as MessagePack."""
+    data: bytes = Packer(buf_size=64).pack(text)
     return data
 
 

@@ -91,13 +91,21 @@ class MessageCodec(Generic[M]):
         Raises:
             InvalidCommand: The payload is not what the class describes; the text has places and reasons, never values.
         """
-        validate = self._validate or self._built()
         try:
             fields = unpack(payload, limits)
         except Undecodable as error:
             raise InvalidCommand(f"{self._name}: the payload cannot be read: {error.reason}") from None
         if type(fields) is not dict:
             raise InvalidCommand(f"{self._name}: the payload is a map of fields, not a value of type {type(fields).__name__}")
+        return self.validate(fields)
+
+    def validate(self, fields: dict[str, Any]) -> M:
+        """The message made of plain values, as they come from the wire or from a table.
+
+        Raises:
+            InvalidCommand: They are not what the class describes.
+        """
+        validate = self._validate or self._built()
         try:
             message: M = validate(fields)
         except ValidationError as error:

@@ -195,6 +195,8 @@ class Remembered:
         mark_ms: How long it is kept; 0 forgets it at once.
         inbox: The process that waits for the reply, or empty.
         reply: What is pushed to it.
+        dispatch: The dispatch that keeps the outcome, or empty.
+        outcome: What it keeps; empty if none does.
     """
 
     command_id: str
@@ -202,6 +204,8 @@ class Remembered:
     mark_ms: int
     inbox: str = ""
     reply: bytes = b""
+    dispatch: str = ""
+    outcome: bytes = b""
 
 
 @dataclass(slots=True)

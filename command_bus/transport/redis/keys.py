@@ -71,9 +71,11 @@ class ShardKeys:
     """The names of one shard's keys."""
 
     __slots__ = (
+        "_bulk",
         "active",
         "dead",
         "delayed",
+        "dispatches",
         "due",
         "fence",
         "inboxes",
@@ -103,9 +105,11 @@ class ShardKeys:
         self.parked = prefix + "parked"
         self.dead = prefix + "dead"
         self.workers = prefix + "workers"
+        self.dispatches = prefix + "dispatches"
         self.mailboxes = prefix + "m:"
         self.marks = prefix + "k:"
         self.inboxes = prefix + "in:"
+        self._bulk = prefix + "b:"
 
     def mailbox(self, name: str) -> str:
         """The stream of a mailbox."""
@@ -118,6 +122,22 @@ class ShardKeys:
     def inbox(self, process: str) -> str:
         """The list that the replies for one process are pushed to."""
         return self.inboxes + process
+
+    def dispatch(self, dispatch_id: str) -> str:
+        """The record of a dispatch."""
+        return self._bulk + _encoded(dispatch_id)
+
+    def ids(self, dispatch_id: str) -> str:
+        """The command ids that an open dispatch has accepted."""
+        return self._bulk + _encoded(dispatch_id) + ":ids"
+
+    def outcomes(self, dispatch_id: str) -> str:
+        """The stream of what became of a dispatch's commands."""
+        return self._bulk + _encoded(dispatch_id) + ":out"
+
+    def rejects(self, dispatch_id: str) -> str:
+        """The rows of a dispatch that are no commands."""
+        return self._bulk + _encoded(dispatch_id) + ":bad"
 
 
 class KeySpace:

@@ -182,8 +182,8 @@ class Operations:
         args: list[Any] = [GROUP, mailbox, self._reply_ttl_ms]
         for command, left in commands:
             mark = keys.mark(left.command_id)
-            names += (mark, keys.inbox(left.inbox) if left.reply else mark)
-            args += (command.id, left.mark_ms, left.mark, left.reply)
+            names += (mark, keys.inbox(left.inbox) if left.reply else mark, *_keeping(keys, left, mark))
+            args += (command.id, left.mark_ms, left.mark, left.reply, left.outcome)
         return int(await self._connections.run(REMOVE, names, args))
 
     # Dead letters.
@@ -219,8 +219,9 @@ class Operations:
         index, entry = place
         keys = self._keys.shards[index]
         names = [keys.ready, keys.active, keys.stats, keys.paused, keys.parked, keys.dead]
-        names += [keys.mailbox(letter.mailbox), keys.mark(left.command_id)]
-        args = [GROUP, verb, entry, letter.mailbox, left.mark_ms, left.mark]
+        mark = keys.mark(left.command_id)
+        names += [keys.mailbox(letter.mailbox), mark, *_keeping(keys, left, mark)]
+        args = [GROUP, verb, entry, letter.mailbox, left.mark_ms, left.mark, left.outcome]
         return bool(await self._connections.run(LETTER, names, args) != b"gone")
 
     def _place(self, letter_id: str) -> tuple[int, str] | None:
@@ -231,6 +232,11 @@ class Operations:
 
     def _shard(self, mailbox: str) -> ShardKeys:
         return self._keys.shards[self._keys.shard_of(mailbox)]
+
+
+def _keeping(keys: ShardKeys, left: Remembered, otherwise: str) -> tuple[str, str]:
+    """The keys of the dispatch that keeps an outcome."""
+    return (keys.dispatch(left.dispatch), keys.outcomes(left.dispatch)) if left.outcome else (otherwise, otherwise)
 
 
 def _letter(shard: int, entry: bytes, fields: dict[bytes, bytes]) -> StoredLetter:

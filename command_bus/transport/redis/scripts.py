@@ -6,7 +6,20 @@ from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
 
-__all__ = ["ADVANCE", "ENQUEUE", "FORGET", "LETTER", "OPERATE", "PROMOTE", "REMOVE", "REPAIR", "SCRIPTS", "Script"]
+__all__ = [
+    "ADVANCE",
+    "DISPATCH",
+    "ENQUEUE",
+    "FORGET",
+    "LETTER",
+    "LOAD",
+    "OPERATE",
+    "PROMOTE",
+    "REMOVE",
+    "REPAIR",
+    "SCRIPTS",
+    "Script",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,5 +44,7 @@ REMOVE = _load("remove")
 REPAIR = _load("repair")
 LETTER = _load("letter")
 FORGET = _load("forget")
+LOAD = _load("load")
+DISPATCH = _load("dispatch")
 
-SCRIPTS = (ENQUEUE, ADVANCE, PROMOTE, OPERATE, REMOVE, REPAIR, LETTER, FORGET)
+SCRIPTS = (ENQUEUE, ADVANCE, PROMOTE, OPERATE, REMOVE, REPAIR, LETTER, FORGET, LOAD, DISPATCH)

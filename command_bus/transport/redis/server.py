@@ -10,14 +10,15 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
+from command_bus.clock import mono
 from command_bus.errors import InvalidSettings, UnsuitableServer
-from command_bus.policies import Mailbox, mailbox_from_text
+from command_bus.policies import EntityPolicy, Mailbox, mailbox_from_text
 from command_bus.settings import BusSettings
-from command_bus.transport.redis.connections import Connections
+from command_bus.transport.redis.connections import Connections, UrlClients
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.ready import ensure_ready
 
-__all__ = ["Namespace", "ServerFacts", "inspect_server", "judge", "open_namespace"]
+__all__ = ["Namespace", "ServerFacts", "inspect_server", "judge", "open_namespace", "recorded_choices"]
 
 PROTOCOL = 1
 """Version of keys and scripts. A client of another version is refused: see "Upgrading" in the docs."""
@@ -195,6 +196,30 @@ class Namespace:
             await self._connections.ask(write)
             found = await self._connections.ask(lambda client: client.hmget(self._key, list(values)))
         return {name: (value or b"").decode() for name, value in zip(values, found, strict=True)}
+
+
+async def recorded_choices(url: str, namespace: str, patience: float) -> dict[str, Any]:
+    """What a namespace was made with, as arguments for `BusSettings`: for clients that have no choice of their own. Empty if it is new.
+
+    Raises:
+        TransportUnavailable: The server cannot be reached within `patience` seconds.
+    """
+    connections = Connections(UrlClients(url))
+    key = KeySpace(namespace, 1).shards[0].meta
+    try:
+        meta: dict[bytes, bytes] = await connections.insist(
+            lambda: connections.ask(lambda client: client.hgetall(key)), mono() + patience
+        )
+    finally:
+        await connections.close()
+    if b"shards" not in meta:
+        return {}
+    policies = {
+        name.decode().removeprefix("mailbox:"): EntityPolicy(mailbox=mailbox_from_text(value.decode()))
+        for name, value in meta.items()
+        if name.startswith(b"mailbox:")
+    }
+    return {"shards": int(meta[b"shards"]), "entities": policies}
 
 
 async def open_namespace(connections: Connections, keys: KeySpace, settings: BusSettings) -> tuple[ServerFacts, Namespace]:

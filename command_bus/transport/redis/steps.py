@@ -144,9 +144,11 @@ class _Shard:
 
     def _leave(self, left: Remembered, keys: list[str], args: list[Any]) -> None:
         keys.append(self._keys.mark(left.command_id))
-        args += (left.mark_ms, left.mark, left.reply)
+        args += (left.mark_ms, left.mark, left.reply, left.outcome)
         if left.reply:
             keys.append(self._keys.inbox(left.inbox))
+        if left.outcome:
+            keys += (self._keys.dispatch(left.dispatch), self._keys.outcomes(left.dispatch))
 
 
 def _batch_of(line: deque[_Waiting]) -> list[_Waiting]:
@@ -163,9 +165,9 @@ def _size(step: Step) -> int:
     """About how many bytes a step carries."""
     match step:
         case Done(left):
-            return 100 + len(left.mark) + len(left.reply)
+            return 100 + len(left.mark) + len(left.reply) + len(left.outcome)
         case Bury(left, record, raw) | Park(left, record, raw):
-            return 100 + len(left.mark) + len(left.reply) + len(record) + len(raw)
+            return 100 + len(left.mark) + len(left.reply) + len(left.outcome) + len(record) + len(raw)
         case _:
             return 100
 

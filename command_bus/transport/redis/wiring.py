@@ -7,6 +7,7 @@ from typing import Self
 from command_bus.clock import mono
 from command_bus.settings import BusSettings
 from command_bus.transport.redis.connections import ClientFactory, Connections, UrlClients
+from command_bus.transport.redis.dispatches import RedisDispatches
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.operations import Operations
 from command_bus.transport.redis.producer import StreamProducer
@@ -30,6 +31,13 @@ class RedisTransport:
             connections, keys, max_total_depth=settings.max_total_depth, max_pending=settings.max_pending
         )
         self.rpc = RpcHandler(connections, keys, bites=facts.bites)
+        self.dispatches = RedisDispatches(
+            connections,
+            keys,
+            max_depth=settings.max_depth,
+            max_total_depth=settings.max_total_depth,
+            patience=settings.dispatch_timeout,
+        )
         self.operations = Operations(connections, keys, reply_ttl=settings.reply_ttl)
 
     @classmethod

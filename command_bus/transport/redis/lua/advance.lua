@@ -8,17 +8,18 @@
 -- KEYS[6]   paused    hash: mailbox name -> why
 -- KEYS[7]   parked    hash: mailbox name -> id of its dead letter
 -- KEYS[8]   dead      stream of dead letters
--- KEYS[9…]  for each step its mailbox; a step that settles adds the mark, one that replies the inbox
+-- KEYS[9…]  for each step its mailbox; a step that settles adds the mark, one that replies the inbox, one of a dispatch that keeps
+--           outcomes the dispatch's record and its stream of outcomes
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     who asks: the consumer's name
 -- ARGV[3]   reply ttl in ms, of an inbox
 -- ARGV[4…]  for each step: mailbox name, activation, holder, fence, message, verb, follow; then by verb
 --           take    -
---           done    mark ttl in ms, mark, reply
---           deny    mark ttl in ms, mark, reply                               (done, counted as rejected)
---           lapse   mark ttl in ms, mark, reply                               (done, counted as expired)
---           bury    mark ttl in ms, mark, reply, record, raw envelope
---           park    mark ttl in ms, mark, reply, record, raw envelope   (the mark has no ttl while it is parked)
+--           done    mark ttl in ms, mark, reply, outcome
+--           deny    mark ttl in ms, mark, reply, outcome                               (done, counted as rejected)
+--           lapse   mark ttl in ms, mark, reply, outcome                               (done, counted as expired)
+--           bury    mark ttl in ms, mark, reply, outcome, record, raw envelope
+--           park    mark ttl in ms, mark, reply, outcome, record, raw envelope   (the mark has no ttl while it is parked)
 --           retry   delay in ms, '1' if the attempt counts
 --           back    '1' if the attempt counts
 --           follow: stay (start the next), yield (only if nobody else waits), leave (start none)
@@ -47,6 +48,7 @@ local started, settled = 0, 0
 local counts = {rejected = 0, expired = 0, buried = 0, dead = 0, retried = 0}
 local others_wait = nil
 local taken, touched = {}, {}
+local keeps, noted = {}, {}
 local key, arg = 8, 3
 
 local function somebody_waits()
@@ -123,6 +125,19 @@ local function push(extra)
   if extra.inbox and type(redis.pcall('LPUSH', extra.inbox, extra[3])) == 'number' then touched[extra.inbox] = true end
 end
 
+-- Keep the outcome of a dispatch's command, as long and as many as its record says; a dispatch that is forgotten keeps none.
+local function note(extra)
+  if not extra.outcomes then return end
+  local keep = keeps[extra.record]
+  if keep == nil then
+    keep = redis.pcall('HMGET', extra.record, 'keep_ms', 'keep_max')
+    keeps[extra.record] = keep
+  end
+  if not keep[1] or keep[1] == '0' then return end
+  local kept = redis.pcall('XADD', extra.outcomes, 'MAXLEN', '~', keep[2], '*', 'r', extra[4])
+  if type(kept) == 'string' then noted[extra.outcomes] = tonumber(keep[1]) end
+end
+
 local function letter(name, record, raw, is_parked)
   counts.dead = counts.dead + 1
   return redis.call('XADD', dead, '*', 'r', record, 'e', raw, 'm', name, 'p', is_parked)
@@ -145,6 +160,7 @@ function verbs.done(name, box, activation, holder, message, follow, extra)
   settle(box, message)
   remember(extra.mark, extra[1], extra[2])
   push(extra)
+  note(extra)
   return start(name, box, activation, holder, '0', '0', follow)
 end
 
@@ -160,19 +176,21 @@ end
 
 function verbs.bury(name, box, activation, holder, message, follow, extra)
   redis.call('XLEN', box)  -- raises if it is no stream: the letter must not be written again with each try
-  letter(name, extra[4], extra[5], '0')
+  letter(name, extra[5], extra[6], '0')
   counts.buried = counts.buried + 1
   settle(box, message)
   remember(extra.mark, extra[1], extra[2])
   push(extra)
+  note(extra)
   return start(name, box, activation, holder, '0', '0', follow)
 end
 
 function verbs.park(name, box, activation, holder, message, follow, extra, attempt, first)
-  redis.call('HSET', parked, name, letter(name, extra[4], extra[5], '1'))
+  redis.call('HSET', parked, name, letter(name, extra[5], extra[6], '1'))
   rest(name, activation, 's', attempt, first)
   redis.call('SET', extra.mark, extra[2])
   push(extra)
+  note(extra)
   return {'stop'}
 end
 
@@ -186,7 +204,7 @@ function verbs.back(name, box, activation, holder, message, follow, extra, attem
   return requeue(name, activation, attempt, first)
 end
 
-local extras = {take = 0, done = 3, deny = 3, lapse = 3, bury = 5, park = 5, retry = 2, back = 1}
+local extras = {take = 0, done = 4, deny = 4, lapse = 4, bury = 6, park = 6, retry = 2, back = 1}
 local marked = {done = true, deny = true, lapse = true, bury = true, park = true}
 
 local function perform(name, box, activation, holder, token, message, verb, follow, extra)
@@ -232,10 +250,18 @@ while arg < #ARGV do
     key = key + 1
     extra.inbox = KEYS[key]
   end
+  if marked[verb] and extra[4] ~= '' then
+    key = key + 2
+    extra.record, extra.outcomes = KEYS[key - 1], KEYS[key]
+  end
   local done, answer = pcall(perform, name, box, activation, holder, token, message, verb, follow, extra)
   answers[#answers + 1] = done and answer or {'error', type(answer) == 'table' and answer.err or tostring(answer)}
 end
 
+for outcomes, ms in pairs(noted) do
+  redis.call('XTRIM', outcomes, 'MINID', '~', string.format('%.0f', now - ms))
+  redis.call('PEXPIRE', outcomes, ms)
+end
 for inbox in pairs(touched) do redis.call('PEXPIRE', inbox, reply_ttl) end
 if #taken > 0 then
   local claim = {'XCLAIM', ready, group, owner, '0'}

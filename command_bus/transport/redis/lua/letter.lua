@@ -8,12 +8,15 @@
 -- KEYS[6]   dead      stream of dead letters
 -- KEYS[7]   mailbox
 -- KEYS[8]   mark      of the command id
+-- KEYS[9]   record    of the dispatch that keeps its outcome (the mark again if none does)
+-- KEYS[10]  outcomes  of it (likewise)
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   verb      replay, discard
 -- ARGV[3]   letter    id of the entry in `dead`
 -- ARGV[4]   name      of the mailbox
 -- ARGV[5]   mark ttl in ms, of a command that is discarded while parked
 -- ARGV[6]   mark      of a command that waits (replay) or was discarded; empty if its id is unknown
+-- ARGV[7]   outcome   of a command that is discarded, for its dispatch; empty if none keeps it
 --
 -- returns 'replayed', 'discarded', or 'gone' if there is no such letter
 --
@@ -41,6 +44,13 @@ local function wake(first)
 end
 
 redis.call('XDEL', dead, id)
+if verb == 'discard' and ARGV[7] ~= '' then
+  local keep = redis.call('HMGET', KEYS[9], 'keep_ms', 'keep_max')
+  if keep[1] and keep[1] ~= '0' then
+    redis.call('XADD', KEYS[10], 'MAXLEN', '~', keep[2], '*', 'r', ARGV[7])
+    redis.call('PEXPIRE', KEYS[10], keep[1])
+  end
+end
 if redis.call('HGET', parked, name) == id then
   redis.call('HDEL', parked, name)
   if verb == 'replay' then

@@ -9,11 +9,12 @@
 -- KEYS[7]   parked    hash: mailbox name -> id of its dead letter
 -- KEYS[8]   dead      stream of dead letters
 -- KEYS[9]   mailbox
--- KEYS[10…] for each command its mark and its inbox (the mark again if nobody waits)
+-- KEYS[10…] for each command its mark, its inbox (the mark again if nobody waits), its dispatch's record and stream of outcomes
+--           (the mark again if none keeps them)
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   name      of the mailbox
 -- ARGV[3]   reply ttl in ms, of an inbox
--- ARGV[4…]  for each command: message id, or d:<command id> if delayed; mark ttl in ms, mark, reply
+-- ARGV[4…]  for each command: message id, or d:<command id> if delayed; mark ttl in ms, mark, reply, outcome
 --
 -- returns how many were removed
 
@@ -54,7 +55,7 @@ end
 
 local removed = 0
 local key = 9
-for arg = 4, #ARGV, 4 do
+for arg = 4, #ARGV, 5 do
   if take_out(ARGV[arg]) then
     removed = removed + 1
     if tonumber(ARGV[arg + 1]) > 0 then
@@ -66,8 +67,15 @@ for arg = 4, #ARGV, 4 do
       redis.call('LPUSH', KEYS[key + 2], ARGV[arg + 3])
       redis.call('PEXPIRE', KEYS[key + 2], reply_ttl)
     end
+    if ARGV[arg + 4] ~= '' then
+      local keep = redis.call('HMGET', KEYS[key + 3], 'keep_ms', 'keep_max')
+      if keep[1] and keep[1] ~= '0' then
+        redis.call('XADD', KEYS[key + 4], 'MAXLEN', '~', keep[2], '*', 'r', ARGV[arg + 4])
+        redis.call('PEXPIRE', KEYS[key + 4], keep[1])
+      end
+    end
   end
-  key = key + 2
+  key = key + 4
 end
 
 if record and redis.call('XLEN', box) == 0 and state ~= 'h' then

@@ -1,0 +1,72 @@
+"""The record of what became of one command of a dispatch, kept in the dispatch's stream of outcomes.
+
+    [version, status, name, entity_type, entity_id, attempt, worker, accepted_ms, first_started_ms, fence, message, reply]
+
+The reply is the record that a caller would have got (see `reply`); it holds the command id. The time of settling is the entry's id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from command_bus.serialization.limits import Undecodable
+from command_bus.serialization.msgpack import reason_of
+from command_bus.serialization.native import Packer, unpackb
+
+__all__ = ["OutcomeRecord", "Status"]
+
+Status = Literal["completed", "rejected", "expired", "dead_lettered", "parked", "cancelled", "discarded"]
+_VERSION = 1
+_LENGTH = 12
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeRecord:
+    """What became of a command, under which lease.
+
+    Attributes:
+        status: `parked` and `dead_lettered` are provisional: an operator may replay the command, which then has another outcome.
+        accepted_ms: The server's time of acceptance.
+        first_started_ms: The server's time of its first start; 0 if it never started.
+        fence: Of the start that settled it; grows with every start in its shard. 0 if it never started.
+        message: Its id in the mailbox: the order of acceptance within its entity.
+        reply: The packed reply.
+    """
+
+    status: Status
+    name: str
+    entity_type: str | None
+    entity_id: str | None
+    attempt: int
+    worker: str
+    accepted_ms: int
+    first_started_ms: int
+    fence: int
+    message: str
+    reply: bytes
+
+    def pack(self) -> bytes:
+        """The record's bytes."""
+        data: bytes = Packer(buf_size=512).pack(
+            (
+                _VERSION, self.status, self.name, self.entity_type, self.entity_id, self.attempt, self.worker,
+                self.accepted_ms, self.first_started_ms, self.fence, self.message, self.reply,
+            )
+        )  # fmt: skip
+        return data
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """The record that was packed.
+
+        Raises:
+            Undecodable: It is none, or a later version's.
+        """
+        try:
+            parts: Any = unpackb(data, max_array_len=64)
+        except Exception as error:  # noqa: BLE001 - msgpack raises many types on bad bytes
+            raise Undecodable(f"an outcome: {reason_of(error)}") from None
+        if type(parts) is not list or len(parts) < _LENGTH or parts[0] != _VERSION or type(parts[-1]) is not bytes:
+            raise Undecodable("an outcome of an unknown version or shape")
+        return cls(*parts[1:_LENGTH])

@@ -1,0 +1,133 @@
+"""The seam for dispatches in bulk: opened, loaded in chunks, committed; and what is known of them afterwards.
+
+A *dispatch* is named by its id, which makes loading repeatable: a command id that the open dispatch has accepted is a duplicate, and
+once a *version* of it is committed (a batch has the version 0, a micro-batch its number) nothing of that version is added any more,
+whoever still writes. Both hold for as long as the dispatch is remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from command_bus.transport.interfaces import Admission
+
+__all__ = ["DispatchFacts", "Dispatches", "LoadItem", "Loaded", "OpenState", "Opening", "StoredOutcome", "Version"]
+
+LoadItem = tuple[str, str, bytes, bytes]
+"""Mailbox, command id, check (bytes that differ between different payloads), envelope. A tuple, because there are millions."""
+
+OpenState = Literal["open", "done"]
+
+
+@dataclass(slots=True, frozen=True)
+class Version:
+    """What is loaded: a version of a dispatch."""
+
+    dispatch_id: str
+    number: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class Opening:
+    """How a dispatch is remembered.
+
+    Attributes:
+        what: A text for people: the commands that are dispatched.
+        owner: Another owner's dispatch of the same id is refused: its versions would count as this one's.
+        remember_ms: How long after the last touch it is remembered, open or committed.
+        keep_ms: How long outcomes are kept; 0 keeps none.
+        keep_max: How many per shard, about.
+    """
+
+    what: str = ""
+    owner: str = ""
+    remember_ms: int = 30 * 86_400_000
+    keep_ms: int = 0
+    keep_max: int = 10_000_000
+
+
+@dataclass(slots=True, frozen=True)
+class Loaded:
+    """What became of a chunk: an admission for each item, or `done` because its version is committed already."""
+
+    done: bool
+    admissions: list[Admission]
+
+
+@dataclass(slots=True)
+class DispatchFacts:
+    """What is known of a dispatch, over all shards.
+
+    Attributes:
+        version: The highest that is committed; -1 before the first.
+        opened: The version that is being loaded, or None.
+        first_ms: When it was first opened.
+        done_ms: When it was last committed; 0 if it never was.
+        added: Commands that were accepted, over all versions.
+        duplicates: Commands that were there already when they came (again).
+        rejected: Rows that were noted as no commands.
+        summary: What the last commit left, or an empty text.
+    """
+
+    dispatch_id: str
+    version: int = -1
+    opened: int | None = None
+    first_ms: int = 0
+    done_ms: int = 0
+    added: int = 0
+    duplicates: int = 0
+    rejected: int = 0
+    keep_ms: int = 0
+    what: str = ""
+    owner: str = ""
+    summary: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class StoredOutcome:
+    """An entry of a stream of outcomes; the record is opaque here."""
+
+    id: str
+    record: bytes = field(repr=False)
+
+
+class Dispatches(Protocol):
+    """Loads dispatches and tells of them. Every method repeats what is ambiguous: each is idempotent."""
+
+    async def open(self, version: Version, opening: Opening) -> OpenState:
+        """Open a version in all shards, or learn that it is committed."""
+        ...
+
+    async def load(self, version: Version, shard: int, items: Sequence[LoadItem], *, backlog: int | None = None) -> Loaded:
+        """Accept a chunk, in order per mailbox; all of its items belong to the shard. `backlog` limits what the namespace may hold."""
+        ...
+
+    async def reject(self, version: Version, rows: Iterable[tuple[str, bytes]], limit: int | None) -> bool:
+        """Note rows that are no commands, each under a key of its own; False if there are more than `limit`."""
+        ...
+
+    async def commit(self, version: Version, summary: str, remember_ms: int) -> None:
+        """Close a version for good."""
+        ...
+
+    async def facts(self, dispatch_id: str) -> DispatchFacts | None:
+        """What is known of it; None if nothing is (any more)."""
+        ...
+
+    def rejects(self, dispatch_id: str) -> AsyncIterator[tuple[str, bytes]]:
+        """The rejected rows."""
+        ...
+
+    async def names(self) -> list[str]:
+        """The dispatches that are remembered."""
+        ...
+
+    async def bounds(self, dispatch_id: str, shard: int) -> tuple[str, str] | None:
+        """The ids of the first and last outcome of a shard, or None."""
+        ...
+
+    async def outcomes(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> list[StoredOutcome]:
+        """Outcomes behind `after` (exclusive) up to `until` (inclusive), oldest first."""
+        ...

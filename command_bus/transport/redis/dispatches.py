@@ -1,0 +1,224 @@
+"""`RedisDispatches`: dispatches in bulk, by the steps load.lua and dispatch.lua.
+
+Every request is idempotent under its version, so one whose reply was lost is simply asked again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
+
+from redis.asyncio import Redis
+
+from command_bus.clock import mono
+from command_bus.errors import DispatchConflict, DispatchFenced
+from command_bus.transport.dispatches import DispatchFacts, Loaded, LoadItem, Opening, OpenState, StoredOutcome, Version
+from command_bus.transport.interfaces import Admission
+from command_bus.transport.redis.connections import Connections
+from command_bus.transport.redis.keys import KeySpace, ShardKeys
+from command_bus.transport.redis.scripts import DISPATCH, LOAD, Script
+
+__all__ = ["RedisDispatches"]
+
+_ADMISSIONS = {ord(admission.value): admission for admission in Admission}
+_DONE, _GONE, _FOREIGN, _FULL = b"done", b"gone", b"foreign", b"full"
+_PAGE = 500
+
+
+class RedisDispatches:
+    """Implements `Dispatches`.
+
+    Args:
+        connections: Of this process.
+        keys: The shards.
+        max_depth: Commands that one mailbox may hold.
+        max_total_depth: Commands that the namespace may hold.
+        patience: Seconds for which a request is repeated before the server counts as unavailable.
+    """
+
+    def __init__(
+        self, connections: Connections, keys: KeySpace, *, max_depth: int, max_total_depth: int, patience: float
+    ) -> None:
+        self._connections = connections
+        self._keys = keys
+        self._max_depth = max_depth
+        self._max_total_depth = max_total_depth
+        self._patience = patience
+        self._remember_ms: dict[str, int] = {}
+
+    async def open(self, version: Version, opening: Opening) -> OpenState:
+        """See `Dispatches`.
+
+        Raises:
+            DispatchConflict: The id is another owner's.
+            TransportUnavailable: The server cannot be reached.
+        """
+        self._remember_ms[version.dispatch_id] = opening.remember_ms
+        args = (opening.owner, opening.keep_ms, opening.keep_max, opening.what)
+        answers = {await self._step(shard, "open", version, args) for shard in self._keys.shards}
+        if _FOREIGN in answers:
+            raise DispatchConflict(
+                f"dispatch {version.dispatch_id!r} belongs to another writer (a streaming query, say): give this one an id of its own"
+            )
+        return "done" if answers == {_DONE} else "open"
+
+    async def load(self, version: Version, shard: int, items: Sequence[LoadItem], *, backlog: int | None = None) -> Loaded:
+        """See `Dispatches`. At most 1,000 items.
+
+        Raises:
+            DispatchFenced: The version is not open: never opened, superseded or forgotten.
+            QueueFull: The server is at its memory limit; nothing was accepted.
+            TransportUnavailable: The server cannot be reached.
+        """
+        keys = self._keys.shards[shard]
+        dispatch_id = version.dispatch_id
+        total = self._max_total_depth if backlog is None else min(backlog, self._max_total_depth)
+        boxes: dict[str, int] = {}
+        args: list[Any] = [
+            version.number, -(-total // self._keys.count), self._max_depth, len(keys.mailboxes), self._remembered(dispatch_id),
+        ]  # fmt: skip
+        for mailbox, command_id, check, envelope in items:
+            box = boxes.get(mailbox)
+            if box is None:
+                boxes[mailbox] = box = len(boxes) + 1
+            args += (box, command_id, check, envelope)
+        names = [keys.ready, keys.active, keys.stats, keys.paused, keys.later, keys.dispatch(dispatch_id), keys.ids(dispatch_id)]
+        prefix = keys.mailboxes
+        names += [prefix + mailbox for mailbox in boxes]
+        answer: bytes = await self._insist(LOAD, names, args)
+        if answer == _DONE:
+            return Loaded(done=True, admissions=[])
+        if answer == _GONE:
+            raise _fenced(version)
+        return Loaded(done=False, admissions=[_ADMISSIONS[code] for code in answer])
+
+    async def reject(self, version: Version, rows: Iterable[tuple[str, bytes]], limit: int | None) -> bool:
+        """See `Dispatches`.
+
+        Raises:
+            DispatchFenced: The version is not open.
+        """
+        rows = list(rows)
+        for start in range(0, len(rows), _PAGE):
+            pairs = [part for row in rows[start : start + _PAGE] for part in row]
+            answer = await self._step(self._keys.shards[0], "reject", version, (-1 if limit is None else limit, *pairs))
+            if answer == _GONE:
+                raise _fenced(version)
+            if answer == _FULL:
+                return False
+        return True
+
+    async def commit(self, version: Version, summary: str, remember_ms: int) -> None:
+        """See `Dispatches`.
+
+        Raises:
+            DispatchFenced: It is not open.
+        """
+        self._remember_ms[version.dispatch_id] = remember_ms
+        for shard in self._keys.shards:
+            if await self._step(shard, "commit", version, (summary,)) == _GONE:
+                raise _fenced(version)
+
+    async def facts(self, dispatch_id: str) -> DispatchFacts | None:
+        """See `Dispatches`."""
+
+        async def read(client: Redis) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            for shard in self._keys.shards:
+                pipeline.hgetall(shard.dispatch(dispatch_id))
+            return await pipeline.execute()
+
+        records = [record for record in await self._connections.ask(read) if record]
+        return _facts(dispatch_id, records) if records else None
+
+    async def rejects(self, dispatch_id: str) -> AsyncIterator[tuple[str, bytes]]:
+        """See `Dispatches`."""
+        cursor = 0
+        key = self._keys.shards[0].rejects(dispatch_id)
+        seen: set[str] = set()  # a scan may give a field twice
+        while True:
+            answer: Any = await self._connections.ask(lambda client, at: client.hscan(key, at, count=_PAGE), cursor)
+            cursor, page = answer
+            for name, record in page.items():
+                text = name.decode()
+                if text not in seen:
+                    seen.add(text)
+                    yield text, record
+            if not cursor:
+                return
+
+    async def names(self) -> list[str]:
+        """See `Dispatches`."""
+
+        async def read(client: Redis) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            for shard in self._keys.shards:
+                pipeline.zrange(shard.dispatches, 0, -1)
+            return await pipeline.execute()
+
+        found = await self._connections.ask(read)
+        return list(dict.fromkeys(name.decode() for names in found for name in names))
+
+    async def bounds(self, dispatch_id: str, shard: int) -> tuple[str, str] | None:
+        """See `Dispatches`."""
+        key = self._keys.shards[shard].outcomes(dispatch_id)
+
+        async def read(client: Redis) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            pipeline.xrange(key, count=1)
+            pipeline.xrevrange(key, count=1)
+            return await pipeline.execute()
+
+        first, last = await self._connections.ask(read)
+        return (first[0][0].decode(), last[0][0].decode()) if first else None
+
+    async def outcomes(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> list[StoredOutcome]:
+        """See `Dispatches`."""
+        key = self._keys.shards[shard].outcomes(dispatch_id)
+        start = f"({after}" if after else "-"
+        page: Any = await self._connections.ask(lambda client: client.xrange(key, min=start, max=until or "+", count=count))
+        return [StoredOutcome(entry.decode(), fields.get(b"r", b"")) for entry, fields in page]
+
+    async def _step(self, shard: ShardKeys, verb: str, version: Version, args: Sequence[Any]) -> bytes:
+        name = version.dispatch_id
+        names = [shard.dispatch(name), shard.ids(name), shard.rejects(name), shard.dispatches]
+        answer: bytes = await self._insist(DISPATCH, names, [verb, version.number, name, self._remembered(name), *args])
+        return answer
+
+    def _remembered(self, dispatch_id: str) -> int:
+        return self._remember_ms.get(dispatch_id) or Opening().remember_ms
+
+    async def _insist(self, script: Script, names: list[str], args: list[Any]) -> Any:
+        return await self._connections.insist(lambda: self._connections.run(script, names, args), mono() + self._patience)
+
+
+def _fenced(version: Version) -> DispatchFenced:
+    return DispatchFenced(
+        f"dispatch {version.dispatch_id!r} (version {version.number}) is not open: it was never opened, a later version is, or it was "
+        "forgotten; nothing was added"
+    )
+
+
+def _facts(dispatch_id: str, records: list[dict[bytes, bytes]]) -> DispatchFacts:
+    """The shards' records as one: a version is committed when it is in every shard."""
+    totals: Counter[bytes] = Counter()
+    for record in records:
+        for name in (b"added", b"duplicates", b"rejected"):
+            totals[name] += int(record.get(name, 0))
+    first = records[0]
+    opened = [int(record[b"open"]) for record in records if b"open" in record]
+    return DispatchFacts(
+        dispatch_id,
+        version=min(int(record.get(b"done", -1)) for record in records),
+        opened=max(opened) if opened else None,
+        first_ms=min(int(record.get(b"first_ms", 0)) for record in records),
+        done_ms=max(int(record.get(b"done_ms", 0)) for record in records),
+        added=totals[b"added"],
+        duplicates=totals[b"duplicates"],
+        rejected=totals[b"rejected"],
+        keep_ms=int(first.get(b"keep_ms", 0)),
+        what=first.get(b"what", b"").decode(),
+        owner=first.get(b"owner", b"").decode(),
+        summary=first.get(b"summary", b"").decode(),
+    )

@@ -1,0 +1,105 @@
+-- load: accept a chunk of a dispatch into its mailboxes, in order, as far as its fence and the limits let it.
+--
+-- KEYS[1]   ready     stream of activations
+-- KEYS[2]   active    hash: mailbox name -> state
+-- KEYS[3]   stats     hash of counters
+-- KEYS[4]   paused    hash: mailbox name -> why
+-- KEYS[5]   later     hash: mailbox name -> number of delayed commands
+-- KEYS[6]   record    hash: the dispatch
+-- KEYS[7]   ids       hash: command id -> check; what was accepted of the version that is open
+-- KEYS[8…]  the mailboxes
+-- ARGV[1]   version   that is loaded
+-- ARGV[2]   limit     of commands in this shard
+-- ARGV[3]   room      of commands in one mailbox
+-- ARGV[4]   length of the mailbox keys' prefix: what follows it is the mailbox's name
+-- ARGV[5]   ms after which an open dispatch that nobody touches is forgotten
+-- ARGV[6…]  for each command: index of its mailbox, id, check (of its payload), envelope
+--
+-- returns 'done' if the version is committed, 'gone' if it is not open, else one character per command as enqueue.lua does:
+--         + accepted, = duplicate, ! same id with another payload, e mailbox full, t shard full, p an earlier one was refused, w wrong type
+--
+-- Everything is decided before the first write, so that a server at its memory limit refuses the whole chunk with nothing done.
+
+local ready, active, stats, paused, later, record, ids = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local version, limit, space, prefix = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+
+local state = redis.call('HMGET', record, 'open', 'done')
+if state[2] and tonumber(state[2]) >= tonumber(version) then return 'done' end
+if state[1] ~= version then return 'gone' end
+
+local count = (#ARGV - 5) / 4
+local asked = {}
+for i = 1, count do asked[i] = ARGV[4 * i + 3] end
+local known = redis.call('HMGET', ids, unpack(asked))
+
+local any_later = redis.call('EXISTS', later) == 1
+local room = {}
+for box = 8, #KEYS do
+  local length = redis.pcall('XLEN', KEYS[box])
+  if type(length) ~= 'number' then
+    room[box - 7] = false
+  else
+    local waiting = any_later and tonumber(redis.call('HGET', later, string.sub(KEYS[box], prefix + 1)) or '0') or 0
+    room[box - 7] = space - length - waiting
+  end
+end
+
+local free = limit - tonumber(redis.call('HGET', stats, 'depth') or '0')
+local outcomes, noted, seen, refused = {}, {}, {}, {}
+local accepted, repeated = 0, 0
+for i = 1, count do
+  local at = 4 * i + 2
+  local box, id, check = tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2]
+  local before = known[i] or seen[id]
+  local outcome
+  if before then
+    outcome = before == check and '=' or '!'
+    repeated = repeated + 1
+  elseif not room[box] then
+    outcome = 'w'
+  elseif refused[box] then
+    outcome = 'p'
+  elseif room[box] < 1 or free < 1 then
+    outcome = room[box] < 1 and 'e' or 't'
+    refused[box] = true
+  else
+    outcome = '+'
+    accepted = accepted + 1
+    room[box] = room[box] - 1
+    free = free - 1
+    seen[id] = check
+    noted[2 * accepted - 1], noted[2 * accepted] = id, check
+  end
+  outcomes[i] = outcome
+end
+
+if accepted > 0 then
+  redis.call('HSET', ids, unpack(noted))
+  local any_paused = redis.call('EXISTS', paused) == 1
+  local activated = {}
+  for i = 1, count do
+    if outcomes[i] == '+' then
+      local box = tonumber(ARGV[4 * i + 2])
+      local key = KEYS[box + 7]
+      redis.call('XADD', key, '*', 'e', ARGV[4 * i + 5])
+      if not activated[box] then
+        activated[box] = true
+        local name = string.sub(key, prefix + 1)
+        if redis.call('HEXISTS', active, name) == 0 then
+          if any_paused and redis.call('HEXISTS', paused, name) == 1 then
+            redis.call('HSET', active, name, 's||||0|0|')
+          else
+            redis.call('HSET', active, name, 'r|' .. redis.call('XADD', ready, '*', 'e', name) .. '|||0|0|')
+          end
+        end
+      end
+    end
+  end
+  redis.call('HINCRBY', stats, 'depth', accepted)
+  redis.call('HINCRBY', stats, 'accepted', accepted)
+  redis.call('HINCRBY', record, 'added', accepted)
+  redis.call('PEXPIRE', ids, ARGV[5])
+end
+if repeated > 0 then redis.call('HINCRBY', record, 'duplicates', repeated) end
+redis.call('PEXPIRE', record, ARGV[5])
+return table.concat(outcomes)
