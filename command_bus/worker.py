@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import logging
 import os
 import secrets
@@ -22,8 +23,10 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
+from pydantic.errors import PydanticInvalidForJsonSchema
+
 from command_bus.clock import mono, wall_ms
-from command_bus.errors import CommandBusError
+from command_bus.errors import CommandBusError, QueueFull
 from command_bus.execution.decisions import Decisions
 from command_bus.execution.entity_run import EntityRun
 from command_bus.execution.executor import STOPPING, Executor
@@ -130,6 +133,7 @@ class Worker:
             if self._bus.lifespan is not None:
                 await self._stack.enter_async_context(self._bus.lifespan())
             check_wired(self.registry)  # now, because a container is wired by the lifespan at the latest
+            await self._describe()
             self._parts = _Parts(self, self._bus.transport, self._bus.middleware)
             await self._parts.start()
         except BaseException:
@@ -183,6 +187,13 @@ class Worker:
         _log.info("worker %s stopped: %d handlers finished, %d cancelled", self.name, report.finished, report.cancelled)
         return report
 
+    async def _describe(self) -> None:
+        """Tell clients without our classes what our commands look like; a server without memory must not keep us from draining it."""
+        try:
+            await self._bus.transport.operations.describe(descriptions(self.registry))
+        except QueueFull as error:
+            _log.warning("what commands look like could not be published, only Spark writers by wire name miss it: %s", error)
+
     def stopping(self) -> bool:
         """Whether it is about to leave."""
         return self._stopping
@@ -199,6 +210,20 @@ class Worker:
             running=self.running,
             commands=self.registry.names(),
         )
+
+
+def descriptions(registry: HandlerRegistry) -> dict[str, bytes]:
+    """What a worker says of its commands, as JSON by wire name: enough to send them without their classes."""
+    found: dict[str, bytes] = {}
+    for handler in registry:
+        spec = handler.spec
+        try:
+            schema = handler.message_type.model_json_schema(by_alias=False)
+        except PydanticInvalidForJsonSchema:  # a field of a type that JSON Schema lacks: the class is needed then
+            continue
+        facts = {"entity": spec.entity, "key": spec.key, "delivery": spec.delivery, "schema": schema}
+        found[spec.name] = json.dumps(facts, sort_keys=True, default=str).encode()
+    return found
 
 
 class _Parts:

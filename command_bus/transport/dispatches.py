@@ -15,8 +15,11 @@ from command_bus.transport.interfaces import Admission
 
 __all__ = ["DispatchFacts", "Dispatches", "LoadItem", "Loaded", "OpenState", "Opening", "StoredOutcome", "Version"]
 
-LoadItem = tuple[str, str, bytes, bytes]
-"""Mailbox, command id, check (bytes that differ between different payloads), envelope. A tuple, because there are millions."""
+LoadItem = tuple[str, str, bytes, bytes, str, int]
+"""Mailbox, command id, check (bytes that differ between different payloads), envelope, entity, sequence number.
+
+The last two count only where a chunk is loaded `sequenced`. A tuple, because there are millions.
+"""
 
 OpenState = Literal["open", "done"]
 
@@ -100,8 +103,18 @@ class Dispatches(Protocol):
         """Open a version in all shards, or learn that it is committed."""
         ...
 
-    async def load(self, version: Version, shard: int, items: Sequence[LoadItem], *, backlog: int | None = None) -> Loaded:
-        """Accept a chunk, in order per mailbox; all of its items belong to the shard. `backlog` limits what the namespace may hold."""
+    async def load(
+        self, version: Version, shard: int, items: Sequence[LoadItem], *, backlog: int | None = None, sequenced: bool = False
+    ) -> Loaded:
+        """Accept a chunk, in order per mailbox; all of its items belong to the shard.
+
+        Args:
+            version: Must be open.
+            shard: Where they go.
+            items: At most 1,000.
+            backlog: Commands that the namespace may hold.
+            sequenced: Refuse what is not behind its entity's last sequence number, whoever loaded that.
+        """
         ...
 
     async def reject(self, version: Version, rows: Iterable[tuple[str, bytes]], limit: int | None) -> bool:

@@ -77,6 +77,7 @@ class Admission(Enum):
     TOTAL_FULL = "t"
     PREDECESSOR_REFUSED = "p"
     WRONG_TYPE = "w"
+    OUT_OF_SEQUENCE = "s"
 
 
 class Producer(Protocol):

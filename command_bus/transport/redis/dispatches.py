@@ -63,7 +63,9 @@ class RedisDispatches:
             )
         return "done" if answers == {_DONE} else "open"
 
-    async def load(self, version: Version, shard: int, items: Sequence[LoadItem], *, backlog: int | None = None) -> Loaded:
+    async def load(
+        self, version: Version, shard: int, items: Sequence[LoadItem], *, backlog: int | None = None, sequenced: bool = False
+    ) -> Loaded:
         """See `Dispatches`. At most 1,000 items.
 
         Raises:
@@ -77,13 +79,17 @@ class RedisDispatches:
         boxes: dict[str, int] = {}
         args: list[Any] = [
             version.number, -(-total // self._keys.count), self._max_depth, len(keys.mailboxes), self._remembered(dispatch_id),
+            int(sequenced),
         ]  # fmt: skip
-        for mailbox, command_id, check, envelope in items:
+        for mailbox, command_id, check, envelope, entity, number in items:
             box = boxes.get(mailbox)
             if box is None:
                 boxes[mailbox] = box = len(boxes) + 1
-            args += (box, command_id, check, envelope)
-        names = [keys.ready, keys.active, keys.stats, keys.paused, keys.later, keys.dispatch(dispatch_id), keys.ids(dispatch_id)]
+            args += (box, command_id, check, envelope, entity, number) if sequenced else (box, command_id, check, envelope)
+        names = [
+            keys.ready, keys.active, keys.stats, keys.paused, keys.later,
+            keys.dispatch(dispatch_id), keys.ids(dispatch_id), keys.sequences(dispatch_id),
+        ]  # fmt: skip
         prefix = keys.mailboxes
         names += [prefix + mailbox for mailbox in boxes]
         answer: bytes = await self._insist(LOAD, names, args)

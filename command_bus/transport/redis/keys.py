@@ -73,6 +73,7 @@ class ShardKeys:
     __slots__ = (
         "_bulk",
         "active",
+        "commands",
         "dead",
         "delayed",
         "dispatches",
@@ -105,6 +106,7 @@ class ShardKeys:
         self.parked = prefix + "parked"
         self.dead = prefix + "dead"
         self.workers = prefix + "workers"
+        self.commands = prefix + "commands"
         self.dispatches = prefix + "dispatches"
         self.mailboxes = prefix + "m:"
         self.marks = prefix + "k:"
@@ -130,6 +132,10 @@ class ShardKeys:
     def ids(self, dispatch_id: str) -> str:
         """The command ids that an open dispatch has accepted."""
         return self._bulk + _encoded(dispatch_id) + ":ids"
+
+    def sequences(self, dispatch_id: str) -> str:
+        """The last sequence number of each entity, for dispatches whose rows have one."""
+        return self._bulk + _encoded(dispatch_id) + ":seq"
 
     def outcomes(self, dispatch_id: str) -> str:
         """The stream of what became of a dispatch's commands."""

@@ -123,6 +123,18 @@ class Operations:
         values = await self._connections.ask(read)
         return [(shard, value) for shard, value in zip(self._keys.shards, values, strict=True) if value is not None]
 
+    # Commands.
+
+    async def describe(self, records: dict[str, bytes]) -> None:
+        """Leave what a worker says of its commands, by wire name, for clients without their classes."""
+        if records:
+            await self._connections.ask(lambda client: client.hset(self._keys.shards[0].commands, mapping=records))
+
+    async def described(self, name: str) -> bytes | None:
+        """What the last worker said of a command, or None."""
+        record: bytes | None = await self._connections.ask(lambda client: client.hget(self._keys.shards[0].commands, name))
+        return record
+
     # Entities.
 
     async def pause(self, mailbox: str, reason: str) -> bool:

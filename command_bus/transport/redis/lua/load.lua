@@ -7,48 +7,59 @@
 -- KEYS[5]   later     hash: mailbox name -> number of delayed commands
 -- KEYS[6]   record    hash: the dispatch
 -- KEYS[7]   ids       hash: command id -> check; what was accepted of the version that is open
--- KEYS[8…]  the mailboxes
+-- KEYS[8]   last      hash: entity -> sequence number of its last command, where rows have one
+-- KEYS[9…]  the mailboxes
 -- ARGV[1]   version   that is loaded
 -- ARGV[2]   limit     of commands in this shard
 -- ARGV[3]   room      of commands in one mailbox
 -- ARGV[4]   length of the mailbox keys' prefix: what follows it is the mailbox's name
 -- ARGV[5]   ms after which an open dispatch that nobody touches is forgotten
--- ARGV[6…]  for each command: index of its mailbox, id, check (of its payload), envelope
+-- ARGV[6]   '1' if the commands have sequence numbers
+-- ARGV[7…]  for each command: index of its mailbox, id, check (of its payload), envelope; with sequence numbers also entity and number
 --
 -- returns 'done' if the version is committed, 'gone' if it is not open, else one character per command as enqueue.lua does:
---         + accepted, = duplicate, ! same id with another payload, e mailbox full, t shard full, p an earlier one was refused, w wrong type
+--         + accepted, = duplicate, ! same id with another payload, e mailbox full, t shard full, p an earlier one was refused, w wrong type,
+--         s not behind the entity's last sequence number
 --
 -- Everything is decided before the first write, so that a server at its memory limit refuses the whole chunk with nothing done.
 
-local ready, active, stats, paused, later, record, ids = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local ready, active, stats, paused, later, record, ids, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local version, limit, space, prefix = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local state = redis.call('HMGET', record, 'open', 'done')
 if state[2] and tonumber(state[2]) >= tonumber(version) then return 'done' end
 if state[1] ~= version then return 'gone' end
 
-local count = (#ARGV - 5) / 4
+local stride = ARGV[6] == '1' and 6 or 4
+local count = (#ARGV - 6) / stride
 local asked = {}
-for i = 1, count do asked[i] = ARGV[4 * i + 3] end
+for i = 1, count do asked[i] = ARGV[stride * (i - 1) + 8] end
 local known = redis.call('HMGET', ids, unpack(asked))
+local numbers = {}
+if stride == 6 then
+  local entities = {}
+  for i = 1, count do entities[i] = ARGV[stride * (i - 1) + 11] end
+  local found = redis.call('HMGET', last, unpack(entities))
+  for i = 1, count do numbers[entities[i]] = tonumber(found[i] or '-inf') end
+end
 
 local any_later = redis.call('EXISTS', later) == 1
 local room = {}
-for box = 8, #KEYS do
+for box = 9, #KEYS do
   local length = redis.pcall('XLEN', KEYS[box])
   if type(length) ~= 'number' then
-    room[box - 7] = false
+    room[box - 8] = false
   else
     local waiting = any_later and tonumber(redis.call('HGET', later, string.sub(KEYS[box], prefix + 1)) or '0') or 0
-    room[box - 7] = space - length - waiting
+    room[box - 8] = space - length - waiting
   end
 end
 
 local free = limit - tonumber(redis.call('HGET', stats, 'depth') or '0')
-local outcomes, noted, seen, refused = {}, {}, {}, {}
+local outcomes, noted, reached, seen, refused = {}, {}, {}, {}, {}
 local accepted, repeated = 0, 0
 for i = 1, count do
-  local at = 4 * i + 2
+  local at = stride * (i - 1) + 7
   local box, id, check = tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2]
   local before = known[i] or seen[id]
   local outcome
@@ -59,6 +70,8 @@ for i = 1, count do
     outcome = 'w'
   elseif refused[box] then
     outcome = 'p'
+  elseif stride == 6 and tonumber(ARGV[at + 5]) <= numbers[ARGV[at + 4]] then
+    outcome = 's'
   elseif room[box] < 1 or free < 1 then
     outcome = room[box] < 1 and 'e' or 't'
     refused[box] = true
@@ -69,19 +82,28 @@ for i = 1, count do
     free = free - 1
     seen[id] = check
     noted[2 * accepted - 1], noted[2 * accepted] = id, check
+    if stride == 6 then
+      numbers[ARGV[at + 4]] = tonumber(ARGV[at + 5])
+      reached[2 * accepted - 1], reached[2 * accepted] = ARGV[at + 4], ARGV[at + 5]
+    end
   end
   outcomes[i] = outcome
 end
 
 if accepted > 0 then
   redis.call('HSET', ids, unpack(noted))
+  if stride == 6 then
+    redis.call('HSET', last, unpack(reached))
+    redis.call('PEXPIRE', last, ARGV[5])
+  end
   local any_paused = redis.call('EXISTS', paused) == 1
   local activated = {}
   for i = 1, count do
     if outcomes[i] == '+' then
-      local box = tonumber(ARGV[4 * i + 2])
-      local key = KEYS[box + 7]
-      redis.call('XADD', key, '*', 'e', ARGV[4 * i + 5])
+      local at = stride * (i - 1) + 7
+      local box = tonumber(ARGV[at])
+      local key = KEYS[box + 8]
+      redis.call('XADD', key, '*', 'e', ARGV[at + 3])
       if not activated[box] then
         activated[box] = true
         local name = string.sub(key, prefix + 1)

@@ -1,0 +1,89 @@
+"""Spark in, Spark out: DataFrames into commands in order, and what became of them back as DataFrames.
+
+    report = dispatch_dataframe(orders, Ship, key=["order_id"], order_by="seq", dispatch_id="orders-2026-11", outcomes="7 days")
+    print(reconcile(report))
+
+    spark.read.format("command_bus").option("view", "outcomes").option("dispatchId", "orders-2026-11").load()
+
+| module | holds |
+| --- | --- |
+| `target` | where commands go, and this process's connection |
+| `dispatcher` | sends one partition: chunks, waiting, results; usable bare, without Spark |
+| `ids` | command ids out of natural columns |
+| `options` | the options of the data source |
+| `routes`, `described` | a class, or what running workers say of a wire name |
+| `plans`, `encoding` | Arrow columns into packed commands |
+| `writer`, `views`, `reader`, `source` | the data source |
+| `frames` | `dispatch_dataframe` and its report |
+| `reconciliation` | what was dispatched against what became of it |
+
+Importing this module makes `format("command_bus")` known to the session that is active, or to the next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from command_bus.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from command_bus.spark.dispatcher import PartitionDispatcher, PartitionResult
+    from command_bus.spark.frames import DispatchReport, dispatch_batch_writer, dispatch_dataframe
+    from command_bus.spark.ids import command_id, command_id_of
+    from command_bus.spark.reconciliation import Reconciliation, reconcile
+    from command_bus.spark.source import register
+    from command_bus.spark.target import Target
+
+__all__ = [
+    "DispatchReport",
+    "PartitionDispatcher",
+    "PartitionResult",
+    "Reconciliation",
+    "Target",
+    "command_id",
+    "command_id_of",
+    "dispatch_batch_writer",
+    "dispatch_dataframe",
+    "reconcile",
+    "register",
+]
+
+_EXTRA = ("fastjsonschema", "pandas", "pyarrow", "pyspark")
+_HOMES = {
+    "dispatcher": "PartitionDispatcher PartitionResult",
+    "frames": "DispatchReport dispatch_batch_writer dispatch_dataframe",
+    "ids": "command_id command_id_of",
+    "reconciliation": "Reconciliation reconcile",
+    "source": "register",
+    "target": "Target",
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    try:
+        value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        raise MissingExtra(f"command_bus.spark.{name} needs {error.name}: pip install 'command-bus[spark]'") from error
+    globals()[name] = value
+    return value
+
+
+def _announce() -> None:
+    """Make the format known; executors and programs without Spark only need the dispatcher."""
+    try:
+        from command_bus.spark.source import register as make_known
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        return
+    make_known()
+
+
+_announce()

@@ -1,0 +1,229 @@
+"""The options of the data source: texts by camelCase names, checked where the query is planned.
+
+Spark gives options in lower case, whatever the user wrote, and takes every value for text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, Literal, cast, get_args
+
+from command_bus.errors import InvalidSettings
+
+__all__ = ["OnInvalid", "ReadOptions", "View", "WriteOptions", "duration_ms"]
+
+OnInvalid = Literal["quarantine", "raise", "drop"]
+View = Literal["outcomes", "deadLetters", "rejects", "entities", "dispatches"]
+
+_DURATION = re.compile(
+    r"\s*(\d+(?:\.\d+)?)\s*(ms|milliseconds?|s|seconds?|m|min|minutes?|h|hours?|d|days?|w|weeks?)\s*", re.IGNORECASE
+)
+_UNITS = {"ms": 1, "mi": 60_000, "m": 60_000, "s": 1000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+# What Spark adds of its own accord.
+_SPARKS_OWN = frozenset({"checkpointlocation", "path", "pushdown", "queryname"})
+
+
+def duration_ms(text: str, option: str) -> int:
+    """Milliseconds of a text such as `7 days`, `90s`, `1.5 h`.
+
+    Raises:
+        InvalidSettings: It is none.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise InvalidSettings(f"option {option} = {text!r} is no duration: write it like '90 s', '15 minutes' or '7 days'")
+    unit = match[2].lower()
+    factor = 1 if unit.startswith(("ms", "milli")) else _UNITS.get(unit[:2]) or _UNITS[unit[0]]
+    return int(float(match[1]) * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How rows become commands.
+
+    Attributes:
+        command: `module:Class`, or a wire name that running workers know; several separated by commas, with a `command_column`.
+        url: The server; default `COMMAND_BUS_URL`, `REDIS_URL`.
+        namespace: Prefix of all keys.
+        command_id_column: The column of command ids; see `command_id`.
+        command_column: The column with the wire name of each row's command.
+        entity_column: The column of the entity ids; by default the one that is named like the command's `EntityId` field.
+        sequence_column: Increasing integers per entity; a row that is not behind its entity's last one is refused.
+        columns: Which column feeds a field, as `field=column,…`; the others are named like their fields.
+        dispatch_id: Names the whole dispatch. A streaming query has one by itself.
+        version: Of the dispatch; greater than the last one that was committed.
+        on_invalid: What becomes of a row that is no valid command.
+        max_rejects: More of them fail the dispatch; None allows any number.
+        max_backlog: Commands that may wait in the namespace.
+        max_wait: Seconds without any progress after which a task gives up.
+        batch_size: Commands per request.
+        outcomes_ms: How long outcomes are kept; 0 keeps none.
+        max_outcomes: How many outcomes are kept per shard, about.
+        remember_ms: How long the dispatch is remembered, and so fenced.
+        mapper: Internal: a pickled function from a row to a command.
+    """
+
+    command: str = ""
+    url: str | None = None
+    namespace: str | None = None
+    command_id_column: str = "command_id"
+    command_column: str | None = None
+    entity_column: str | None = None
+    sequence_column: str | None = None
+    columns: dict[str, str] = field(default_factory=dict[str, str])
+    dispatch_id: str | None = None
+    version: int = 0
+    on_invalid: OnInvalid = "quarantine"
+    max_rejects: int | None = None
+    max_backlog: int | None = None
+    max_wait: float = 300.0
+    batch_size: int = 500
+    outcomes_ms: int = 0
+    max_outcomes: int = 10_000_000
+    remember_ms: int = 30 * 86_400_000
+    mapper: str | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> WriteOptions:
+        """The options of `df.write` or `df.writeStream`.
+
+        Raises:
+            InvalidSettings: One is unknown, missing or not what it may be; the message says which.
+        """
+        read = _Reader(
+            options,
+            "url", "namespace", "command", "commandIdColumn", "commandColumn", "entityColumn", "sequenceColumn", "columns",
+            "dispatchId", "dispatchVersion",
+            "onInvalid", "maxRejects", "maxBacklog", "maxWait", "batchSize", "outcomes", "maxOutcomes", "rememberFor", "mapper",
+        )  # fmt: skip
+        outcomes_ms = read.duration("outcomes") or 0
+        return cls(
+            command=read.text("command") or ""
+            if read.text("mapper")
+            else read.required("command", "the class as module:Class, or a wire name"),
+            url=read.text("url"),
+            namespace=read.text("namespace"),
+            command_id_column=read.text("commandIdColumn") or "command_id",
+            command_column=read.text("commandColumn"),
+            entity_column=read.text("entityColumn"),
+            sequence_column=read.text("sequenceColumn"),
+            columns=read.pairs("columns"),
+            dispatch_id=read.text("dispatchId"),
+            version=read.count("dispatchVersion", least=0) or 0,
+            on_invalid=cast("OnInvalid", read.choice("onInvalid", get_args(OnInvalid), "quarantine")),
+            max_rejects=read.count("maxRejects", least=0),
+            max_backlog=read.count("maxBacklog"),
+            max_wait=(read.duration("maxWait", bare="s") or 300_000) / 1000,
+            batch_size=min(read.count("batchSize") or 500, 1000),
+            outcomes_ms=outcomes_ms,
+            max_outcomes=read.count("maxOutcomes") or 10_000_000,
+            remember_ms=max(read.duration("rememberFor") or 30 * 86_400_000, outcomes_ms),
+            mapper=read.text("mapper"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read.
+
+    Attributes:
+        view: `outcomes`, `deadLetters`, `rejects`, `entities` or `dispatches`.
+        dispatch_id: Of one dispatch; None of all that are remembered.
+        partitions: How many tasks should read, at least.
+        page: Entries per request.
+        max_offsets: Of a stream: outcomes per micro-batch, about.
+        since_ms: Outcomes from this time on.
+        until_ms: Outcomes up to this time.
+    """
+
+    view: View = "outcomes"
+    url: str | None = None
+    namespace: str | None = None
+    dispatch_id: str | None = None
+    partitions: int | None = None
+    page: int = 5_000
+    max_offsets: int | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> ReadOptions:
+        """The options of `spark.read` or `spark.readStream`.
+
+        Raises:
+            InvalidSettings: As for writing.
+        """
+        read = _Reader(
+            options,
+            "url", "namespace", "view", "dispatchId", "minPartitions", "pageSize", "maxOffsetsPerTrigger", "startingTimestamp", "endingTimestamp",
+        )  # fmt: skip
+        return cls(
+            view=cast("View", read.choice("view", get_args(View), "outcomes")),
+            url=read.text("url"),
+            namespace=read.text("namespace"),
+            dispatch_id=read.text("dispatchId"),
+            partitions=read.count("minPartitions"),
+            page=read.count("pageSize") or 5_000,
+            max_offsets=read.count("maxOffsetsPerTrigger"),
+            since_ms=read.count("startingTimestamp", least=0),
+            until_ms=read.count("endingTimestamp", least=0),
+        )
+
+
+class _Reader:
+    """Reads options by their documented names."""
+
+    def __init__(self, options: Mapping[str, str], *known: str) -> None:
+        names = {name.lower(): name for name in known}
+        self._values: dict[str, str] = {}
+        for given, value in options.items():
+            name = names.get(given.lower())
+            if name is not None:
+                self._values[name] = str(value)
+            elif given.lower() not in _SPARKS_OWN:
+                near = get_close_matches(given.lower(), names, n=1, cutoff=0.5)
+                hint = f"did you mean {names[near[0]]}?" if near else f"there are {', '.join(known)}"
+                raise InvalidSettings(f"unknown option {given!r}: {hint}")
+
+    def text(self, name: str) -> str | None:
+        return self._values.get(name) or None
+
+    def required(self, name: str, what: str) -> str:
+        value = self.text(name)
+        if value is None:
+            raise InvalidSettings(f"option {name} is missing: give {what}")
+        return value
+
+    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
+        value = self.text(name) or default
+        for choice in choices:
+            if choice.lower() == value.lower().replace("_", ""):
+                return choice
+        raise InvalidSettings(f"option {name} = {value!r}: there are {', '.join(choices)}")
+
+    def count(self, name: str, *, least: int = 1) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if not value.strip().isdecimal() or int(value) < least:
+            raise InvalidSettings(f"option {name} = {value!r} is a whole number, at least {least}")
+        return int(value)
+
+    def duration(self, name: str, *, bare: str = "") -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        return duration_ms(value + bare if bare and value.replace(".", "", 1).isdecimal() else value, name)
+
+    def pairs(self, name: str) -> dict[str, str]:
+        value = self.text(name)
+        pairs: dict[str, Any] = {}
+        for part in value.split(",") if value else ():
+            left, equals, right = part.partition("=")
+            if not equals or not left.strip() or not right.strip():
+                raise InvalidSettings(f"option {name} = {value!r}: write it like 'field=column, other=column2'")
+            pairs[left.strip()] = right.strip()
+        return pairs

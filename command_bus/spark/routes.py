@@ -1,0 +1,206 @@
+"""Which command a row becomes: found by class or by wire name, and checked against the columns where the query is planned."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+import pyarrow as pa
+
+from command_bus.errors import InvalidSettings
+from command_bus.messages import Message, MessageSpec
+from command_bus.serialization.limits import Limits
+from command_bus.serialization.models import codec_for
+from command_bus.spark.options import WriteOptions
+from command_bus.spark.plans import MISSING, FieldPlan, fits, plans_of
+
+__all__ = ["Route", "check_columns", "named_command", "pickled", "routes_of", "unpickled"]
+
+_PICKLED = "pickle:"
+
+
+class _Codec(Protocol):
+    """Makes a payload of plain values, or says why there is none."""
+
+    def __call__(self, row: dict[str, Any], limits: Limits) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class Route:
+    """One kind of command, as far as rows need it.
+
+    Attributes:
+        spec: Its wire name, entity type, key and delivery.
+        fields: In the order of the payload.
+        columns: The column of each field that has one.
+        vectorised: Whether Arrow can judge all fields.
+        payload: Checks and packs one row.
+    """
+
+    spec: MessageSpec
+    fields: list[FieldPlan]
+    columns: dict[str, str]
+    vectorised: bool
+    payload: _Codec = field(repr=False)
+
+
+def named_command(command: Any) -> str:
+    """The option text for a command: `module:Class` for a class that executors can import, the class itself pickled for another.
+
+    Raises:
+        InvalidSettings: It is neither a command class nor a name.
+    """
+    if isinstance(command, str):
+        return command
+    if isinstance(command, type) and issubclass(command, Message):
+        if command.__module__ == "__main__" or "<locals>" in command.__qualname__:
+            return pickled(command)
+        return f"{command.__module__}:{command.__qualname__}"
+    raise InvalidSettings(f"a command is a class such as Deposit, 'module:Deposit' or a wire name, not {command!r}")
+
+
+def pickled(thing: Any) -> str:
+    """The thing as text, by value, so that executors need not import the module of a notebook."""
+    from pyspark import cloudpickle
+
+    return _PICKLED + base64.b64encode(cast("Any", cloudpickle).dumps(thing)).decode()
+
+
+def unpickled(text: str) -> Any:
+    """What was pickled: by the user's own driver, so it is trusted as code of theirs."""
+    return pickle.loads(base64.b64decode(text.removeprefix(_PICKLED)))  # noqa: S301 - the driver's own option
+
+
+def routes_of(
+    options: WriteOptions, columns: Sequence[str], described: Callable[[str], Mapping[str, Any] | None] | None = None
+) -> dict[str, Route]:
+    """The routes of the options' commands, by wire name.
+
+    Args:
+        options: What to dispatch.
+        columns: Of the rows.
+        described: Looks a wire name up in the live registry.
+
+    Raises:
+        InvalidSettings: A command cannot be found, or columns are missing.
+    """
+    routes: dict[str, Route] = {}
+    for text in options.command.split(","):
+        route = _route(text.strip(), options, columns, described)
+        routes[route.spec.name] = route
+    if len(routes) > 1 and options.command_column is None:
+        raise InvalidSettings(
+            f"{len(routes)} commands need option commandColumn: the column with each row's wire name ({', '.join(routes)})"
+        )
+    return routes
+
+
+def _route(
+    text: str, options: WriteOptions, columns: Sequence[str], described: Callable[[str], Mapping[str, Any] | None] | None
+) -> Route:
+    if text.startswith(_PICKLED):
+        return _class_route(unpickled(text), options, columns)
+    module, colon, name = text.partition(":")
+    if colon:
+        found = _importable(module, name)
+        if found is not None:
+            return _class_route(found, options, columns)
+    facts = described(text) if described is not None else None
+    if facts is None:
+        raise InvalidSettings(
+            f"option command = {text!r}: no class can be imported by this name ({_why(module, name) if colon else 'it is no module:Class'}), "
+            "and no running worker knows it as a wire name. Give 'package.module:Class' of a Command that is installed here and on the executors"
+        )
+    from command_bus.spark.described import described_route
+
+    return described_route(text, facts, options, columns)
+
+
+def _importable(module: str, name: str) -> type[Message[Any]] | None:
+    try:
+        found: Any = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        return None
+    return found if isinstance(found, type) and issubclass(found, Message) else None
+
+
+def _why(module: str, name: str) -> str:
+    try:
+        found = import_module(module)
+    except ImportError as error:
+        return f"{error}; sys.path of {sys.executable} has no such module"
+    return f"module {module} has no Command {name}" if not hasattr(found, name) else f"{module}.{name} is no Command"
+
+
+def _class_route(message_type: type[Message[Any]], options: WriteOptions, columns: Sequence[str]) -> Route:
+    spec = message_type.spec()
+    plans, vectorised = plans_of(message_type)
+    codec = codec_for(message_type)
+    codec.prepare()
+
+    def payload(row: dict[str, Any], limits: Limits) -> bytes:
+        return codec.encode(codec.validate(row), limits)
+
+    fed = columns_of(spec, plans, options, columns)
+    vectorised = vectorised and all(plan.name in fed or plan.default is not MISSING for plan in plans)
+    return Route(spec, plans, fed, vectorised, payload)
+
+
+def columns_of(spec: MessageSpec, plans: Sequence[FieldPlan], options: WriteOptions, columns: Sequence[str]) -> dict[str, str]:
+    """The column that feeds each field.
+
+    Raises:
+        InvalidSettings: A required field has none; or an option names a field or column that does not exist.
+    """
+    names = [plan.name for plan in plans]
+    given = dict(options.columns)
+    if options.entity_column is not None and spec.key is not None:
+        given.setdefault(spec.key, options.entity_column)
+    if options.command_column is None:
+        for name in given:
+            if name not in names:
+                raise InvalidSettings(f"option columns feeds {name!r}, but {spec.name} has the fields {', '.join(names)}")
+    fed = {name: given.get(name, name) for name in names}
+    missing = [plan.name for plan in plans if plan.required and fed[plan.name] not in columns]
+    if missing:
+        wanted = ", ".join(f"{name} (from column {fed[name]!r})" if fed[name] != name else name for name in missing)
+        raise InvalidSettings(
+            f"{spec.name} needs columns that are not there: {wanted}; there are {', '.join(columns)}. Rename them, or map them with option columns"
+        )
+    return {name: column for name, column in fed.items() if column in columns}
+
+
+def check_columns(options: WriteOptions, routes: Mapping[str, Route], schema: pa.Schema) -> None:
+    """See that the columns which options name exist, and that no column is of a type that its field refuses in every row.
+
+    Raises:
+        InvalidSettings: The message names column, type and field.
+    """
+    named = {
+        "commandIdColumn": options.command_id_column,
+        "commandColumn": options.command_column,
+        "entityColumn": options.entity_column,
+        "sequenceColumn": options.sequence_column,
+    }
+    for option, column in named.items():
+        if column is not None and column not in schema.names:
+            raise InvalidSettings(f"option {option} = {column!r} names no column; there are {', '.join(schema.names)}")
+    if not pa.types.is_string(schema.field(options.command_id_column).type):
+        raise InvalidSettings(f"column {options.command_id_column!r} holds command ids, which are text: see command_id(…)")
+    if options.sequence_column is not None and not pa.types.is_integer(schema.field(options.sequence_column).type):
+        raise InvalidSettings(f"option sequenceColumn = {options.sequence_column!r} is a column of integers")
+    for route in routes.values():
+        for plan in route.fields:
+            column = route.columns.get(plan.name)
+            if column is not None and not fits(plan, schema.field(column).type):
+                wanted = "text or integers" if plan.kind == "entity" else plan.kind
+                raise InvalidSettings(
+                    f"column {column!r} is of type {schema.field(column).type}, field {plan.name} of {route.spec.name} wants {wanted}: cast it"
+                )

@@ -1,0 +1,141 @@
+"""Where a pipeline's commands go, and this process's connection to it.
+
+A `Target` is data and travels to the executors; a `Link` is the connection that a process opens when it first needs it and keeps for
+all tasks that follow. Nobody has to configure shards or lanes here: what the namespace was made with is read from the server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from command_bus.bus import CommandBus
+from command_bus.outbound import Sealer
+from command_bus.settings import BusSettings, redacted
+from command_bus.sync import BusThread
+from command_bus.transport.redis.server import recorded_choices
+from command_bus.transport.redis.wiring import RedisTransport
+
+__all__ = ["Link", "Target", "link_to"]
+
+T = TypeVar("T")
+PATIENCE = 60.0
+"""Seconds for which a request is repeated while the server restarts: a task that fails costs more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A namespace on a server.
+
+    Attributes:
+        url: The server; whoever prints it redacts it.
+        namespace: Prefix of all keys.
+    """
+
+    url: str
+    namespace: str
+
+    @classmethod
+    def resolve(cls, url: str | None = None, namespace: str | None = None) -> Target:
+        """The target that arguments and environment name; on the driver, because executors have another environment.
+
+        Without a URL anywhere, the development server of this project is started or joined.
+
+        Raises:
+            InvalidSettings: A value is not what it may be.
+        """
+        given = {name: value for name, value in (("url", url), ("namespace", namespace)) if value is not None}
+        bus = CommandBus(settings=BusSettings(**given))
+        return cls(bus.url, bus.settings.namespace)
+
+    @property
+    def label(self) -> str:
+        """For people, without the password."""
+        return f"{redacted(self.url)} namespace {self.namespace!r}"
+
+
+class Link:
+    """The connection of this process to a target: blocking, one request at a time, on an event loop in a thread of its own."""
+
+    def __init__(self, target: Target) -> None:
+        choices = _run(recorded_choices(target.url, target.namespace, PATIENCE))
+        self.settings = BusSettings(url=target.url, namespace=target.namespace, dispatch_timeout=PATIENCE, **choices)
+        self._thread = BusThread(CommandBus(settings=self.settings))
+        self.pid = self._thread.pid
+        self.sealer = Sealer(self.settings)
+        self._agreed: set[str] = set()
+
+    @property
+    def transport(self) -> RedisTransport:
+        """The parts of the open bus."""
+        return self._thread.bus.transport
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run it on the loop of the link and give its result."""
+        return self._thread.wait(work)
+
+    def agree(self, entity_type: str) -> None:
+        """See that all clients of the namespace have the same mailboxes for an entity type.
+
+        Raises:
+            InvalidSettings: They have not.
+        """
+        if entity_type not in self._agreed:
+            self.wait(self.transport.namespace.agree(entity_type))
+            self._agreed.add(entity_type)
+
+    def described(self, name: str) -> Mapping[str, Any] | None:
+        """What workers say of a wire name: entity type, key, delivery, JSON Schema; None if no worker ever had it."""
+        record = self.wait(self.transport.operations.described(name))
+        return None if record is None else json.loads(record)
+
+    def shard_of(self, mailbox: str) -> int:
+        """The shard of a mailbox."""
+        return self.transport.keys.shard_of(mailbox)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._thread.close()
+
+
+_links: dict[Target, Link] = {}
+_opening = threading.Lock()
+
+
+def link_to(target: Target) -> Link:
+    """The link of this process, opened at first use; a forked process opens its own.
+
+    Raises:
+        TransportUnavailable: The server cannot be reached.
+        UnsuitableServer: It may lose commands.
+    """
+    with _opening:
+        link = _links.get(target)
+        if link is None or link.pid != os.getpid():
+            link = _links[target] = Link(target)
+        return link
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Run it on a loop in a thread: in a notebook this thread has a loop already."""
+    import asyncio
+
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(asyncio.run(work))
+        except BaseException as error:  # noqa: BLE001 - raised below, in the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="command_bus.spark")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]

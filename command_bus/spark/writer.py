@@ -1,0 +1,211 @@
+"""The writers of the data source: planned on the driver, run in tasks, committed on the driver.
+
+Spark makes a batch writer once, pickles it to the tasks and to a process that commits; of a stream it makes a new one for every
+micro-batch and yet another for its commit. So a writer is data: what it knows of a dispatch is the dispatch's id and version.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from command_bus.errors import CommandBusError, InvalidSettings
+from command_bus.spark.dispatcher import PartitionDispatcher, PartitionResult, Reject
+from command_bus.spark.encoding import BatchEncoder
+from command_bus.spark.options import WriteOptions
+from command_bus.spark.routes import check_columns, routes_of, unpickled
+from command_bus.spark.target import Target, link_to
+from command_bus.transport.dispatches import Opening, Version
+
+__all__ = ["BatchWriter", "StreamWriter", "Writing", "commit_dispatch"]
+
+_log = logging.getLogger("command_bus.spark")
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+
+
+@dataclass
+class PartitionDone(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    result: PartitionResult
+
+
+@dataclass(frozen=True)
+class Writing:
+    """A write, planned: all that a task needs."""
+
+    options: WriteOptions
+    target: Target
+    columns: tuple[str, ...]
+
+    @classmethod
+    def plan(cls, options: WriteOptions, schema: StructType) -> Writing:
+        """Check everything that can be checked before a task runs: options, columns, commands, the server.
+
+        Raises:
+            InvalidSettings: Something does not fit; the message says what.
+            TransportUnavailable: The server cannot be reached.
+        """
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        target = Target.resolve(options.url, options.namespace)
+        link = link_to(target)
+        arrow = to_arrow_schema(schema)
+        if options.mapper is None:
+            routes = routes_of(options, arrow.names, link.described)
+            check_columns(options, routes, arrow)
+        else:
+            check_columns(options, {}, arrow)
+        return cls(replace(options, url=target.url, namespace=target.namespace), target, tuple(arrow.names))
+
+    @property
+    def opening(self) -> Opening:
+        """How the dispatch is remembered."""
+        options = self.options
+        what = options.command if not options.command.startswith("pickle:") else "(a class of the driver)"
+        return Opening(what=what, remember_ms=options.remember_ms, keep_ms=options.outcomes_ms, keep_max=options.max_outcomes)
+
+    def run(self, batches: Iterator[pa.RecordBatch], version: Version, owner: str = "") -> PartitionResult:
+        """Send the rows of one partition."""
+        options = self.options
+        context = TaskContext.get()
+        dispatcher = PartitionDispatcher(
+            self.target,
+            dispatch_id=version.dispatch_id,
+            version=version.number,
+            opening=replace(self.opening, owner=owner),
+            batch_size=options.batch_size,
+            max_backlog=options.max_backlog,
+            max_wait=options.max_wait,
+            on_invalid=options.on_invalid,
+            max_rejects=options.max_rejects,
+            sequenced=options.sequence_column is not None,
+            partition=context.partitionId() if context is not None else -1,
+        )
+        with dispatcher:
+            encoder = self._encoder(dispatcher)
+            for batch in batches:
+                if dispatcher.result.done:  # committed before: there is nothing to add, only rows to count
+                    dispatcher.result.rows += batch.num_rows
+                    dispatcher.result.duplicates += batch.num_rows
+                    continue
+                for packed in encoder.encode(batch):
+                    if isinstance(packed, Reject):
+                        dispatcher.reject(packed)
+                    else:
+                        dispatcher.add(*packed)
+        return dispatcher.result
+
+    def _encoder(self, dispatcher: PartitionDispatcher) -> BatchEncoder:
+        options = self.options
+        mapper = unpickled(options.mapper) if options.mapper is not None else None
+        routes = {} if mapper is not None else routes_of(options, self.columns, dispatcher.link.described)
+        return BatchEncoder(
+            routes,
+            dispatcher,
+            id_column=options.command_id_column,
+            command_column=options.command_column,
+            sequence_column=options.sequence_column,
+            mapper=mapper,
+        )
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write`: one dispatch with the version 0."""
+
+    def __init__(self, writing: Writing) -> None:
+        if writing.options.dispatch_id is None:
+            raise InvalidSettings("option dispatchId is missing: name this dispatch, so that running it again adds nothing twice")
+        self._writing = writing
+        self._version = Version(writing.options.dispatch_id, writing.options.version)
+        self._began = time.time()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send one partition."""
+        return PartitionDone(_told(self._writing.run, iterator, self._version))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Close the dispatch for good: whoever writes on adds nothing."""
+        results = [message.result for message in messages if isinstance(message, PartitionDone)]
+        _told(commit_dispatch, self._writing.target, self._version, self._writing.opening, results, time.time() - self._began)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Leave the dispatch open: running it again goes on from there."""
+        _log.warning(
+            "dispatch %r failed and stays open: run it again under the same id to complete it", self._version.dispatch_id
+        )
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream`: one dispatch with a version per micro-batch; a micro-batch that is replayed adds nothing."""
+
+    def __init__(self, writing: Writing) -> None:
+        self._writing = writing
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send one partition of a micro-batch."""
+        context = TaskContext.get()
+        query = context.getLocalProperty(_QUERY_ID) if context is not None else None
+        batch = context.getLocalProperty(_BATCH_ID) if context is not None else None
+        if query is None or batch is None:
+            raise InvalidSettings("this writer runs in streaming queries: Spark did not tell the query and the batch")
+        name = self._writing.options.dispatch_id or f"stream-{query}"
+        version = Version(name, int(batch))
+        return StreamPartitionDone(_told(self._writing.run, iterator, version, query), name, query)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Close the micro-batch for good."""
+        done = [message for message in messages if isinstance(message, StreamPartitionDone)]
+        if done:
+            opening = replace(self._writing.opening, owner=done[0].query)
+            version = Version(done[0].dispatch_id, batchId)
+            _told(commit_dispatch, self._writing.target, version, opening, [message.result for message in done], 0.0)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Leave the micro-batch open: the query replays it."""
+        _log.warning("micro-batch %d failed and stays open: the query replays it when it is started again", batchId)
+
+
+@dataclass
+class StreamPartitionDone(PartitionDone):
+    """What a task of a stream tells the driver: also which dispatch it was, as the writer that commits is another."""
+
+    dispatch_id: str = ""
+    query: str = ""
+
+
+def commit_dispatch(
+    target: Target, version: Version, opening: Opening, results: Sequence[PartitionResult], seconds: float = 0.0
+) -> None:
+    """Close a version of a dispatch and leave its summary.
+
+    Raises:
+        DispatchConflict: It belongs to another writer.
+        TransportUnavailable: The server cannot be reached.
+    """
+    link = link_to(target)
+    dispatches = link.transport.dispatches
+    if link.wait(dispatches.open(version, opening)) == "done":
+        return  # a job that is run again: what is known of the first run stays
+    partitions = [asdict(result) for result in results]
+    summary = json.dumps({"version": version.number, "seconds": round(seconds, 3), "partitions": partitions})
+    link.wait(dispatches.commit(version, summary, opening.remember_ms))
+
+
+def _told(work: Any, *arguments: Any) -> Any:
+    """Do it; an error of ours without the chain of causes that Spark would print in full."""
+    try:
+        return work(*arguments)
+    except CommandBusError as error:
+        error.__cause__ = error.__context__ = None
+        raise error from None
