@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 from zlib import crc32
 
@@ -29,6 +29,9 @@ __all__ = ["PartitionDispatcher", "PartitionResult", "Reject", "check_of", "flag
 MAX_CHUNK_BYTES = 1024 * 1024
 _REJECTS = 200  # noted at a time
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
+_TRUST = (
+    16  # of what a mailbox may hold, a partition puts in one sixteenth before it asks again: the limit is exceeded by no more
+)
 _REFUSED = {Admission.ENTITY_FULL: "entity", Admission.TOTAL_FULL: "total", Admission.PREDECESSOR_REFUSED: "predecessor"}
 _UNFIT = {
     Admission.CONFLICT: (
@@ -93,12 +96,6 @@ class Reject:
         return cls(f"{command_id or ''}#{crc32(record):08x}", record)
 
 
-@dataclass(slots=True)
-class _Buffer:
-    items: list[LoadItem] = field(default_factory=list[LoadItem])
-    size: int = 0
-
-
 class PartitionDispatcher:
     """Loads commands into a dispatch; use it as a context manager, which sends the rest at the end.
 
@@ -149,9 +146,10 @@ class PartitionDispatcher:
         self._on_invalid = on_invalid
         self._max_rejects = max_rejects
         self._sequenced = sequenced
-        self._buffers: dict[int, _Buffer] = {}
+        self._lines: dict[int, list[LoadItem]] = {}
         self._rejects: list[Reject] = []
-        self._mailboxes: set[str] = set()
+        self._touched: dict[str, int] = {}
+        self._trust = 1
         self._began = 0.0
 
     def __enter__(self) -> Self:
@@ -179,6 +177,7 @@ class PartitionDispatcher:
         """
         self._began = time.monotonic()
         link = self.link
+        self._trust = max(link.settings.max_depth // _TRUST, 1)
         self.result.done = link.wait(link.transport.dispatches.open(self.version, self.opening)) == "done"
 
     def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> PartitionResult:
@@ -190,7 +189,8 @@ class PartitionDispatcher:
             DispatchFenced: The dispatch is not open any more.
         """
         for command in commands:
-            self.add(*self.pack(command))
+            shard, item = self.pack(command)
+            self.add(shard, (item,))
         self.flush()
         return self.result
 
@@ -222,16 +222,29 @@ class PartitionDispatcher:
         item = (submission.mailbox, out.command_id, check, pack_envelope(envelope), out.entity_id or "", sequence)
         return link.shard_of(submission.mailbox), item
 
-    def add(self, shard: int, item: LoadItem) -> None:
-        """Put one packed command in line."""
-        self.result.rows += 1
-        buffer = self._buffers.get(shard)
-        if buffer is None:
-            buffer = self._buffers[shard] = _Buffer()
-        buffer.items.append(item)
-        buffer.size += len(item[3])
-        if len(buffer.items) >= self._batch_size or buffer.size >= MAX_CHUNK_BYTES:
-            self._send(shard, buffer, everything=False)
+    def add(self, shard: int, items: Iterable[LoadItem]) -> None:
+        """Put packed commands of one shard in line."""
+        line = self._lines.setdefault(shard, [])
+        before = len(line)
+        line.extend(items)
+        self.result.rows += len(line) - before
+        if len(line) >= self._batch_size:
+            self._send(shard, line, everything=False)
+
+    def add_all(self, rows: Sequence[tuple[int, LoadItem] | Reject]) -> None:
+        """Put rows in line, in order; those that are no commands are rejected."""
+        by_shard: dict[int, list[LoadItem]] = {}
+        for row in rows:
+            if isinstance(row, Reject):
+                self.reject(row)
+            else:
+                line = by_shard.get(row[0])
+                if line is None:
+                    by_shard[row[0]] = [row[1]]
+                else:
+                    line.append(row[1])
+        for shard, items in by_shard.items():
+            self.add(shard, items)
 
     def reject(self, reject: Reject, *, read: bool = True) -> None:
         """Note a row that is no command, or fail, or forget it, as `on_invalid` says.
@@ -261,54 +274,74 @@ class PartitionDispatcher:
         Raises:
             CommandBusError: As `dispatch_batch`.
         """
-        for shard, buffer in self._buffers.items():
-            self._send(shard, buffer, everything=True)
+        for shard, line in self._lines.items():
+            self._send(shard, line, everything=True)
         self._note_rejects()
-        self.result.entities = len(self._mailboxes)
+        self.result.entities = len(self._touched)
         self.result.seconds = time.monotonic() - self._began
 
-    def _send(self, shard: int, buffer: _Buffer, *, everything: bool) -> None:
-        """Send until nothing is left, or, unless `everything` must go, until what was refused leaves room for more rows."""
+    def _send(self, shard: int, line: list[LoadItem], *, everything: bool) -> None:
+        """Send until less than a chunk is left, or nothing."""
         pause = _SHORTEST_PAUSE
         stuck_since: float | None = None
-        while buffer.items:
-            chunk = _head(buffer.items, self._batch_size)
+        sent = 0
+        refused: list[LoadItem] = []
+        while len(line) - sent + len(refused) >= (1 if everything or refused else self._batch_size):
+            chunk = _head(refused + line[sent : sent + self._batch_size - len(refused)], self._batch_size)
+            sent += max(len(chunk) - len(refused), 0)
+            left = refused[len(chunk) :]
             refused, why, retry_after = self._load(shard, chunk)
             if len(refused) < len(chunk):
                 pause, stuck_since = _SHORTEST_PAUSE, None
-            buffer.items[: len(chunk)] = refused
-            buffer.size = sum(len(item[3]) for item in buffer.items)
+            refused += left
             if not refused:
-                if not everything and len(buffer.items) < self._batch_size:
-                    return
                 continue
             now = time.monotonic()
             stuck_since = stuck_since if stuck_since is not None else now
             if now - stuck_since > self._max_wait:
-                raise DispatchStalled(
-                    f"dispatch {self.version.dispatch_id!r}, partition {self.result.partition}: nothing could be added for {self._max_wait:g} s "
-                    f"({why} limit), {self.result.added:,} rows of it are in their mailboxes. Are workers running? A re-run goes on from there",
-                    accepted=self.result.added, waited=self.result.waited, retry_after=retry_after, limit=why,
-                )  # fmt: skip
+                raise self._stalled(why, retry_after)
             slept = min(pause, retry_after) * random.uniform(0.5, 1.0)
             time.sleep(slept)
             self.result.waited += slept
             pause = min(pause * 2, _LONGEST_PAUSE)
+        del line[:sent]
+
+    def _stalled(self, why: str, retry_after: float) -> DispatchStalled:
+        result = self.result
+        return DispatchStalled(
+            f"dispatch {self.version.dispatch_id!r}, partition {result.partition}: nothing could be added for {self._max_wait:g} s "
+            f"({why} limit), {result.added:,} rows of it are in their mailboxes. Are workers running? A re-run goes on from there",
+            accepted=result.added, waited=result.waited, retry_after=retry_after, limit=why,
+        )  # fmt: skip
+
+    def _suspects(self, chunk: list[LoadItem]) -> set[str]:
+        """The mailboxes that may be full for all that this partition knows: new ones, and those it has put much into."""
+        touched = self._touched
+        suspects: set[str] = set()
+        for item in chunk:
+            mailbox = item[0]
+            count = touched.get(mailbox, 0)
+            if count % self._trust == 0:
+                suspects.add(mailbox)
+            touched[mailbox] = count + 1
+        return suspects
 
     def _load(self, shard: int, chunk: list[LoadItem]) -> tuple[list[LoadItem], str, float]:
         """Send one chunk; what of it was refused, by which limit, and after how many seconds a new try is sensible."""
         link = self.link
-        work = link.transport.dispatches.load(self.version, shard, chunk, backlog=self._max_backlog, sequenced=self._sequenced)
+        work = link.transport.dispatches.load(
+            self.version, shard, chunk, backlog=self._max_backlog, sequenced=self._sequenced, suspects=self._suspects(chunk)
+        )
         try:
             loaded = link.wait(work)
         except QueueFull as error:  # the server's memory
+            self._distrust(chunk)
             return chunk, error.limit, error.retry_after
         result = self.result
         if loaded.done:
             result.done = True
             result.duplicates += len(chunk)
             return [], "", 0.0
-        self._mailboxes.update(item[0] for item in chunk)
         admissions = loaded.admissions
         added = admissions.count(Admission.ACCEPTED)
         result.added += added
@@ -324,7 +357,14 @@ class PartitionDispatcher:
             elif admission in _UNFIT:
                 reason, text = _UNFIT[admission]
                 self.reject(_unfit(item, reason, text), read=False)
+                self._distrust([item])
+        self._distrust(refused)
         return refused, why, _LONGEST_PAUSE
+
+    def _distrust(self, items: list[LoadItem]) -> None:
+        """Look at their mailboxes again next time."""
+        for item in items:
+            self._touched[item[0]] = 0
 
     def _note_rejects(self) -> None:
         rejects, self._rejects = self._rejects, []

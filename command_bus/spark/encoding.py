@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from itertools import repeat
 from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -19,7 +20,7 @@ from command_bus.serialization.envelope import KEEP_OUTCOME, EnvelopeStamp, Wire
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.native import Packer
 from command_bus.spark.dispatcher import PartitionDispatcher, Reject, check_of, flags_of
-from command_bus.spark.plans import all_of, fits, mask_of
+from command_bus.spark.plans import all_of, fits, mask_of, pc, widest_of
 from command_bus.spark.routes import Route
 from command_bus.transport.dispatches import LoadItem
 from command_bus.transport.redis.keys import free_mailbox
@@ -32,6 +33,7 @@ Mapper = Callable[[dict[str, Any]], Message[Any]]
 
 _MOST_ENTITIES = 200_000  # whose places are remembered
 _MAX_COMMAND_ID = 512
+_LARGE = 64  # times the limit of one payload: then the rows are looked at one by one
 _SAFE_INTEGER = 2**53
 
 
@@ -64,43 +66,43 @@ class BatchEncoder:
         self._mapper = mapper
         self._routes = {name: _RouteEncoder(route, dispatcher) for name, route in routes.items()}
 
-    def encode(self, batch: pa.RecordBatch) -> Iterator[Packed]:
+    def encode(self, batch: pa.RecordBatch) -> list[Packed]:
         """The rows of a batch, each as a packed command or a reject, in order."""
-        ids: list[Any] = batch.column(self._id_column).to_pylist()
-        numbers: Any = repeat(0) if self._sequence_column is None else batch.column(self._sequence_column).to_pylist()
+        ids = batch.column(self._id_column)
+        numbers = None if self._sequence_column is None else batch.column(self._sequence_column)
         if self._mapper is not None:
-            return self._mapped(batch, ids, numbers)
+            return list(self._mapped(self._mapper, batch, ids, numbers))
         if self._command_column is None:
             (only,) = self._routes.values()
             return only.encode(batch, ids, numbers)
-        return self._by_command(batch, ids, numbers)
+        return self._by_command(batch, self._command_column, ids, numbers)
 
-    def _by_command(self, batch: pa.RecordBatch, ids: list[Any], numbers: Any) -> Iterator[Packed]:
+    def _by_command(self, batch: pa.RecordBatch, column: str, ids: pa.Array, numbers: pa.Array | None) -> list[Packed]:
         """Each command's rows encoded together, then put back in order."""
         rows: dict[Any, list[int]] = {}
-        for index, name in enumerate(batch.column(self._command_column).to_pylist()):
+        for index, name in enumerate(batch.column(column).to_pylist()):
             rows.setdefault(name, []).append(index)
-        numbers = numbers if isinstance(numbers, list) else None
-        encoded: list[Any] = [None] * len(ids)
+        encoded: list[Any] = [None] * batch.num_rows
         for name, indices in rows.items():
             route = self._routes.get(name)
-            part = batch.take(pa.array(indices)) if len(rows) > 1 else batch
-            part_ids = [ids[index] for index in indices]
-            part_numbers: Any = repeat(0) if numbers is None else [numbers[index] for index in indices]
-            packed = route.encode(part, part_ids, part_numbers) if route is not None else self._unknown(name, part, part_ids)
+            chosen = pa.array(indices)
+            part, part_ids = batch.take(chosen), ids.take(chosen)
+            if route is None:
+                packed = list(self._unknown(name, part, part_ids))
+            else:
+                packed = route.encode(part, part_ids, None if numbers is None else numbers.take(chosen))
             for index, item in zip(indices, packed, strict=True):
                 encoded[index] = item
-        return iter(encoded)
+        return encoded
 
-    def _unknown(self, name: Any, batch: pa.RecordBatch, ids: list[Any]) -> Iterator[Packed]:
+    def _unknown(self, name: Any, batch: pa.RecordBatch, ids: pa.Array) -> Iterator[Packed]:
         text = "its command is NULL" if name is None else f"unknown command {name!r}; there are {', '.join(self._routes)}"
-        for command_id, row in zip(ids, rows_of(batch), strict=True):
+        for command_id, row in zip(ids.to_pylist(), rows_of(batch), strict=True):
             yield Reject.of(command_id=command_id, command=name or "", entity=None, reason="unknown_command", error=text, row=row)
 
-    def _mapped(self, batch: pa.RecordBatch, ids: list[Any], numbers: Any) -> Iterator[Packed]:
-        mapper = self._mapper
-        assert mapper is not None  # noqa: S101 - the only caller has looked
-        for command_id, number, row in zip(ids, numbers, rows_of(batch), strict=False):
+    def _mapped(self, mapper: Mapper, batch: pa.RecordBatch, ids: pa.Array, numbers: pa.Array | None) -> Iterator[Packed]:
+        given: Any = repeat(0) if numbers is None else numbers.to_pylist()
+        for command_id, number, row in zip(ids.to_pylist(), given, rows_of(batch), strict=False):
             try:
                 message = mapper(row)
                 if not isinstance(message, Message):
@@ -131,39 +133,57 @@ class _RouteEncoder:
         self._link = link
         self._stamp = EnvelopeStamp(template)
         self._limits = Limits(max_bytes=link.settings.max_payload, max_nesting=link.settings.max_nesting)
+        self._seed = crc32(spec.name.encode())
         self._places: dict[Any, tuple[int, str, bytes, str]] = {}
         self._no_entity = packed_text("") if spec.entity is not None else Packer().pack(None)
 
-    def encode(self, batch: pa.RecordBatch, ids: list[Any], numbers: Any) -> Iterator[Packed]:
+    def encode(self, batch: pa.RecordBatch, ids: pa.Array, numbers: pa.Array | None) -> list[Packed]:
         """The rows in order."""
-        mask = self._mask(batch)
-        if mask is None:
-            payloads: Iterator[bytes | None] = self._payloads(batch)
-        else:
-            payloads = (payload if good else None for payload, good in zip(self._payloads(batch, loose=True), mask, strict=True))
+        mask = all_of([mask for mask in (self._mask(batch), _fit_ids(ids), _fit_numbers(numbers)) if mask is not None])
+        payloads = self._payloads(batch)
         spec = self._route.spec
         keys: Any = repeat(None) if spec.key is None else batch.column(self._route.columns[spec.key]).to_pylist()
-        for index, (command_id, number, key, payload) in enumerate(zip(ids, numbers, keys, payloads, strict=False)):
+        given: Any = repeat(0) if numbers is None else numbers.to_pylist()
+        rows: Any = zip(ids.to_pylist(), given, keys, payloads, strict=False)
+        if mask is not None:
+            return self._checked(batch, rows, mask.to_pylist())
+        places, find, stamp, name = self._places, self._place, self._stamp.pack, self._seed
+        packed: list[Packed] = []
+        append = packed.append
+        for command_id, number, key, payload in rows:  # the path of nearly all rows: nothing is called that need not be
+            shard, mailbox, entity, text = places.get(key) or find(key, command_id)
+            check = crc32(payload, name).to_bytes(4, "big")
+            append((shard, (mailbox, command_id, check, stamp(packed_text(command_id), entity, payload), text, number)))
+        return packed
+
+    def _checked(self, batch: pa.RecordBatch, rows: Any, good: list[bool]) -> list[Packed]:
+        """As above, for batches with rows that Arrow does not vouch for: these go through the model."""
+        spec = self._route.spec
+        packed: list[Packed] = []
+        for index, (command_id, number, key, payload) in enumerate(rows):
             try:
                 checked = _checked_id(command_id)
                 sequence = _checked_number(number)
-                packed = payload if payload is not None else self._validated(batch, index)
+                content = payload if good[index] and len(payload) <= self._limits.max_bytes else self._validated(batch, index)
                 shard, mailbox, entity, text = self._place(key, checked)
             except CommandBusError as error:
                 row = {name: batch.column(column)[index].as_py() for name, column in self._route.columns.items()}
-                yield Reject.of(
-                    command_id=command_id, command=spec.name, entity=None if key is None else str(key), reason="invalid",
-                    error=error.message, row=row,
+                packed.append(
+                    Reject.of(
+                        command_id=command_id, command=spec.name, entity=None if key is None else str(key), reason="invalid",
+                        error=error.message, row=row,
+                    )
                 )  # fmt: skip
                 continue
-            envelope = self._stamp.pack(packed_text(checked), entity, packed)
-            yield shard, (mailbox, checked, check_of(spec.name, packed), envelope, text, sequence)
+            envelope = self._stamp.pack(packed_text(checked), entity, content)
+            packed.append((shard, (mailbox, checked, check_of(spec.name, content), envelope, text, sequence)))
+        return packed
 
-    def _mask(self, batch: pa.RecordBatch) -> list[bool] | None:
+    def _mask(self, batch: pa.RecordBatch) -> pa.Array | None:
         """Which rows Arrow vouches for; None if it does for all."""
         route = self._route
-        if not route.vectorised:
-            return [False] * batch.num_rows
+        if not route.vectorised or batch.nbytes > self._limits.max_bytes * _LARGE:
+            return _none_of(batch)
         masks: list[Any] = []
         for plan in route.fields:
             column = route.columns.get(plan.name)
@@ -171,16 +191,26 @@ class _RouteEncoder:
                 continue
             values = batch.column(column)
             if not fits(plan, values.type):
-                return [False] * batch.num_rows
+                return _none_of(batch)
             masks.append(mask_of(plan, values))
-        mask = all_of([each for each in masks if each is not None])
-        return None if mask is None else mask.to_pylist()
+        if self._widest(batch) > self._limits.max_bytes:
+            return _none_of(batch)
+        return all_of([each for each in masks if each is not None])
 
-    def _payloads(self, batch: pa.RecordBatch, *, loose: bool = False) -> Iterator[Any]:
-        """The payloads from columns; with `loose`, of rows that may be anything, None for those that cannot be packed so."""
+    def _widest(self, batch: pa.RecordBatch) -> int:
+        """Bytes that a payload may have at most, from the widest value of each column."""
+        route = self._route
+        return sum(
+            len(plan.name) + 16 + widest_of(batch.column(route.columns[plan.name]))
+            for plan in route.fields
+            if plan.name in route.columns
+        )
+
+    def _payloads(self, batch: pa.RecordBatch) -> Iterator[Any]:
+        """The payloads, from columns; of a row that Arrow does not vouch for they mean nothing."""
         route = self._route
         if not route.vectorised:
-            return repeat(None, batch.num_rows)
+            return repeat(b"", batch.num_rows)
         columns: list[Any] = []
         for plan in route.fields:
             column = route.columns.get(plan.name)
@@ -188,18 +218,12 @@ class _RouteEncoder:
                 columns.append(repeat(plan.default, batch.num_rows))
                 continue
             values = batch.column(column)
-            if plan.kind == "float" and not pa.types.is_float64(values.type):
+            if plan.kind == "float" and pa.types.is_integer(values.type):
                 values = values.cast(pa.float64())
             columns.append(values.to_pylist())
         names = [plan.name for plan in route.fields]
         pack = Packer(buf_size=1024).pack
-        most = self._limits.max_bytes
-        if loose or _widest(batch) * 2 > most:
-            return (
-                payload if len(payload) <= most else None
-                for payload in (pack(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True))
-            )
-        return (pack(dict(zip(names, row, strict=False))) for row in zip(*columns, strict=True))
+        return (pack(dict(zip(names, row, strict=False))) for row in zip(*columns, strict=False))
 
     def _validated(self, batch: pa.RecordBatch, index: int) -> bytes:
         """The payload of a row that Arrow does not vouch for.
@@ -249,9 +273,18 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-def _widest(batch: pa.RecordBatch) -> int:
-    """At most so many bytes are in a row: cheap to know, and nearly always harmless."""
-    return int(batch.nbytes)
+def _none_of(batch: pa.RecordBatch) -> pa.Array:
+    return pa.repeat(pa.scalar(False), batch.num_rows)
+
+
+def _fit_ids(ids: pa.Array) -> pa.Array | None:
+    """Which ids are certainly ids; None if all are."""
+    size = pc.binary_length(ids)
+    return all_of([pc.and_(pc.greater(size, 0), pc.less_equal(size, _MAX_COMMAND_ID))])
+
+
+def _fit_numbers(numbers: pa.Array | None) -> pa.Array | None:
+    return None if numbers is None else all_of([pc.and_(pc.less(numbers, _SAFE_INTEGER), pc.greater(numbers, -_SAFE_INTEGER))])
 
 
 def _checked_id(command_id: Any) -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Literal, cast, get_args
 
 from command_bus.errors import InvalidSettings
 
-__all__ = ["OnInvalid", "ReadOptions", "View", "WriteOptions", "duration_ms"]
+__all__ = ["OnInvalid", "ReadOptions", "View", "WriteOptions", "duration_ms", "instant_ms"]
 
 OnInvalid = Literal["quarantine", "raise", "drop"]
 View = Literal["outcomes", "deadLetters", "rejects", "entities", "dispatches"]
@@ -22,8 +23,9 @@ _DURATION = re.compile(
     r"\s*(\d+(?:\.\d+)?)\s*(ms|milliseconds?|s|seconds?|m|min|minutes?|h|hours?|d|days?|w|weeks?)\s*", re.IGNORECASE
 )
 _UNITS = {"ms": 1, "mi": 60_000, "m": 60_000, "s": 1000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # What Spark adds of its own accord.
-_SPARKS_OWN = frozenset({"checkpointlocation", "path", "pushdown", "queryname"})
+_SPARKS_OWN = frozenset({"checkpointlocation", "path", "queryname"})
 
 
 def duration_ms(text: str, option: str) -> int:
@@ -38,6 +40,11 @@ def duration_ms(text: str, option: str) -> int:
     unit = match[2].lower()
     factor = 1 if unit.startswith(("ms", "milli")) else _UNITS.get(unit[:2]) or _UNITS[unit[0]]
     return int(float(match[1]) * factor)
+
+
+def instant_ms(moment: datetime) -> int:
+    """Milliseconds since the epoch, rounded down; a time without a zone is UTC."""
+    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +138,16 @@ class ReadOptions:
 
     Attributes:
         view: `outcomes`, `deadLetters`, `rejects`, `entities` or `dispatches`.
+        url: The server; default `COMMAND_BUS_URL`, `REDIS_URL`.
+        namespace: Prefix of all keys.
         dispatch_id: Of one dispatch; None of all that are remembered.
-        partitions: How many tasks should read, at least.
+        partitions: How many tasks should read, at least, if there is as much to read.
         page: Entries per request.
-        max_offsets: Of a stream: outcomes per micro-batch, about.
-        since_ms: Outcomes from this time on.
-        until_ms: Outcomes up to this time.
+        max_offsets: Of a stream: outcomes per micro-batch, at most.
+        since_ms: Of outcomes and dead letters: from this time on.
+        until_ms: Likewise: before this time.
+        fail_on_data_loss: Whether outcomes that were trimmed before they could be read are an error; by default they are for streams.
+        pushdown: Whether Spark may push filters down; then `spark.sql.python.filterPushdown.enabled` must be set, too.
     """
 
     view: View = "outcomes"
@@ -144,33 +155,54 @@ class ReadOptions:
     namespace: str | None = None
     dispatch_id: str | None = None
     partitions: int | None = None
-    page: int = 5_000
+    page: int = 2_000
     max_offsets: int | None = None
     since_ms: int | None = None
     until_ms: int | None = None
+    fail_on_data_loss: bool | None = None
+    pushdown: bool = False
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
         """The options of `spark.read` or `spark.readStream`.
 
         Raises:
-            InvalidSettings: As for writing.
+            InvalidSettings: As for writing; or one does not go with the view.
         """
         read = _Reader(
             options,
             "url", "namespace", "view", "dispatchId", "minPartitions", "pageSize", "maxOffsetsPerTrigger", "startingTimestamp", "endingTimestamp",
+            "failOnDataLoss", "pushdown",
         )  # fmt: skip
+        view = cast("View", read.choice("view", get_args(View), "outcomes"))
+        for name, views in _ONLY_WITH.items():
+            if view not in views and read.text(name) is not None:
+                raise InvalidSettings(f"option {name} goes with the views {', '.join(views)}, not with {view}")
+        since_ms, until_ms = read.instant("startingTimestamp"), read.instant("endingTimestamp")
+        if since_ms is not None and until_ms is not None and until_ms < since_ms:
+            raise InvalidSettings("option endingTimestamp is before startingTimestamp")
         return cls(
-            view=cast("View", read.choice("view", get_args(View), "outcomes")),
+            view=view,
             url=read.text("url"),
             namespace=read.text("namespace"),
             dispatch_id=read.text("dispatchId"),
             partitions=read.count("minPartitions"),
-            page=read.count("pageSize") or 5_000,
+            page=min(read.count("pageSize") or 2_000, 50_000),
             max_offsets=read.count("maxOffsetsPerTrigger"),
-            since_ms=read.count("startingTimestamp", least=0),
-            until_ms=read.count("endingTimestamp", least=0),
+            since_ms=since_ms,
+            until_ms=until_ms,
+            fail_on_data_loss=read.flag("failOnDataLoss"),
+            pushdown=read.flag("pushdown") or False,
         )
+
+
+_ONLY_WITH: dict[str, tuple[View, ...]] = {
+    "dispatchId": ("outcomes", "deadLetters", "rejects", "dispatches"),
+    "startingTimestamp": ("outcomes", "deadLetters"),
+    "endingTimestamp": ("outcomes", "deadLetters"),
+    "maxOffsetsPerTrigger": ("outcomes",),
+    "failOnDataLoss": ("outcomes",),
+}
 
 
 class _Reader:
@@ -211,6 +243,29 @@ class _Reader:
         if not value.strip().isdecimal() or int(value) < least:
             raise InvalidSettings(f"option {name} = {value!r} is a whole number, at least {least}")
         return int(value)
+
+    def flag(self, name: str) -> bool | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if value.lower() not in ("true", "false"):
+            raise InvalidSettings(f"option {name} = {value!r} is true or false")
+        return value.lower() == "true"
+
+    def instant(self, name: str) -> int | None:
+        """Milliseconds since the epoch: given so, as Spark's other sources take them, or as an ISO text, which is UTC unless it says else."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if value.strip().isdecimal():
+            return int(value)
+        try:
+            moment = datetime.fromisoformat(value.strip())
+        except ValueError:
+            raise InvalidSettings(
+                f"option {name} = {value!r} is no time: write milliseconds since 1970, or a text like 2026-11-21T05:00:00Z"
+            ) from None
+        return instant_ms(moment)
 
     def duration(self, name: str, *, bare: str = "") -> int | None:
         value = self.text(name)

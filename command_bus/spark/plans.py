@@ -16,7 +16,7 @@ import pyarrow.compute
 
 from command_bus.messages import MAX_ENTITY_ID_BYTES, Message
 
-__all__ = ["MISSING", "FieldPlan", "fits", "mask_of", "plans_of"]
+__all__ = ["MISSING", "FieldPlan", "all_of", "fits", "mask_of", "pc", "plans_of", "widest_of"]
 
 pc = cast("Any", pyarrow.compute)
 MISSING: Any = object()
@@ -164,3 +164,11 @@ def all_of(masks: list[Any]) -> pa.Array | None:
             filled = pc.fill_null(each, False)
             mask = filled if mask is None else pc.and_(mask, filled)
     return mask
+
+
+def widest_of(column: pa.Array) -> int:
+    """Bytes of the column's widest value, about; numbers and flags take nine at most."""
+    kind = column.type
+    if _is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return int(pc.max(pc.binary_length(column)).as_py() or 0)
+    return 9

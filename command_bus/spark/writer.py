@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from command_bus.errors import CommandBusError, InvalidSettings
-from command_bus.spark.dispatcher import PartitionDispatcher, PartitionResult, Reject
+from command_bus.spark.dispatcher import PartitionDispatcher, PartitionResult
 from command_bus.spark.encoding import BatchEncoder
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.routes import check_columns, routes_of, unpickled
@@ -99,11 +99,7 @@ class Writing:
                     dispatcher.result.rows += batch.num_rows
                     dispatcher.result.duplicates += batch.num_rows
                     continue
-                for packed in encoder.encode(batch):
-                    if isinstance(packed, Reject):
-                        dispatcher.reject(packed)
-                    else:
-                        dispatcher.add(*packed)
+                dispatcher.add_all(encoder.encode(batch))
         return dispatcher.result
 
     def _encoder(self, dispatcher: PartitionDispatcher) -> BatchEncoder:

@@ -7,13 +7,24 @@ whoever still writes. Both hold for as long as the dispatch is remembered.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from command_bus.transport.interfaces import Admission
 
-__all__ = ["DispatchFacts", "Dispatches", "LoadItem", "Loaded", "OpenState", "Opening", "StoredOutcome", "Version"]
+__all__ = [
+    "DispatchFacts",
+    "Dispatches",
+    "LoadItem",
+    "Loaded",
+    "OpenState",
+    "Opening",
+    "OutcomePage",
+    "OutcomeStream",
+    "Outcomes",
+    "Version",
+]
 
 LoadItem = tuple[str, str, bytes, bytes, str, int]
 """Mailbox, command id, check (bytes that differ between different payloads), envelope, entity, sequence number.
@@ -72,6 +83,7 @@ class DispatchFacts:
         duplicates: Commands that were there already when they came (again).
         rejected: Rows that were noted as no commands.
         summary: What the last commit left, or an empty text.
+        left_ms: How long it is remembered yet, if nobody touches it.
     """
 
     dispatch_id: str
@@ -86,25 +98,78 @@ class DispatchFacts:
     what: str = ""
     owner: str = ""
     summary: str = ""
+    left_ms: int = 0
 
 
 @dataclass(slots=True, frozen=True)
-class StoredOutcome:
-    """An entry of a stream of outcomes; the record is opaque here."""
+class OutcomeStream:
+    """How one shard's stream of a dispatch's outcomes stands.
 
-    id: str
-    record: bytes = field(repr=False)
+    Attributes:
+        length: Outcomes that are kept.
+        added: Outcomes that there ever were; None if the server does not count them (Redis before 7).
+        first: Id of the oldest that is kept, or an empty text.
+        last: Id of the newest that there ever was. What is behind it comes later.
+        left_ms: How long it is kept yet, if no outcome is added.
+    """
+
+    length: int
+    added: int | None
+    first: str
+    last: str
+    left_ms: int = 0
+
+    @property
+    def trimmed(self) -> int:
+        """How many are kept no more, as far as that is known."""
+        return 0 if self.added is None else max(self.added - self.length, 0)
+
+
+OutcomePage = tuple[list[bytes], list[bytes]]
+"""Entry ids and records, which are opaque here. Two lists, because there are millions."""
+
+
+class Outcomes(Protocol):
+    """Reads outcomes: a stream per dispatch and shard. Ids are ordered, and a stream only grows at its end."""
+
+    async def streams(self, places: Sequence[tuple[str, int]]) -> list[OutcomeStream | None]:
+        """How the streams of dispatches and shards stand; None for what has none (yet, or any more)."""
+        ...
+
+    async def ends(self, dispatch_id: str, shard: int, low: str, high: str) -> tuple[str, str] | None:
+        """The first and last id of a range, whose ends are written as for XRANGE; None if it is empty."""
+        ...
+
+    async def page(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> OutcomePage:
+        """Outcomes behind `after` (empty: from the first on) up to and with `until`, oldest first."""
+        ...
+
+    async def skip(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> tuple[str, int]:
+        """The id that a read of `count` outcomes would end with, and how many they are. Nothing there: `after` and 0."""
+        ...
 
 
 class Dispatches(Protocol):
     """Loads dispatches and tells of them. Every method repeats what is ambiguous: each is idempotent."""
+
+    @property
+    def outcomes(self) -> Outcomes:
+        """What became of their commands."""
+        ...
 
     async def open(self, version: Version, opening: Opening) -> OpenState:
         """Open a version in all shards, or learn that it is committed."""
         ...
 
     async def load(
-        self, version: Version, shard: int, items: Sequence[LoadItem], *, backlog: int | None = None, sequenced: bool = False
+        self,
+        version: Version,
+        shard: int,
+        items: Sequence[LoadItem],
+        *,
+        backlog: int | None = None,
+        sequenced: bool = False,
+        suspects: Collection[str] | None = None,
     ) -> Loaded:
         """Accept a chunk, in order per mailbox; all of its items belong to the shard.
 
@@ -114,6 +179,7 @@ class Dispatches(Protocol):
             items: At most 1,000.
             backlog: Commands that the namespace may hold.
             sequenced: Refuse what is not behind its entity's last sequence number, whoever loaded that.
+            suspects: The mailboxes that may be full, or of another type; None: any of them.
         """
         ...
 
@@ -135,12 +201,4 @@ class Dispatches(Protocol):
 
     async def names(self) -> list[str]:
         """The dispatches that are remembered."""
-        ...
-
-    async def bounds(self, dispatch_id: str, shard: int) -> tuple[str, str] | None:
-        """The ids of the first and last outcome of a shard, or None."""
-        ...
-
-    async def outcomes(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> list[StoredOutcome]:
-        """Outcomes behind `after` (exclusive) up to `until` (inclusive), oldest first."""
         ...

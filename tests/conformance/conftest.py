@@ -51,7 +51,7 @@ class Bench:
 
     async def entity_keys(self) -> list[str]:
         """Keys that belong to single entities or commands, without the marks that end by themselves."""
-        standing = ("meta", "ready", "fence", "stats", "dead", "workers")
+        standing = ("meta", "commands", "ready", "fence", "stats", "dead", "workers")
         return [key for key in await self.keys() if key.partition("}:")[2] not in standing and "}:k:" not in key]
 
 

@@ -12,9 +12,11 @@ import asyncio
 import inspect
 import os
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from random import Random
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+import hiredis
 from redis import Redis as SyncRedis
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
@@ -82,6 +84,7 @@ class UrlClients:
             health_check_interval=0,
             retry=Retry(NoBackoff(), 0),
         )
+        pool.connection_class = _fast(pool.connection_class)
         return Redis.from_pool(pool)
 
     def thread(self, patience: float) -> SyncRedis:
@@ -97,6 +100,22 @@ class UrlClients:
             retry=SyncRetry(NoBackoff(), 0),
         )
         return client
+
+
+class _Packing:
+    """Packs requests in C: redis-py's asyncio connections do it in Python, which takes six times as long."""
+
+    def pack_command(self, *args: Any) -> list[bytes]:
+        """The request as it goes over the wire."""
+        name, *rest = args
+        words = name.split() if isinstance(name, str) else (name,)  # 'CLIENT SETINFO' are two
+        return [hiredis.pack_command((*words, *rest))]
+
+
+@lru_cache
+def _fast(kind: type[Any]) -> type[Any]:
+    """The class of connections that the URL asks for (plain, TLS, socket file), with fast packing."""
+    return type(f"Fast{kind.__name__}", (_Packing, kind), {})
 
 
 class Backoff:

@@ -6,17 +6,18 @@ Every request is idempotent under its version, so one whose reply was lost is si
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Any
 
 from redis.asyncio import Redis
 
 from command_bus.clock import mono
 from command_bus.errors import DispatchConflict, DispatchFenced
-from command_bus.transport.dispatches import DispatchFacts, Loaded, LoadItem, Opening, OpenState, StoredOutcome, Version
+from command_bus.transport.dispatches import DispatchFacts, Loaded, LoadItem, Opening, OpenState, Version
 from command_bus.transport.interfaces import Admission
 from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
+from command_bus.transport.redis.outcomes import RedisOutcomes
 from command_bus.transport.redis.scripts import DISPATCH, LOAD, Script
 
 __all__ = ["RedisDispatches"]
@@ -46,6 +47,7 @@ class RedisDispatches:
         self._max_total_depth = max_total_depth
         self._patience = patience
         self._remember_ms: dict[str, int] = {}
+        self.outcomes = RedisOutcomes(connections, keys, patience=patience)
 
     async def open(self, version: Version, opening: Opening) -> OpenState:
         """See `Dispatches`.
@@ -64,7 +66,14 @@ class RedisDispatches:
         return "done" if answers == {_DONE} else "open"
 
     async def load(
-        self, version: Version, shard: int, items: Sequence[LoadItem], *, backlog: int | None = None, sequenced: bool = False
+        self,
+        version: Version,
+        shard: int,
+        items: Sequence[LoadItem],
+        *,
+        backlog: int | None = None,
+        sequenced: bool = False,
+        suspects: Collection[str] | None = None,
     ) -> Loaded:
         """See `Dispatches`. At most 1,000 items.
 
@@ -76,16 +85,18 @@ class RedisDispatches:
         keys = self._keys.shards[shard]
         dispatch_id = version.dispatch_id
         total = self._max_total_depth if backlog is None else min(backlog, self._max_total_depth)
-        boxes: dict[str, int] = {}
+        boxes: dict[str, int] = {mailbox: box for box, mailbox in enumerate(suspects or (), 1)}
         args: list[Any] = [
             version.number, -(-total // self._keys.count), self._max_depth, len(keys.mailboxes), self._remembered(dispatch_id),
             int(sequenced),
+            0,
         ]  # fmt: skip
         for mailbox, command_id, check, envelope, entity, number in items:
             box = boxes.get(mailbox)
             if box is None:
                 boxes[mailbox] = box = len(boxes) + 1
             args += (box, command_id, check, envelope, entity, number) if sequenced else (box, command_id, check, envelope)
+        args[6] = len(boxes) if suspects is None else len(suspects)
         names = [
             keys.ready, keys.active, keys.stats, keys.paused, keys.later,
             keys.dispatch(dispatch_id), keys.ids(dispatch_id), keys.sequences(dispatch_id),
@@ -133,10 +144,13 @@ class RedisDispatches:
             pipeline = client.pipeline(transaction=False)
             for shard in self._keys.shards:
                 pipeline.hgetall(shard.dispatch(dispatch_id))
+                pipeline.pttl(shard.dispatch(dispatch_id))
             return await pipeline.execute()
 
-        records = [record for record in await self._connections.ask(read) if record]
-        return _facts(dispatch_id, records) if records else None
+        answers = await self._ask(read)
+        records = [record for record in answers[::2] if record]
+        left = [int(ms) for ms in answers[1::2] if ms > 0]
+        return _facts(dispatch_id, records, min(left, default=0)) if records else None
 
     async def rejects(self, dispatch_id: str) -> AsyncIterator[tuple[str, bytes]]:
         """See `Dispatches`."""
@@ -144,7 +158,7 @@ class RedisDispatches:
         key = self._keys.shards[0].rejects(dispatch_id)
         seen: set[str] = set()  # a scan may give a field twice
         while True:
-            answer: Any = await self._connections.ask(lambda client, at: client.hscan(key, at, count=_PAGE), cursor)
+            answer: Any = await self._ask(lambda client, at: client.hscan(key, at, count=_PAGE), cursor)
             cursor, page = answer
             for name, record in page.items():
                 text = name.decode()
@@ -163,28 +177,8 @@ class RedisDispatches:
                 pipeline.zrange(shard.dispatches, 0, -1)
             return await pipeline.execute()
 
-        found = await self._connections.ask(read)
+        found = await self._ask(read)
         return list(dict.fromkeys(name.decode() for names in found for name in names))
-
-    async def bounds(self, dispatch_id: str, shard: int) -> tuple[str, str] | None:
-        """See `Dispatches`."""
-        key = self._keys.shards[shard].outcomes(dispatch_id)
-
-        async def read(client: Redis) -> Any:
-            pipeline = client.pipeline(transaction=False)
-            pipeline.xrange(key, count=1)
-            pipeline.xrevrange(key, count=1)
-            return await pipeline.execute()
-
-        first, last = await self._connections.ask(read)
-        return (first[0][0].decode(), last[0][0].decode()) if first else None
-
-    async def outcomes(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> list[StoredOutcome]:
-        """See `Dispatches`."""
-        key = self._keys.shards[shard].outcomes(dispatch_id)
-        start = f"({after}" if after else "-"
-        page: Any = await self._connections.ask(lambda client: client.xrange(key, min=start, max=until or "+", count=count))
-        return [StoredOutcome(entry.decode(), fields.get(b"r", b"")) for entry, fields in page]
 
     async def _step(self, shard: ShardKeys, verb: str, version: Version, args: Sequence[Any]) -> bytes:
         name = version.dispatch_id
@@ -194,6 +188,10 @@ class RedisDispatches:
 
     def _remembered(self, dispatch_id: str) -> int:
         return self._remember_ms.get(dispatch_id) or Opening().remember_ms
+
+    async def _ask(self, request: Any, *args: Any) -> Any:
+        """A plain read, repeated while the server restarts."""
+        return await self._connections.insist(lambda: self._connections.ask(request, *args), mono() + self._patience)
 
     async def _insist(self, script: Script, names: list[str], args: list[Any]) -> Any:
         return await self._connections.insist(lambda: self._connections.run(script, names, args), mono() + self._patience)
@@ -206,7 +204,7 @@ def _fenced(version: Version) -> DispatchFenced:
     )
 
 
-def _facts(dispatch_id: str, records: list[dict[bytes, bytes]]) -> DispatchFacts:
+def _facts(dispatch_id: str, records: list[dict[bytes, bytes]], left_ms: int) -> DispatchFacts:
     """The shards' records as one: a version is committed when it is in every shard."""
     totals: Counter[bytes] = Counter()
     for record in records:
@@ -227,4 +225,5 @@ def _facts(dispatch_id: str, records: list[dict[bytes, bytes]]) -> DispatchFacts
         what=first.get(b"what", b"").decode(),
         owner=first.get(b"owner", b"").decode(),
         summary=first.get(b"summary", b"").decode(),
+        left_ms=left_ms,
     )

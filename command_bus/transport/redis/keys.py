@@ -15,7 +15,7 @@ from zlib import crc32
 
 from command_bus.policies import Lanes, Mailbox
 
-__all__ = ["GROUP", "KeySpace", "ShardKeys", "free_mailbox", "mailbox_label", "mailbox_name"]
+__all__ = ["GROUP", "KeySpace", "ShardKeys", "free_mailbox", "mailbox_label", "mailbox_name", "mailbox_parts"]
 
 GROUP: Final = "workers"
 """The consumer group of every ready stream."""
@@ -59,6 +59,16 @@ def mailbox_label(mailbox: str) -> str:
         kind, _, lane = mailbox.partition("/")
         return f"{kind} (lane {lane})"
     return f"{kind}:{_printable(rest)}"
+
+
+def mailbox_parts(mailbox: str) -> tuple[str | None, str | None]:
+    """Entity type and id as far as the name tells them: a lane holds many entities, and a long id is only a digest here."""
+    if mailbox.startswith(_FREE):
+        return None, None
+    kind, colon, rest = mailbox.partition(":")
+    if not colon:
+        return mailbox.partition("/")[0], None
+    return kind, None if rest.startswith(_HASHED) else unquote(rest)
 
 
 def _printable(encoded: str) -> str:

@@ -18,6 +18,8 @@ __all__ = [
     "REMOVE",
     "REPAIR",
     "SCRIPTS",
+    "SKIP",
+    "SURVEY",
     "Script",
 ]
 
@@ -46,5 +48,7 @@ LETTER = _load("letter")
 FORGET = _load("forget")
 LOAD = _load("load")
 DISPATCH = _load("dispatch")
+SKIP = _load("skip")
+SURVEY = _load("survey")
 
-SCRIPTS = (ENQUEUE, ADVANCE, PROMOTE, OPERATE, REMOVE, REPAIR, LETTER, FORGET, LOAD, DISPATCH)
+SCRIPTS = (ENQUEUE, ADVANCE, PROMOTE, OPERATE, REMOVE, REPAIR, LETTER, FORGET, LOAD, DISPATCH, SKIP, SURVEY)

@@ -15,7 +15,8 @@
 -- ARGV[4]   length of the mailbox keys' prefix: what follows it is the mailbox's name
 -- ARGV[5]   ms after which an open dispatch that nobody touches is forgotten
 -- ARGV[6]   '1' if the commands have sequence numbers
--- ARGV[7…]  for each command: index of its mailbox, id, check (of its payload), envelope; with sequence numbers also entity and number
+-- ARGV[7]   how many of the mailboxes, from the first, may be full: the writer has not put much into the others since it last asked
+-- ARGV[8…]  for each command: index of its mailbox, id, check (of its payload), envelope; with sequence numbers also entity and number
 --
 -- returns 'done' if the version is committed, 'gone' if it is not open, else one character per command as enqueue.lua does:
 --         + accepted, = duplicate, ! same id with another payload, e mailbox full, t shard full, p an earlier one was refused, w wrong type,
@@ -31,35 +32,37 @@ if state[2] and tonumber(state[2]) >= tonumber(version) then return 'done' end
 if state[1] ~= version then return 'gone' end
 
 local stride = ARGV[6] == '1' and 6 or 4
-local count = (#ARGV - 6) / stride
+local count = (#ARGV - 7) / stride
 local asked = {}
-for i = 1, count do asked[i] = ARGV[stride * (i - 1) + 8] end
+for i = 1, count do asked[i] = ARGV[stride * (i - 1) + 9] end
 local known = redis.call('HMGET', ids, unpack(asked))
 local numbers = {}
 if stride == 6 then
   local entities = {}
-  for i = 1, count do entities[i] = ARGV[stride * (i - 1) + 11] end
+  for i = 1, count do entities[i] = ARGV[stride * (i - 1) + 12] end
   local found = redis.call('HMGET', last, unpack(entities))
   for i = 1, count do numbers[entities[i]] = tonumber(found[i] or '-inf') end
 end
 
 local any_later = redis.call('EXISTS', later) == 1
-local room = {}
-for box = 9, #KEYS do
-  local length = redis.pcall('XLEN', KEYS[box])
+local boxes, suspects = #KEYS - 8, tonumber(ARGV[7])
+local names, room = {}, {}
+for box = 1, boxes do names[box] = string.sub(KEYS[box + 8], prefix + 1) end
+for box = 1, suspects do
+  local length = redis.pcall('XLEN', KEYS[box + 8])
   if type(length) ~= 'number' then
-    room[box - 8] = false
+    room[box] = false
   else
-    local waiting = any_later and tonumber(redis.call('HGET', later, string.sub(KEYS[box], prefix + 1)) or '0') or 0
-    room[box - 8] = space - length - waiting
+    room[box] = space - length - (any_later and tonumber(redis.call('HGET', later, names[box]) or '0') or 0)
   end
 end
+for box = suspects + 1, boxes do room[box] = space end
 
 local free = limit - tonumber(redis.call('HGET', stats, 'depth') or '0')
 local outcomes, noted, reached, seen, refused = {}, {}, {}, {}, {}
 local accepted, repeated = 0, 0
 for i = 1, count do
-  local at = stride * (i - 1) + 7
+  local at = stride * (i - 1) + 8
   local box, id, check = tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2]
   local before = known[i] or seen[id]
   local outcome
@@ -97,22 +100,19 @@ if accepted > 0 then
     redis.call('PEXPIRE', last, ARGV[5])
   end
   local any_paused = redis.call('EXISTS', paused) == 1
-  local activated = {}
+  local active_now = redis.call('HMGET', active, unpack(names))
   for i = 1, count do
     if outcomes[i] == '+' then
-      local at = stride * (i - 1) + 7
+      local at = stride * (i - 1) + 8
       local box = tonumber(ARGV[at])
-      local key = KEYS[box + 8]
-      redis.call('XADD', key, '*', 'e', ARGV[at + 3])
-      if not activated[box] then
-        activated[box] = true
-        local name = string.sub(key, prefix + 1)
-        if redis.call('HEXISTS', active, name) == 0 then
-          if any_paused and redis.call('HEXISTS', paused, name) == 1 then
-            redis.call('HSET', active, name, 's||||0|0|')
-          else
-            redis.call('HSET', active, name, 'r|' .. redis.call('XADD', ready, '*', 'e', name) .. '|||0|0|')
-          end
+      redis.call('XADD', KEYS[box + 8], '*', 'e', ARGV[at + 3])
+      if not active_now[box] then
+        active_now[box] = true
+        local name = names[box]
+        if any_paused and redis.call('HEXISTS', paused, name) == 1 then
+          redis.call('HSET', active, name, 's||||0|0|')
+        else
+          redis.call('HSET', active, name, 'r|' .. redis.call('XADD', ready, '*', 'e', name) .. '|||0|0|')
         end
       end
     end

@@ -1,0 +1,119 @@
+"""`RedisOutcomes`: reads the streams of outcomes.
+
+They are read by the million, so a page is taken as the server sent it: redis-py's own reading of XRANGE makes a dict and a tuple of
+every entry, which takes longer than all that follows. Every request is a plain read and is repeated while the server restarts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from command_bus.clock import mono
+from command_bus.transport.dispatches import OutcomePage, OutcomeStream
+from command_bus.transport.redis.connections import Connections
+from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.scripts import SKIP
+
+__all__ = ["RedisOutcomes"]
+
+_PLACES = 500  # asked at a time
+_STRIDE = 10_000  # entries that one call steps over: the server does nothing else meanwhile
+_AS_SENT = b"XRANGE"  # redis-py knows how to read the answer to "XRANGE"
+
+
+class RedisOutcomes:
+    """Implements `Outcomes`.
+
+    Args:
+        connections: Of this process.
+        keys: The shards.
+        patience: Seconds for which a request is repeated before the server counts as unavailable.
+    """
+
+    def __init__(self, connections: Connections, keys: KeySpace, *, patience: float) -> None:
+        self._connections = connections
+        self._keys = keys
+        self._patience = patience
+
+    async def streams(self, places: Sequence[tuple[str, int]]) -> list[OutcomeStream | None]:
+        """See `Outcomes`."""
+        found: list[OutcomeStream | None] = []
+        for start in range(0, len(places), _PLACES):
+            names = [self._key(*place) for place in places[start : start + _PLACES]]
+
+            async def read(client: Redis, names: list[str] = names) -> Any:
+                pipeline = client.pipeline(transaction=False)
+                for name in names:
+                    pipeline.xinfo_stream(name)
+                    pipeline.pttl(name)
+                return await pipeline.execute(raise_on_error=False)
+
+            answers = await self._ask(read)
+            found += [_stream(*pair) for pair in zip(answers[::2], answers[1::2], strict=True)]
+        return found
+
+    async def ends(self, dispatch_id: str, shard: int, low: str, high: str) -> tuple[str, str] | None:
+        """See `Outcomes`."""
+        key = self._key(dispatch_id, shard)
+
+        async def read(client: Redis) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            pipeline.xrange(key, low, high, count=1)
+            pipeline.xrevrange(key, high, low, count=1)
+            return await pipeline.execute()
+
+        first, last = await self._ask(read)
+        return (first[0][0].decode(), last[0][0].decode()) if first and last else None
+
+    async def page(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> OutcomePage:
+        """See `Outcomes`."""
+        key = self._key(dispatch_id, shard)
+        page = await self._ask(lambda client: client.execute_command(_AS_SENT, key, _behind(after), until, "COUNT", count))
+        return [entry[0] for entry in page], [entry[1][1] for entry in page]
+
+    async def skip(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> tuple[str, int]:
+        """See `Outcomes`."""
+        key = self._key(dispatch_id, shard)
+        at, total = after, 0
+        while total < count:
+            stride = min(count - total, _STRIDE)
+            found, last = await self._run([key], [_behind(at), until, stride])
+            total += int(found)
+            at = last.decode() or at
+            if found < stride:
+                break
+        return at, total
+
+    def _key(self, dispatch_id: str, shard: int) -> str:
+        return self._keys.shards[shard].outcomes(dispatch_id)
+
+    async def _ask(self, request: Callable[[Redis], Any]) -> Any:
+        return await self._connections.insist(lambda: self._connections.ask(request), mono() + self._patience)
+
+    async def _run(self, names: list[str], args: list[Any]) -> Any:
+        return await self._connections.insist(lambda: self._connections.run(SKIP, names, args), mono() + self._patience)
+
+
+def _behind(entry: str) -> str:
+    return f"({entry}" if entry else "-"
+
+
+def _stream(info: Any, left_ms: Any) -> OutcomeStream | None:
+    if isinstance(info, ResponseError) and "no such key" in str(info).lower():
+        return None
+    for answer in (info, left_ms):
+        if isinstance(answer, Exception):
+            raise answer
+    first = info.get("first-entry")
+    added = info.get("entries-added")
+    return OutcomeStream(
+        length=int(info["length"]),
+        added=None if added is None else int(added),
+        first=first[0].decode() if first else "",
+        last=info["last-generated-id"].decode(),
+        left_ms=max(int(left_ms), 0),
+    )

@@ -1,0 +1,128 @@
+"""What the views of operators read shard by shard: the entities that have work or are stopped, and the dead letters.
+
+Nothing here is a snapshot. Entities come by scans, so one that comes or goes meanwhile may be told of or not; each at most once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from redis.asyncio import Redis
+
+from command_bus.clock import mono
+from command_bus.transport.redis.connections import Connections
+from command_bus.transport.redis.keys import KeySpace, ShardKeys
+from command_bus.transport.redis.operations import StoredLetter
+from command_bus.transport.redis.scripts import SURVEY
+
+__all__ = ["EntityState", "Survey", "SurveyedEntity"]
+
+EntityState = Literal["waiting", "running", "retrying", "paused", "parked"]
+
+_PAGE = 500
+_STATES: dict[bytes, EntityState] = {b"r": "waiting", b"h": "running", b"w": "retrying"}
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyedEntity:
+    """An entity that has work, or is paused.
+
+    Attributes:
+        mailbox: Its mailbox's name.
+        state: What it waits for; `waiting` also if all that it has is delayed.
+        depth: Commands in its mailbox, the running one and delayed ones included.
+        oldest_ms: When the first of them was accepted; 0 if they are all delayed.
+        attempt: Of the command at its head: how often it was started.
+    """
+
+    mailbox: str
+    state: EntityState
+    depth: int
+    oldest_ms: int
+    attempt: int
+
+
+class Survey:
+    """Reads entities and dead letters in pages.
+
+    Args:
+        connections: Of this process.
+        keys: The shards.
+        patience: Seconds for which a request is repeated before the server counts as unavailable.
+    """
+
+    def __init__(self, connections: Connections, keys: KeySpace, *, patience: float) -> None:
+        self._connections = connections
+        self._keys = keys
+        self._patience = patience
+
+    async def entities(self, shard: int) -> AsyncIterator[list[SurveyedEntity]]:
+        """The entities of a shard, page by page: what has work, then what only is paused or has only delayed commands."""
+        keys = self._keys.shards[shard]
+        seen: set[bytes] = set()
+        for source in (keys.active, keys.paused, keys.later):
+            cursor = 0
+            while True:
+                cursor, page = await self._scan(source, cursor)
+                names = [name for name in page if name not in seen]
+                seen.update(names)
+                if names:
+                    yield await self._look(keys, names)
+                if not cursor:
+                    break
+
+    async def newest_letter(self, shard: int) -> str | None:
+        """The id of a shard's newest dead letter; None if there is none."""
+        key = self._keys.shards[shard].dead
+        found = await self._ask(lambda client: client.xrevrange(key, count=1))
+        return found[0][0].decode() if found else None
+
+    async def letters(self, shard: int, after: str, until: str, count: int) -> list[tuple[str, StoredLetter]]:
+        """Dead letters behind `after` (empty: from the first on) up to and with `until`, oldest first, by their ids in the shard."""
+        key = self._keys.shards[shard].dead
+        page = await self._ask(lambda client: client.xrange(key, f"({after}" if after else "-", until, count=count))
+        return [(entry.decode(), _letter(shard, entry.decode(), fields)) for entry, fields in page]
+
+    async def _look(self, keys: ShardKeys, names: list[bytes]) -> list[SurveyedEntity]:
+        async def read(client: Redis) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            for source in (keys.active, keys.paused, keys.parked, keys.later):
+                pipeline.hmget(source, names)
+            return await pipeline.execute()
+
+        records, paused, parked, later = await self._ask(read)
+        texts = [name.decode() for name in names]
+        lengths = await self._connections.insist(
+            lambda: self._connections.run(SURVEY, [keys.mailbox(text) for text in texts], []), mono() + self._patience
+        )
+        return [
+            _entity(text, *facts)
+            for text, *facts in zip(texts, records, paused, parked, later, lengths[::2], lengths[1::2], strict=True)
+        ]
+
+    async def _scan(self, key: str, cursor: int) -> Any:
+        return await self._ask(lambda client: client.hscan(key, cursor, count=_PAGE))
+
+    async def _ask(self, request: Callable[[Redis], Any]) -> Any:
+        return await self._connections.insist(lambda: self._connections.ask(request), mono() + self._patience)
+
+
+def _entity(
+    mailbox: str, record: bytes | None, paused: bytes | None, parked: bytes | None, later: bytes | None, length: int, head: bytes
+) -> SurveyedEntity:
+    """What the keys say together. A paused entity whose command still runs is running."""
+    state, *rest = (record or b"").split(b"|")
+    shown = _STATES.get(state, "waiting")
+    if shown != "running" and (parked is not None or paused is not None):
+        shown = "parked" if parked is not None else "paused"
+    attempt = int(rest[3] or 0) if len(rest) > 3 else 0
+    depth = max(length, 0) + int(later or 0)
+    return SurveyedEntity(mailbox, shown, depth, int(head.partition(b"-")[0] or 0), attempt)
+
+
+def _letter(shard: int, entry: str, fields: dict[bytes, bytes]) -> StoredLetter:
+    return StoredLetter(
+        f"{shard}-{entry}", fields.get(b"m", b"").decode(), fields.get(b"r", b""), fields.get(b"e", b""), fields.get(b"p") == b"1"
+    )
