@@ -178,7 +178,8 @@ class PartitionDispatcher:
         self._began = time.monotonic()
         link = self.link
         self._trust = max(link.settings.max_depth // _TRUST, 1)
-        self.result.done = link.wait(link.transport.dispatches.open(self.version, self.opening)) == "done"
+        dispatches = link.transport.dispatches
+        self.result.done = link.patiently(lambda: dispatches.open(self.version, self.opening), self._max_wait) == "done"
 
     def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> PartitionResult:
         """Send commands that have ids: `Envelope(command, command_id=…)`. They are accepted when this returns.
@@ -211,7 +212,7 @@ class PartitionDispatcher:
         link = self.link
         out = link.sealer.of_item(command)
         if out.entity_type is not None:
-            link.agree(out.entity_type)
+            link.agree(out.entity_type, self._max_wait)
         submission = link.sealer.seal(out)
         flags = flags_of(self.opening, at_most_once=out.at_most_once)
         envelope = WireEnvelope(
@@ -308,10 +309,11 @@ class PartitionDispatcher:
 
     def _stalled(self, why: str, retry_after: float) -> DispatchStalled:
         result = self.result
+        accepted = result.added + result.duplicates  # an earlier attempt may have brought them
         return DispatchStalled(
             f"dispatch {self.version.dispatch_id!r}, partition {result.partition}: nothing could be added for {self._max_wait:g} s "
-            f"({why} limit), {result.added:,} rows of it are in their mailboxes. Are workers running? A re-run goes on from there",
-            accepted=result.added, waited=result.waited, retry_after=retry_after, limit=why,
+            f"({why} limit), {accepted:,} rows of it are in their mailboxes. Are workers running? A re-run goes on from there",
+            accepted=accepted, waited=result.waited, retry_after=retry_after, limit=why,
         )  # fmt: skip
 
     def _suspects(self, chunk: list[LoadItem]) -> set[str]:
@@ -372,7 +374,8 @@ class PartitionDispatcher:
             return
         link = self.link
         rows = [(reject.key, reject.record) for reject in rejects]
-        if not link.wait(link.transport.dispatches.reject(self.version, rows, self._max_rejects)):
+        dispatches = link.transport.dispatches
+        if not link.patiently(lambda: dispatches.reject(self.version, rows, self._max_rejects), self._max_wait):
             raise self._too_many()
 
     def _too_many(self) -> InvalidRows:

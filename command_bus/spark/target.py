@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Coroutine, Mapping
+import time
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from command_bus.bus import CommandBus
+from command_bus.errors import QueueFull
 from command_bus.outbound import Sealer
 from command_bus.settings import BusSettings, redacted
 from command_bus.sync import BusThread
@@ -25,6 +27,8 @@ __all__ = ["Link", "Target", "link_to"]
 T = TypeVar("T")
 PATIENCE = 60.0
 """Seconds for which a request is repeated while the server restarts: a task that fails costs more."""
+PLANNING = 10.0
+"""The same for a first contact on the driver: somebody waits there, and the URL may be wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +65,8 @@ class Target:
 class Link:
     """The connection of this process to a target: blocking, one request at a time, on an event loop in a thread of its own."""
 
-    def __init__(self, target: Target) -> None:
-        choices = _run(recorded_choices(target.url, target.namespace, PATIENCE))
+    def __init__(self, target: Target, patience: float) -> None:
+        choices = _run(recorded_choices(target.url, target.namespace, patience))
         self.settings = BusSettings(url=target.url, namespace=target.namespace, dispatch_timeout=PATIENCE, **choices)
         self._thread = BusThread(CommandBus(settings=self.settings))
         self.pid = self._thread.pid
@@ -78,14 +82,25 @@ class Link:
         """Run it on the loop of the link and give its result."""
         return self._thread.wait(work)
 
-    def agree(self, entity_type: str) -> None:
+    def patiently(self, work: Callable[[], Coroutine[Any, Any, T]], max_wait: float) -> T:
+        """As `wait`, but while the server is at its memory limit, ask again, for `max_wait` seconds."""
+        deadline = time.monotonic() + max_wait
+        while True:
+            try:
+                return self.wait(work())
+            except QueueFull as error:
+                if time.monotonic() + error.retry_after > deadline:
+                    raise
+                time.sleep(min(error.retry_after, 0.25))
+
+    def agree(self, entity_type: str, max_wait: float = PATIENCE) -> None:
         """See that all clients of the namespace have the same mailboxes for an entity type.
 
         Raises:
             InvalidSettings: They have not.
         """
         if entity_type not in self._agreed:
-            self.wait(self.transport.namespace.agree(entity_type))
+            self.patiently(lambda: self.transport.namespace.agree(entity_type), max_wait)
             self._agreed.add(entity_type)
 
     def described(self, name: str) -> Mapping[str, Any] | None:
@@ -106,8 +121,12 @@ _links: dict[Target, Link] = {}
 _opening = threading.Lock()
 
 
-def link_to(target: Target) -> Link:
+def link_to(target: Target, patience: float | None = None) -> Link:
     """The link of this process, opened at first use; a forked process opens its own.
+
+    Args:
+        target: Where to.
+        patience: Seconds to wait for the server when it is opened; by default `PATIENCE`.
 
     Raises:
         TransportUnavailable: The server cannot be reached.
@@ -116,7 +135,7 @@ def link_to(target: Target) -> Link:
     with _opening:
         link = _links.get(target)
         if link is None or link.pid != os.getpid():
-            link = _links[target] = Link(target)
+            link = _links[target] = Link(target, PATIENCE if patience is None else patience)
         return link
 
 

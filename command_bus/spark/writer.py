@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -23,21 +23,30 @@ from command_bus.spark.dispatcher import PartitionDispatcher, PartitionResult
 from command_bus.spark.encoding import BatchEncoder
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.routes import check_columns, routes_of, unpickled
-from command_bus.spark.target import Target, link_to
+from command_bus.spark.target import PLANNING, Target, link_to
 from command_bus.transport.dispatches import Opening, Version
 
-__all__ = ["BatchWriter", "StreamWriter", "Writing", "commit_dispatch"]
+__all__ = ["BatchWriter", "StreamWriter", "Writing", "commit_dispatch", "told"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger("command_bus.spark")
+_COMMIT_WAIT = 300.0
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
 
 @dataclass
 class PartitionDone(WriterCommitMessage):
-    """What a task tells the driver."""
+    """What a task tells the driver.
+
+    Attributes:
+        result: What became of its rows.
+        owner: The query that the dispatch belongs to; empty for a batch.
+    """
 
     result: PartitionResult
+    owner: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,11 +65,9 @@ class Writing:
             InvalidSettings: Something does not fit; the message says what.
             TransportUnavailable: The server cannot be reached.
         """
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         target = Target.resolve(options.url, options.namespace)
-        link = link_to(target)
-        arrow = to_arrow_schema(schema)
+        link = link_to(target, PLANNING)
+        arrow = _arrow_schema(schema)
         if options.mapper is None:
             routes = routes_of(options, arrow.names, link.described)
             check_columns(options, routes, arrow)
@@ -123,17 +130,20 @@ class BatchWriter(DataSourceArrowWriter):
         if writing.options.dispatch_id is None:
             raise InvalidSettings("option dispatchId is missing: name this dispatch, so that running it again adds nothing twice")
         self._writing = writing
-        self._version = Version(writing.options.dispatch_id, writing.options.version)
+        self._version = Version(writing.options.dispatch_id, writing.options.version or 0)
         self._began = time.time()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Send one partition."""
-        return PartitionDone(_told(self._writing.run, iterator, self._version))
+        """Send one partition. With a version, it is a micro-batch (`foreachBatch`), and the dispatch belongs to the query."""
+        query = _told_by_spark(_QUERY_ID) if self._writing.options.version is not None else None
+        return PartitionDone(told(self._writing.run, iterator, self._version, query or ""), query or "")
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Close the dispatch for good: whoever writes on adds nothing."""
-        results = [message.result for message in messages if isinstance(message, PartitionDone)]
-        _told(commit_dispatch, self._writing.target, self._version, self._writing.opening, results, time.time() - self._began)
+        done = [message for message in messages if isinstance(message, PartitionDone)]
+        opening = replace(self._writing.opening, owner=done[0].owner if done else "")
+        seconds = time.time() - self._began
+        told(commit_dispatch, self._writing.target, self._version, opening, [message.result for message in done], seconds)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Leave the dispatch open: running it again goes on from there."""
@@ -150,22 +160,20 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send one partition of a micro-batch."""
-        context = TaskContext.get()
-        query = context.getLocalProperty(_QUERY_ID) if context is not None else None
-        batch = context.getLocalProperty(_BATCH_ID) if context is not None else None
+        query, batch = _told_by_spark(_QUERY_ID), _told_by_spark(_BATCH_ID)
         if query is None or batch is None:
             raise InvalidSettings("this writer runs in streaming queries: Spark did not tell the query and the batch")
         name = self._writing.options.dispatch_id or f"stream-{query}"
         version = Version(name, int(batch))
-        return StreamPartitionDone(_told(self._writing.run, iterator, version, query), name, query)
+        return StreamPartitionDone(told(self._writing.run, iterator, version, query), query, name)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Close the micro-batch for good."""
         done = [message for message in messages if isinstance(message, StreamPartitionDone)]
         if done:
-            opening = replace(self._writing.opening, owner=done[0].query)
+            opening = replace(self._writing.opening, owner=done[0].owner)
             version = Version(done[0].dispatch_id, batchId)
-            _told(commit_dispatch, self._writing.target, version, opening, [message.result for message in done], 0.0)
+            told(commit_dispatch, self._writing.target, version, opening, [message.result for message in done], 0.0)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Leave the micro-batch open: the query replays it."""
@@ -177,7 +185,6 @@ class StreamPartitionDone(PartitionDone):
     """What a task of a stream tells the driver: also which dispatch it was, as the writer that commits is another."""
 
     dispatch_id: str = ""
-    query: str = ""
 
 
 def commit_dispatch(
@@ -191,17 +198,33 @@ def commit_dispatch(
     """
     link = link_to(target)
     dispatches = link.transport.dispatches
-    if link.wait(dispatches.open(version, opening)) == "done":
+    if link.patiently(lambda: dispatches.open(version, opening), _COMMIT_WAIT) == "done":
         return  # a job that is run again: what is known of the first run stays
     partitions = [asdict(result) for result in results]
     summary = json.dumps({"version": version.number, "seconds": round(seconds, 3), "partitions": partitions})
-    link.wait(dispatches.commit(version, summary, opening.remember_ms))
+    link.patiently(lambda: dispatches.commit(version, summary, opening.remember_ms), _COMMIT_WAIT)
 
 
-def _told(work: Any, *arguments: Any) -> Any:
-    """Do it; an error of ours without the chain of causes that Spark would print in full."""
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    """What the batches will look like."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    try:
+        return to_arrow_schema(schema, timezone="UTC")
+    except TypeError:  # PySpark before 4.3 takes no zone, and needs none
+        return to_arrow_schema(schema)
+
+
+def _told_by_spark(name: str) -> str | None:
+    """A property that Spark gives the tasks of a query."""
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(name)
+
+
+def told(work: Callable[..., T], *arguments: Any) -> T:
+    """Do it; an error of ours without the frames and the chain of causes that Spark would print in full."""
     try:
         return work(*arguments)
     except CommandBusError as error:
-        error.__cause__ = error.__context__ = None
+        error.__cause__ = error.__context__ = error.__traceback__ = None
         raise error from None

@@ -1,0 +1,85 @@
+"""The options of the data source: forgiving in case, strict in everything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from command_bus import InvalidSettings
+from command_bus.spark.options import WriteOptions, duration_ms
+
+GIVEN = {"command": "shop:Take", "dispatchId": "d"}
+
+
+def test_names_have_any_case_and_values_are_text() -> None:
+    options = WriteOptions.parse(
+        {
+            "COMMAND": "shop:Take",
+            "dispatchid": "d",
+            "MaxBacklog": "5000",
+            "maxwait": "90",
+            "outcomes": "7 days",
+            "onInvalid": "RAISE",
+            "columns": "sku=item, line = number",
+            "batchSize": "5000",
+            "checkpointLocation": "/tmp/x",
+            "dispatchVersion": "3",
+        }
+    )
+    assert (options.command, options.dispatch_id, options.version) == ("shop:Take", "d", 3)
+    assert (options.max_backlog, options.max_wait, options.batch_size) == (5000, 90.0, 1000)
+    assert (options.outcomes_ms, options.on_invalid) == (604_800_000, "raise")
+    assert options.columns == {"sku": "item", "line": "number"}
+    assert options.command_id_column == "command_id"
+
+
+def test_a_dispatch_is_remembered_at_least_as_long_as_its_outcomes() -> None:
+    assert WriteOptions.parse({**GIVEN, "rememberFor": "1 day", "outcomes": "3 days"}).remember_ms == 3 * 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"comand": "x"}, "unknown option 'comand': did you mean command?"),
+        ({**GIVEN, "dispatch_id": "x"}, "did you mean dispatchId?"),
+        ({**GIVEN, "zzz": "x"}, "there are url, namespace, command"),
+        ({}, "option command is missing"),
+        ({**GIVEN, "onInvalid": "ignore"}, "there are quarantine, raise, drop"),
+        ({**GIVEN, "maxBacklog": "many"}, "maxBacklog = 'many' is a whole number, at least 1"),
+        ({**GIVEN, "maxBacklog": "0"}, "at least 1"),
+        ({**GIVEN, "outcomes": "soon"}, "write it like '90 s', '15 minutes' or '7 days'"),
+        ({**GIVEN, "columns": "a=b,c"}, "write it like 'field=column, other=column2'"),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_would_be_right(options: dict[str, str], text: str) -> None:
+    with pytest.raises(InvalidSettings) as caught:
+        WriteOptions.parse(options)
+    assert text in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("250 ms", 250),
+        ("90s", 90_000),
+        ("1.5 h", 5_400_000),
+        ("15 minutes", 900_000),
+        ("3 m", 180_000),
+        ("2 weeks", 1_209_600_000),
+        ("10 milliseconds", 10),
+    ],
+)
+def test_durations(text: str, ms: int) -> None:
+    assert duration_ms(text, "x") == ms
+
+
+@pytest.mark.parametrize("text", ["", "7", "days", "-1 s", "1 fortnight"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(InvalidSettings, match="is no duration"):
+        duration_ms(text, "x")
+
+
+def test_a_mapper_needs_no_command() -> None:
+    values: dict[str, Any] = {"dispatchId": "d", "mapper": "pickle:x"}
+    assert WriteOptions.parse(values).command == ""
