@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -173,6 +174,12 @@ async def test_36_a_server_without_persistence_is_warned_of_once(
     persistent: bool,
 ) -> None:
     monkeypatch.setattr(server_module, "_warned", set())
+    inspect = server_module.inspect_server
+
+    async def as_anybodys(connections: Any) -> Any:  # any server but the development server
+        return dataclasses.replace(await inspect(connections), disposable=False)
+
+    monkeypatch.setattr(server_module, "inspect_server", as_anybodys)
     server = start(persistence=tmp_path / "data") if persistent else start()
     for _ in range(2):
         async with CommandBus(server.url):
@@ -180,6 +187,15 @@ async def test_36_a_server_without_persistence_is_warned_of_once(
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == (0 if persistent else 1)
     assert all("append-only" in text and "at_most_once" in text for text in warnings)
+
+
+async def test_36_the_development_server_forgets_on_purpose_and_warns_of_nothing(
+    start: Starter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "_warned", set())
+    async with CommandBus(start().url):
+        pass
+    assert not caplog.records
 
 
 async def test_37_a_mailbox_of_another_type_fails_alone_when_sending(bench: Bench) -> None:

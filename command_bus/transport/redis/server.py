@@ -38,6 +38,7 @@ class ServerFacts:
         version: As the server compares itself with Redis.
         eviction: The maxmemory policy.
         append_only: Whether append-only files are on.
+        disposable: Whether it is the development server of this library, which forgets on purpose.
         role: `master` or `slave`.
     """
 
@@ -45,6 +46,7 @@ class ServerFacts:
     version: tuple[int, ...] | None = None
     eviction: str | None = None
     append_only: bool | None = None
+    disposable: bool = False
     role: str | None = None
     cluster: bool = False
     sentinel: bool = False
@@ -84,6 +86,7 @@ async def inspect_server(connections: Connections) -> ServerFacts:
         version=version,
         eviction=answer.get("maxmemory_policy"),
         append_only=bool(answer.get("aof_enabled")),
+        disposable="/command_bus-" in str(answer.get("config_file", "")),
         role=answer.get("role"),
         cluster=mode == "cluster",
         sentinel=mode == "sentinel",
@@ -116,7 +119,7 @@ def judge(facts: ServerFacts, label: str, *, allow_eviction: bool) -> list[str]:
             f"{label} has maxmemory-policy {facts.eviction}: when memory is short it forgets command ids and replies that wait to be read, "
             "so that a repeated command may run twice; set it to noeviction"
         )
-    if facts.append_only is False:
+    if facts.append_only is False and not facts.disposable:
         warnings.append(
             f"{label} keeps no append-only file: queued commands that were accepted are lost with the server "
             "(and an at_most_once command may start twice); set appendonly yes"
