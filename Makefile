@@ -2,19 +2,25 @@
 PYTHON ?= python3
 SETUP = $(PYTHON) scripts/setup.py
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-full test check format lock clean
+.PHONY: help setup demo demo-lite demo-full test bench check format lock clean
 
 help:       ## list these targets
 	@sed -n 's/^\([a-z-]*\): *## /  make \1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
-demo:       ## a sample of a year of real flights through several worker processes, checked (ARGS="…" is passed on)
+demo:       ## a sample of a year of real flights from Spark through worker processes and back, checked (ARGS="…" is passed on)
 	@$(SETUP) demo $(ARGS)
+
+demo-lite:  ## the same in plain Python: half a gigabyte less to install, and no Java
+	@$(SETUP) demo-lite $(ARGS)
 
 demo-full:  ## the whole year
 	@$(SETUP) demo-full $(ARGS)
 
-test:       ## the tests (ARGS="-k word -x" is passed on to pytest)
+test:       ## the tests, those of Spark where there is a Java 17 (ARGS="-k word -x" is passed on to pytest)
 	@$(SETUP) test $(ARGS)
+
+bench:      ## what Spark's way into the bus costs, beside bare pipelines (ARGS="--rows 100000")
+	@$(SETUP) bench $(ARGS)
 
 check:      ## ruff, mypy, pyright and the architecture tests
 	@$(SETUP) check $(ARGS)
@@ -25,7 +31,7 @@ format:     ## let ruff sort imports and lay out the code
 setup:      ## only make .venv
 	@$(SETUP) setup
 
-lock:       ## pin every package anew in constraints.txt (needs uv; ARGS="--upgrade")
+lock:       ## pin every package anew in constraints.txt and constraints-spark.txt (needs uv; ARGS="--upgrade")
 	@$(SETUP) lock $(ARGS)
 
 clean:      ## remove .venv, caches and builds

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 """Sets up what a command of this repository needs, then runs it: nothing to install by hand, nothing outside the folder.
 
-    python3 scripts/setup.py demo | demo-full | test | check | format | setup | lock | clean   [arguments are passed on]
+    python3 scripts/setup.py demo | demo-lite | demo-full | test | bench | check | format | setup | lock | clean   [arguments]
 
 Any Python of 3.11 or later will do, and only its standard library is used. The first run makes `.venv` (by `uv` if there is one,
 else by `venv` and `pip`) with exactly the versions and hashes of constraints.txt, and the project itself as an editable install.
 Later runs see from a stamp in `.venv` that nothing has changed, and start at once.
 
+Spark is half a gigabyte and runs on Java. Its packages, in a lock of their own, are added by the first command that uses them: the
+demo, the tests and the benchmark where there is a Java (the demo installs one if it may), the checks in any case, since type checkers read them.
+
 pip refuses editable installs as soon as any requirement has a hash, so there are two steps: the locked packages with
-`--require-hashes`, then the project without dependencies and, so that nothing unlocked gets in, without build isolation.
+`--require-hashes`, then the project without dependencies. Nothing is built in isolation, so that nothing unlocked gets in.
 """
 
 import os
@@ -28,21 +31,60 @@ if sys.version_info < (3, 11):  # noqa: UP036 - an older one runs this script up
 import fcntl
 import hashlib
 import importlib.util
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # of this script alone Python would put its own folder there
+
+from scripts import java  # noqa: E402
+
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
-STAMP = VENV / ".set-up"
-LOCK = ROOT / "constraints.txt"
-EXTRAS = ("dev", "demo", "testing", "all")
-CHECKED = ("command_bus", "tests", "examples", "scripts", "benchmarks")
+CHECKED = ("command_bus", "tests", "examples", "scripts", "benchmarks", "integrations")
 LEFTOVERS = (".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "build", "dist")
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is installed together: the packages of a lock, which holds these extras, and a project of this repository."""
+
+    name: str
+    lock: Path
+    extras: tuple[str, ...]
+    project: Path
+    size: str
+
+    @property
+    def stamp(self) -> Path:
+        return VENV / f".set-up-{self.name}"
+
+    def fingerprint(self) -> str:
+        """Changes whenever what has to be installed changes, or the folder was moved (an editable install holds its path)."""
+        digest = hashlib.sha256(str(self).encode())
+        for file in (self.project / "pyproject.toml", self.lock):
+            digest.update(file.read_bytes())
+        return digest.hexdigest()
+
+    def packages(self) -> list[str]:
+        return sorted({line.partition("==")[0] for line in self.lock.read_text().splitlines() if "==" in line and line[0] != "#"})
+
+    def locked(self, package: str) -> str:
+        """The lines of one package."""
+        _, line, after = self.lock.read_text().partition(f"\n{package}==")
+        return line + after.partition("==")[0].rpartition("\n")[0]
+
+
+BASE = Part("command_bus", ROOT / "constraints.txt", ("dev", "demo", "testing", "all"), ROOT, "150 MB")
+SPARK = Part(
+    "pyspark_command_bus", ROOT / "constraints-spark.txt", ("demo-spark",), ROOT / "integrations/pyspark_command_bus", "0.5 GB"
+)
 
 LOCK_HEADER = """\
 # Every package of the set-up (extras {extras}), pinned by version and hash, for Python 3.11 and later on Linux and macOS.
 # Written by `python3 scripts/setup.py lock` (arguments such as --upgrade are passed on to `uv pip compile`); do not edit.
-# Install it with: pip install --no-deps --require-hashes -r constraints.txt
+# Install it {after}with: pip install --no-deps --no-build-isolation --require-hashes -r {file}
 """
 
 
@@ -56,77 +98,75 @@ def environment() -> dict[str, str]:
     return {**kept, "VIRTUAL_ENV": str(VENV), "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
 
 
-def fingerprint() -> str:
-    """Changes whenever what has to be installed changes, or the folder was moved (an editable install holds its path)."""
-    digest = hashlib.sha256(f"{ROOT} {EXTRAS}".encode())
-    for name in ("pyproject.toml", "constraints.txt"):
-        digest.update((ROOT / name).read_bytes())
-    return digest.hexdigest()
+def is_set_up(part: Part) -> bool:
+    return PYTHON.exists() and part.stamp.exists() and part.stamp.read_text() == part.fingerprint()
 
 
-def is_set_up() -> bool:
-    return PYTHON.exists() and STAMP.exists() and STAMP.read_text() == fingerprint()
-
-
-def set_up() -> None:
-    """Make `.venv` what constraints.txt says, unless it is. Two terminals may do so at a time: the second waits."""
-    if is_set_up():
+def set_up(*parts: Part) -> None:
+    """Make `.venv` what the locks of these parts say, unless it is. Two terminals may do so at a time: the second waits."""
+    if all(map(is_set_up, parts)):
         return
     VENV.mkdir(exist_ok=True)
     with (VENV / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not is_set_up():
-            STAMP.unlink(missing_ok=True)
-            if not install_with_uv():
-                install_with_pip()
-            STAMP.write_text(fingerprint())
+        for part in parts:
+            if not is_set_up(part):
+                part.stamp.unlink(missing_ok=True)
+                if not install_with_uv(part):
+                    install_with_pip(part)
+                part.stamp.write_text(part.fingerprint())
 
 
-def install_with_uv() -> bool:
+def install_with_uv(part: Part) -> bool:
     """Whether `uv` is there and could do it; if it could not, pip may: it reads other configuration."""
     uv = shutil.which("uv")
     if uv is None:
         return False
-    install = [uv, "pip", "install", "--quiet", "--python", str(PYTHON), "--no-deps"]
+    install = [uv, "pip", "install", "--quiet", "--python", str(PYTHON), "--no-deps", "--no-build-isolation"]
     try:
         if not PYTHON.exists():
             run(
                 f"creating .venv with uv and Python {sys.version.split()[0]}",
                 [uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(VENV)],
             )
-        run(f"installing {locked_packages()} locked packages with uv", [*install, "--require-hashes", "-r", str(LOCK)])
-        run("installing command_bus from this folder", [*install, "--no-build-isolation", "-e", str(ROOT)])
+        install_part(part, "uv", install)
     except subprocess.CalledProcessError as error:
         say(f"uv failed with exit code {error.returncode}; trying pip")
         return False
     return True
 
 
-def install_with_pip() -> None:
+def install_with_pip(part: Part) -> None:
     if importlib.util.find_spec("ensurepip") is None:
         sys.exit(f"setup: {sys.executable} cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv")
     if not (PYTHON.exists() and (VENV / "bin" / "pip").exists()):
         run(f"creating .venv with Python {sys.version.split()[0]}", [sys.executable, "-m", "venv", str(VENV)])
-    install = [
-        str(PYTHON),
-        "-m",
-        "pip",
-        "install",
-        "-qq",
-        "--no-compile",
-        "--use-pep517",
-        "--disable-pip-version-check",
-        "--no-deps",
-    ]
+    options = ["-qq", "--no-compile", "--use-pep517", "--disable-pip-version-check", "--no-deps", "--no-build-isolation"]
+    install_part(part, "pip", [str(PYTHON), "-m", "pip", "install", *options])
+
+
+def install_part(part: Part, tool: str, install: list[str]) -> None:
+    if part is BASE:  # some packages come as source; all are built before any is installed, so what builds them goes ahead
+        ahead = VENV / ".ahead.txt"
+        ahead.write_text(part.locked("setuptools"))
+        run(f"installing setuptools with {tool}", [*install, "--require-hashes", "-r", str(ahead)])
     run(
-        f"installing {locked_packages()} locked packages with pip (170 MB, once; a minute or so)",
-        [*install, "--require-hashes", "-r", str(LOCK)],
+        f"installing {len(part.packages())} packages of {part.lock.name} with {tool} ({part.size}, once)",
+        [*install, "--require-hashes", "-r", str(part.lock)],
     )
-    run("installing command_bus from this folder", [*install, "--no-build-isolation", "-e", str(ROOT)])
+    run(f"installing {part.name} from this folder", [*install, "-e", str(part.project)])
 
 
-def locked_packages() -> int:
-    return len({line.partition("==")[0] for line in LOCK.read_text().splitlines() if "==" in line and not line.startswith("#")})
+def set_up_spark(home: Path | None) -> str | None:
+    """Make Spark ready to run on this Java; what stands in the way, if anything does."""
+    if home is None:
+        return java.NONE
+    try:
+        set_up(SPARK)
+    except subprocess.CalledProcessError as error:
+        return f"the packages of {SPARK.lock.name} could not be installed (exit code {error.returncode}, see above)"
+    os.environ["JAVA_HOME"] = str(home)
+    return None
 
 
 def run(what: str, command: list[str]) -> None:
@@ -134,7 +174,7 @@ def run(what: str, command: list[str]) -> None:
     subprocess.run(command, check=True, cwd=ROOT, env=environment())
 
 
-def become(command: list[str]) -> None:
+def become(command: list[str]) -> NoReturn:
     """Run the command in this process's place, so that signals and the exit code are its own."""
     say(f"running {' '.join(Path(part).name if part == str(PYTHON) else part for part in command)}")
     os.chdir(ROOT)
@@ -142,8 +182,21 @@ def become(command: list[str]) -> None:
 
 
 def demo(arguments: list[str]) -> None:
-    set_up()
+    set_up(BASE)
+    home = java.find()
+    if home is None and java.can_install():
+        say(f"{java.NONE}: installing Debian's {java.PACKAGES[0]}, once")
+        home = java.install()
+    missing = set_up_spark(home)
+    if missing is not None:
+        say(f"{missing}: running the demo without Spark")
+        demo_lite(arguments)
     become([str(PYTHON), "-m", "examples.flights", *arguments])
+
+
+def demo_lite(arguments: list[str]) -> None:
+    set_up(BASE)
+    become([str(PYTHON), "-m", "examples.flights", "--lite", *arguments])
 
 
 def demo_full(arguments: list[str]) -> None:
@@ -151,13 +204,24 @@ def demo_full(arguments: list[str]) -> None:
 
 
 def test(arguments: list[str]) -> None:
-    set_up()
+    set_up(BASE)
+    missing = set_up_spark(java.find())
+    if missing is not None:
+        say(f"{missing}: the tests that need Spark are skipped")
     become([str(PYTHON), "-m", "pytest", *arguments])
+
+
+def bench(arguments: list[str]) -> None:
+    set_up(BASE)
+    missing = set_up_spark(java.find())
+    if missing is not None:
+        sys.exit(f"setup: {missing}")
+    become([str(PYTHON), "-m", "benchmarks.spark", *arguments])
 
 
 def check(arguments: list[str]) -> None:
     """All checks, also after one that failed: one run shows everything that is to be mended."""
-    set_up()
+    set_up(BASE, SPARK)
     present = [name for name in CHECKED if (ROOT / name).is_dir()]
     steps = {
         "ruff check": ["ruff", "check", *(arguments or ["."])],
@@ -178,14 +242,14 @@ def check(arguments: list[str]) -> None:
 
 
 def format_code(arguments: list[str]) -> None:
-    set_up()
+    set_up(BASE)
     ruff = str(VENV / "bin" / "ruff")
     run("sorting imports and mending what is safe to mend", [ruff, "check", "--fix-only", "--quiet", *(arguments or ["."])])
     become([ruff, "format", *(arguments or ["."])])
 
 
 def only_set_up(_arguments: list[str]) -> None:
-    set_up()
+    set_up(BASE)
     say("ready: source .venv/bin/activate")
 
 
@@ -194,26 +258,22 @@ def lock(arguments: list[str]) -> None:
     uv = shutil.which("uv")
     if uv is None:
         sys.exit("setup: `lock` needs uv on PATH: python3 -m pip install uv, in a virtual environment")
-    extras = [part for extra in EXTRAS for part in ("--extra", extra)]
-    compiled = LOCK.with_suffix(".new")
-    compiled.write_text(LOCK.read_text() if LOCK.exists() else "")
-    options = ["--universal", "--python-version", "3.11", "--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
-    command = [
-        uv,
-        "pip",
-        "compile",
-        "pyproject.toml",
-        *extras,
-        *options,
-        "--no-emit-package",
-        "command-bus",
-        "-o",
-        str(compiled),
-        *arguments,
-    ]
+    compiler = [uv, "pip", "compile", "pyproject.toml", "--universal", "--python-version", "3.11", "--generate-hashes"]
+    compiler += ["--no-header", "--no-annotate", "--quiet", *arguments]
+    compile_lock(BASE, compiler, left_out=["command-bus"])
+    after = ["--constraint", str(BASE.lock)]
+    compile_lock(SPARK, [*compiler, *after], left_out=["command-bus", *BASE.packages()], after=f"after {BASE.lock.name} ")
+
+
+def compile_lock(part: Part, compiler: list[str], left_out: list[str], after: str = "") -> None:
+    compiled = part.lock.with_suffix(".new")
+    compiled.write_text(part.lock.read_text() if part.lock.exists() else "")
+    options = [word for extra in part.extras for word in ("--extra", extra)]
+    options += [word for name in left_out for word in ("--no-emit-package", name)]
+    header = LOCK_HEADER.format(extras=", ".join(part.extras), after=after, file=part.lock.name)
     try:
-        run("pinning every package in constraints.txt", command)
-        LOCK.write_text(LOCK_HEADER.format(extras=", ".join(EXTRAS)) + compiled.read_text())
+        run(f"pinning every package in {part.lock.name}", [*compiler, *options, "-o", str(compiled)])
+        part.lock.write_text(header + compiled.read_text())
     finally:
         compiled.unlink()
 
@@ -226,8 +286,10 @@ def clean(_arguments: list[str]) -> None:
 
 COMMANDS = {
     "demo": demo,
+    "demo-lite": demo_lite,
     "demo-full": demo_full,
     "test": test,
+    "bench": bench,
     "check": check,
     "format": format_code,
     "setup": only_set_up,

@@ -1,10 +1,13 @@
-"""What holds for every test: nothing from the developer's environment reaches it, and property tests have no stopwatch."""
+"""What holds for every test: nothing from the developer's environment reaches it, property tests have no stopwatch, Spark may be absent."""
 
 from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
+
+from tests.spark.presence import what_is_missing
 
 __all__: list[str] = []
 
@@ -30,3 +33,17 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("command_bus")
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `spark` share one session, thus one process, and are skipped where there can be none."""
+    for item in items:
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+            if not item.get_closest_marker("timeout"):
+                item.add_marker(
+                    pytest.mark.timeout(180)
+                )  # the first of them starts the session, on a busy machine not in seconds
+            if missing := what_is_missing():
+                item.add_marker(pytest.mark.skip(reason=f"Spark cannot run here: {missing}"))

@@ -19,14 +19,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from command_bus import errors
-from command_bus.errors import CommandBusError, InvalidSettings
+from command_bus.errors import CommandBusError, DispatchStalled, InvalidSettings
 from command_bus.messages import Message
 from command_bus.spark.dispatcher import PartitionResult
 from command_bus.spark.ids import NAMESPACE, command_id
 from command_bus.spark.options import OnInvalid, WriteOptions, duration_ms
 from command_bus.spark.routes import named_command, pickled, routes_of
 from command_bus.spark.source import register
-from command_bus.spark.target import Target, link_to
+from command_bus.spark.target import PLANNING, Target, link_to
 from command_bus.transport.dispatches import DispatchFacts
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ __all__ = ["DispatchReport", "dispatch_batch_writer", "dispatch_dataframe", "typ
 CommandName = type[Message[Any]] | str
 _ID = "command_id"
 _OURS = re.compile(r"command_bus\.errors\.(\w+): (.+?)(?:\n|$)")
+_ACCEPTED = re.compile(r"([\d,]+) rows of it are in")
 _WRAPPED = re.compile(r"(?:ValueError|RuntimeError|Exception): (.+?)(?:\n|$)")
 
 
@@ -90,7 +91,8 @@ class DispatchReport:
 
     def view(self, name: str) -> DataFrame:
         """A view of the data source, of this dispatch: `outcomes`, `rejects`, `deadLetters`."""
-        return self._read(name).option("dispatchId", self.dispatch_id).load()
+        frame: DataFrame = self._read(name).option("dispatchId", self.dispatch_id).load()
+        return frame
 
     def rejects(self) -> DataFrame:
         """The rows that are no commands, with the reasons."""
@@ -139,7 +141,7 @@ def dispatch_dataframe(
     outcomes: timedelta | str | None = None,
     remember_for: timedelta | str = "30 days",
     id_namespace: UUID = NAMESPACE,
-    version: int = 0,
+    version: int | None = None,
     url: str | None = None,
     namespace: str | None = None,
 ) -> DispatchReport:
@@ -167,7 +169,7 @@ def dispatch_dataframe(
         outcomes: How long outcomes are kept, as `timedelta` or `"7 days"`; None keeps none.
         remember_for: How long the dispatch is remembered after its last touch.
         id_namespace: For `command_id`.
-        version: Of the dispatch, for `foreachBatch`: the number of the micro-batch.
+        version: Of the dispatch, for `foreachBatch`: the number of the micro-batch. The dispatch then belongs to the query.
         url: The server; default `COMMAND_BUS_URL`, `REDIS_URL`, the development server.
         namespace: Prefix of all keys; default `COMMAND_BUS_NAMESPACE`.
 
@@ -181,7 +183,7 @@ def dispatch_dataframe(
     spark = df.sparkSession
     register(spark)
     target = Target.resolve(url, namespace)
-    link = link_to(target)
+    link = link_to(target, PLANNING)
     rows = df if key is None else df.withColumn(_ID, command_id(*_listed(key), namespace=id_namespace))
     texts = _texts(command, mapper)
     options = WriteOptions(
@@ -192,7 +194,8 @@ def dispatch_dataframe(
         if column is not None and column not in rows.columns:
             raise InvalidSettings(f"there is no column {column!r}; there are {', '.join(rows.columns)}")
     before = link.wait(link.transport.dispatches.facts(dispatch_id))
-    if before is not None and before.version >= version:
+    done = before is not None and before.version >= (version or 0)
+    if before is not None and done and version is None:  # a micro-batch goes on, to see that the dispatch is its query's
         return _report(rows, target, before, "already committed", began, order_by, entity_column)
     given: dict[str, str | None] = {
         "url": target.url,
@@ -202,7 +205,7 @@ def dispatch_dataframe(
         "entityColumn": entity,
         "columns": ",".join(f"{field_}={column}" for field_, column in (columns or {}).items()),
         "dispatchId": dispatch_id,
-        "dispatchVersion": str(version),
+        "dispatchVersion": None if version is None else str(version),
         "onInvalid": on_invalid,
         "maxRejects": None if max_rejects is None else str(_limit(max_rejects, rows)),
         "maxBacklog": None if max_backlog is None else str(max_backlog),
@@ -223,7 +226,7 @@ def dispatch_dataframe(
     facts = link.wait(link.transport.dispatches.facts(dispatch_id))
     if facts is None:
         raise InvalidSettings(f"dispatch {dispatch_id!r} was forgotten at once: was the server flushed meanwhile?")
-    return _report(rows, target, facts, "committed", began, order_by, entity_column)
+    return _report(rows, target, facts, "already committed" if done else "committed", began, order_by, entity_column)
 
 
 def dispatch_batch_writer(
@@ -250,8 +253,11 @@ def typed(error: PySparkException) -> CommandBusError:
     text = str(error)
     found = list(_OURS.finditer(text))
     if found:
-        kind = getattr(errors, found[-1][1], CommandBusError)
-        return kind(found[-1][2].strip()) if issubclass(kind, CommandBusError) else CommandBusError(found[-1][2].strip())
+        kind, message = getattr(errors, found[-1][1], CommandBusError), found[-1][2].strip()
+        accepted = _ACCEPTED.search(message)
+        if kind is DispatchStalled and accepted is not None:
+            return DispatchStalled(message, accepted=int(accepted[1].replace(",", "")))
+        return kind(message) if issubclass(kind, CommandBusError) else CommandBusError(message)
     wrapped = list(_WRAPPED.finditer(text))
     return CommandBusError(f"Spark failed: {wrapped[-1][1] if wrapped else text[:2000]}")
 

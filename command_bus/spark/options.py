@@ -61,7 +61,7 @@ class WriteOptions:
         sequence_column: Increasing integers per entity; a row that is not behind its entity's last one is refused.
         columns: Which column feeds a field, as `field=column,…`; the others are named like their fields.
         dispatch_id: Names the whole dispatch. A streaming query has one by itself.
-        version: Of the dispatch; greater than the last one that was committed.
+        version: Of the dispatch, for micro-batches: greater than the last one that was committed. None: it has only one.
         on_invalid: What becomes of a row that is no valid command.
         max_rejects: More of them fail the dispatch; None allows any number.
         max_backlog: Commands that may wait in the namespace.
@@ -82,7 +82,7 @@ class WriteOptions:
     sequence_column: str | None = None
     columns: dict[str, str] = field(default_factory=dict[str, str])
     dispatch_id: str | None = None
-    version: int = 0
+    version: int | None = None
     on_invalid: OnInvalid = "quarantine"
     max_rejects: int | None = None
     max_backlog: int | None = None
@@ -119,7 +119,7 @@ class WriteOptions:
             sequence_column=read.text("sequenceColumn"),
             columns=read.pairs("columns"),
             dispatch_id=read.text("dispatchId"),
-            version=read.count("dispatchVersion", least=0) or 0,
+            version=read.count("dispatchVersion", least=0),
             on_invalid=cast("OnInvalid", read.choice("onInvalid", get_args(OnInvalid), "quarantine")),
             max_rejects=read.count("maxRejects", least=0),
             max_backlog=read.count("maxBacklog"),
@@ -147,7 +147,9 @@ class ReadOptions:
         since_ms: Of outcomes and dead letters: from this time on.
         until_ms: Likewise: before this time.
         fail_on_data_loss: Whether outcomes that were trimmed before they could be read are an error; by default they are for streams.
-        pushdown: Whether Spark may push filters down; then `spark.sql.python.filterPushdown.enabled` must be set, too.
+        pushdown: Whether Spark may push filters down; then `spark.sql.python.filterPushdown.enabled` must be set, too. Filter such a
+            DataFrame once and load another for the next query: PySpark (4.3 at least) keeps the filters of one query for the next one on
+            the same DataFrame, which then lacks rows. `dispatch_id`, `since_ms` and `until_ms` read as little, without that.
     """
 
     view: View = "outcomes"
@@ -216,7 +218,7 @@ class _Reader:
             if name is not None:
                 self._values[name] = str(value)
             elif given.lower() not in _SPARKS_OWN:
-                near = get_close_matches(given.lower(), names, n=1, cutoff=0.5)
+                near = get_close_matches(given.lower(), names, n=1, cutoff=0.6)
                 hint = f"did you mean {names[near[0]]}?" if near else f"there are {', '.join(known)}"
                 raise InvalidSettings(f"unknown option {given!r}: {hint}")
 

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Protocol, cast
+from io import BytesIO
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -68,7 +69,18 @@ def pickled(thing: Any) -> str:
     """The thing as text, by value, so that executors need not import the module of a notebook."""
     from pyspark import cloudpickle
 
-    return _PICKLED + base64.b64encode(cast("Any", cloudpickle).dumps(thing)).decode()
+    class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc, no-any-unimported, name-defined]  # it has no types
+        """Leaves behind what pydantic keeps of the function that a model is defined in: all its variables, a Spark session among them."""
+
+        def reducer_override(self, obj: Any) -> Any:
+            reduced: Any = super().reducer_override(obj)
+            if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) > 2:  # else it has no state
+                reduced[2][0].pop("__pydantic_parent_namespace__", None)
+            return reduced
+
+    buffer = BytesIO()
+    Pickler(buffer).dump(thing)
+    return _PICKLED + base64.b64encode(buffer.getvalue()).decode()
 
 
 def unpickled(text: str) -> Any:
@@ -90,13 +102,12 @@ def routes_of(
         InvalidSettings: A command cannot be found, or columns are missing.
     """
     routes: dict[str, Route] = {}
-    for text in options.command.split(","):
-        route = _route(text.strip(), options, columns, described)
+    texts = [text.strip() for text in options.command.split(",")]
+    if len(texts) > 1 and options.command_column is None:
+        raise InvalidSettings(f"{len(texts)} commands need option commandColumn: the column with each row's wire name")
+    for text in texts:
+        route = _route(text, options, columns, described)
         routes[route.spec.name] = route
-    if len(routes) > 1 and options.command_column is None:
-        raise InvalidSettings(
-            f"{len(routes)} commands need option commandColumn: the column with each row's wire name ({', '.join(routes)})"
-        )
     return routes
 
 

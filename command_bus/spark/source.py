@@ -36,19 +36,19 @@ class CommandBusSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Plan a batch write."""
-        from command_bus.spark.writer import BatchWriter, Writing
+        from command_bus.spark.writer import BatchWriter, Writing, told
 
         if overwrite:
             raise InvalidSettings('commands cannot be overwritten: write with mode("append")')
-        return BatchWriter(Writing.plan(WriteOptions.parse(self.options), schema))
+        return told(lambda: BatchWriter(Writing.plan(WriteOptions.parse(self.options), schema)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
         """Plan a streaming write."""
-        from command_bus.spark.writer import StreamWriter, Writing
+        from command_bus.spark.writer import StreamWriter, Writing, told
 
         if overwrite:
             raise InvalidSettings('commands cannot be overwritten: use outputMode("append")')
-        return StreamWriter(Writing.plan(WriteOptions.parse(self.options), schema))
+        return told(lambda: StreamWriter(Writing.plan(WriteOptions.parse(self.options), schema)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a batch read."""

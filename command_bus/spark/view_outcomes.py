@@ -1,8 +1,9 @@
 """Pages of outcomes into Arrow, by columns: a million outcomes are read, so nothing here makes an object per row.
 
 The records of a page are put behind one array header and read by one call into C, and so are the replies within them; transposed,
-each column becomes an Arrow array. Only what is not plain (a rejection, a failure, a result that is not a number) is looked at by
-itself. One record that cannot be read spoils such a page: then each is read alone, and that one has the status `unreadable`.
+each column becomes an Arrow array. Only what is not plain (a rejection, a failure, a result that is a date) is looked at by itself.
+The wire form of a completed reply is known here, because almost all are. One record that cannot be read spoils such a page: then each
+is read alone, and that one has the status `unreadable`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from command_bus.serialization.limits import Limits, Undecodable
 from command_bus.serialization.native import unpackb
@@ -22,12 +22,11 @@ from command_bus.serialization.reply import (
     Failed,
     Interrupted,
     Invalid,
-    Outcome,
     Rejected,
     Unhandled,
     unpack_reply,
 )
-from command_bus.spark.views import arrow_schema_of, json_text, packed_json, times
+from command_bus.spark.views import arrow_schema_of, json_text, packed_json, pc, times
 from command_bus.transport.dispatches import OutcomePage
 
 __all__ = ["UNREADABLE", "outcome_batch"]
@@ -38,7 +37,6 @@ UNREADABLE = "unreadable"
 _VERSION = 1
 _RECORD, _REPLY, _COMPLETED = 12, 3, 0  # elements of a record, of a reply before its body; the kind of a reply with a value
 _NOTHING = b"\xc0"
-_SMALL = 0x80  # a byte below is a number by itself
 _LIMITS = Limits(max_bytes=64 * 1024 * 1024, max_nesting=512, max_items=10_000_000)
 _SCHEMA = arrow_schema_of("outcomes")
 _MILLIS = pa.timestamp("ms", tz="UTC")
@@ -82,11 +80,18 @@ def _columns(records: list[bytes]) -> dict[str, Any]:
     replies: Any = unpackb(_array(packed), use_list=False)
     if len(rows) != len(records) or set(versions) != {_VERSION} or len(replies) != len(packed):
         raise Undecodable("a page with records of another shape")
-    told = [_told(reply, whole) for reply, whole in zip(replies, packed, strict=True)]
+    plain = [reply[0] == _VERSION and reply[2] == _COMPLETED for reply in replies]
+    results = _results([reply[_REPLY] if is_plain else _NOTHING for reply, is_plain in zip(replies, plain, strict=True)])
+    error_types: list[str | None] = [None] * len(rows)
+    messages = error_types.copy()
+    if not all(plain):
+        for index, is_plain in enumerate(plain):
+            if not is_plain:
+                error_types[index], messages[index], results[index] = _told(packed[index])
     return {
         "command_id": [reply[1] for reply in replies], "command": name, "entity_type": kind, "entity": entity, "status": status,
         "attempt": attempt, "worker": worker, "accepted_at": accepted, "started_at": started, "fence": fence, "message": message,
-        "error_type": [part[0] for part in told], "error_message": [part[1] for part in told], "result": [part[2] for part in told],
+        "error_type": error_types, "error_message": messages, "result": results,
     }  # fmt: skip
 
 
@@ -119,20 +124,27 @@ def _array(parts: list[bytes] | tuple[bytes, ...]) -> bytes:
     return b"\xdd" + len(parts).to_bytes(4, "big") + b"".join(parts)
 
 
-def _told(reply: Any, packed: bytes) -> Told:
-    """What a reply says; the wire form of a completed command is known here because almost all are."""
-    if reply[0] == _VERSION and reply[2] == _COMPLETED:
-        value = reply[_REPLY]
-        if len(value) == 1 and value[0] < _SMALL:
-            return None, None, str(value[0])
-        return None, None, None if value == _NOTHING else packed_json(value)
+def _results(values: list[bytes]) -> list[str | None]:
+    """What commands returned, as JSON; NULL for nothing, and for what cannot be read."""
     try:
-        return _told_of(unpack_reply(packed, _LIMITS)[1])
+        read: Any = unpackb(_array(values), ext_hook=_refuse)
+    except Exception:  # noqa: BLE001 - dates, keys that are no text, damage: each by itself
+        read = ()
+    if len(read) != len(values):
+        return [None if value == _NOTHING else packed_json(value) for value in values]
+    return [str(value) if type(value) is int else None if value is None else json_text(value) for value in read]
+
+
+def _refuse(code: int, _: bytes) -> Any:
+    raise Undecodable(f"extension type {code}")
+
+
+def _told(packed: bytes) -> Told:
+    """What a reply says."""
+    try:
+        outcome = unpack_reply(packed, _LIMITS)[1]
     except Undecodable as error:
         return UNREADABLE, error.reason, None
-
-
-def _told_of(outcome: Outcome) -> Told:
     match outcome:
         case Completed(value):
             return None, None, packed_json(value)

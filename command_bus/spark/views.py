@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 from pydantic_core import to_json
 from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
@@ -33,16 +33,21 @@ from command_bus.transport.redis.operations import StoredLetter
 from command_bus.transport.redis.survey import SurveyedEntity
 
 __all__ = [
+    "Row",
     "arrow_schema_of",
     "batch_of",
     "dead_letter_row",
     "dispatch_row",
     "entity_row",
     "json_text",
+    "packed_json",
+    "pc",
     "reject_row",
     "schema_of",
     "times",
 ]
+
+pc = cast("Any", pyarrow.compute)  # its functions are made when it is imported
 
 Kind = Literal["text", "int", "long", "flag", "time"]
 Row = tuple[Any, ...]

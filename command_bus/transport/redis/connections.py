@@ -14,7 +14,7 @@ import os
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from random import Random
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 import hiredis
 from redis import Redis as SyncRedis
@@ -84,7 +84,7 @@ class UrlClients:
             health_check_interval=0,
             retry=Retry(NoBackoff(), 0),
         )
-        pool.connection_class = _fast(pool.connection_class)
+        pool.connection_class = _fast(cast("Any", pool.connection_class))
         return Redis.from_pool(pool)
 
     def thread(self, patience: float) -> SyncRedis:
@@ -113,7 +113,7 @@ class _Packing:
 
 
 @lru_cache
-def _fast(kind: type[Any]) -> type[Any]:
+def _fast(kind: Any) -> Any:
     """The class of connections that the URL asks for (plain, TLS, socket file), with fast packing."""
     return type(f"Fast{kind.__name__}", (_Packing, kind), {})
 

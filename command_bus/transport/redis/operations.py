@@ -127,8 +127,9 @@ class Operations:
 
     async def describe(self, records: dict[str, bytes]) -> None:
         """Leave what a worker says of its commands, by wire name, for clients without their classes."""
+        mapping: Any = records
         if records:
-            await self._connections.ask(lambda client: client.hset(self._keys.shards[0].commands, mapping=records))
+            await self._connections.ask(lambda client: client.hset(self._keys.shards[0].commands, mapping=mapping))
 
     async def described(self, name: str) -> bytes | None:
         """What the last worker said of a command, or None."""

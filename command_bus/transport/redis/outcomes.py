@@ -72,7 +72,8 @@ class RedisOutcomes:
     async def page(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> OutcomePage:
         """See `Outcomes`."""
         key = self._key(dispatch_id, shard)
-        page = await self._ask(lambda client: client.execute_command(_AS_SENT, key, _behind(after), until, "COUNT", count))
+        words = (_AS_SENT, key, _behind(after), until, "COUNT", count)
+        page = await self._ask(lambda client: client.execute_command(*words))  # type: ignore[no-untyped-call]
         return [entry[0] for entry in page], [entry[1][1] for entry in page]
 
     async def skip(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> tuple[str, int]:
@@ -102,12 +103,13 @@ def _behind(entry: str) -> str:
     return f"({entry}" if entry else "-"
 
 
-def _stream(info: Any, left_ms: Any) -> OutcomeStream | None:
-    if isinstance(info, ResponseError) and "no such key" in str(info).lower():
-        return None
-    for answer in (info, left_ms):
-        if isinstance(answer, Exception):
-            raise answer
+def _stream(answer: Any, left_ms: Any) -> OutcomeStream | None:
+    for found in (answer, left_ms):
+        if isinstance(found, ResponseError) and "no such key" in str(found).lower():
+            return None
+        if isinstance(found, Exception):
+            raise found
+    info: dict[str, Any] = answer
     first = info.get("first-entry")
     added = info.get("entries-added")
     return OutcomeStream(

@@ -73,10 +73,10 @@ class Survey:
                 if not cursor:
                     break
 
-    async def newest_letter(self, shard: int) -> str | None:
-        """The id of a shard's newest dead letter; None if there is none."""
+    async def newest_letter(self, shard: int, high: str = "+") -> str | None:
+        """The id of a shard's newest dead letter up to a bound, which is written as for XRANGE; None if there is none."""
         key = self._keys.shards[shard].dead
-        found = await self._ask(lambda client: client.xrevrange(key, count=1))
+        found = await self._ask(lambda client: client.xrevrange(key, high, "-", count=1))
         return found[0][0].decode() if found else None
 
     async def letters(self, shard: int, after: str, until: str, count: int) -> list[tuple[str, StoredLetter]]:

@@ -91,9 +91,10 @@ def encode(columns: dict[str, Any], *commands: type[Command[Any]], dispatcher: A
     batch = pa.record_batch({name: value if isinstance(value, pa.Array) else pa.array(value) for name, value in columns.items()})
     names = ",".join(f"{command.__module__}:{command.__qualname__}" for command in commands)
     chosen = WriteOptions(command=names, **options)
+    used: Any = dispatcher or Offline()
     encoder = BatchEncoder(
         routes_of(chosen, batch.schema.names),
-        dispatcher or Offline(),
+        used,
         id_column=chosen.command_id_column,
         command_column=chosen.command_column,
         sequence_column=chosen.sequence_column,
@@ -110,7 +111,7 @@ def judged(fields: dict[str, Any]) -> tuple[Sample | None, str]:
 
 def why(reject: Any) -> str:
     assert isinstance(reject, Reject)
-    return json.loads(reject.record)["error"]
+    return str(json.loads(reject.record)["error"])
 
 
 ROWS = st.fixed_dictionaries(

@@ -12,10 +12,10 @@
 -- ARGV[1]   version   that is loaded
 -- ARGV[2]   limit     of commands in this shard
 -- ARGV[3]   room      of commands in one mailbox
--- ARGV[4]   length of the mailbox keys' prefix: what follows it is the mailbox's name
--- ARGV[5]   ms after which an open dispatch that nobody touches is forgotten
--- ARGV[6]   '1' if the commands have sequence numbers
--- ARGV[7]   how many of the mailboxes, from the first, may be full: the writer has not put much into the others since it last asked
+-- ARGV[4]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
+-- ARGV[5]   ttl       ms for which ids are kept: as long as the record, which every task that opens it renews
+-- ARGV[6]   sequenced '1' if the commands have sequence numbers
+-- ARGV[7]   suspects  how many of the mailboxes, from the first, may be full: the writer has not put much into the others since it last asked
 -- ARGV[8…]  for each command: index of its mailbox, id, check (of its payload), envelope; with sequence numbers also entity and number
 --
 -- returns 'done' if the version is committed, 'gone' if it is not open, else one character per command as enqueue.lua does:
@@ -123,5 +123,4 @@ if accepted > 0 then
   redis.call('PEXPIRE', ids, ARGV[5])
 end
 if repeated > 0 then redis.call('HINCRBY', record, 'duplicates', repeated) end
-redis.call('PEXPIRE', record, ARGV[5])
 return table.concat(outcomes)

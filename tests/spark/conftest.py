@@ -1,0 +1,82 @@
+"""One Spark session and one server for all tests of this folder; where Spark cannot run, each file is reported as skipped."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from command_bus.embedded import EmbeddedServer
+from tests.spark.presence import what_is_missing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = {
+    # The session is there in half the time, and what runs for a second gains nothing from the slow, thorough compiler.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.session.timeZone": "UTC",
+    # A batch that does not match its schema says so, instead of failing deep within the JVM.
+    "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
+}
+
+
+class Unavailable(pytest.Module):
+    """A file that is not imported, since it would need what is missing: one test, which tests/conftest.py marks as skipped."""
+
+    def collect(self):
+        yield pytest.Function.from_parent(self, name="all_tests", callobj=lambda: None)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    return Unavailable.from_parent(parent, path=module_path) if what_is_missing() else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before the hook of tests/conftest.py, which sees to what is marked
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker("spark")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local session on two threads, in which a task may fail once. What it leaves behind goes into temporary folders.
+
+    Executors run this Python and can import `command_bus`, `examples` and `tests`. Settings that a test changes it sets back.
+    """
+    from pyspark.sql import SparkSession
+
+    folder = tmp_path_factory.mktemp("spark")
+    builder = SparkSession.builder.master("local[2,2]").appName("tests")
+    for name, value in {
+        **SETTINGS,
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }.items():
+        builder = builder.config(name, value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)  # else executors run the first python3 on PATH
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        yield session
+        session.stop()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[EmbeddedServer]:
+    """A real server, at `server.url` on a port of this machine: any process can reach it, whatever its user and folder."""
+    with EmbeddedServer.start(tcp=True) as running:
+        yield running

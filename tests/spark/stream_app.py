@@ -1,0 +1,52 @@
+"""A streaming query in a process of its own, for tests that kill it: `python -m tests.spark.stream_app URL NAMESPACE FOLDER CHECKPOINT OPTIONS`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+import command_bus.spark  # noqa: F401 - makes the format known
+from command_bus.spark import command_id
+from tests.spark.conftest import ROOT, SETTINGS
+from tests.spark.scene import Move, Place
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StreamingQuery
+
+__all__ = ["arrivals", "start"]
+
+MOVES = "truck string, seq long, load double, note string"
+
+
+def arrivals(spark: SparkSession, folder: str | Path) -> DataFrame:
+    """The rows of the files that arrive in a folder, one file at a time, with their order: a stream cannot be sorted."""
+    rows = spark.readStream.schema(MOVES).option("maxFilesPerTrigger", 1).json(str(folder))
+    return rows.withColumn("command_id", command_id("truck", "seq")).repartition(2, "truck")
+
+
+def start(rows: DataFrame, place: Place, checkpoint: str | Path, **options: str) -> StreamingQuery:
+    """Dispatch them through the bare format, as far as they have arrived."""
+    given = {**place.where, "command": f"{Move.__module__}:Move", "checkpointLocation": str(checkpoint), **options}
+    return rows.writeStream.format("command_bus").options(**given).trigger(availableNow=True).start()
+
+
+def main() -> None:
+    url, namespace, folder, checkpoint, options = sys.argv[1:]
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = str(ROOT)
+    builder = SparkSession.builder.master("local[2]")
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    start(arrivals(spark, folder), Place(url, namespace), checkpoint, **json.loads(options)).awaitTermination()
+
+
+if __name__ == "__main__":
+    main()
