@@ -27,7 +27,7 @@ import msgpack
 import redis
 from pydantic import Field
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from command_bus import Command, EntityId
 from command_bus.embedded import EmbeddedServer
@@ -217,12 +217,12 @@ class Benchmark:
 
 
 def plot(results: list[dict[str, Any]], path: Path, rows: int, entities: int) -> None:
-    import matplotlib
+    import matplotlib as mpl
 
-    matplotlib.use("svg")
-    from matplotlib import pyplot
+    mpl.use("svg")
+    from matplotlib import pyplot as plt
 
-    figure, axes = pyplot.subplots(figsize=(9, 0.6 * len(results) + 1.2))
+    figure, axes = plt.subplots(figsize=(9, 0.6 * len(results) + 1.2))
     names = [result["case"] for result in results][::-1]
     rates = [result["rows_per_s"] / 1000 for result in results][::-1]
     bars = axes.barh(names, rates, color=["#4c72b0" if "full" in name else "#b0b8c4" for name in names])

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import fastjsonschema  # type: ignore[import-untyped]
+import fastjsonschema
 
 from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages import MessageSpec

@@ -69,7 +69,9 @@ def pickled(thing: Any) -> str:
     """The thing as text, by value, so that executors need not import the module of a notebook."""
     from pyspark import cloudpickle
 
-    class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc, no-any-unimported, name-defined]  # it has no types
+    base: Any = cloudpickle.CloudPickler  # it has no types
+
+    class Pickler(base):  # type: ignore[misc]
         """Leaves behind what pydantic keeps of the function that a model is defined in: all its variables, a Spark session among them."""
 
         def reducer_override(self, obj: Any) -> Any:

@@ -1,9 +1,8 @@
-"""`python -m examples.flights`: the exit code is 0 if every aircraft agrees with the table, 1 if anything is wrong."""
+"""A year of real flights through the bus, by Spark: the exit code is 0 if every aircraft agrees with the table, 1 if anything is wrong."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from pathlib import Path
 
@@ -11,12 +10,14 @@ from redis.exceptions import RedisError
 from rich.console import Console
 
 from command_bus import CommandBusError
-from examples.flights.data import Flight, MissingTable, census, read_flights, sample_of_aircraft, window_of_days
+from examples.flights.data import MissingTable
 from examples.flights.dispatching import Refused
 from examples.flights.fleet import WorkerEnded
-from examples.flights.picture import draw
-from examples.flights.report import print_census, print_difference, print_findings, print_verdict
-from examples.flights.run import BACKLOG, Options, Result, Stalled, run
+from examples.flights.report import print_difference, print_findings
+from examples.flights.run import Options, Result
+from examples.flights.session import NoSpark, require_spark
+from examples.flights.stage import Stalled
+from examples.flights.verdict import print_verdict
 
 __all__ = ["main"]
 
@@ -33,6 +34,7 @@ def _positive(text: str) -> int:
 
 def _arguments(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m examples.flights", description=__doc__)
+    parser.add_argument("--lite", action="store_true", help="without Spark: one producer in plain Python")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--full", action="store_true", help="the whole year: 655,867 commands for 4,037 aircraft")
     which.add_argument(
@@ -45,33 +47,42 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
         "--concurrency", type=_positive, default=128, metavar="N", help="aircraft per worker at a time (default: %(default)s)"
     )
     parser.add_argument("--no-kill", action="store_true", help="do not kill a worker on the way")
+    parser.add_argument("--fail-tasks", action="store_true", help="kill each of Spark's tasks once, in mid-write")
     parser.add_argument("--url", help="the server (default: COMMAND_BUS_URL, REDIS_URL, else an embedded one)")
     parser.add_argument(
-        "--out", type=Path, default=_OUT, metavar="DIR", help="where picture and logs go (default: examples/flights/out)"
+        "--out", type=Path, default=_OUT, metavar="DIR", help="where pictures and logs go (default: examples/flights/out)"
     )
-    return parser.parse_args(words)
+    arguments = parser.parse_args(words)
+    if arguments.lite and arguments.fail_tasks:
+        parser.error("--fail-tasks kills Spark's tasks, and --lite has none")
+    return arguments
 
 
-def _chosen(flights: list[Flight], arguments: argparse.Namespace) -> list[Flight]:
-    if arguments.full:
-        return flights
-    if arguments.days is not None:
-        return window_of_days(flights, arguments.days)
-    return sample_of_aircraft(flights, arguments.sample or _SAMPLE, arguments.seed)
+def _options(arguments: argparse.Namespace) -> Options:
+    everything = arguments.full or arguments.days is not None
+    return Options(
+        sample=None if everything else arguments.sample or _SAMPLE,
+        days=arguments.days,
+        seed=arguments.seed,
+        workers=arguments.workers,
+        concurrency=arguments.concurrency,
+        url=arguments.url,
+        out=arguments.out,
+        kill=not arguments.no_kill,
+        fail_tasks=arguments.fail_tasks,
+    )
 
 
 def main(words: list[str] | None = None) -> int:
     """Run the demo and print what came of it."""
     arguments = _arguments(words)
     console = Console(highlight=False)
-    options = Options(arguments.workers, arguments.concurrency, arguments.url, arguments.out, kill=not arguments.no_kill)
+    options = _options(arguments)
     try:
-        with console.status("reading the table of flights"):
-            table = read_flights()
-        flights = _chosen(table, arguments)
-        print_census(console, census(table), census(flights))
-        del table
-        result = asyncio.run(run(flights, options, console))
+        result = _run(options, console, lite=arguments.lite)
+    except NoSpark as missing:
+        console.print(f"{missing}. Without Spark: python -m examples.flights --lite", markup=False, soft_wrap=True)
+        return 1
     except (CommandBusError, RedisError, MissingTable, Refused, Stalled, WorkerEnded) as error:
         console.print(f"[bold red]{type(error).__name__}[/]: ", end="")
         console.print(str(error), markup=False)
@@ -83,7 +94,20 @@ def main(words: list[str] | None = None) -> int:
     return 0 if result.right else 1
 
 
+def _run(options: Options, console: Console, *, lite: bool) -> Result:
+    if lite:
+        from examples.flights.lite import run
+
+        return run(options, console)
+    require_spark()
+    from examples.flights.pipeline import run as run_pipeline
+
+    return run_pipeline(options, console)
+
+
 def _report(console: Console, result: Result, options: Options) -> None:
+    from examples.flights.picture import draw
+
     print_verdict(console, result.checks)
     if options.kill and result.killed_at is None:
         console.print("[yellow]The run was over before a worker could be killed: take a larger sample.[/]")
@@ -92,10 +116,8 @@ def _report(console: Console, result: Result, options: Options) -> None:
     else:
         print_findings(console, result.comparison.found)
     console.print(f"{result.commands:,} commands in {result.seconds:.1f} s: {result.commands / result.seconds:,.0f} a second.")
-    if result.tally.full:
-        console.print(
-            f"{result.tally.full:,} refusals by a full bus ({BACKLOG:,} commands waiting), each command sent again after a pause."
-        )
+    for remark in result.remarks:
+        console.print(remark)
     console.print(f"Picture: {draw(result, options.out)}", soft_wrap=True)
     console.print("[bold green]Everything agrees.[/]" if result.right else "[bold red]Something is wrong, see above.[/]")
 

@@ -19,7 +19,7 @@ import io
 import random
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from importlib.util import find_spec
@@ -33,6 +33,7 @@ __all__ = [
     "Flight",
     "MissingTable",
     "census",
+    "chosen_aircraft",
     "movements",
     "parse",
     "read_flights",
@@ -190,12 +191,17 @@ def sample_of_aircraft(flights: Sequence[Flight], count: int, seed: int) -> list
     Aircraft are taken whole, because a chain with a flight left out is another chain.
     """
     flown = Counter(flight.tail for flight in flights if flight.tail is not None and flight.dep_delay is not None)
+    chosen = chosen_aircraft(flown, count, seed)
+    return [flight for flight in flights if flight.tail in chosen]
+
+
+def chosen_aircraft(flown: Mapping[str, int], count: int, seed: int) -> set[str]:
+    """The tail numbers of such a sample, from how often each aircraft flew; the same seed always gives the same."""
     if not flown:
-        return []
+        return set()
     busiest = max(sorted(flown), key=flown.__getitem__)
     others = sorted(set(flown) - {busiest})
-    chosen = {busiest, *random.Random(seed).sample(others, max(0, min(count - 1, len(others))))}
-    return [flight for flight in flights if flight.tail in chosen]
+    return {busiest, *random.Random(seed).sample(others, max(0, min(count - 1, len(others))))}
 
 
 def window_of_days(flights: Sequence[Flight], days: int) -> list[Flight]:

@@ -1,6 +1,6 @@
 """The worker processes: started, one of them killed without warning and replaced, stopped.
 
-They are programs of their own, not forks, as in a deployment. The demo holds the other end of their standard input, so they
+They are programs of their own, not forks, as in a deployment. The example holds the other end of their standard input, so they
 stop with it even if it is killed itself.
 """
 
@@ -30,8 +30,9 @@ class Fleet:
     """`count` worker processes; `async with` starts and stops them.
 
     Args:
+        module: What each runs, with the concurrency as its only argument.
         count: How many.
-        concurrency: Aircraft that each works on at a time.
+        concurrency: Entities that each works on at a time.
         environment: Added to this process's environment: where the server is, and under which settings.
         folder: Where each writes its log.
 
@@ -39,8 +40,9 @@ class Fleet:
         killed: The process ids of the workers that `kill_one` killed.
     """
 
-    def __init__(self, count: int, concurrency: int, environment: Mapping[str, str], folder: Path) -> None:
+    def __init__(self, module: str, count: int, concurrency: int, environment: Mapping[str, str], folder: Path) -> None:
         self.killed: list[int] = []
+        self._module = module
         self._count = count
         self._concurrency = concurrency
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
@@ -92,7 +94,7 @@ class Fleet:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "examples.flights.worker",
+                self._module,
                 str(self._concurrency),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=output,

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 import numpy as np
@@ -14,56 +14,36 @@ from matplotlib import dates, ticker
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from examples.flights.paint import BLUE, IN_THOUSANDS, ORANGE, RED, SOFT, STYLE, subtitle
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
-    from examples.flights.data import Flight
     from examples.flights.report import Comparison
-    from examples.flights.run import Reading, Result
+    from examples.flights.run import Departure, Reading, Result
 
     Array = NDArray[np.float64]
 
 __all__ = ["draw"]
 
-_INK = "#22313f"
-_SOFT = "#7b8a97"
-_BLUE = "#2b6ca3"
-_ORANGE = "#e07b39"
-_RED = "#c0392b"
 _SLOT = 15  # minutes of one cell of the map
 _CURVE = 14  # days up to which a curve tells more than a map
-_STYLE: dict[Any, Any] = {  # Any: the stubs want a literal for each name
-    "font.family": "DejaVu Sans",
-    "font.size": 9.5,
-    "text.color": _INK,
-    "axes.labelcolor": _INK,
-    "axes.edgecolor": "#c5ced6",
-    "axes.titlesize": 11.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 22,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": _SOFT,
-    "ytick.color": _SOFT,
-    "legend.frameon": False,
-}
 
 
 def draw(result: Result, folder: Path) -> Path:
     """Write `flights.png` into the folder and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "flights.png"
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(15, 10.5), facecolor="white")
         FigureCanvasAgg(figure)
         grid = figure.add_gridspec(
             2, 3, height_ratios=(1.1, 1), left=0.055, right=0.955, top=0.86, bottom=0.065, hspace=0.38, wspace=0.3
         )
         _headline(figure, result)
-        _in_the_air(figure.add_subplot(grid[0, :]), result.flights)
-        _delays(figure.add_subplot(grid[1, 0]), result.flights)
+        _in_the_air(figure.add_subplot(grid[0, :]), result.departures)
+        _delays(figure.add_subplot(grid[1, 0]), result.departures)
         _fleet(figure.add_subplot(grid[1, 1]), result.comparison)
         _throughput(figure.add_subplot(grid[1, 2]), result.readings, result.killed_at)
         figure.savefig(path, dpi=130)
@@ -82,22 +62,14 @@ def _headline(figure: Figure, result: Result) -> None:
         f"{result.commands:,} commands for {len(result.comparison.expected):,} aircraft in {result.seconds:.1f} s: {verdict}.  "
         f"({result.server})",
         fontsize=10.5,
-        color=_SOFT if result.right else _RED,
+        color=SOFT if result.right else RED,
     )
 
 
-def _subtitle(axes: Axes, text: str, color: str = _SOFT) -> None:
-    axes.annotate(text, (0, 1), (0, 7), xycoords="axes fraction", textcoords="offset points", fontsize=9, color=color)
-
-
-def _in_the_air(axes: Axes, flights: Sequence[Flight]) -> None:
+def _in_the_air(axes: Axes, departures: Sequence[Departure]) -> None:
     """Aircraft in the air, a running sum of departures and landings: a map for a season, a curve for some days."""
     axes.set_title("In the air")
-    spans = [
-        (flight.sched_local, flight.sched_local + flight.dep_delay, flight.air_time)
-        for flight in flights
-        if flight.tail is not None and flight.dep_delay is not None and flight.air_time is not None
-    ]
+    spans = [(planned, planned + delay, minutes) for planned, delay, minutes in departures if minutes is not None]
     if not spans:
         return
     planned, left, minutes = np.array(spans, dtype=np.int64).T
@@ -121,7 +93,7 @@ def _in_the_air(axes: Axes, flights: Sequence[Flight]) -> None:
     locator = dates.AutoDateLocator(minticks=4, maxticks=13)  # type: ignore[no-untyped-call]  # matplotlib.dates has no types
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, show_offset=False))  # type: ignore[no-untyped-call]
-    _subtitle(axes, text)
+    subtitle(axes, text)
 
 
 def _map(axes: Axes, aloft: Array, start: datetime) -> None:
@@ -142,31 +114,30 @@ def _number(moment: datetime) -> float:
 
 def _curve(axes: Axes, aloft: Array, start: datetime) -> None:
     at = _number(start) + np.arange(aloft.size) * _SLOT / 1440
-    axes.fill_between(at, aloft, color=_BLUE, alpha=0.25, linewidth=0)
-    axes.plot(at, aloft, color=_BLUE, linewidth=1.5)
+    axes.fill_between(at, aloft, color=BLUE, alpha=0.25, linewidth=0)
+    axes.plot(at, aloft, color=BLUE, linewidth=1.5)
     axes.set_xlim(at[0], at[-1])
     axes.set_ylim(bottom=0)
     axes.set_ylabel("aircraft in the air")
 
 
-def _delays(axes: Axes, flights: Sequence[Flight]) -> None:
+def _delays(axes: Axes, departures: Sequence[Departure]) -> None:
     """Departure delays by scheduled hour: the median, and what encloses half and four fifths of the flights."""
     hours: dict[int, list[int]] = defaultdict(list)
-    for flight in flights:
-        if flight.dep_delay is not None:
-            hours[flight.sched_local // 60 % 24].append(flight.dep_delay)
+    for planned, delay, _ in departures:
+        hours[planned // 60 % 24].append(delay)
     axes.set_title("Delays grow through the day")
-    _subtitle(axes, "departure delay by scheduled hour: median, half and four fifths of flights")
+    subtitle(axes, "departure delay by scheduled hour: median, half and four fifths of flights")
     known = sorted(hour for hour, delays in hours.items() if len(delays) >= 5)
     if not known:
         return
     tenth, quarter, median, three_quarters, nine_tenths = np.array(
         [np.percentile(hours[hour], (10, 25, 50, 75, 90)) for hour in known]
     ).T
-    axes.fill_between(known, tenth, nine_tenths, color=_BLUE, alpha=0.14, linewidth=0)
-    axes.fill_between(known, quarter, three_quarters, color=_BLUE, alpha=0.28, linewidth=0)
-    axes.plot(known, median, color=_BLUE, linewidth=2.2)
-    axes.axhline(0, color=_SOFT, linewidth=0.8, linestyle=(0, (3, 3)))
+    axes.fill_between(known, tenth, nine_tenths, color=BLUE, alpha=0.14, linewidth=0)
+    axes.fill_between(known, quarter, three_quarters, color=BLUE, alpha=0.28, linewidth=0)
+    axes.plot(known, median, color=BLUE, linewidth=2.2)
+    axes.axhline(0, color=SOFT, linewidth=0.8, linestyle=(0, (3, 3)))
     axes.set_xlim(known[0], known[-1])
     axes.set_xticks(known[::3], [f"{hour:02d}:00" for hour in known[::3]])
     axes.set_ylabel("minutes")
@@ -175,7 +146,7 @@ def _delays(axes: Axes, flights: Sequence[Flight]) -> None:
 def _fleet(axes: Axes, comparison: Comparison) -> None:
     """Every aircraft's state as it came out of the bus, and whether it is what the table says."""
     axes.set_title(f"{comparison.agreeing:,} of {len(comparison.expected):,} aircraft agree with the table")
-    _subtitle(axes, "as the bus left them; colour: miles per flight; red: differs", _RED if comparison.differing else _SOFT)
+    subtitle(axes, "as the bus left them; colour: miles per flight; red: differs", RED if comparison.differing else SOFT)
     axes.set_xscale("log")
     axes.set_yscale("log")
     differing = set(comparison.differing)
@@ -192,7 +163,7 @@ def _fleet(axes: Axes, comparison: Comparison) -> None:
     )
     wrong = [found for tail, found in flown.items() if tail in differing]
     axes.scatter(
-        [found.flights for found in wrong], [found.minutes / 60 for found in wrong], color=_RED, s=60, marker="X", zorder=3
+        [found.flights for found in wrong], [found.minutes / 60 for found in wrong], color=RED, s=60, marker="X", zorder=3
     )
     plain = ticker.StrMethodFormatter("{x:,g}")
     for axis in (axes.xaxis, axes.yaxis):
@@ -211,38 +182,33 @@ def _throughput(axes: Axes, readings: Sequence[Reading], killed_at: float | None
     at = np.array([reading.at for reading in readings])
     waiting = np.array([reading.waiting for reading in readings])
     backlog = axes.twinx()
-    backlog.fill_between(at, waiting, color=_SOFT, alpha=0.16, linewidth=0)
+    backlog.fill_between(at, waiting, color=SOFT, alpha=0.16, linewidth=0)
     backlog.set_ylim(0, max(1, waiting.max() * 1.25))
     backlog.spines["right"].set_visible(False)
-    for name, colour in (("dispatched", _ORANGE), ("completed", _BLUE)):
+    for name, colour in (("dispatched", ORANGE), ("completed", BLUE)):
         counts = np.array([getattr(reading, name) for reading in readings])
         axes.plot(at, _per_second(at, counts), color=colour, linewidth=1.8, label=name)
     axes.set_zorder(backlog.get_zorder() + 1)
     axes.patch.set_visible(False)
     axes.set_xlim(0, max(at[-1], 0.1))
     axes.set_ylim(bottom=0)
-    in_thousands = ticker.FuncFormatter(_thousands)
-    axes.yaxis.set_major_formatter(in_thousands)
-    backlog.yaxis.set_major_formatter(in_thousands)
+    axes.yaxis.set_major_formatter(IN_THOUSANDS)
+    backlog.yaxis.set_major_formatter(IN_THOUSANDS)
     axes.set_xlabel("seconds")
     axes.set_ylabel("commands per second")
     axes.legend(loc="lower right", bbox_to_anchor=(1.02, 1.045), ncols=2, handlelength=1.4, borderpad=0)
     if killed_at is not None:
-        axes.axvline(killed_at, color=_RED, linewidth=1.2, linestyle=(0, (3, 2)))
+        axes.axvline(killed_at, color=RED, linewidth=1.2, linestyle=(0, (3, 2)))
         axes.annotate(
             "worker\nkilled",
             (killed_at, 0.97),
             (4, 0),
             xycoords=("data", "axes fraction"),
             textcoords="offset points",
-            color=_RED,
+            color=RED,
             va="top",
         )
-    _subtitle(axes, "grey, right scale: accepted and not yet completed")
-
-
-def _thousands(value: float, _position: int | None) -> str:
-    return f"{value / 1000:g}k" if value else "0"
+    subtitle(axes, "grey, right scale: accepted and not yet completed")
 
 
 def _per_second(at: Array, counts: Array) -> Array:

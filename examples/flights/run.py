@@ -1,64 +1,60 @@
-"""One run: read, start, dispatch, watch, kill, wait, compare.
+"""One run: watch the bus while the commands are sent and applied, show how it goes, kill a worker on the way.
 
-Everything of a run bears its namespace, so that runs do not disturb each other or anything else on the server; all of it is
-removed at the end.
+Who sends, and what the outcome is compared with, is the business of `lite` (plain Python) and `pipeline` (Spark).
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
-import os
 import time
-from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
-from redis.asyncio import Redis
-from redis.exceptions import ConnectionError as ConnectionLost
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from command_bus import BusSettings, CommandBus, Stats
-from command_bus.embedded import EmbeddedServer
-from examples.flights.data import Flight, census, movements
-from examples.flights.dispatching import Tally, dispatch_all
+from command_bus import CommandBus, Stats
 from examples.flights.fleet import Fleet
-from examples.flights.hangar import Hangar, state_key
-from examples.flights.reference import expected
-from examples.flights.report import Check, Comparison, checks, compare
+from examples.flights.report import Comparison
+from examples.flights.stage import Stalled
+from examples.flights.verdict import Check
 
-__all__ = ["BACKLOG", "Options", "Reading", "Result", "Stalled", "run"]
+__all__ = ["BACKLOG", "Departure", "Options", "Reading", "Result", "Voyage"]
 
-_LEASE = 2.0  # seconds: short, so that a killed worker's aircraft are soon taken over
 BACKLOG = 50_000  # commands that may wait; the producer is held up beyond
-_CHUNK = 1_000
 _LOOK = 0.1  # seconds between looks at the bus
 _KILL_AT = 1 / 3  # of the commands completed
 _STALLED = 60.0  # seconds without progress after which the run is given up
 
-
-class Stalled(RuntimeError):
-    """The bus completes nothing any more."""
+Departure = tuple[int, int, int | None]
+"""What the picture shows of a flight: the scheduled minute on New York's clock, the delay, the minutes in the air if they are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to run.
+    """What to send and how to run.
 
     Attributes:
-        url: The server; None takes the environment's or the embedded one.
-        out: The folder for logs and the picture.
+        sample: Send the flights of so many aircraft; None: of all.
+        days: Send the flights of so many days; None: of all.
+        seed: Chooses the aircraft of a sample.
+        url: The server; None takes the environment's or an embedded one.
+        out: The folder for logs and pictures.
         kill: Whether a worker is killed on the way.
+        fail_tasks: Whether each of Spark's tasks is killed once in mid-write.
     """
 
+    sample: int | None = None
+    days: int | None = None
+    seed: int = 2013
     workers: int = 2
     concurrency: int = 128
     url: str | None = None
     out: Path = Path("examples/flights/out")
     kill: bool = True
+    fail_tasks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +75,18 @@ class Result:
     Attributes:
         seconds: From the first dispatch until everything was settled.
         killed_at: When a worker was killed, in seconds after the start; None if none was.
+        remarks: What else is worth a line.
     """
 
-    flights: Sequence[Flight]
     commands: int
     comparison: Comparison
     checks: list[Check]
-    tally: Tally
+    departures: Sequence[Departure]
     seconds: float
     server: str
     readings: list[Reading] = field(default_factory=list)
     killed_at: float | None = None
+    remarks: list[str] = field(default_factory=list)
 
     @property
     def right(self) -> bool:
@@ -97,76 +94,16 @@ class Result:
         return all(check.holds for check in self.checks)
 
 
-async def run(flights: Sequence[Flight], options: Options, console: Console) -> Result:
-    """Send the flights through the bus and compare what comes out.
+class Voyage:
+    """The part of a run in which commands are under way.
 
-    Raises:
-        Refused: The bus refused a command for good.
-        Stalled: Nothing was completed for a minute.
-        WorkerEnded: A worker ended by itself.
+    Attributes:
+        readings: What was seen, ten times a second.
+        killed_at: When a worker was killed, in seconds after the start.
     """
-    async with AsyncExitStack() as stack:
-        settings = _settings(options.url or _given_url() or stack.enter_context(EmbeddedServer.start()).url)
-        client = await stack.enter_async_context(Redis.from_url(settings.server_url or ""))
-        stack.push_async_callback(_remove_keys, client, settings.namespace)
-        bus = await stack.enter_async_context(CommandBus(settings=settings))
-        server = await _server_name(client)
-        console.print(
-            f"{server}; namespace {settings.namespace}; "
-            f"{options.workers} worker processes × {options.concurrency} aircraft at a time"
-        )
-        fleet = await stack.enter_async_context(Fleet(options.workers, options.concurrency, _environment(settings), options.out))
-        voyage = _Voyage(bus, fleet, census(flights).commands, kill=options.kill)
-        stats = await voyage.sail(flights, console)
-        wanted = expected(flights)
-        comparison = compare(wanted, await Hangar(client, settings.namespace).load_all(sorted(wanted)))
-        allowed = len(fleet.killed) * options.concurrency
-        return Result(
-            flights=flights,
-            commands=voyage.commands,
-            comparison=comparison,
-            checks=checks(voyage.commands, voyage.tally, stats, comparison, repeats_allowed=allowed),
-            tally=voyage.tally,
-            seconds=voyage.readings[-1].at,
-            server=server,
-            readings=voyage.readings,
-            killed_at=voyage.killed_at,
-        )
-    raise AssertionError("the stack swallows nothing")
-
-
-def _given_url() -> str | None:
-    """The server that the environment names.
-
-    Without one the demo starts an embedded server of its own. `CommandBus()` would join the development server that all programs of
-    this project share, and that one ends with whoever started it.
-    """
-    return BusSettings().server_url
-
-
-def _settings(url: str) -> BusSettings:
-    return BusSettings(
-        url=url,
-        namespace=f"flights-{os.urandom(4).hex()}",
-        lease=_LEASE,
-        max_total_depth=BACKLOG,
-        dedup_window=120.0,
-    )
-
-
-def _environment(settings: BusSettings) -> dict[str, str]:
-    """The same settings for the worker processes."""
-    names = ("namespace", "lease", "dedup_window", "max_total_depth")
-    own = {f"COMMAND_BUS_{name.upper()}": str(getattr(settings, name)) for name in names}
-    return {**own, "COMMAND_BUS_URL": settings.server_url or ""}
-
-
-class _Voyage:
-    """The part of a run in which commands are under way."""
 
     def __init__(self, bus: CommandBus, fleet: Fleet, commands: int, *, kill: bool) -> None:
         self.commands = commands
-        self.tally = Tally()
         self.readings: list[Reading] = []
         self.killed_at: float | None = None
         self._bus = bus
@@ -174,41 +111,47 @@ class _Voyage:
         self._kill = kill
         self._began = 0.0
 
-    async def sail(self, flights: Sequence[Flight], console: Console) -> Stats:
-        """Dispatch everything and return when all of it is settled."""
-        letters = movements(flights)
-        gc.freeze()  # the table and its order stay: the collector need not look through them over and over, a second each time
+    async def sail(self, sending: Coroutine[Any, Any, object], console: Console) -> Stats:
+        """Send, and return when all that was sent is settled.
+
+        Raises:
+            Stalled: Nothing was completed for a minute.
+            WorkerEnded: A worker ended by itself.
+        """
         self._began = time.monotonic()
         with _progress(console) as progress:
             sent = progress.add_task("dispatched", total=self.commands, note="")
             done = progress.add_task("completed", total=self.commands, note="")
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(dispatch_all(self._bus, letters, self.tally, chunk=_CHUNK), name="dispatch")
-                    watch = tasks.create_task(self._watch(progress, sent, done, console), name="watch")
+                    producer = tasks.create_task(sending, name="dispatch")
+                    watch = tasks.create_task(self._watch(producer, progress, sent, done, console), name="watch")
             except ExceptionGroup as group:
                 raise group.exceptions[0] from None
         await self._bus.wait_idle(timeout=_STALLED)
         return watch.result()
 
-    async def _watch(self, progress: Progress, sent: TaskID, done: TaskID, console: Console) -> Stats:
+    async def _watch(
+        self, producer: asyncio.Task[object], progress: Progress, sent: TaskID, done: TaskID, console: Console
+    ) -> Stats:
         """Look at the bus until all is settled, show it, and kill a worker when the time has come."""
         moved = time.monotonic()
         while True:
             self._fleet.check()
+            everything_sent = producer.done()
             stats = await self._bus.stats()
             now = time.monotonic()
-            if not self.readings or self.readings[-1].completed != stats.completed:
+            reading = Reading(now - self._began, stats.accepted, stats.completed, stats.depth, stats.in_flight)
+            if not self.readings or (reading.dispatched, reading.completed) != _counts(self.readings[-1]):
                 moved = now
             elif now - moved > _STALLED:
-                raise Stalled(f"nothing was completed for {_STALLED:.0f} s: {stats}")
-            reading = Reading(now - self._began, self.tally.accepted, stats.completed, stats.depth, stats.in_flight)
+                raise Stalled(f"nothing was accepted or completed for {_STALLED:.0f} s: {stats}")
             self.readings.append(reading)
             progress.update(sent, completed=reading.dispatched, note=f"{reading.waiting:,} waiting")
             progress.update(
                 done, completed=reading.completed, note=f"{_rate(self.readings):,.0f}/s, {reading.in_work} aircraft in work"
             )
-            if self.tally.done and stats.depth == 0:
+            if everything_sent and stats.depth == 0:
                 return stats
             if self._kill and stats.in_flight > 0 and stats.completed >= _KILL_AT * self.commands:
                 self._kill = False
@@ -216,6 +159,10 @@ class _Voyage:
                 pid = await self._fleet.kill_one()
                 console.print(f"worker process {pid} killed with SIGKILL in mid-run, another started in its place")
             await asyncio.sleep(_LOOK)
+
+
+def _counts(reading: Reading) -> tuple[int, int]:
+    return reading.dispatched, reading.completed
 
 
 def _rate(readings: Sequence[Reading], window: float = 2.0) -> float:
@@ -234,25 +181,3 @@ def _progress(console: Console) -> Progress:
         TextColumn("{task.fields[note]}"),
     )
     return Progress(*columns, console=console)
-
-
-async def _server_name(client: Redis) -> str:
-    about = await client.info("server")
-    name = f"Valkey {about['valkey_version']}" if "valkey_version" in about else f"Redis {about['redis_version']}"
-    return f"{name}, redis-py {version('redis')}, command_bus {_own_version()}"
-
-
-def _own_version() -> str:
-    try:
-        return version("command-bus")
-    except PackageNotFoundError:
-        return "from its source folder"
-
-
-async def _remove_keys(client: Redis, namespace: str) -> None:
-    """Remove what the run left on the server: the aircraft, and what the bus keeps for a while (dedup marks, counters)."""
-    with suppress(ConnectionLost):  # a server that is gone has its own error, or none if it was embedded
-        for pattern in (state_key(namespace, "*"), f"{{{namespace}:*"):
-            names = [name async for name in client.scan_iter(match=pattern, count=2000)]
-            for start in range(0, len(names), 2000):
-                await client.unlink(*names[start : start + 2000])

@@ -13,6 +13,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from redis.asyncio import Redis
 
@@ -43,12 +45,12 @@ def _stop_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def main() -> None:
-    """The process's entry point."""
+def main(serve: Callable[[int], Coroutine[Any, Any, None]]) -> None:
+    """The process's entry point: serve with the concurrency that the command line gives."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
     threading.Thread(target=_stop_with_parent, name="stop-with-parent", daemon=True).start()
     asyncio.run(serve(int(sys.argv[1])))
 
 
 if __name__ == "__main__":
-    main()
+    main(serve)

@@ -1,4 +1,4 @@
-"""The demo's parts without a bus, and the demo itself on a small piece of the table."""
+"""The demo's parts without a bus, and the demo without Spark on a small piece of the table. Spark's side: tests/spark/test_examples.py."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -22,8 +23,7 @@ pytest.importorskip("matplotlib", reason="the demo's set-up: pip install -e .[de
 from rich.console import Console
 
 from command_bus import BatchOutcome, BatchResult, CommandBusError, CommandContext, QueueFull
-from examples.flights import data, report
-from examples.flights import run as run_module
+from examples.flights import data, lite, report, session
 from examples.flights.__main__ import main
 from examples.flights.commands import Arrive, Depart, Movement
 from examples.flights.data import Flight, census, movements, parse, sample_of_aircraft, window_of_days
@@ -32,6 +32,7 @@ from examples.flights.handlers import registry_for
 from examples.flights.hangar import Hangar, state_key
 from examples.flights.model import Aircraft, apply, from_text, to_text
 from examples.flights.reference import expected
+from examples.flights.verdict import equal, print_verdict, within
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = (
@@ -309,6 +310,69 @@ class TestReport:
         assert str(right["N1"].chain) in text
 
 
+class TestWithoutSpark:
+    """What the demo says where it cannot run: one line, with the way out."""
+
+    @pytest.fixture
+    def said(self, tmp_path, capsys):
+        def run() -> str:
+            assert main(["--out", str(tmp_path)]) == 1
+            line: str
+            (line,) = capsys.readouterr().out.splitlines()
+            assert line.endswith("Without Spark: python -m examples.flights --lite")
+            return line
+
+        return run
+
+    def java(self, folder: Path, version: str) -> None:
+        """A `java` that only knows its version."""
+        (folder / "bin").mkdir()
+        (folder / "bin" / "java").write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
+        (folder / "bin" / "java").chmod(0o755)
+
+    def test_without_pyspark(self, said, monkeypatch):
+        monkeypatch.setattr(session, "find_spec", lambda _: None)
+        assert said().startswith("PySpark is not installed")
+
+    @pytest.mark.skipif(find_spec("pyspark") is None, reason="looks for Java second")
+    def test_without_java(self, said, monkeypatch):
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+        monkeypatch.setattr("shutil.which", lambda _: None)
+        assert said().startswith("Spark needs Java 17 or later: none is on PATH")
+
+    @pytest.mark.parametrize(("version", "number"), [("1.8.0_402", 8), ("11.0.2", 11)])
+    def test_an_old_java_is_none(self, tmp_path, monkeypatch, version, number):
+        self.java(tmp_path, version)
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+        assert session.java_problem() == f"Spark needs Java 17 or later: {tmp_path}/bin/java is Java {number}"
+
+    @pytest.mark.parametrize("version", ["17.0.15", "25", "21-ea"])
+    def test_a_new_one_will_do(self, tmp_path, monkeypatch, version):
+        self.java(tmp_path, version)
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+        assert session.java_problem() is None
+
+    def test_a_java_home_that_is_none_is_named(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+        assert "does not run (JAVA_HOME names it)" in (session.java_problem() or "")
+
+
+class TestVerdict:
+    def test_what_holds(self):
+        assert equal("the bus", "completed", 5, 5).holds
+        assert not equal("the bus", "completed", 4, 5).holds
+        assert within("Spark", "sent again", 1, least=1).holds
+        assert not within("Spark", "sent again", 0, least=1).holds
+        assert not within("Spark", "sent again", 3, least=1, most=2).holds
+
+    def test_a_group_is_named_once(self):
+        text = io.StringIO()
+        lines = [equal("Spark", "read", 1, 1), equal("Spark", "added", 1, 1), equal("the bus", "completed", 0, 1)]
+        print_verdict(Console(file=text, width=120), lines)
+        assert text.getvalue().count("Spark") == 1
+        assert text.getvalue().count("WRONG") == 1
+
+
 class FakeBus:
     """Accepts `room` commands of a batch, refuses the rest, and knows what it accepted before."""
 
@@ -376,7 +440,7 @@ class TestWholeTable:
 
 
 def run_demo(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "examples.flights", "--out", str(out), *arguments]
+    command = [sys.executable, "-m", "examples.flights", "--lite", "--out", str(out), *arguments]
     environment = {**os.environ, "COLUMNS": "140", "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
 
@@ -404,8 +468,8 @@ class TestDemo:
             letters[first], letters[second] = letters[second], letters[first]
             return letters
 
-        monkeypatch.setattr(run_module, "movements", swapped)
-        assert main(["--sample", "3", "--no-kill", "--out", str(tmp_path)]) == 1
+        monkeypatch.setattr(lite, "movements", swapped)
+        assert main(["--lite", "--sample", "3", "--no-kill", "--out", str(tmp_path)]) == 1
         shown = capsys.readouterr().out
         assert "The first of 1 aircraft that differ: N725MQ" in shown
         assert "WRONG" in shown

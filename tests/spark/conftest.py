@@ -66,13 +66,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }.items():
         builder = builder.config(name, value)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:  # the JVM hands its environment on to executors; other tests keep theirs
         patch.setenv("PYSPARK_PYTHON", sys.executable)  # else executors run the first python3 on PATH
         patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
         session = builder.getOrCreate()
-        session.sparkContext.setLogLevel("ERROR")
-        yield session
-        session.stop()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,178 @@
+"""The pictures of a reconciliation, as SVG by hand: no library has to be there, and the page needs nothing beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from html import escape
+
+__all__ = ["bars", "compact", "duration", "histogram", "lines", "strip"]
+
+WIDTH, HEIGHT = 560, 240
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 14, 34
+_TICKS = 4
+
+Series = tuple[str, str, Sequence[float]]
+"""Name, class for the colour, values."""
+
+
+def compact(value: float) -> str:
+    """A number in few characters: 950, 12.5k, 3.1M."""
+    for limit, divisor, unit in ((1e3, 1, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M"), (math.inf, 1e9, "G")):
+        if abs(value) < limit * 0.9995:
+            short = value / divisor
+            return f"{short:.1f}".removesuffix(".0") + unit if abs(short) < 100 else f"{short:.0f}{unit}"
+    return str(value)
+
+
+def duration(ms: float) -> str:
+    """Milliseconds for people: 8 ms, 1.5 s, 12 min, 3.2 h, 2 d."""
+    for limit, divisor, unit in (
+        (1e3, 1, "ms"),
+        (120e3, 1e3, "s"),
+        (7.2e6, 6e4, "min"),
+        (1.728e8, 3.6e6, "h"),
+        (math.inf, 8.64e7, "d"),
+    ):
+        if ms < limit:
+            short = ms / divisor
+            return f"{short:.1f}".removesuffix(".0") + f" {unit}" if short < 100 else f"{short:.0f} {unit}"
+    return str(ms)
+
+
+def lines(series: Sequence[Series], step_ms: float, title: str) -> str:
+    """Rates over time: each value is an average over one step."""
+    count = max((len(values) for _, _, values in series), default=0)
+    top = _nice(max((value for _, _, values in series for value in values), default=0.0))
+    parts = [_y_axis(top), *_time_axis(count * step_ms)]
+    for name, colour, values in series:
+        points: list[str] = []
+        for index, value in enumerate(values):
+            y = _y(value, top)
+            points += [f"{_x(index, count):.1f},{y:.1f}", f"{_x(index + 1, count):.1f},{y:.1f}"]
+        if points:
+            base = f"{_x(0, count):.1f},{_y(0, top):.1f}"
+            end = f"{_x(len(values), count):.1f},{_y(0, top):.1f}"
+            parts.append(f'<polygon class="area {colour}" points="{base} {" ".join(points)} {end}"/>')
+            parts.append(f'<polyline class="line {colour}" points="{" ".join(points)}"><title>{escape(name)}</title></polyline>')
+    return _svg(parts, title)
+
+
+def histogram(bins: Sequence[tuple[float, int]], per_decade: int, marks: Iterable[tuple[str, float]], title: str) -> str:
+    """Counts of durations on a logarithmic axis.
+
+    Args:
+        bins: Lower end in ms and count, ascending.
+        per_decade: Bins in a factor of ten.
+        marks: Name and ms of lines to be drawn.
+        title: For those who cannot see it.
+    """
+    if not bins:
+        return _svg([_text(WIDTH / 2, HEIGHT / 2, "nothing has settled yet", "middle")], title)
+    low = math.floor(math.log10(bins[0][0]) * per_decade + 1e-9)
+    high = max(math.floor(math.log10(bins[-1][0]) * per_decade + 1e-9) + 1, low + per_decade)
+    top = _nice(max(count for _, count in bins))
+    count = high - low
+    parts = [_y_axis(top)]
+    for start, value in bins:
+        at = round(math.log10(start) * per_decade) - low
+        x, y = _x(at, count), _y(value, top)
+        parts.append(
+            f'<rect class="fill settled" x="{x + 0.5:.1f}" y="{y:.1f}" width="{_x(at + 1, count) - x - 1:.1f}" height="{_y(0, top) - y:.1f}">'
+            f"<title>{duration(start)} to {duration(start * 10 ** (1 / per_decade))}: {value:,}</title></rect>"
+        )
+    decades = range(math.ceil(low / per_decade), high // per_decade + 1)
+    parts += [_text(_x(at * per_decade - low, count), HEIGHT - _BOTTOM + 16, duration(10.0**at), "middle") for at in decades]
+    for level, (name, ms) in enumerate(marks):
+        x = _x(min(max(math.log10(max(ms, 1.0)) * per_decade - low, 0), count), count)
+        side = "end" if x > WIDTH * 0.7 else "start"
+        parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_y(0, top):.1f}"/>')
+        parts.append(_text(x + (-4 if side == "end" else 4), _TOP + 9 + 13 * level, f"{name} {duration(ms)}", side, "strong"))
+    return _svg(parts, title)
+
+
+def bars(items: Sequence[tuple[str, int]], title: str) -> str:
+    """Counts by name, as horizontal bars on a logarithmic scale: rare retries must be seen beside millions of first attempts."""
+    row, left = 26, 110
+    top = max((count for _, count in items), default=1)
+    parts: list[str] = []
+    for index, (name, count) in enumerate(items):
+        y = index * row + 4
+        width = (WIDTH - left - 90) * math.log10(count + 1) / math.log10(top + 1)
+        parts.append(_text(left - 8, y + 14, name, "end"))
+        parts.append(f'<rect class="fill settled" x="{left}" y="{y}" width="{max(width, 1):.1f}" height="{row - 8}" rx="2"/>')
+        parts.append(_text(left + max(width, 1) + 6, y + 14, f"{count:,}", "start", "strong"))
+    return _svg(parts, title, max(len(items), 1) * row + 8)
+
+
+def strip(shares: Sequence[tuple[str, str, int]], title: str) -> str:
+    """One bar, divided: name, class and count of each part. What is there is seen, however small its share."""
+    shown = [(name, colour, count) for name, colour, count in shares if count]
+    width, least = 1144, 3.0
+    total = sum(count for _, _, count in shown) or 1
+    room = width - least * len(shown)
+    x = 0.0
+    parts: list[str] = []
+    for name, colour, count in shown:
+        part = least + room * count / total
+        parts.append(
+            f'<rect class="fill {colour}" x="{x:.1f}" y="0" width="{max(part - 1, 1):.1f}" height="22">'
+            f"<title>{escape(name)}: {count:,}</title></rect>"
+        )
+        x += part
+    return _svg(parts, title, 22, width)
+
+
+def _svg(parts: Iterable[str], title: str, height: float = HEIGHT, width: float = WIDTH) -> str:
+    return f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(title, quote=True)}">{"".join(parts)}</svg>'
+
+
+def _text(x: float, y: float, text: str, anchor: str, style: str = "soft") -> str:
+    return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _x(index: float, count: int) -> float:
+    return _LEFT + (WIDTH - _LEFT - _RIGHT) * index / max(count, 1)
+
+
+def _y(value: float, top: float) -> float:
+    return HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * value / top
+
+
+def _y_axis(top: float) -> str:
+    parts: list[str] = []
+    for tick in range(_TICKS + 1):
+        value = top * tick / _TICKS
+        y = _y(value, top)
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(_text(_LEFT - 6, y + 4, compact(value), "end"))
+    return "".join(parts)
+
+
+def _time_axis(span_ms: float) -> list[str]:
+    """Marks at round times, from the start on."""
+    if span_ms <= 0:
+        return []
+    steps = (
+        *(factor * 10**power for power in range(5) for factor in (1, 2, 5)),
+        *(minutes * 60_000 for minutes in (1, 2, 5, 10, 30)),
+        *(hours * 3_600_000 for hours in (1, 2, 6, 12, 24, 48, 168, 720)),
+    )
+    step = next((step for step in steps if span_ms / step <= 6), span_ms / 5)
+    return [
+        _text(
+            _LEFT + (WIDTH - _LEFT - _RIGHT) * at * step / span_ms,
+            HEIGHT - _BOTTOM + 16,
+            duration(at * step) if at else "0",
+            "middle",
+        )
+        for at in range(int(span_ms / step) + 1)
+    ]
+
+
+def _nice(value: float) -> float:
+    """A round number not below it, that four ticks divide well."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(factor * power for factor in (1, 2, 4, 8, 10) if factor * power >= value * 0.9999)

@@ -1,0 +1,160 @@
+"""The run with Spark: the table as a DataFrame, dispatched from several partitions, and the outcomes read back and reconciled.
+
+The aircraft are compared with Spark's own ordered fold of the source table (`fold`), which knows nothing of commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+from rich.console import Console
+
+from command_bus.spark import DispatchReport, Reconciliation, dispatch_dataframe, reconcile
+from examples.flights import fold, frames
+from examples.flights.commands import Arrive, Depart
+from examples.flights.crash import Crashing, marks_in
+from examples.flights.fleet import Fleet
+from examples.flights.hangar import Hangar
+from examples.flights.report import compare, print_census, state_checks
+from examples.flights.run import BACKLOG, Departure, Options, Result, Voyage
+from examples.flights.session import ask, spark_session
+from examples.flights.stage import Stage, open_stage
+from examples.flights.verdict import Check, equal, within
+
+__all__ = ["run"]
+
+_LEASE = 4.0  # seconds: short, but the workers share their processors with a JVM
+_PARTITIONS = 4
+_DISPATCH = "flights-2013"
+_ORDER = "Spark's tasks send each aircraft's commands in the order of what really happened, many aircraft at a time."
+_BAD = ("pending", "missing", "unexpected", "duplicated", "out_of_order")
+
+
+def run(options: Options, console: Console) -> Result:
+    """Send the chosen flights through the bus and compare what comes out.
+
+    Raises:
+        MissingTable: The table is not installed.
+        CommandBusError: Spark could not send.
+        Stalled: Nothing was accepted or completed for a minute.
+        WorkerEnded: A worker ended by itself.
+    """
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flights-")))
+        with console.status("starting Spark"):
+            spark = stack.enter_context(spark_session("flights", options.out / "spark.log", partitions=_PARTITIONS))
+        with console.status("reading the table of flights"):
+            table = frames.flights(spark, frames.unzipped(scratch)).cache()
+            rows = _chosen(table, options).cache()
+            print_census(console, frames.census(table), chosen := frames.census(rows), _ORDER)
+            table.unpersist()
+        return asyncio.run(_run(rows, chosen.commands, scratch, options, console))
+
+
+def _chosen(table: DataFrame, options: Options) -> DataFrame:
+    if options.days is not None:
+        return frames.window_of_days(table, options.days)
+    return table if options.sample is None else frames.sample_of_aircraft(table, options.sample, options.seed)
+
+
+async def _run(rows: DataFrame, commands: int, scratch: Path, options: Options, console: Console) -> Result:
+    async with (
+        open_stage("flights", options.url, lease=_LEASE, backlog=BACKLOG) as stage,
+        Fleet("examples.flights.worker", options.workers, options.concurrency, stage.environment, options.out) as fleet,
+    ):
+        spark = rows.sparkSession
+        console.print(
+            f"Spark {spark.version}, {_PARTITIONS} partitions; {stage.server}; namespace {stage.settings.namespace}; "
+            f"{options.workers} worker processes × {options.concurrency} aircraft at a time"
+        )
+        dispatch = partial(dispatch_dataframe, frames.commands(rows), **_arguments(stage, commands, scratch, options))
+        reports: list[DispatchReport] = []
+
+        async def send() -> None:
+            reports.append(await ask(spark, dispatch))
+
+        voyage = Voyage(stage.bus, fleet, commands, kill=options.kill)
+        stats = await voyage.sail(send(), console)
+        with console.status("dispatching the same once more"):
+            await send()
+            added_again = (await stage.bus.stats()).accepted - stats.accepted
+        with console.status("reading the outcomes back"):
+            ledger = await ask(spark, reconcile, reports[0])
+            page = await ask(spark, ledger.write, options.out)
+        with console.status("folding the table in Spark"):
+            wanted = await ask(spark, fold.expected, rows)
+            departures = await ask(spark, _departures, rows)
+        comparison = compare(wanted, await Hangar(stage.client, stage.settings.namespace).load_all(sorted(wanted)))
+        killed_tasks = marks_in(scratch)
+        allowed = len(fleet.killed) * options.concurrency
+        return Result(
+            commands=commands,
+            comparison=comparison,
+            checks=[
+                *_checks(commands, reports[0], ledger, added_again, killed_tasks if options.fail_tasks else None),
+                *state_checks(commands, stats, comparison, repeats_allowed=allowed),
+            ],
+            departures=departures,
+            seconds=voyage.readings[-1].at,
+            server=f"Spark {spark.version}, {stage.server}",
+            readings=voyage.readings,
+            killed_at=voyage.killed_at,
+            remarks=[*_remarks(reports[0], killed_tasks), f"Reconciliation: {page}"],
+        )
+    raise AssertionError("the stack swallows nothing")
+
+
+def _arguments(stage: Stage, commands: int, scratch: Path, options: Options) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "command": [Depart, Arrive],
+        "key": frames.KEY,
+        "order_by": "seq",
+        "dispatch_id": _DISPATCH,
+        "command_column": "command",
+        "max_backlog": BACKLOG,
+        "partitions": _PARTITIONS,
+        "outcomes": "1 hour",
+        "url": stage.url,
+        "namespace": stage.settings.namespace,
+    }
+    if options.fail_tasks:
+        after = max(2, commands // _PARTITIONS // 2)  # in the middle of a partition, when chunks of it are sent
+        arguments |= {"command": None, "mapper": Crashing(scratch, after), "entity": "tail", "batch_size": min(500, after // 2)}
+    return arguments
+
+
+def _checks(
+    commands: int, report: DispatchReport, ledger: Reconciliation, added_again: int, killed_tasks: int | None
+) -> list[Check]:
+    """What must hold of Spark's side."""
+    again = ("Spark", "rows sent again by retried tasks, and recognised")
+    failed = [] if killed_tasks is None else [within("Spark", "tasks killed in mid-write", killed_tasks, least=1)]
+    counts = ledger.counts
+    return [
+        *failed,
+        equal("Spark", "rows that its tasks read", report.rows, commands),
+        equal("Spark", "commands that they added", report.added, commands),
+        within(*again, report.resent, least=1) if failed else equal(*again, report.resent, 0),
+        equal("Spark", "rows refused or equal to another", report.rejected + report.duplicates, 0),
+        equal("Spark", "commands that the same dispatch adds, run once more", added_again, 0),
+        equal("outcomes", "completed", counts["completed"], commands),
+        *(equal("outcomes", name.replace("_", " "), counts[name], 0) for name in _BAD),
+    ]
+
+
+def _departures(rows: DataFrame) -> list[Departure]:
+    columns = rows.where(frames.flew()).select("sched_local", "dep_delay", "air_time").toArrow().to_pydict()
+    return list(zip(columns["sched_local"], columns["dep_delay"], columns["air_time"], strict=True))
+
+
+def _remarks(report: DispatchReport, killed_tasks: int) -> list[str]:
+    remarks = [str(report)]
+    if killed_tasks:
+        remarks.append(f"{killed_tasks} of Spark's tasks were killed in mid-write; Spark ran them again.")
+    return remarks

@@ -1,0 +1,57 @@
+"""A worker process that moves trucks: `python -m tests.spark.drain URL NAMESPACE`. It ends when its standard input closes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from command_bus import HandlerRegistry
+from tests.spark.conftest import ROOT
+from tests.spark.scene import Move, Place
+
+__all__ = ["draining"]
+
+registry = HandlerRegistry()
+
+
+@registry.handles(Move)
+async def move(command: Move) -> int:
+    """The result is the number, so that outcomes tell in which order they came about."""
+    return command.seq
+
+
+@contextmanager
+def draining(place: Place, processes: int) -> Iterator[None]:
+    """So many worker processes."""
+    running = [
+        subprocess.Popen([sys.executable, "-m", __name__, place.url, place.namespace], cwd=ROOT, stdin=subprocess.PIPE)
+        for _ in range(processes)
+    ]
+    try:
+        yield
+        assert all(process.poll() is None for process in running), "a worker process ended by itself"
+    finally:
+        for process in running:
+            process.communicate()
+
+
+def _stop_with_parent() -> None:
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+async def serve(place: Place) -> None:
+    async with place.bus(registry=registry, concurrency=200) as bus:
+        await bus.worker().run()
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_stop_with_parent, name="stop-with-parent", daemon=True).start()
+    asyncio.run(serve(Place(*sys.argv[1:])))

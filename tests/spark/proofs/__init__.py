@@ -1,0 +1,1 @@
+"""Proofs that are too large for a test: `python -m tests.spark.proofs --help`."""
