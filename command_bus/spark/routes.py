@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from io import BytesIO
+from operator import getitem
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -72,9 +73,16 @@ def pickled(thing: Any) -> str:
     base: Any = cloudpickle.CloudPickler  # it has no types
 
     class Pickler(base):  # type: ignore[misc]
-        """Leaves behind what pydantic keeps of the function that a model is defined in: all its variables, a Spark session among them."""
+        """Makes `Command[int]` anew instead of looking for it in the module that made it first.
+
+        And leaves behind what pydantic keeps of the function that a model is defined in: all its variables, a Spark session among them.
+        """
 
         def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, type) and issubclass(obj, Message):
+                generic: Any = obj.__pydantic_generic_metadata__
+                if generic["origin"] is not None:
+                    return getitem, (generic["origin"], generic["args"])
             reduced: Any = super().reducer_override(obj)
             if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) > 2:  # else it has no state
                 reduced[2][0].pop("__pydantic_parent_namespace__", None)

@@ -26,6 +26,8 @@ _PRINTED = re.compile(r"print\(.*\)  # ([^,\n]+)")  # what a comment beside a pr
 _MAIN = 'if __name__ == "__main__":'
 _PATH = re.compile(r"`((?:command_bus|tests|examples|docs|benchmarks)/[\w./-]+)`")
 
+TAUGHT = [page for page in PAGES if not page.name.startswith("spark")]  # those are followed in tests/spark/test_quickstart.py
+
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
@@ -45,7 +47,7 @@ def _run(source: str, names: dict[str, Any], where: str) -> None:
         asyncio.run(result)
 
 
-@every_page
+@pytest.mark.parametrize("page", TAUGHT, ids=lambda page: page.name)
 def test_code_runs_and_prints_what_its_comments_say(
     page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

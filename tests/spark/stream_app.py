@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-import command_bus.spark  # noqa: F401 - makes the format known
 from command_bus.spark import command_id
 from tests.spark.conftest import ROOT, SETTINGS
 from tests.spark.scene import Move, Place

@@ -235,7 +235,7 @@ def test_attempts_that_overlap_wait_for_room_without_overtaking(place: Place) ->
     assert len(seen) == 1000
 
 
-def moves(each: int) -> Iterator[Envelope[int]]:
+def moves(each: int) -> Iterator[Envelope[Move]]:
     """The rows of all trucks, up to a number, in the order of the numbers."""
     for seq in range(each):
         for truck in range(TRUCKS):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
+import warnings
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -24,18 +26,24 @@ TRUCKS, EACH = 20, 50
 ALL = {f"t{truck}": list(range(EACH)) for truck in range(TRUCKS)}
 MOVE = f"{Move.__module__}:Move"
 
+PORT = 15002  # of a Connect server that `remote("local")` starts: Spark gives no choice
+
 
 def connect(proof: Proof, folder: Path, place: Place) -> None:
     """Write, read, stream and fail."""
     missing = what_is_missing()
     if missing is not None:
         raise SystemExit(f"Spark cannot run here: {missing}")
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", PORT)) == 0:
+            raise SystemExit(f"port {PORT} is taken, perhaps by another Spark Connect server")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = str(ROOT)
     builder = SparkSession.builder.remote("local[2]")
     for name, value in {**SETTINGS, "spark.sql.warehouse.dir": str(folder / "warehouse")}.items():
         builder = builder.config(name, value)
-    with proof.timed("session"):
+    with proof.timed("session"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Failed to set", UserWarning)  # what the server has taken, the client cannot set again
         spark = builder.getOrCreate()
     try:
         proof.claim("it is Spark Connect", "connect" in type(spark).__module__, type(spark).__module__)
