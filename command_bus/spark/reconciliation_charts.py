@@ -70,7 +70,9 @@ def histogram(bins: Sequence[tuple[float, int]], per_decade: int, marks: Iterabl
     if not bins:
         return _svg([_text(WIDTH / 2, HEIGHT / 2, "nothing has settled yet", "middle")], title)
     low = math.floor(math.log10(bins[0][0]) * per_decade + 1e-9)
-    high = max(math.floor(math.log10(bins[-1][0]) * per_decade + 1e-9) + 1, low + per_decade)
+    high = max(math.floor(math.log10(bins[-1][0]) * per_decade + 1e-9) + 1, low + 1)
+    if high - low < 2 * per_decade:  # else there would be nothing to read a width from
+        low, high = low // per_decade * per_decade, -(-high // per_decade) * per_decade
     top = _nice(max(count for _, count in bins))
     count = high - low
     parts = [_y_axis(top)]

@@ -56,7 +56,8 @@ figure { margin: 0; } figcaption { font-size: 12.5px; margin-top: 4px; } section
 table { width: 100%; border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th { text-align: left; font-weight: 600; color: var(--soft); font-size: 12.5px; } th, td {
   padding: 4px 10px 4px 0; border-bottom: 1px solid var(--rule);
-  vertical-align: top; overflow-wrap: anywhere; } .n { text-align: right; white-space: nowrap; } tr.none td { color: var(--soft); }
+  vertical-align: top; overflow-wrap: break-word; } .n { text-align: right; } .n, .k { white-space: nowrap; } td:last-child { overflow-wrap: anywhere; }
+tr.none td { color: var(--soft); }
 tr.alarm td { color: var(--bad); font-weight: 650; } .dot { display: inline-block; width: 10px; height: 10px; margin-right: 8px; border-radius: 2px; }
 svg text { font: 11px system-ui, sans-serif; fill: var(--soft); } svg text.strong { fill: var(--ink); font-weight: 600; }
 .line { fill: none; stroke-width: 1.8; } .area { opacity: .16; } .grid { stroke: var(--rule); } .mark { stroke: var(--ink); stroke-dasharray: 3 3; }
@@ -67,6 +68,7 @@ _CLASSES = "".join(
     for name in ("good", "told", "held", "open", "bad", "accepted", "settled")
 )
 _PER_DECADE = 8
+_LONGEST = 300  # characters of a cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,14 +203,22 @@ def _tiles(page: Page) -> str:
 
 
 def _counts(verdict: Verdict) -> str:
+    """What there is, and what must not be there; the rest in one line."""
     rows: list[str] = []
+    none: list[str] = []
     for name in (*FATES, *FLAGS):
         count = verdict.counts[name]
+        if not count and name not in ("completed", "pending", *_MUST_BE_NONE):
+            none.append(_words(name))
+            continue
         style = "alarm" if count and name in _MUST_BE_NONE else "" if count else "none"
         dot = f'<span class="dot {_COLOURS.get(name, "bad")}"></span>'
-        cells = f'<td>{dot}{_words(name)}</td><td class="n">{count:,}</td><td class="soft">{escape(_MEANING[name])}</td>'
+        cells = (
+            f'<td class="k">{dot}{_words(name)}</td><td class="n">{count:,}</td><td class="soft">{escape(_MEANING[name])}</td>'
+        )
         rows.append(f'<tr class="{style}">{cells}</tr>')
-    return f"<table>{''.join(rows)}</table>"
+    rest = f'<p class="soft" style="margin-top:8px">None {", ".join(none)}.</p>' if none else ""
+    return f"<table>{''.join(rows)}</table>{rest}"
 
 
 def _throughput(figures: Figures) -> str:
@@ -218,7 +228,7 @@ def _throughput(figures: Figures) -> str:
         ("settled", "settled", [count * per_second for count in figures.finished]),
     ]
     legend = "".join(f'<span><span class="dot {colour}"></span>{name} per second</span>' for name, colour, _ in series)
-    caption = f'<figcaption class="legend">{legend}averages over {duration(figures.step_ms)}, from {_moment(figures.first_ms)} on</figcaption>'
+    caption = f'<figcaption class="legend">{legend}of commands with an outcome; averages over {duration(figures.step_ms)}, from {_moment(figures.first_ms)} on</figcaption>'
     return f"<figure>{lines(series, figures.step_ms, 'commands accepted and settled per second')}{caption}</figure>"
 
 
@@ -274,6 +284,10 @@ def _row(cells: Iterable[str], *, numbers: Iterable[int], tag: str = "td") -> st
     right = set(numbers)
     shown = (f"<{tag}{' class=n' if at in right else ''}>{escape(cell)}</{tag}>" for at, cell in enumerate(cells))
     return f"<tr>{''.join(shown)}</tr>"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 def _section(title: str, content: str) -> str:

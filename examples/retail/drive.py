@@ -105,7 +105,7 @@ class Drive:
     async def _feed(self, slices: Sequence[Sequence[Row]]) -> None:
         for number, rows in enumerate(slices):
             if number == _CALM:
-                self._watch.mark("all others\narrive", "from now on the slices arrive at once")
+                self._watch.mark("all others arrive", "from now on the slices arrive at once")
             write_slice(rows, self.arrivals / f"slice-{number:02d}.csv")
             self._watch.arrived += len(rows)
             if number < _CALM:
@@ -125,7 +125,7 @@ class Drive:
         enough = _STOP_AT * self._watch.purchases
         await self._watch.until(lambda stats: stats.depth >= self._watch.backlog and stats.accepted >= enough)
         await self._stop()
-        self._watch.mark("query\nstopped", "the query is stopped in the middle of a micro-batch")
+        self._watch.mark("query stopped", "the query is stopped in the middle of a micro-batch")
         await self._watch.until(lambda stats: stats.depth < self._watch.backlog / 2)
 
     async def _stop(self) -> None:
@@ -141,7 +141,7 @@ class Drive:
         for letter in letters:
             await self._stage.bus.dead_letters.replay(letter.id)
         self._watch.mark(
-            "dead letters\nreplayed", f"the provider has a new certificate; {len(letters)} dead letters are replayed"
+            "dead letters replayed", f"the provider has a new certificate; {len(letters)} dead letters are replayed"
         )
         return letters
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["draw"]
 
+# On which side of its line a mark's label stands, and how high: the stop and the restart may be close together.
+_LABELS = (("right", 4), ("left", 17), ("left", 4), ("right", 4))
+
 
 def draw(result: Result, folder: Path) -> Path:
     """Write `retail.png` into the folder and return its path."""
@@ -80,10 +83,11 @@ def _stream(axes: Axes, result: Result) -> None:
     axes.set_ylabel("rows")
     axes.legend(loc="upper left", ncols=1)
     for place, (moment, what) in enumerate(result.marks):
+        aside, height = _LABELS[place % len(_LABELS)]
         axes.axvline(moment, color=RED, linewidth=1.0, linestyle=(0, (3, 2)))
         axes.annotate(
-            what, (moment, 1.0), (0, 4), xycoords=("data", "axes fraction"), textcoords="offset points",
-            color=RED, ha=("center", "right", "left", "right")[place % 4], va="bottom", fontsize=8.5,
+            what, (moment, 1.0), (0, height), xycoords=("data", "axes fraction"), textcoords="offset points",
+            color=RED, ha=aside, va="bottom", fontsize=8.5,
         )  # fmt: skip
     axes.annotate(
         "grey area, right scale: accepted and not yet applied", (0, 1), (0, 25), xycoords="axes fraction",

@@ -67,7 +67,7 @@ class Result:
     backlog: int
     readings: list[Reading] = field(default_factory=list[Reading])
     marks: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
-    page: str = ""
+    page: Path | None = None
 
     @property
     def differing(self) -> list[str]:

@@ -23,7 +23,7 @@ from tests.spark.stream_app import MOVES, arrivals, start
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 TRUCKS, EACH = 10, 20  # of one file
 

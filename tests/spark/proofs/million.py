@@ -76,9 +76,9 @@ def _by_sql(commands: DataFrame, outcomes: DataFrame) -> dict[str, int]:
     )
     counts: Any = settled.agg(
         F.count("*").alias("outcomes"),
-        F.countDistinct("command_id").alias("commands"),
+        F.count_distinct("command_id").alias("commands"),
         F.count_if(F.col("status") == "completed").alias("completed"),
-        F.countDistinct("worker").alias("workers"),
+        F.count_distinct("worker").alias("workers"),
     ).first()
     found = {
         **counts.asDict(),

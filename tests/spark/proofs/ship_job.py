@@ -37,7 +37,9 @@ def main() -> None:
     spark = SparkSession.builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     if imported == "True":
-        import command_bus.spark  # noqa: F401
+        from importlib import import_module
+
+        import_module("command_bus.spark")
     (found,) = spark.range(1, numPartitions=1).mapInArrow(where, "python string, library string").collect()
     frame = spark.range(int(rows)).select(
         F.concat(F.lit("t"), (F.col("id") % 10).cast("string")).alias("truck"),
