@@ -95,7 +95,8 @@ def by_hand(url: str, name: str) -> Callable[[Iterator[Any]], None]:
         client = redis.Redis.from_url(url)
         pipeline = client.pipeline(transaction=False)
         for row in rows:
-            pipeline.xadd(f"{name}:{row.tail}", {"e": msgpack.packb(row.asDict())})
+            fields: Any = {"e": msgpack.packb(row.asDict())}
+            pipeline.xadd(f"{name}:{row.tail}", fields)
             if len(pipeline) >= CHUNK:
                 pipeline.execute()
         pipeline.execute()

@@ -56,7 +56,8 @@ figure { margin: 0; } figcaption { font-size: 12.5px; margin-top: 4px; } section
 table { width: 100%; border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th { text-align: left; font-weight: 600; color: var(--soft); font-size: 12.5px; } th, td {
   padding: 4px 10px 4px 0; border-bottom: 1px solid var(--rule);
-  vertical-align: top; overflow-wrap: break-word; } .n { text-align: right; } .n, .k { white-space: nowrap; } td:last-child { overflow-wrap: anywhere; }
+  vertical-align: top; overflow-wrap: break-word; } .n { text-align: right; } .n, .k { white-space: nowrap; }
+td:last-child { overflow-wrap: anywhere; }
 tr.none td { color: var(--soft); }
 tr.alarm td { color: var(--bad); font-weight: 650; } .dot { display: inline-block; width: 10px; height: 10px; margin-right: 8px; border-radius: 2px; }
 svg text { font: 11px system-ui, sans-serif; fill: var(--soft); } svg text.strong { fill: var(--ink); font-weight: 600; }
@@ -228,7 +229,8 @@ def _throughput(figures: Figures) -> str:
         ("settled", "settled", [count * per_second for count in figures.finished]),
     ]
     legend = "".join(f'<span><span class="dot {colour}"></span>{name} per second</span>' for name, colour, _ in series)
-    caption = f'<figcaption class="legend">{legend}of commands with an outcome; averages over {duration(figures.step_ms)}, from {_moment(figures.first_ms)} on</figcaption>'
+    told = f"of commands with an outcome; averages over {duration(figures.step_ms)}, from {_moment(figures.first_ms)} on"
+    caption = f'<figcaption class="legend">{legend}{escape(told)}</figcaption>'
     return f"<figure>{lines(series, figures.step_ms, 'commands accepted and settled per second')}{caption}</figure>"
 
 

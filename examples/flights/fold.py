@@ -18,10 +18,10 @@ __all__ = ["SQL", "expected", "folded"]
 SQL: Final = """
 WITH movements AS (
     SELECT tail, departed AS at, false AS landing, key, dep_delay AS delay, origin AS airport, 0 AS minutes, 0 AS miles
-    FROM {flights} WHERE tail IS NOT NULL AND departed IS NOT NULL
+    FROM flights WHERE tail IS NOT NULL AND departed IS NOT NULL
     UNION ALL
     SELECT tail, landed, true, key, arr_delay, dest, air_time, distance
-    FROM {flights} WHERE tail IS NOT NULL AND landed IS NOT NULL
+    FROM flights WHERE tail IS NOT NULL AND landed IS NOT NULL
 ),
 diary AS (
     SELECT *, lag(struct(at, landing, airport)) OVER (PARTITION BY tail ORDER BY at, landing, key) AS before FROM movements
@@ -56,7 +56,9 @@ GROUP BY tail
 
 def folded(flights: DataFrame) -> DataFrame:
     """The final state of every aircraft that left the ground, one row each, the columns named like the fields of `Aircraft`."""
-    return flights.sparkSession.sql(SQL, flights=flights)
+    # A view that stays: `sql(…, flights=flights)` would drop one of its own, and with it what is cached of these rows.
+    flights.createOrReplaceTempView("flights")
+    return flights.sparkSession.sql(SQL)
 
 
 def expected(flights: DataFrame) -> dict[str, Aircraft]:

@@ -140,9 +140,7 @@ class Drive:
         await Ledger(self._stage.client, self._stage.settings.namespace).repair_provider()
         for letter in letters:
             await self._stage.bus.dead_letters.replay(letter.id)
-        self._watch.mark(
-            "dead letters replayed", f"the provider has a new certificate; {len(letters)} dead letters are replayed"
-        )
+        self._watch.mark("dead letters replayed", f"the provider has a new certificate; {len(letters)} dead letters are replayed")
         return letters
 
 

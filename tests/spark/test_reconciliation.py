@@ -496,6 +496,42 @@ def test_dropped_rows_are_told_from_missing_ones(spark: SparkSession, place: Pla
     assert ledger.ok
 
 
+def test_what_settles_around_the_look_into_mailboxes_is_not_missing(
+    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One box is emptied just before the look and the other just after it: whoever read the outcomes first would miss the one."""
+    report = dispatched(place, posts(spark, "fine", "fine").union(posts(spark, "fine", "fine", box="b2")))
+
+    async def pause(paused: bool) -> None:
+        async with place.bus() as bus:
+            scope = bus.entity("box", "b2")
+            await (scope.pause() if paused else scope.resume())
+
+    def look(*arguments: Any) -> DataFrame:
+        until(lambda: place.depth() == 2)
+        found = waiting_commands(*arguments)
+        assert found.count() == 2
+        asyncio.run(pause(False))
+        until(lambda: place.depth() == 0)
+        return found
+
+    asyncio.run(pause(True))
+    began = threading.Event()
+
+    def begin(*arguments: Any) -> DataFrame:
+        began.set()
+        return look(*arguments)
+
+    monkeypatch.setattr("command_bus.spark.reconciliation.waiting_commands", begin)
+    ledgers: list[Reconciliation] = []
+    caller = threading.Thread(target=lambda: ledgers.append(reconcile(report)))
+    caller.start()
+    assert began.wait(60)
+    with working(place, handlers()):
+        caller.join()
+    assert told(ledgers[0]) == {"completed": 4}
+
+
 def test_while_workers_work_nothing_is_missing(spark: SparkSession, place: Place) -> None:
     report = dispatched(place, journeys(spark, 20, 150), Move)
     ledgers: list[Reconciliation] = []
@@ -530,6 +566,7 @@ def test_what_is_in_mailboxes_is_found_by_its_id(spark: SparkSession, place: Pla
     report = dispatched(
         place, journeys(spark, 30, 70).unionByName(journeys(spark, 1, 2500).withColumn("truck", F.lit("long"))), Move
     )
+    dispatched(place, journeys(spark, 30, 2), Move, dispatch_id="another")
     found = waiting_commands(spark, Target.resolve(**place.where), "d", 1)
     assert found.count() == report.added == 30 * 70 + 2500
     assert found.join(report.commands, "command_id", "left_anti").count() == 0

@@ -109,7 +109,8 @@ class _Packing:
         """The request as it goes over the wire."""
         name, *rest = args
         words = name.split() if isinstance(name, str) else (name,)  # 'CLIENT SETINFO' are two
-        return [hiredis.pack_command((*words, *rest))]
+        request: Any = (*words, *rest)
+        return [hiredis.pack_command(request)]
 
 
 @lru_cache
