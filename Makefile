@@ -2,7 +2,7 @@
 PYTHON ?= python3
 SETUP = $(PYTHON) scripts/setup.py
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-lite demo-full test bench check format lock clean
+.PHONY: help setup demo demo-lite demo-full test bench proofs check format lock clean
 
 help:       ## list these targets
 	@sed -n 's/^\([a-z-]*\): *## /  make \1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -21,6 +21,9 @@ test:       ## the tests, those of Spark where there is a Java 17 (ARGS="-k word
 
 bench:      ## what Spark's way into the bus costs, beside bare pipelines (ARGS="--rows 100000")
 	@$(SETUP) bench $(ARGS)
+
+proofs:     ## Spark on clusters: a million rows, speculation, a lost executor, ways of shipping, Connect (ARGS="million --rows 100000")
+	@$(SETUP) proofs $(ARGS)
 
 check:      ## ruff, mypy, pyright and the architecture tests
 	@$(SETUP) check $(ARGS)

@@ -32,6 +32,7 @@ __all__ = [
     "InvalidSettings",
     "MissingExtra",
     "NoHandler",
+    "NotReconciled",
     "PayloadTooLarge",
     "QueueFull",
     "RegistrationError",
@@ -200,6 +201,20 @@ class InvalidRows(CommandBusError):
     def __init__(self, message: str = "", *, count: int = 0) -> None:
         super().__init__(message)
         self.count = count
+
+
+class NotReconciled(CommandBusError):
+    """A reconciliation found commands that are missing, took effect twice or out of order.
+
+    Attributes:
+        counts: As `Reconciliation.counts`.
+    """
+
+    code = "not_reconciled"
+
+    def __init__(self, message: str = "", *, counts: dict[str, int] | None = None) -> None:
+        super().__init__(message)
+        self.counts = counts or {}
 
 
 class CallCycle(CommandBusError):

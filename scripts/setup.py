@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Sets up what a command of this repository needs, then runs it: nothing to install by hand, nothing outside the folder.
 
-    python3 scripts/setup.py demo | demo-lite | demo-full | test | bench | check | format | setup | lock | clean   [arguments]
+    python3 scripts/setup.py demo | demo-lite | demo-full | test | bench | proofs | check | format | setup | lock | clean   [arguments]
 
 Any Python of 3.11 or later will do, and only its standard library is used. The first run makes `.venv` (by `uv` if there is one,
 else by `venv` and `pip`) with exactly the versions and hashes of constraints.txt, and the project itself as an editable install.
@@ -219,6 +219,14 @@ def bench(arguments: list[str]) -> None:
     become([str(PYTHON), "-m", "benchmarks.spark", *arguments])
 
 
+def proofs(arguments: list[str]) -> None:
+    set_up(BASE)
+    missing = set_up_spark(java.find())
+    if missing is not None:
+        sys.exit(f"setup: {missing}")
+    become([str(PYTHON), "-m", "tests.spark.proofs", *(arguments or ["all"])])
+
+
 def check(arguments: list[str]) -> None:
     """All checks, also after one that failed: one run shows everything that is to be mended."""
     set_up(BASE, SPARK)
@@ -290,6 +298,7 @@ COMMANDS = {
     "demo-full": demo_full,
     "test": test,
     "bench": bench,
+    "proofs": proofs,
     "check": check,
     "format": format_code,
     "setup": only_set_up,

@@ -24,7 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from command_bus.clock import mono
-from command_bus.errors import CommandBusError, InvalidSettings
+from command_bus.errors import InvalidSettings, NotReconciled
 from command_bus.spark.evidence import Evidence, await_settled, waiting_commands
 from command_bus.spark.fates import column, fates_of, late_of, place_of, weight
 from command_bus.spark.frames import DispatchReport, typed
@@ -37,26 +37,12 @@ from command_bus.spark.verdict import FATES, FLAGS, Tally, Verdict
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["NotReconciled", "Reconciliation", "reconcile"]
+__all__ = ["Reconciliation", "reconcile"]
 
 T = TypeVar("T")
 
 _log = logging.getLogger("command_bus.spark")
 _ROWS = ("pending", "forgotten", "missing", "dropped")  # fates that no outcome and no reject tells of
-
-
-class NotReconciled(CommandBusError):
-    """A reconciliation found commands that are missing, took effect twice or out of order.
-
-    Attributes:
-        counts: As `Reconciliation.counts`.
-    """
-
-    code = "not_reconciled"
-
-    def __init__(self, message: str = "", *, counts: dict[str, int] | None = None) -> None:
-        super().__init__(message)
-        self.counts = counts or {}
 
 
 @dataclass(frozen=True)

@@ -284,7 +284,7 @@ def _errors(errors: Sequence[ErrorLine]) -> str:
 
 def _row(cells: Iterable[str], *, numbers: Iterable[int], tag: str = "td") -> str:
     right = set(numbers)
-    shown = (f"<{tag}{' class=n' if at in right else ''}>{escape(cell)}</{tag}>" for at, cell in enumerate(cells))
+    shown = (f"<{tag}{' class=n' if at in right else ''}>{escape(_cut(cell))}</{tag}>" for at, cell in enumerate(cells))
     return f"<tr>{''.join(shown)}</tr>"
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
 from command_bus.spark import DispatchReport, Reconciliation, dispatch_dataframe, reconcile
@@ -73,7 +73,7 @@ async def _run(rows: DataFrame, commands: int, scratch: Path, options: Options, 
             f"Spark {spark.version}, {_PARTITIONS} partitions; {stage.server}; namespace {stage.settings.namespace}; "
             f"{options.workers} worker processes × {options.concurrency} aircraft at a time"
         )
-        dispatch = partial(dispatch_dataframe, frames.commands(rows), **_arguments(stage, commands, scratch, options))
+        dispatch = partial(dispatch_dataframe, frames.commands(rows), **_arguments(spark, stage, commands, scratch, options))
         reports: list[DispatchReport] = []
 
         async def send() -> None:
@@ -110,7 +110,7 @@ async def _run(rows: DataFrame, commands: int, scratch: Path, options: Options, 
     raise AssertionError("the stack swallows nothing")
 
 
-def _arguments(stage: Stage, commands: int, scratch: Path, options: Options) -> dict[str, Any]:
+def _arguments(spark: SparkSession, stage: Stage, commands: int, scratch: Path, options: Options) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "command": [Depart, Arrive],
         "key": frames.KEY,
@@ -124,8 +124,15 @@ def _arguments(stage: Stage, commands: int, scratch: Path, options: Options) -> 
         "namespace": stage.settings.namespace,
     }
     if options.fail_tasks:
-        after = max(2, commands // _PARTITIONS // 2)  # in the middle of a partition, when chunks of it are sent
-        arguments |= {"command": None, "mapper": Crashing(scratch, after), "entity": "tail", "batch_size": min(500, after // 2)}
+        # In the middle of a partition, when some batches of it are in the bus: a batch is sent when all of it is packed.
+        after = max(4, commands // _PARTITIONS // 2)
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(after // 4))
+        arguments |= {
+            "command": None,
+            "mapper": Crashing(scratch, after),
+            "entity": "tail",
+            "batch_size": min(500, 1 + after // 64),
+        }
     return arguments
 
 

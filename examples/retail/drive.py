@@ -26,6 +26,7 @@ __all__ = ["Drive"]
 
 _CALM: Final = 3  # slices that come one by one, each when the one before is done; all others come at once
 _STOP_AT: Final = 0.4  # of the purchases accepted
+_IN_WRITE: Final = (0.1, 0.6)  # how much of a slice is in the bus while it is surely being written
 _MIND: Final = 0.5  # seconds between looks at the query
 
 
@@ -66,7 +67,7 @@ class Drive:
                 minding = tasks.create_task(self._mind(), name="mind")
                 feeding = tasks.create_task(self._feed(slices), name="feed")
                 await self._start()
-                await self._stop_in_mid_batch()
+                await self._stop_in_mid_batch(len(slices[0]))
                 await self._start()
                 self._watch.mark("restarted", "the query is started again from its checkpoint")
                 await feeding
@@ -120,10 +121,16 @@ class Drive:
     def _all_taken(self, stats: Stats) -> bool:
         return stats.accepted >= self._watch.arrived - len(SPOILT) and _nothing_moves(stats)
 
-    async def _stop_in_mid_batch(self) -> None:
-        """Stop the query while its writers wait for room: so far a part of the micro-batch is in the bus, and nothing says which."""
+    async def _stop_in_mid_batch(self, size: int) -> None:
+        """Stop the query while it writes: so far a part of the micro-batch is in the bus, and nothing says which.
+
+        Args:
+            size: Of a slice, and so of a micro-batch.
+        """
         enough = _STOP_AT * self._watch.purchases
-        await self._watch.until(lambda stats: stats.depth >= self._watch.backlog and stats.accepted >= enough)
+        await self._watch.until(
+            lambda stats: stats.accepted >= enough and _IN_WRITE[0] < stats.accepted % size / size < _IN_WRITE[1]
+        )
         await self._stop()
         self._watch.mark("query stopped", "the query is stopped in the middle of a micro-batch")
         await self._watch.until(lambda stats: stats.depth < self._watch.backlog / 2)

@@ -196,7 +196,7 @@ class TestRuns:
         assert (tmp_path / "flights.png").read_bytes().startswith(b"\x89PNG")
 
     def test_every_purchase_is_accounted_for(self, run, tmp_path):
-        shown = run("examples.retail", "--customers", "2000", "--concurrency", "4")
+        shown = run("examples.retail", "--customers", "1500", "--concurrency", "2")
         assert "stopped in the middle" in shown
         assert "5 dead letters are replayed" in shown
         assert (tmp_path / "retail.png").read_bytes().startswith(b"\x89PNG")

@@ -1,4 +1,4 @@
-"""The larger proofs, at a size that a test run can bear; see `python -m tests.spark.proofs --help` for the whole ones."""
+"""One of the larger proofs, on a standalone cluster: the package as a zip. `make proofs` runs all of them, at full size."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 @pytest.mark.parametrize(
     "arguments",
     [
-        pytest.param("million --rows 20000 --entities 2000", id="cluster"),
-        pytest.param("speculation --rows 10000", id="speculation"),
-        pytest.param("lost-executor --rows 100000", id="lost-executor"),
         pytest.param("ship zip", id="zip"),
-        pytest.param("connect", id="connect"),
     ],
 )
 def test_it_is_proved(arguments: str) -> None:

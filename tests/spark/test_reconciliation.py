@@ -14,12 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from redis import Redis
 
-from command_bus import Command, EntityId, Envelope, HandlerRegistry, InvalidSettings, Reject, RetryPolicy
+from command_bus import Command, EntityId, Envelope, HandlerRegistry, InvalidSettings, NotReconciled, Reject, RetryPolicy
 from command_bus.embedded import EmbeddedServer
 from command_bus.spark import DispatchReport, Reconciliation, dispatch_dataframe, reconcile
 from command_bus.spark.evidence import waiting_commands
 from command_bus.spark.fates import fates_of, late_of, place_of
-from command_bus.spark.reconciliation import NotReconciled
 from command_bus.spark.target import Target
 from tests.spark.scene import Move, Place, journeys, until, working
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -17,6 +18,12 @@ TWO_HOSTS = (HOST, "127.0.0.2")
 
 def main() -> int:
     arguments = parse()
+    if arguments.proof == "all":
+        commands = [
+            [sys.executable, "-m", __package__ or "", name]
+            for name in ("connect", "ship", "speculation", "lost-executor", "million")
+        ]
+        return max(subprocess.run(command, check=False).returncode for command in commands)
     proof = Proof()
     with tempfile.TemporaryDirectory(prefix="proof-") as text, EmbeddedServer.start(tcp=True) as server:
         folder, place = Path(text), Place(server.url)
@@ -30,6 +37,7 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.spark.proofs", description=__doc__)
     proofs = parser.add_subparsers(dest="proof", required=True)
+    proofs.add_parser("all", help="all of the below, one after the other: about a quarter of an hour")
     million = proofs.add_parser("million", help="a million rows through two standalone workers, drained and reconciled")
     million.add_argument("--rows", type=int, default=1_000_000)
     million.add_argument("--entities", type=int, default=100_000)

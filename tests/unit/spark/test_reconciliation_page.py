@@ -100,6 +100,12 @@ def test_names_are_text_and_never_markup() -> None:
     assert text.count("&lt;script&gt;") >= 4
 
 
+def test_what_is_very_long_is_cut() -> None:
+    text = rendered(page({"rejected": 1}, Figures(errors=[ErrorLine("rejected", "long", 1, "x" * 5000)])))
+    assert "x" * 299 + "…" in text
+    assert "x" * 300 not in text
+
+
 @pytest.mark.parametrize(("counts", "mood"), [({"pending": 1}, "open"), ({"missing": 1}, "bad"), ({"duplicated": 1}, "bad")])
 def test_the_verdict_is_seen_at_once(counts: dict[str, int], mood: str) -> None:
     text = rendered(page({"completed": 5} | counts))
