@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -97,6 +98,7 @@ class Drive:
 
     async def _all_processed(self) -> None:
         """Wait until every slice is in the bus and its micro-batch is committed."""
+        await self._watch.until(lambda stats: stats.accepted == self._watch.purchases)
         assert self._query is not None, "it was started"
         try:
             await asyncio.to_thread(self._query.processAllAvailable)
@@ -104,10 +106,11 @@ class Drive:
             raise QueryFailed(_said(error)) from error
 
     async def _feed(self, slices: Sequence[Sequence[Row]]) -> None:
+        began = time.time()
         for number, rows in enumerate(slices):
             if number == _CALM:
                 self._watch.mark("all others arrive", "from now on the slices arrive at once")
-            write_slice(rows, self.arrivals / f"slice-{number:02d}.csv")
+            write_slice(rows, self.arrivals / f"slice-{number:02d}.csv", began + number)
             self._watch.arrived += len(rows)
             if number < _CALM:
                 await self._watch.until(self._all_taken)

@@ -9,6 +9,7 @@ Among the real rows come a few that are none (`SPOILT`), as in any feed: each is
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -85,9 +86,17 @@ def _parts(rows: Sequence[Row], size: int) -> Iterator[Sequence[Row]]:
         yield rows[start : start + size]
 
 
-def write_slice(rows: Iterable[Row], path: Path) -> None:
-    """Write a CSV that appears whole: a stream that looks at the folder never sees half of it."""
+def write_slice(rows: Iterable[Row], path: Path, written_at: float) -> None:
+    """Write a CSV that appears whole: a stream that looks at the folder never sees half of it.
+
+    Args:
+        rows: Its lines.
+        path: Of the file.
+        written_at: Its time in seconds since the epoch. A stream takes files in the order of their times, to the millisecond, and
+            equal times in any order: which would put a customer's later purchases before earlier ones.
+    """
     unfinished = path.with_name(f".{path.name}")  # Spark ignores names that begin with a dot
     with unfinished.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(rows)
+    os.utime(unfinished, (written_at, written_at))
     unfinished.replace(path)

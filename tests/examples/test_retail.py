@@ -53,7 +53,8 @@ class TestTable:
 
     def test_a_slice_appears_whole(self, rows, tmp_path):
         path = tmp_path / "slice.csv"
-        write_slice(rows[:2], path)
+        write_slice(rows[:2], path, 1_000_000.5)
+        assert path.stat().st_mtime == 1_000_000.5
         assert path.read_text().split() == ["1,00001,19970101,1,11.77", "2,00002,19970112,1,12.00"]
         assert list(tmp_path.glob("*.csv")) == [path]
 

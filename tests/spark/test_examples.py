@@ -147,7 +147,7 @@ class TestRetail:
 
     def test_rows_become_fields_and_spoilt_ones_stay_wrong(self, spark, tmp_path, path):
         part = tmp_path / "slice.csv"
-        table.write_slice([*table.read_rows(path)[:1], *table.SPOILT], part)
+        table.write_slice([*table.read_rows(path)[:1], *table.SPOILT], part, 0.0)
         frame = spark.read.schema("line INT, customer STRING, date STRING, discs STRING, dollars STRING").csv(str(part))
         good, *bad = (row.asDict() for row in stream.purchases(frame).collect())
         assert Decimal(good["dollars"]) == Decimal("11.77")
