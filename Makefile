@@ -2,7 +2,7 @@
 PYTHON ?= python3
 SETUP = $(PYTHON) scripts/setup.py
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-lite demo-full test bench proofs check format lock clean
+.PHONY: help setup demo demo-lite demo-full demo-stream test bench proofs check format lock clean
 
 help:       ## list these targets
 	@sed -n 's/^\([a-z-]*\): *## /  make \1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -15,6 +15,9 @@ demo-lite:  ## the same in plain Python: half a gigabyte less to install, and no
 
 demo-full:  ## the whole year
 	@$(SETUP) demo-full $(ARGS)
+
+demo-stream: ## a stream of real purchases, with invalid rows, a query that is stopped, and dead letters that are repaired
+	@$(SETUP) demo-stream $(ARGS)
 
 test:       ## the tests, those of Spark where there is a Java 17 (ARGS="-k word -x" is passed on to pytest)
 	@$(SETUP) test $(ARGS)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Sets up what a command of this repository needs, then runs it: nothing to install by hand, nothing outside the folder.
 
-    python3 scripts/setup.py demo | demo-lite | demo-full | test | bench | proofs | check | format | setup | lock | clean   [arguments]
+    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | test | bench | proofs | check | format | setup | lock | clean   [arguments]
 
 Any Python of 3.11 or later will do, and only its standard library is used. The first run makes `.venv` (by `uv` if there is one,
 else by `venv` and `pip`) with exactly the versions and hashes of constraints.txt, and the project itself as an editable install.
@@ -211,6 +211,14 @@ def test(arguments: list[str]) -> None:
     become([str(PYTHON), "-m", "pytest", *arguments])
 
 
+def demo_stream(arguments: list[str]) -> None:
+    set_up(BASE)
+    missing = set_up_spark(java.find())
+    if missing is not None:
+        sys.exit(f"setup: {missing}")
+    become([str(PYTHON), "-m", "examples.retail", *arguments])
+
+
 def bench(arguments: list[str]) -> None:
     set_up(BASE)
     missing = set_up_spark(java.find())
@@ -296,6 +304,7 @@ COMMANDS = {
     "demo": demo,
     "demo-lite": demo_lite,
     "demo-full": demo_full,
+    "demo-stream": demo_stream,
     "test": test,
     "bench": bench,
     "proofs": proofs,

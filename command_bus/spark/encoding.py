@@ -6,7 +6,9 @@ The others are validated one by one, and those that fail become rejects with the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import gc
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import repeat
 from typing import Any
 from zlib import crc32
@@ -25,7 +27,7 @@ from command_bus.spark.routes import Route
 from command_bus.transport.dispatches import LoadItem
 from command_bus.transport.redis.keys import free_mailbox
 
-__all__ = ["BatchEncoder", "Mapper", "Packed"]
+__all__ = ["BatchEncoder", "Mapper", "Packed", "uncollected"]
 
 Packed = tuple[int, LoadItem] | Reject
 """A shard and what goes there, or a row that is no command."""
@@ -35,6 +37,18 @@ _MOST_ENTITIES = 200_000  # whose places are remembered
 _MAX_COMMAND_ID = 512
 _LARGE = 64  # times the limit of one payload: then the rows are looked at one by one
 _SAFE_INTEGER = 2**53
+
+
+@contextmanager
+def uncollected() -> Generator[None]:
+    """Without the cyclic garbage collector: it looks through a batch's many small objects, which no cycle holds, again and again."""
+    active = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if active:
+            gc.enable()
 
 
 class BatchEncoder:

@@ -5,7 +5,6 @@ A `Reading` is data and travels to the tasks; there each process has its own con
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 
 from command_bus.errors import CommandBusError, InvalidSettings
+from command_bus.spark.encoding import uncollected
 from command_bus.spark.options import ReadOptions
 from command_bus.spark.spans import Span, cut, pack_spans, rows_per_task
 from command_bus.spark.target import PLANNING, Link, Target, link_to
@@ -107,25 +107,13 @@ class Reading:
         for span in part.spans:
             after = span.after
             while after != span.until:
-                with _uncollected():
+                with uncollected():
                     page = link.wait(outcomes.page(span.dispatch_id, span.shard, after, span.until, count))
                     if not page[0]:
                         break  # trimmed since it was planned
                     after = page[0][-1].decode()
                     batch = outcome_batch(span.dispatch_id, span.shard, page)
                 yield batch
-
-
-@contextmanager
-def _uncollected() -> Generator[None]:
-    """Without the cyclic garbage collector: it looks through a page's many small objects, which no cycle holds, for half of the time."""
-    active = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if active:
-            gc.enable()
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from command_bus.errors import CommandBusError, InvalidSettings
 from command_bus.spark.dispatcher import PartitionDispatcher, PartitionResult
-from command_bus.spark.encoding import BatchEncoder
+from command_bus.spark.encoding import BatchEncoder, uncollected
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.routes import check_columns, routes_of, unpickled
 from command_bus.spark.target import PLANNING, Target, link_to
@@ -106,7 +106,9 @@ class Writing:
                     dispatcher.result.rows += batch.num_rows
                     dispatcher.result.duplicates += batch.num_rows
                     continue
-                dispatcher.add_all(encoder.encode(batch))
+                with uncollected():
+                    rows = encoder.encode(batch)
+                dispatcher.add_all(rows)
         return dispatcher.result
 
     def _encoder(self, dispatcher: PartitionDispatcher) -> BatchEncoder:

@@ -521,7 +521,9 @@ class TestSharedServer:
             with try_to_lock(path.parent) as free:
                 return free
 
-        assert eventually(is_free)  # although its owner, and its watchdog if any, are alive; the last thread of a process may end late
+        assert eventually(
+            is_free
+        )  # although its owner, and its watchdog if any, are alive; the last thread of a process may end late
         assert shared_server() == url
         assert process_id(path) not in {pid, None}
         assert [server.folder for server in server_module._live].count(path.parent) == 1
