@@ -27,7 +27,8 @@ from command_bus.spark.options import OnInvalid, WriteOptions, duration_ms
 from command_bus.spark.routes import named_command, pickled, routes_of
 from command_bus.spark.source import register
 from command_bus.spark.target import PLANNING, Target, link_to
-from command_bus.transport.dispatches import DispatchFacts
+from command_bus.spark.writer import PartitionTask, Writing
+from command_bus.transport.dispatches import DispatchFacts, Version
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -197,7 +198,7 @@ def dispatch_dataframe(
     done = before is not None and before.version >= (version or 0)
     if before is not None and done and version is None:  # a micro-batch goes on, to see that the dispatch is its query's
         return _report(rows, target, before, "already committed", began, order_by, entity_column)
-    given: dict[str, str | None] = {
+    given = {
         "url": target.url,
         "namespace": target.namespace,
         "command": ",".join(texts),
@@ -215,12 +216,12 @@ def dispatch_dataframe(
         "rememberFor": _duration(remember_for, "remember_for"),
         "mapper": None if mapper is None else pickled(mapper),
     }
-    arranged = _arranged(rows, entity_column, order_by, partitions)
-    writer = (
-        arranged.write.format("command_bus").options(**{name: value for name, value in given.items() if value}).mode("append")
-    )
+    parsed = WriteOptions.parse({name: value for name, value in given.items() if value})
+    writing = Writing.plan(parsed, rows.schema).narrowed([name for name in (entity_column, order_by) if name is not None])
+    task = PartitionTask(writing, Version(dispatch_id, version or 0))
     try:
-        writer.save()
+        unread = [name for name in rows.columns if name not in writing.columns]
+        task.dispatch(_arranged(rows.drop(*unread), entity_column, order_by, partitions))
     except PySparkException as error:
         raise typed(error) from None
     facts = link.wait(link.transport.dispatches.facts(dispatch_id))

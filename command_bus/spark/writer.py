@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -26,7 +26,10 @@ from command_bus.spark.routes import check_columns, routes_of, unpickled
 from command_bus.spark.target import PLANNING, Target, link_to
 from command_bus.transport.dispatches import Opening, Version
 
-__all__ = ["BatchWriter", "StreamWriter", "Writing", "commit_dispatch", "told"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["BatchWriter", "PartitionTask", "StreamWriter", "Writing", "commit_dispatch", "told"]
 
 T = TypeVar("T")
 
@@ -74,6 +77,16 @@ class Writing:
         else:
             check_columns(options, {}, arrow)
         return cls(replace(options, url=target.url, namespace=target.namespace), target, tuple(arrow.names))
+
+    def narrowed(self, keep: Collection[str]) -> Writing:
+        """The same with the columns that the commands are made of, and others to keep: what nobody reads need not be shuffled."""
+        options = self.options
+        if options.mapper is not None:
+            return self
+        routes = routes_of(options, self.columns, link_to(self.target).described)
+        read = {options.command_id_column, options.command_column, options.sequence_column, *keep}
+        read.update(*(route.columns.values() for route in routes.values()))
+        return replace(self, columns=tuple(name for name in self.columns if name in read))
 
     @property
     def opening(self) -> Opening:
@@ -125,32 +138,61 @@ class Writing:
         )
 
 
+@dataclass(frozen=True)
+class PartitionTask:
+    """Sends one partition, as a function for `mapInArrow`: Spark pickles it to the tasks and collects what it yields."""
+
+    writing: Writing
+    version: Version
+
+    RESULT: ClassVar[str] = "result string, owner string"
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One row: what became of the partition's rows."""
+        done = self.run(batches)
+        yield pa.RecordBatch.from_pydict({"result": [json.dumps(asdict(done.result))], "owner": [done.owner]})
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> PartitionDone:
+        """Send the rows. With a version, they are a micro-batch (`foreachBatch`), and the dispatch belongs to the query."""
+        query = _told_by_spark(_QUERY_ID) if self.writing.options.version is not None else None
+        return PartitionDone(told(self.writing.run, batches, self.version, query or ""), query or "")
+
+    def commit(self, done: Sequence[PartitionDone], seconds: float) -> None:
+        """Close the dispatch for good: whoever writes on adds nothing."""
+        opening = replace(self.writing.opening, owner=done[0].owner if done else "")
+        commit_dispatch(self.writing.target, self.version, opening, [each.result for each in done], seconds)
+
+    def dispatch(self, rows: DataFrame) -> None:
+        """Send all partitions of a DataFrame and commit."""
+        began = time.time()
+        told_rows = rows.mapInArrow(self, self.RESULT).collect()
+        self.commit(
+            [PartitionDone(PartitionResult(**json.loads(row.result)), row.owner) for row in told_rows], time.time() - began
+        )
+
+
 class BatchWriter(DataSourceArrowWriter):
     """`df.write`: one dispatch with the version 0."""
 
     def __init__(self, writing: Writing) -> None:
         if writing.options.dispatch_id is None:
             raise InvalidSettings("option dispatchId is missing: name this dispatch, so that running it again adds nothing twice")
-        self._writing = writing
-        self._version = Version(writing.options.dispatch_id, writing.options.version or 0)
+        self._task = PartitionTask(writing, Version(writing.options.dispatch_id, writing.options.version or 0))
         self._began = time.time()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Send one partition. With a version, it is a micro-batch (`foreachBatch`), and the dispatch belongs to the query."""
-        query = _told_by_spark(_QUERY_ID) if self._writing.options.version is not None else None
-        return PartitionDone(told(self._writing.run, iterator, self._version, query or ""), query or "")
+        """Send one partition."""
+        return self._task.run(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Close the dispatch for good: whoever writes on adds nothing."""
+        """Close the dispatch for good."""
         done = [message for message in messages if isinstance(message, PartitionDone)]
-        opening = replace(self._writing.opening, owner=done[0].owner if done else "")
-        seconds = time.time() - self._began
-        told(commit_dispatch, self._writing.target, self._version, opening, [message.result for message in done], seconds)
+        told(self._task.commit, done, time.time() - self._began)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Leave the dispatch open: running it again goes on from there."""
         _log.warning(
-            "dispatch %r failed and stays open: run it again under the same id to complete it", self._version.dispatch_id
+            "dispatch %r failed and stays open: run it again under the same id to complete it", self._task.version.dispatch_id
         )
 
 

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
+from struct import pack
 from typing import Any
 
 from redis.asyncio import Redis
@@ -86,17 +89,22 @@ class RedisDispatches:
         dispatch_id = version.dispatch_id
         total = self._max_total_depth if backlog is None else min(backlog, self._max_total_depth)
         boxes: dict[str, int] = {mailbox: box for box, mailbox in enumerate(suspects or (), 1)}
-        args: list[Any] = [
-            version.number, -(-total // self._keys.count), self._max_depth, len(keys.mailboxes), self._remembered(dispatch_id),
-            int(sequenced),
-            0,
-        ]  # fmt: skip
-        for mailbox, command_id, check, envelope, entity, number in items:
+        runs: list[int] = []
+        entities: list[str] = []
+        for (mailbox, entity), run in groupby(items, itemgetter(0, 4)):
             box = boxes.get(mailbox)
             if box is None:
                 boxes[mailbox] = box = len(boxes) + 1
-            args += (box, command_id, check, envelope, entity, number) if sequenced else (box, command_id, check, envelope)
-        args[6] = len(boxes) if suspects is None else len(suspects)
+            runs += (box, sum(1 for _ in run))
+            entities.append(entity)
+        args: list[Any] = [
+            version.number, -(-total // self._keys.count), self._max_depth, len(keys.mailboxes), self._remembered(dispatch_id),
+            int(sequenced), len(boxes) if suspects is None else len(suspects),
+            pack(f">{len(runs)}H", *runs), b"".join([item[2] for item in items]), *[item[3] for item in items],
+        ]  # fmt: skip
+        if sequenced:
+            args += [item[5] for item in items]
+            args += entities
         names = [
             keys.ready, keys.active, keys.stats, keys.paused, keys.later,
             keys.dispatch(dispatch_id), keys.ids(dispatch_id), keys.sequences(dispatch_id),
