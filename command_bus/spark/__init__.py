@@ -28,7 +28,7 @@ from command_bus.errors import MissingExtra
 
 if TYPE_CHECKING:
     from command_bus.spark.dispatcher import PartitionDispatcher, PartitionResult
-    from command_bus.spark.frames import DispatchReport, dispatch_batch_writer, dispatch_dataframe
+    from command_bus.spark.frames import DispatchReport, dispatch_batch_writer, dispatch_dataframe, dispatch_report
     from command_bus.spark.ids import command_id, command_id_of
     from command_bus.spark.reconciliation import Reconciliation, reconcile
     from command_bus.spark.source import register
@@ -44,6 +44,7 @@ __all__ = [
     "command_id_of",
     "dispatch_batch_writer",
     "dispatch_dataframe",
+    "dispatch_report",
     "reconcile",
     "register",
 ]
@@ -51,7 +52,7 @@ __all__ = [
 _EXTRA = ("fastjsonschema", "pandas", "pyarrow", "pyspark")
 _HOMES = {
     "dispatcher": "PartitionDispatcher PartitionResult",
-    "frames": "DispatchReport dispatch_batch_writer dispatch_dataframe",
+    "frames": "DispatchReport dispatch_batch_writer dispatch_dataframe dispatch_report",
     "ids": "command_id command_id_of",
     "reconciliation": "Reconciliation reconcile",
     "source": "register",

@@ -10,7 +10,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -33,7 +33,7 @@ from command_bus.transport.dispatches import DispatchFacts, Version
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["DispatchReport", "dispatch_batch_writer", "dispatch_dataframe", "typed"]
+__all__ = ["DispatchReport", "dispatch_batch_writer", "dispatch_dataframe", "dispatch_report", "typed"]
 
 CommandName = type[Message[Any]] | str
 _ID = "command_id"
@@ -48,7 +48,7 @@ class DispatchReport:
 
     Attributes:
         dispatch_id: Its name.
-        state: `committed` by this call, or `already committed` before it, which then added nothing.
+        state: `committed`; `already committed` before this call, which then added nothing; `open` while it is loaded, or if that failed.
         rows: That were read.
         added: Commands that are in their mailboxes because of this dispatch, whichever attempt put them there.
         duplicates: Rows that repeat another row of the dispatch, id and content.
@@ -197,7 +197,7 @@ def dispatch_dataframe(
     before = link.wait(link.transport.dispatches.facts(dispatch_id))
     done = before is not None and before.version >= (version or 0)
     if before is not None and done and version is None:  # a micro-batch goes on, to see that the dispatch is its query's
-        return _report(rows, target, before, "already committed", began, order_by, entity_column)
+        return _report(rows, target, before, "already committed", order_by, entity_column)
     given = {
         "url": target.url,
         "namespace": target.namespace,
@@ -224,10 +224,44 @@ def dispatch_dataframe(
         task.dispatch(_arranged(rows.drop(*unread), entity_column, order_by, partitions))
     except PySparkException as error:
         raise typed(error) from None
+    report = dispatch_report(
+        rows, dispatch_id, entity=entity_column, order_by=order_by, url=target.url, namespace=target.namespace
+    )
+    return replace(report, state="already committed") if done else replace(report, seconds=time.monotonic() - began)
+
+
+def dispatch_report(
+    commands: DataFrame,
+    dispatch_id: str,
+    *,
+    entity: str | None = None,
+    order_by: str | None = None,
+    url: str | None = None,
+    namespace: str | None = None,
+) -> DispatchReport:
+    """The report of a dispatch that was made in another way: by `df.write`, bare dispatchers, or another program.
+
+    Args:
+        commands: The rows that were dispatched, with their `command_id`.
+        dispatch_id: The dispatch.
+        entity: The column of entity ids.
+        order_by: The column that orders an entity's rows.
+        url: The server; default as for `dispatch_dataframe`.
+        namespace: Prefix of all keys; likewise.
+
+    Raises:
+        InvalidSettings: The dispatch is not known, or not any more.
+        TransportUnavailable: The server cannot be reached.
+    """
+    target = Target.resolve(url, namespace)
+    link = link_to(target, PLANNING)
     facts = link.wait(link.transport.dispatches.facts(dispatch_id))
     if facts is None:
-        raise InvalidSettings(f"dispatch {dispatch_id!r} was forgotten at once: was the server flushed meanwhile?")
-    return _report(rows, target, facts, "already committed" if done else "committed", began, order_by, entity_column)
+        raise InvalidSettings(
+            f"there is no dispatch {dispatch_id!r} at {target.label}: it was never opened, forgotten after rememberFor, or the server was flushed"
+        )
+    state = "committed" if facts.opened is None and facts.version >= 0 else "open"
+    return _report(commands, target, facts, state, order_by, entity)
 
 
 def dispatch_batch_writer(
@@ -311,7 +345,7 @@ def _duration(value: timedelta | str, name: str) -> str:
 
 
 def _report(
-    rows: DataFrame, target: Target, facts: DispatchFacts, state: str, began: float, order_by: str | None, entity: str | None
+    rows: DataFrame, target: Target, facts: DispatchFacts, state: str, order_by: str | None, entity: str | None
 ) -> DispatchReport:
     summary: dict[str, Any] = json.loads(facts.summary) if facts.summary else {}
     results = [PartitionResult(**result) for result in summary.get("partitions", ())]
@@ -328,7 +362,7 @@ def _report(
         resent=max(sum(result.duplicates for result in results) - duplicates, 0),
         entities=sum(result.entities for result in results),
         waited=sum(result.waited for result in results),
-        seconds=time.monotonic() - began if state == "committed" else summary.get("seconds", 0.0),
+        seconds=summary.get("seconds", 0.0),
         partitions=results,
         commands=rows,
         target=target,

@@ -70,7 +70,7 @@ class WriteOptions:
         outcomes_ms: How long outcomes are kept; 0 keeps none.
         max_outcomes: How many outcomes are kept per shard, about.
         remember_ms: How long the dispatch is remembered, and so fenced.
-        mapper: Internal: a pickled function from a row to a command.
+        mapper: A function from a row to a command, as `module:function`.
     """
 
     command: str = ""

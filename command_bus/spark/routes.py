@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from io import BytesIO
-from operator import getitem
-from typing import Any, Protocol
+from operator import attrgetter, getitem
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
@@ -21,7 +21,7 @@ from command_bus.serialization.models import codec_for
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.plans import MISSING, FieldPlan, fits, plans_of
 
-__all__ = ["Route", "check_columns", "named_command", "pickled", "routes_of", "unpickled"]
+__all__ = ["Route", "check_columns", "mapper_of", "named_command", "pickled", "routes_of", "unpickled"]
 
 _PICKLED = "pickle:"
 
@@ -96,6 +96,27 @@ def pickled(thing: Any) -> str:
 def unpickled(text: str) -> Any:
     """What was pickled: by the user's own driver, so it is trusted as code of theirs."""
     return pickle.loads(base64.b64decode(text.removeprefix(_PICKLED)))  # noqa: S301 - the driver's own option
+
+
+def mapper_of(text: str) -> Callable[[dict[str, Any]], Message[Any]]:
+    """The function that makes the command of a row: `module:function`, or one that the driver sent along.
+
+    Raises:
+        InvalidSettings: There is none.
+    """
+    if text.startswith(_PICKLED):
+        mapper: Callable[[dict[str, Any]], Message[Any]] = unpickled(text)
+        return mapper
+    module, _, name = text.partition(":")
+    try:
+        found = attrgetter(name)(import_module(module))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidSettings(
+            f"option mapper = {text!r}: {error}; give 'package.module:function' that executors can import"
+        ) from error
+    if not callable(found):
+        raise InvalidSettings(f"option mapper = {text!r} is no function")
+    return cast("Callable[[dict[str, Any]], Message[Any]]", found)
 
 
 def routes_of(

@@ -22,7 +22,7 @@ from command_bus.errors import CommandBusError, InvalidSettings
 from command_bus.spark.dispatcher import PartitionDispatcher, PartitionResult
 from command_bus.spark.encoding import BatchEncoder, uncollected
 from command_bus.spark.options import WriteOptions
-from command_bus.spark.routes import check_columns, routes_of, unpickled
+from command_bus.spark.routes import check_columns, mapper_of, routes_of
 from command_bus.spark.target import PLANNING, Target, link_to
 from command_bus.transport.dispatches import Opening, Version
 
@@ -75,6 +75,7 @@ class Writing:
             routes = routes_of(options, arrow.names, link.described)
             check_columns(options, routes, arrow)
         else:
+            mapper_of(options.mapper)
             check_columns(options, {}, arrow)
         return cls(replace(options, url=target.url, namespace=target.namespace), target, tuple(arrow.names))
 
@@ -126,7 +127,7 @@ class Writing:
 
     def _encoder(self, dispatcher: PartitionDispatcher) -> BatchEncoder:
         options = self.options
-        mapper = unpickled(options.mapper) if options.mapper is not None else None
+        mapper = mapper_of(options.mapper) if options.mapper is not None else None
         routes = {} if mapper is not None else routes_of(options, self.columns, dispatcher.link.described)
         return BatchEncoder(
             routes,

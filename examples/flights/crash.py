@@ -10,12 +10,17 @@ import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from examples.flights.commands import Arrive, Depart, Movement
 
-__all__ = ["Crashing", "marks_in"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
+__all__ = ["MARKS", "crashing", "doomed", "marks_in"]
+
+MARKS = "FLIGHTS_CRASH_MARKS"
+"""Environment variable: a folder that all tasks see, where a mark says that a partition has failed before. Empty at the start."""
 _MARK = "killed-in-partition-"
 
 
@@ -24,37 +29,30 @@ def marks_in(folder: Path) -> int:
     return len(list(folder.glob(f"{_MARK}*")))
 
 
-class Crashing:
-    """Makes the commands of the rows, and kills its own process after some of them.
+def doomed(rows: DataFrame, after: int) -> DataFrame:
+    """The rows, as they are arranged, with `fatal`: whether this one, the `after`th of its partition, kills the task."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-    It is the `mapper` of a dispatch, so it runs in Spark's tasks, right where they write. A mark in a file system that all tasks
-    see says that a partition has failed before.
+    place = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1)  # above these bits it is the partition's number
+    return rows.withColumn("fatal", place == after - 1)
 
-    Args:
-        marks: The folder of the marks; empty at the start.
-        after: Rows after which a task is killed.
-    """
 
-    def __init__(self, marks: Path, after: int) -> None:
-        self._marks = str(marks)
-        self._after = after
-        self._seen = 0
+def crashing(row: Mapping[str, Any]) -> Movement:
+    """Make the command of a row, or kill this process: the `mapper` of a write, so it runs right where the tasks write."""
+    if row["fatal"] and _first_attempt():
+        os.kill(os.getpid(), signal.SIGKILL)
+    kind = Depart if row["command"] == Depart.spec().name else Arrive
+    return kind.model_validate({name: row[name] for name in kind.model_fields})
 
-    def __call__(self, row: Mapping[str, Any]) -> Movement:
-        self._seen += 1
-        if self._seen == self._after and self._first_attempt():
-            os.kill(os.getpid(), signal.SIGKILL)
-        kind = Depart if row["command"] == Depart.spec().name else Arrive
-        return kind.model_validate({name: row[name] for name in kind.model_fields})
 
-    def _first_attempt(self) -> bool:
-        from pyspark import TaskContext
+def _first_attempt() -> bool:
+    from pyspark import TaskContext
 
-        context = TaskContext.get()
-        assert context is not None, "a mapper runs in a task"
-        mark = Path(self._marks) / f"{_MARK}{context.partitionId()}"
-        try:
-            mark.touch(exist_ok=False)
-        except FileExistsError:
-            return False
-        return True
+    context = TaskContext.get()
+    assert context is not None, "a mapper runs in a task"
+    mark = Path(os.environ[MARKS]) / f"{_MARK}{context.partitionId()}"
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True

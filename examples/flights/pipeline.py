@@ -6,19 +6,20 @@ The aircraft are compared with Spark's own ordered fold of the source table (`fo
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
 from rich.console import Console
 
-from command_bus.spark import DispatchReport, Reconciliation, dispatch_dataframe, reconcile
+from command_bus.spark import DispatchReport, Reconciliation, command_id, dispatch_report, reconcile
+from command_bus.spark.frames import typed
 from examples.flights import fold, frames
 from examples.flights.commands import Arrive, Depart
-from examples.flights.crash import Crashing, marks_in
+from examples.flights.crash import MARKS, crashing, doomed, marks_in
 from examples.flights.fleet import Fleet
 from examples.flights.hangar import Hangar
 from examples.flights.report import compare, print_census, state_checks
@@ -47,6 +48,7 @@ def run(options: Options, console: Console) -> Result:
     """
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flights-")))
+        os.environ[MARKS] = str(scratch)  # Spark's tasks inherit it
         with console.status("starting Spark"):
             spark = stack.enter_context(spark_session("flights", options.out / "spark.log", partitions=_PARTITIONS))
         with console.status("reading the table of flights"):
@@ -73,19 +75,15 @@ async def _run(rows: DataFrame, commands: int, scratch: Path, options: Options, 
             f"Spark {spark.version}, {_PARTITIONS} partitions; {stage.server}; namespace {stage.settings.namespace}; "
             f"{options.workers} worker processes × {options.concurrency} aircraft at a time"
         )
-        dispatch = partial(dispatch_dataframe, frames.commands(rows), **_arguments(spark, stage, commands, scratch, options))
-        reports: list[DispatchReport] = []
-
-        async def send() -> None:
-            reports.append(await ask(spark, dispatch))
-
+        arranged = _arranged(rows)
         voyage = Voyage(stage.bus, fleet, commands, kill=options.kill)
-        stats = await voyage.sail(send(), console)
+        stats = await voyage.sail(ask(spark, _write, arranged, stage, commands, options), console)
+        report = await ask(spark, _report, arranged, stage)
         with console.status("dispatching the same once more"):
-            await send()
+            await ask(spark, _write, arranged, stage, commands, options)
             added_again = (await stage.bus.stats()).accepted - stats.accepted
         with console.status("reading the outcomes back"):
-            ledger = await ask(spark, reconcile, reports[0])
+            ledger = await ask(spark, reconcile, report)
             page = await ask(spark, ledger.write, options.out)
         with console.status("folding the table in Spark"):
             wanted = await ask(spark, fold.expected, rows)
@@ -97,7 +95,7 @@ async def _run(rows: DataFrame, commands: int, scratch: Path, options: Options, 
             commands=commands,
             comparison=comparison,
             checks=[
-                *_checks(commands, reports[0], ledger, added_again, killed_tasks if options.fail_tasks else None),
+                *_checks(commands, report, ledger, added_again, killed_tasks if options.fail_tasks else None),
                 *state_checks(commands, stats, comparison, repeats_allowed=allowed),
             ],
             departures=departures,
@@ -105,35 +103,43 @@ async def _run(rows: DataFrame, commands: int, scratch: Path, options: Options, 
             server=f"Spark {spark.version}, {stage.server}",
             readings=voyage.readings,
             killed_at=voyage.killed_at,
-            remarks=[*_remarks(reports[0], killed_tasks), f"Reconciliation: {page}"],
+            remarks=[*_remarks(report, killed_tasks), f"Reconciliation: {page}"],
         )
     raise AssertionError("the stack swallows nothing")
 
 
-def _arguments(spark: SparkSession, stage: Stage, commands: int, scratch: Path, options: Options) -> dict[str, Any]:
-    arguments: dict[str, Any] = {
-        "command": [Depart, Arrive],
-        "key": frames.KEY,
-        "order_by": "seq",
-        "dispatch_id": _DISPATCH,
-        "command_column": "command",
-        "max_backlog": BACKLOG,
-        "partitions": _PARTITIONS,
-        "outcomes": "1 hour",
+def _arranged(rows: DataFrame) -> DataFrame:
+    """The commands with their ids, an aircraft's in one partition and in order."""
+    commands = frames.commands(rows).withColumn("command_id", command_id(*frames.KEY))
+    return commands.repartition(_PARTITIONS, "tail").sortWithinPartitions("seq")
+
+
+def _write(commands: DataFrame, stage: Stage, count: int, options: Options) -> None:
+    """Dispatch them: what a pipeline of one's own would do."""
+    given = {
         "url": stage.url,
         "namespace": stage.settings.namespace,
+        "command": ",".join(f"{kind.__module__}:{kind.__name__}" for kind in (Depart, Arrive)),
+        "commandColumn": "command",
+        "sequenceColumn": "seq",
+        "dispatchId": _DISPATCH,
+        "maxBacklog": str(BACKLOG),
+        "outcomes": "1 hour",
     }
     if options.fail_tasks:
         # In the middle of a partition, when some batches of it are in the bus: a batch is sent when all of it is packed.
-        after = max(4, commands // _PARTITIONS // 2)
-        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(after // 4))
-        arguments |= {
-            "command": None,
-            "mapper": Crashing(scratch, after),
-            "entity": "tail",
-            "batch_size": min(500, 1 + after // 64),
-        }
-    return arguments
+        after = max(4, count // _PARTITIONS // 2)
+        commands.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(after // 4))
+        commands = doomed(commands, after)
+        given |= {"mapper": f"{crashing.__module__}:{crashing.__name__}", "batchSize": str(min(500, 1 + after // 64))}
+    try:
+        commands.write.format("command_bus").options(**given).mode("append").save()
+    except PySparkException as error:
+        raise typed(error) from None
+
+
+def _report(commands: DataFrame, stage: Stage) -> DispatchReport:
+    return dispatch_report(commands, _DISPATCH, entity="tail", order_by="seq", url=stage.url, namespace=stage.settings.namespace)
 
 
 def _checks(

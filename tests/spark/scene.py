@@ -24,7 +24,7 @@ from command_bus.serialization.msgpack import unpack
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Landed", "Load", "Move", "Place", "Stop", "Weigh", "Where", "journeys", "until", "working"]
+__all__ = ["Landed", "Load", "Move", "Place", "Stop", "Weigh", "Where", "halved", "journeys", "until", "working"]
 
 
 class Move(Command[int], entity="truck"):
@@ -64,6 +64,11 @@ class Load(Command[None], entity="truck"):
     where: Where
     tags: dict[str, int]
     parts: list[str]
+
+
+def halved(row: dict[str, Any]) -> Move:
+    """A mapper that is known by its name."""
+    return Move(truck=row["truck"], seq=row["seq"], load=row["load"] / 2)
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,10 @@ class TestFlights:
         """What the mapper does in a task, done here: the signal is caught, not sent."""
         killed: list[int] = []
         monkeypatch.setattr(crash.os, "kill", lambda _, number: killed.append(number))
-        rows = [row.asDict() for row in frames.commands(frames.flights(spark, small)).collect()]
+        rows = [
+            row.asDict() for row in crash.doomed(frames.commands(frames.flights(spark, small)).coalesce(1), after=4).collect()
+        ]
+        assert [row["fatal"] for row in rows] == [number == 3 for number in range(len(rows))]
         first = self.attempt(tmp_path, rows, monkeypatch)
         assert killed == [signal.SIGKILL]
         assert self.attempt(tmp_path, rows, monkeypatch) == first
@@ -116,8 +119,8 @@ class TestFlights:
                 return 3
 
         monkeypatch.setattr(pyspark, "TaskContext", Context)
-        mapper = crash.Crashing(marks, after=4)
-        return [mapper(row) for row in rows]
+        monkeypatch.setenv(crash.MARKS, str(marks))
+        return [crash.crashing(row) for row in rows]
 
 
 class TestRetail:

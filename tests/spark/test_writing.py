@@ -30,7 +30,7 @@ from command_bus import (
     TransportUnavailable,
 )
 from command_bus.embedded import EmbeddedServer
-from command_bus.spark import command_id, command_id_of, dispatch_dataframe
+from command_bus.spark import command_id, command_id_of, dispatch_dataframe, dispatch_report
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.writer import BatchWriter, Writing
 from tests.spark.scene import Load, Move, Place, Stop, Weigh, journeys, until, working
@@ -57,6 +57,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"columns": "seq=note"}, "column 'note' is of type string, field seq of Move wants int: cast it"),
     ({"columns": "sek=seq"}, "option columns feeds 'sek', but Move has the fields truck, seq, load, note"),
     ({"columns": "seq"}, "option columns = 'seq': write it like 'field=column, other=column2'"),
+    ({"command": None, "mapper": "tests.spark.scene:nope"}, "option mapper = 'tests.spark.scene:nope': module"),
+    ({"command": None, "mapper": "nope"}, "option mapper = 'nope': No module named 'nope'"),
     ({"onInvalid": "explode"}, "option onInvalid = 'explode': there are quarantine, raise, drop"),
     ({"maxWait": "soon"}, "option maxWait = 'soon"),
     ({"batchSize": "0"}, "option batchSize = '0' is a whole number, at least 1"),
@@ -208,6 +210,22 @@ class TestLanding:
         assert errors[1].startswith("the mapper raised KeyError: 'no such thing'")
         assert errors[2].startswith("the mapper raised ValidationError: ")
         assert "less than or equal to 100" in errors[2]
+
+    def test_a_function_is_named_to_the_bare_format_and_its_dispatch_reported(self, spark: SparkSession, place: Place) -> None:
+        rows = with_ids(journeys(spark, trucks=4, each=25))
+        for _ in range(2):
+            write(rows.coalesce(1).sortWithinPartitions("seq"), place, command=None, mapper="tests.spark.scene:halved")
+        assert [each.fields["load"] for each in place.mailboxes()["truck:t3"]][:3] == [1.5, 3.5, 5.5]
+        report = dispatch_report(rows, "d", entity="truck", order_by="seq", **place.where)
+        assert (report.state, report.rows, report.added, report.entities, report.resent) == ("committed", 100, 100, 4, 0)
+        with pytest.raises(InvalidSettings, match="there is no dispatch 'other' at redis"):
+            dispatch_report(rows, "other", **place.where)
+
+    def test_columns_that_no_field_wants_are_not_shuffled(self, spark: SparkSession, place: Place) -> None:
+        wide = journeys(spark, trucks=4, each=5).withColumn("wide.r", F.lit("x" * 100)).withColumn("by", -F.col("seq"))
+        report = dispatch_dataframe(wide, Move, key=["truck", "seq"], order_by="by", dispatch_id="d", **place.where)
+        assert "wide.r" in report.commands.columns
+        assert place.seqs() == {f"t{truck}": [4, 3, 2, 1, 0] for truck in range(4)}
 
     def test_a_class_that_executors_cannot_import_travels_with_the_job(self, spark: SparkSession, place: Place) -> None:
         class Honk(Command[None], entity="truck"):
