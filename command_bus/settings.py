@@ -7,7 +7,7 @@ Durations are seconds as floats.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -20,6 +20,7 @@ __all__ = ["BusSettings", "redacted"]
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _PASSWORD_IN_URL = re.compile(r"(?<=//)([^/:@\s]*):(\S*)@")
 
+Durability = Literal["server", "memory", "aof", "always", "replicated"]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -48,7 +49,7 @@ class BusSettings(BaseSettings):
     url: SecretStr | None = Field(
         default=None,
         validation_alias=AliasChoices("url", "COMMAND_BUS_URL", "REDIS_URL"),
-        description="Server URL (redis://, rediss://, unix://). None starts or joins the embedded development server.",
+        description="Server URL (redis://, rediss://, unix://, redis+sentinel://, redis+cluster://). None: the embedded development server.",
     )
     namespace: str = Field(default="command_bus", description="Prefix of all keys; one namespace is one fleet of workers.")
     shards: Annotated[int, Field(ge=1, le=1024)] = Field(
@@ -87,6 +88,18 @@ class BusSettings(BaseSettings):
         default=1024 * 1024, description="Bytes of one encoded payload."
     )
     max_nesting: Annotated[int, Field(ge=1, le=512)] = Field(default=64, description="Levels of nesting in a payload.")
+
+    durability: Durability = Field(
+        default="server",
+        description="What an accepted command survives: `server` takes the server as it is; `memory` asks for nothing; `aof` and `always` refuse a "
+        "server without (fsynced) append-only files; `replicated` waits for replicas before `dispatch` returns and an at-most-once handler starts.",
+    )
+    wait_replicas: Count = Field(
+        default=1, description="Replicas that confirm with `durability = replicated`; better all there are."
+    )
+    wait_timeout: Annotated[float, Field(gt=0, le=4, allow_inf_nan=False)] = Field(
+        default=1.0, description="Seconds that replicas get to confirm before it is tried again."
+    )
 
     allow_eviction: bool = Field(default=False, description="Start on a server whose eviction policy may drop queued commands.")
     insecure: bool = Field(default=False, description="Allow TLS without verification of the server's certificate.")
