@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from redis.crc import key_slot
 
@@ -61,8 +61,8 @@ class ClusterServers:
         slot = key_slot(key.encode())
         return next(self._at(int(answer[2][1])) for answer in self._slots() if answer[0] <= slot <= answer[1])
 
-    def _slots(self) -> list[list[list[int]]]:
-        found: list[list[list[int]]] = next(node for node in self.nodes if node.alive).ask("CLUSTER", "SLOTS")
+    def _slots(self) -> list[Any]:
+        found: list[Any] = next(node for node in self.nodes if node.alive).ask("CLUSTER", "SLOTS")
         return found
 
     def _at(self, port: int) -> Node:
@@ -80,29 +80,14 @@ class ClusterServers:
         victim.freeze()
         return victim
 
-    def failover(self, key: str) -> None:
-        """Let the replica of a key's primary take over, without any fault."""
-        before = self.primary_of(key)
-        until(lambda: self.primary_of(key) is not before or not self._promote_replica_of(before), "another primary")
-
-    def _promote_replica_of(self, primary: Node) -> bool:
-        name = primary.ask("CLUSTER", "MYID")
-        for node in self.nodes:
-            facts = node.info("replication")
-            if facts["role"] == "slave" and facts["master_port"] == primary.port and name:
-                node.ask("CLUSTER", "FAILOVER")
-                until(lambda replica=node: replica.info("replication")["role"] == "master", "a failover")
-                return True
-        return False
-
     def failed_over(self, before: Node, seconds: float = 60.0) -> None:
         """Wait until that node is no primary in anybody's eyes, and all slots are served."""
         others = [node for node in self.nodes if node is not before and node.alive]
 
         def done() -> bool:
-            return all(
-                int(answer[2][1]) != before.port for node in others for answer in node.ask("CLUSTER", "SLOTS")
-            ) and all(b"cluster_slots_ok:16384" in node.ask("CLUSTER", "INFO") for node in others)
+            return all(int(answer[2][1]) != before.port for node in others for answer in node.ask("CLUSTER", "SLOTS")) and all(
+                b"cluster_slots_ok:16384" in node.ask("CLUSTER", "INFO") for node in others
+            )
 
         until(done, "a failover", seconds)
 
@@ -131,10 +116,14 @@ class ClusterServers:
         until(self._whole, "a whole cluster", 60)
 
     def _whole(self) -> bool:
-        whole = all(b"cluster_state:ok" in node.ask("CLUSTER", "INFO") for node in self.nodes)
+        """Whether everybody sees the same primaries, and each of them has a replica that follows."""
+        views = [node.ask("CLUSTER", "SLOTS") for node in self.nodes]
+        primaries = [{int(answer[2][1]) for answer in view} for view in views]
+        if any(each != primaries[0] for each in primaries):
+            return False
         roles = [node.info("replication") for node in self.nodes]
-        linked = [facts for facts in roles if facts["role"] == "slave" and facts["master_link_status"] == "up"]
-        return whole and len(linked) == len(self.nodes) - len(set(map(id, self.primaries())))
+        followed = {facts["master_port"] for facts in roles if facts["role"] == "slave" and facts["master_link_status"] == "up"}
+        return followed == primaries[0] and all(b"cluster_state:ok" in node.ask("CLUSTER", "INFO") for node in self.nodes)
 
     def stop(self) -> None:
         """End all; idempotent."""

@@ -23,9 +23,7 @@ class SentinelServers:
         binary: Of the servers; by default `redis-server` from PATH.
     """
 
-    def __init__(
-        self, folder: Path, *, down_after: int = 2000, failover_timeout: int = 4000, binary: Path | None = None
-    ) -> None:
+    def __init__(self, folder: Path, *, down_after: int = 2000, failover_timeout: int = 4000, binary: Path | None = None) -> None:
         server = binary or Path(shutil.which("redis-server") or "redis-server")
         ports = free_ports(6)
         common = {
@@ -89,10 +87,13 @@ class SentinelServers:
         before = self.primary()
         self.sentinels[0].ask("SENTINEL", "FAILOVER", SERVICE)
         until(lambda: self.primary() is not before, "another primary")
+        self.settled()
 
     def failed_over(self, before: Node, seconds: float = 60.0) -> None:
         """Wait until another server than that is the primary."""
-        until(lambda: self.primary() is not before and self.primary().info("replication")["role"] == "master", "a failover", seconds)
+        until(
+            lambda: self.primary() is not before and self.primary().info("replication")["role"] == "master", "a failover", seconds
+        )
 
     def revive(self) -> None:
         """Start what is dead, and wait until all replicas follow again."""

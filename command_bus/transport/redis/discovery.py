@@ -303,8 +303,15 @@ class _SyncFollowing:
 
 
 def _wrong_server(error: ResponseError) -> bool:
-    """Whether a server says that it does not serve this; before Redis 7, inside of the text of a script's error."""
-    return isinstance(error, ReadOnlyError | MovedError | AskError) or "-READONLY" in str(error)
+    """Whether a server says that it does not serve this; before Redis 7, inside of the text of a script's error.
+
+    UNBLOCKED is what whoever waits there is told when the primary becomes a replica.
+    """
+    return (
+        isinstance(error, ReadOnlyError | MovedError | AskError)
+        or "-READONLY" in str(error)
+        or "instance state changed" in str(error)
+    )
 
 
 @lru_cache

@@ -162,13 +162,14 @@ class _Shard:
         """Send until there is an answer; whoever's deadline passes meanwhile is told so."""
         token = next(self._tokens)
         backoff = Backoff()
+        unconfirmed: Unconfirmed | None = None
         while batch:
             keys, args = self._arguments(batch, token)
             try:
                 async with asyncio.timeout(max(min(waiting.deadline for waiting in batch) - mono(), 0.001)):
                     answer, confirmed = await self._connections.run_confirmed(ENQUEUE, keys, args, self._keys.stats)
             except TimeoutError:
-                error: CommandBusError = TransportUnavailable(
+                error: CommandBusError = unconfirmed or TransportUnavailable(
                     f"no answer from {self._connections.label} in time", outcome_unknown=True
                 )
             except TransportUnavailable as unavailable:
@@ -179,7 +180,7 @@ class _Shard:
             else:
                 if confirmed:
                     return self._resolve(batch, answer)
-                error = Unconfirmed(
+                error = unconfirmed = Unconfirmed(
                     f"{self._connections.label} has the command, but too few replicas confirmed it in time (wait_replicas): it may be lost if "
                     "the primary fails now. Sending the same command id again is safe"
                 )
