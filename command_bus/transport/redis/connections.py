@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from random import Random
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
@@ -58,10 +58,16 @@ class ClientFactory(Protocol):
 
 
 class UrlClients:
-    """Clients of the server behind a URL."""
+    """Clients of the server behind a URL.
 
-    def __init__(self, url: str) -> None:
+    Args:
+        url: Of the server.
+        options: Further arguments of its connections (see `credentials`); the URL's own parts come before them.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         self._url = url
+        self._options = dict(options or {})
         self.label = redacted(url).split("?", maxsplit=1)[0]
 
     def commands(self) -> Redis:
@@ -75,6 +81,7 @@ class UrlClients:
     def _client(self, socket_timeout: float, connections: int) -> Redis:
         pool = BlockingConnectionPool.from_url(
             self._url,
+            **self._options,
             protocol=2,
             decode_responses=False,
             socket_timeout=socket_timeout,
@@ -91,6 +98,7 @@ class UrlClients:
         """See `ClientFactory`."""
         client: SyncRedis = SyncRedis.from_url(
             self._url,
+            **self._options,
             protocol=2,
             decode_responses=False,
             socket_timeout=patience,

@@ -7,6 +7,7 @@ from typing import Self
 from command_bus.clock import mono
 from command_bus.settings import BusSettings
 from command_bus.transport.redis.connections import ClientFactory, Connections, UrlClients
+from command_bus.transport.redis.credentials import connection_options
 from command_bus.transport.redis.dispatches import RedisDispatches
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.operations import Operations
@@ -47,7 +48,7 @@ class RedisTransport:
         Raises:
             CommandBusError: As `open_namespace`.
         """
-        connections = Connections(UrlClients(server) if isinstance(server, str) else server)
+        connections = Connections(UrlClients(server, connection_options(settings)) if isinstance(server, str) else server)
         keys = KeySpace(settings.namespace, settings.shards)
         try:
             deadline = mono() + settings.dispatch_timeout  # a server that restarts just now is waited for
