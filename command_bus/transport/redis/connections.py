@@ -12,6 +12,7 @@ import asyncio
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from random import Random
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
@@ -21,14 +22,14 @@ from redis import Redis as SyncRedis
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoPermissionError, NoScriptError
 from redis.retry import Retry as SyncRetry
 
 from command_bus.clock import mono
-from command_bus.errors import TransportUnavailable
+from command_bus.errors import TransportUnavailable, UnsuitableServer
 from command_bus.settings import redacted
 from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
-from command_bus.transport.redis.scripts import Script
+from command_bus.transport.redis.scripts import SCRIPTS, Script
 
 __all__ = ["Backoff", "ClientFactory", "Connections", "UrlClients"]
 
@@ -37,6 +38,7 @@ T = TypeVar("T")
 
 SOCKET_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 5.0
+_SCRIPTS_EVERY = 1.0
 
 
 class ClientFactory(Protocol):
@@ -156,6 +158,7 @@ class Connections:
         self._commands: Redis | None = None
         self._owned: list[Redis] = []
         self.reconnects = 0
+        self._scripts_seen = 0.0
 
     @property
     def commands(self) -> Redis:
@@ -191,9 +194,39 @@ class Connections:
             try:
                 return await client.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
             except NoScriptError:
-                return await client.execute_command("EVAL", script.text, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
+                await self.load_scripts(script)
+                return await client.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
         except CONNECTION_ERRORS as error:
             raise translated(error, self.label) from error
+
+    async def load_scripts(self, wanted: Script | None = None) -> None:
+        """Load all scripts, `wanted` last: if it breaks off, that one is missed again.
+
+        All, because a producer may lack the right: after a restart the first worker that misses one brings them back for everybody.
+        """
+        try:
+            for script in (*(script for script in SCRIPTS if script is not wanted), *([wanted] if wanted else [])):
+                await self.commands.script_load(script.text)
+        except NoPermissionError as error:
+            raise TransportUnavailable(
+                f"{self.label} lacks this version's scripts, and this user may not load them: a worker of this version does, within a second"
+            ) from error
+        except CONNECTION_ERRORS as error:
+            raise translated(error, self.label) from error
+
+    async def keep_scripts(self) -> None:
+        """Look about once a second whether the server has all scripts, and load them if it lost them (a restart, SCRIPT FLUSH)."""
+        now = mono()
+        if now - self._scripts_seen < _SCRIPTS_EVERY:
+            return
+        self._scripts_seen = now
+        try:
+            there = await self.ask(lambda client: client.script_exists(*(script.sha for script in SCRIPTS)))
+        except UnsuitableServer:  # a user of the application's own making, which may not ask
+            return
+        if not all(there):
+            with suppress(TransportUnavailable):
+                await self.load_scripts()
 
     async def ask(self, request: Callable[Concatenate[Redis, P], Any], *args: P.args, **options: P.kwargs) -> Any:
         """Send a plain request once, with its errors translated: `request(client, *args)`.

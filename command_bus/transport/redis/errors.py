@@ -31,7 +31,7 @@ def translated(error: BaseException, where: str) -> CommandBusError:
     if isinstance(error, redis_errors.OutOfMemoryError) or upper.startswith("OOM"):
         return QueueFull(f"{where} is at its memory limit (maxmemory): it refuses new commands until work drains", limit="memory")
     if isinstance(error, redis_errors.AuthenticationError | redis_errors.NoPermissionError) or upper.startswith(
-        ("NOAUTH", "WRONGPASS", "NOPERM")
+        ("NOAUTH", "WRONGPASS", "NOPERM", "ACL FAILURE IN SCRIPT", "THE USER EXECUTING THE SCRIPT CAN'T")
     ):
         return UnsuitableServer(f"{where} refuses this user: {text}. Check user and password in the URL, and the user's ACL")
     if isinstance(error, redis_errors.ReadOnlyError) or upper.startswith("READONLY"):

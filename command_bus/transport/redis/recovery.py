@@ -121,6 +121,7 @@ class _Watch:
                 await self._promote()
                 await self._recover()
                 await self._sweep()
+                await self._connections.keep_scripts()
                 backoff.reset()
                 pause = self._pause()
             except CommandBusError as error:
