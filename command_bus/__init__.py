@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from command_bus.context import CommandContext
     from command_bus.errors import (
         BadResult,
+        BadSignature,
         BusClosed,
         CallCycle,
         CommandBusError,
@@ -60,12 +61,14 @@ if TYPE_CHECKING:
     from command_bus.policies import EntityPolicy, Lanes, PerEntity, RetryPolicy, lanes, per_entity
     from command_bus.receipts import BatchOutcome, BatchResult, DeadLetter, Receipt, Stats, WorkerInfo
     from command_bus.registry import HandlerRegistry, handles
+    from command_bus.serialization.protection import PayloadCipher
     from command_bus.settings import BusSettings
     from command_bus.sync import SyncCommandBus
     from command_bus.worker import StopReport, Worker
 
 __all__ = [
     "BadResult",
+    "BadSignature",
     "BatchOutcome",
     "BatchResult",
     "BusClosed",
@@ -101,6 +104,7 @@ __all__ = [
     "MissingExtra",
     "NoHandler",
     "NotReconciled",
+    "PayloadCipher",
     "PayloadTooLarge",
     "PerEntity",
     "Query",
@@ -134,6 +138,7 @@ _HOMES = {
     "policies": "EntityPolicy Lanes PerEntity RetryPolicy lanes per_entity",
     "receipts": "BatchOutcome BatchResult DeadLetter Receipt Stats WorkerInfo",
     "registry": "HandlerRegistry handles",
+    "serialization.protection": "PayloadCipher",
     "settings": "BusSettings",
     "sync": "SyncCommandBus",
     "worker": "StopReport Worker",

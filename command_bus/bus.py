@@ -31,6 +31,7 @@ from command_bus.monitor import Monitor
 from command_bus.outbound import Envelope, Outbound, Sealer
 from command_bus.receipts import BatchResult, Receipt, Stats
 from command_bus.registry import HandlerRegistry, default_registry
+from command_bus.serialization.protection import PayloadCipher, Protection
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import Admission, Replies, Reply, Submission
 from command_bus.transport.redis.connections import ClientFactory
@@ -58,6 +59,7 @@ class CommandBus:
         settings: All settings at once; further keyword arguments override single ones.
         middleware: Around dispatch and handle, the first outermost.
         lifespan: Makes an async context manager that a worker holds open from before its first command until its last.
+        cipher: Encrypts payloads, and replies to encrypted commands.
 
     Raises:
         InvalidSettings: A setting is out of range.
@@ -72,6 +74,7 @@ class CommandBus:
         settings: BusSettings | None = None,
         middleware: Sequence[Middleware] = (),
         lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
+        cipher: PayloadCipher | None = None,
         **overrides: Any,
     ) -> None:
         self.settings = _settings(settings, url, namespace, overrides)
@@ -82,7 +85,8 @@ class CommandBus:
         self._transport: RedisTransport | None = None
         self._closed = False
         self._opening = asyncio.Lock()
-        self._sealer = Sealer(self.settings)
+        self.protection = Protection.of(self.settings, cipher)
+        self._sealer = Sealer(self.settings, self.protection)
         self._send = around_dispatch(self.middleware, self._transmit)
         self._prepare = around_dispatch(self.middleware, self._seal)
 
@@ -284,7 +288,7 @@ class CommandBus:
     @property
     def dead_letters(self) -> DeadLetters:
         """What was given up: list, inspect, replay, discard, purge."""
-        return DeadLetters(self.transport.operations, self.settings)
+        return DeadLetters(self.transport.operations, self.settings, self.protection)
 
     async def stats(self) -> Stats:
         """A snapshot of the namespace, in one round trip per shard."""
@@ -368,7 +372,7 @@ class CommandBus:
         return shared_server()
 
     def _outcomes(self) -> Outcomes:
-        return Outcomes(self.transport, self._sealer.reply_limits)
+        return Outcomes(self.transport, self._sealer.reply_limits, self.protection)
 
     async def _transmit(self, out: Outbound) -> Admission:
         """The innermost of the middleware around a dispatch: seal and enqueue."""

@@ -10,7 +10,8 @@ from command_bus.clock import mono
 from command_bus.errors import BadResult, CommandTimeout, InvalidCommand, TransportUnavailable, UnknownCommand
 from command_bus.serialization.models import reply_codec_for
 from command_bus.serialization.msgpack import Limits, Undecodable
-from command_bus.serialization.reply import raise_or_value, unpack_reply
+from command_bus.serialization.protection import Protection
+from command_bus.serialization.reply import Completed, raise_or_value, unpack_reply
 from command_bus.transport.redis.rpc import reply_in
 from command_bus.transport.redis.wiring import RedisTransport
 
@@ -36,9 +37,11 @@ class Outcomes:
     Args:
         transport: Of the bus.
         limits: Of replies.
+        protection: Decrypts them, or None.
     """
 
-    def __init__(self, transport: RedisTransport, limits: Limits) -> None:
+    def __init__(self, transport: RedisTransport, limits: Limits, protection: Protection | None = None) -> None:
+        self._protection = protection
         self._transport = transport
         self._limits = limits
 
@@ -52,6 +55,8 @@ class Outcomes:
             _, outcome = unpack_reply(record, self._limits)
         except Undecodable as error:
             raise BadResult(f"the reply cannot be read: {error}", command_id=command_id) from error
+        if self._protection is not None and isinstance(outcome, Completed):
+            outcome = self._protection.result(command_id, outcome)
         return raise_or_value(outcome, reply_codec_for(reply_type), command_id, self._limits)
 
     async def polled(self, command_id: str, deadline: float) -> bytes | None:

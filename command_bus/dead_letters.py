@@ -6,14 +6,15 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
-from command_bus.errors import UnknownDeadLetter
-from command_bus.execution.settled import Windows, reading_limits
+from command_bus.errors import InvalidCommand, UnknownDeadLetter
+from command_bus.execution.settled import Windows, digest_of, reading_limits
 from command_bus.receipts import DeadLetter
-from command_bus.serialization.envelope import GIVEN_ID, WireEnvelope, digest, unpack_envelope
+from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
 from command_bus.serialization.msgpack import Undecodable, unpack
+from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Cancelled, DeadLetterRecord, pack_reply
 from command_bus.settings import BusSettings
-from command_bus.transport.interfaces import NO_DIGEST, Remembered
+from command_bus.transport.interfaces import Remembered
 from command_bus.transport.redis.operations import Operations, StoredLetter
 
 __all__ = ["DeadLetters"]
@@ -22,7 +23,8 @@ __all__ = ["DeadLetters"]
 class DeadLetters:
     """Lists, replays, discards and purges dead letters; reached as `bus.dead_letters`."""
 
-    def __init__(self, operations: Operations, settings: BusSettings) -> None:
+    def __init__(self, operations: Operations, settings: BusSettings, protection: Protection | None = None) -> None:
+        self._protection = protection
         self._operations = operations
         self._limits = reading_limits(settings)
         self._windows = Windows.of(settings)
@@ -68,7 +70,7 @@ class DeadLetters:
         """
         stored = await self._stored(letter_id)
         envelope = self._envelope(stored)
-        mark = b"q" + self._seal(envelope) + bytes(8) + stored.mailbox.encode() if envelope.command_id else b""
+        mark = b"q" + digest_of(envelope) + bytes(8) + stored.mailbox.encode() if envelope.command_id else b""
         if not await self._operations.settle_letter(stored, "replay", Remembered(envelope.command_id, mark, 1)):
             raise _unknown(letter_id)
         return envelope.command_id
@@ -95,7 +97,7 @@ class DeadLetters:
         envelope = self._envelope(stored)
         outcome = Cancelled("discarded by an operator")
         left = self._windows.remembered(envelope, outcome, "discarded")
-        mark = b"d" + self._seal(envelope) + pack_reply(envelope.command_id, outcome) if envelope.command_id else b""
+        mark = b"d" + digest_of(envelope) + pack_reply(envelope.command_id, outcome) if envelope.command_id else b""
         return await self._operations.settle_letter(stored, "discard", replace(left, mark=mark, mark_ms=self._windows.dedup))
 
     async def _stored(self, letter_id: str) -> StoredLetter:
@@ -111,12 +113,6 @@ class DeadLetters:
         except Undecodable:
             record = DeadLetterRecord.unpack(stored.record)
             return WireEnvelope(record.command_id, record.name, record.entity_type, record.entity_id, b"")
-
-    @staticmethod
-    def _seal(envelope: WireEnvelope) -> bytes:
-        if not envelope.flags & GIVEN_ID:
-            return NO_DIGEST
-        return digest(envelope.name, envelope.entity_type, envelope.entity_id, envelope.payload)
 
     def _read(self, stored: StoredLetter) -> DeadLetter:
         record = DeadLetterRecord.unpack(stored.record)
@@ -143,8 +139,14 @@ class DeadLetters:
 
     def _payload(self, raw: bytes) -> dict[str, Any] | None:
         try:
-            payload = unpack(unpack_envelope(raw, self._limits).payload, self._limits)
-        except Undecodable:
+            envelope = unpack_envelope(raw, self._limits)
+            packed = envelope.payload
+            if envelope.flags & ENCRYPTED:
+                if self._protection is None:
+                    return None
+                packed = self._protection.payload(envelope)
+            payload = unpack(packed, self._limits)
+        except (Undecodable, InvalidCommand):
             return None
         return payload if isinstance(payload, dict) else None
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "BadResult",
+    "BadSignature",
     "BusClosed",
     "CallCycle",
     "CommandBusError",
@@ -317,6 +318,12 @@ class BadResult(CommandOutcomeError):
     """The command completed, but its result cannot be sent or is not of the reply type."""
 
     code = "bad_result"
+
+
+class BadSignature(CommandOutcomeError):
+    """The worker refused the command: it is not signed, or not as its signature says; check `signing_keys` on both sides."""
+
+    code = "bad_signature"
 
 
 class CommandTimeout(CommandOutcomeError, TimeoutError):

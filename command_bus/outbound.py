@@ -21,6 +21,7 @@ from command_bus.policies import EntityPolicy
 from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, WireEnvelope, digest, pack_envelope
 from command_bus.serialization.models import MessageCodec, codec_for
 from command_bus.serialization.msgpack import Limits, pack
+from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import NO_DIGEST, Submission
 from command_bus.transport.redis.keys import free_mailbox, mailbox_label, mailbox_name
@@ -97,10 +98,15 @@ class Sealer:
 
     Args:
         settings: Limits and entity policies.
+        protection: Signs and encrypts; by default what the settings say.
     """
 
-    def __init__(self, settings: BusSettings) -> None:
+    def __init__(self, settings: BusSettings, protection: Protection | None = None) -> None:
+        protection = protection or Protection.of(settings)
         self._settings = settings
+        self._encrypts = protection is not None and protection.cipher is not None
+        self.pack = pack_envelope if protection is None else protection.pack
+        self.sign = None if protection is None else protection.sign
         self._routes: dict[type[Message[Any]], tuple[MessageSpec, MessageCodec[Any]]] = {}
         self._names: dict[str, type[Message[Any]]] = {}
         self._limits = Limits(max_bytes=settings.max_payload, max_nesting=settings.max_nesting)
@@ -196,8 +202,8 @@ class Sealer:
         return Submission(
             mailbox,
             out.command_id,
-            pack_envelope(envelope),
-            digest(out.name, out.entity_type, out.entity_id, out.payload) if out.given_id else NO_DIGEST,
+            self.pack(envelope),
+            digest(out.name, out.entity_type, out.entity_id, out.payload) if out.given_id and not self._encrypts else NO_DIGEST,
             policy.max_depth or self._settings.max_depth,
             out.delay_ms,
         )

@@ -7,10 +7,13 @@ Durations are seconds as floats.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from command_bus.errors import InvalidSettings
 from command_bus.policies import EntityPolicy
@@ -18,7 +21,10 @@ from command_bus.policies import EntityPolicy
 __all__ = ["BusSettings", "redacted"]
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+_KEY_ID = re.compile(r"[A-Za-z0-9_.-]{1,32}")
+_SHORTEST_KEY = 16
 _PASSWORD_IN_URL = re.compile(r"(?<=//)([^/:@\s]*):(\S*)@")
+_PASSWORD_IN_QUERY = re.compile(r"([?&][a-z_]*password=)[^&\s]*", re.IGNORECASE)
 
 Durability = Literal["server", "memory", "aof", "always", "replicated"]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -27,7 +33,7 @@ Count = Annotated[int, Field(ge=1)]
 
 def redacted(url: str) -> str:
     """The URL without its password, fit for logs and errors."""
-    return _PASSWORD_IN_URL.sub(r"\1:***@", url)
+    return _PASSWORD_IN_QUERY.sub(r"\1***", _PASSWORD_IN_URL.sub(r"\1:***@", url))
 
 
 class BusSettings(BaseSettings):
@@ -51,6 +57,13 @@ class BusSettings(BaseSettings):
         validation_alias=AliasChoices("url", "COMMAND_BUS_URL", "REDIS_URL"),
         description="Server URL (redis://, rediss://, unix://, redis+sentinel://, redis+cluster://). None: the embedded development server.",
     )
+    username: str | None = Field(default=None, description="ACL user, where the URL names none.")
+    password: SecretStr | None = Field(default=None, description="Its password, where the URL has none.")
+    tls_ca: Path | None = Field(
+        default=None, description="Certificates (PEM) that a rediss:// server is verified against; none takes the system's."
+    )
+    tls_cert: Path | None = Field(default=None, description="This client's certificate (PEM), where the server wants one.")
+    tls_key: Path | None = Field(default=None, description="Its private key (PEM).")
     namespace: str = Field(default="command_bus", description="Prefix of all keys; one namespace is one fleet of workers.")
     shards: Annotated[int, Field(ge=1, le=1024)] = Field(
         default=1, description="Hash tags that the entities are spread over; fixed once recorded."
@@ -101,6 +114,12 @@ class BusSettings(BaseSettings):
         default=1.0, description="Seconds that replicas get to confirm before it is tried again."
     )
 
+    signing_keys: dict[str, SecretStr] = Field(
+        default_factory=dict,
+        description="Keys that sign envelopes, secret by id, or a list of `id:secret`; the first signs, all verify.",
+    )
+    require_signatures: bool = Field(default=False, description="Dead-letter commands without a signature.")
+
     allow_eviction: bool = Field(default=False, description="Start on a server whose eviction policy may drop queued commands.")
     insecure: bool = Field(default=False, description="Allow TLS without verification of the server's certificate.")
 
@@ -109,6 +128,8 @@ class BusSettings(BaseSettings):
             super().__init__(**values)
         except ValidationError as error:
             raise InvalidSettings(_advice(error)) from None
+        except SettingsError as error:  # its cause holds the variable's value
+            raise InvalidSettings(f"{error}: it is JSON, as in '[\"…\"]' or '{{\"…\": …}}'") from None
 
     @field_validator("namespace")
     @classmethod
@@ -117,13 +138,48 @@ class BusSettings(BaseSettings):
             raise ValueError("1 to 100 of letters, digits, '_', '.' and '-'")
         return value
 
+    @field_validator("signing_keys", mode="before")
+    @classmethod
+    def _keys_by_id(cls, value: Any) -> Any:
+        """Take `id:secret` texts too, as an environment can hold them."""
+        if isinstance(value, Mapping) or not isinstance(value, Iterable) or isinstance(value, str | bytes):
+            return value
+        texts = [item.get_secret_value() if isinstance(item, SecretStr) else item for item in value]
+        if not all(isinstance(text, str) and ":" in text for text in texts):
+            raise ValueError("a list of 'id:secret'")
+        if len({text.partition(":")[0] for text in texts}) < len(texts):
+            raise ValueError("two keys have one id")
+        return {text.partition(":")[0]: text.partition(":")[2] for text in texts}
+
+    @field_validator("signing_keys")
+    @classmethod
+    def _keys_are_strong(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for key_id, secret in value.items():
+            if not _KEY_ID.fullmatch(key_id):
+                raise ValueError("a key's id has 1 to 32 of letters, digits, '_', '.' and '-'")
+            if len(secret.get_secret_value().encode(errors="replace")) < _SHORTEST_KEY:
+                raise ValueError(
+                    f"the secret of key {key_id!r} is shorter than {_SHORTEST_KEY} bytes: take secrets.token_urlsafe(32)"
+                )
+        return value
+
     @model_validator(mode="after")
     def _url_is_safe(self) -> Self:
         url = self.server_url
-        if url is not None and "ssl_cert_reqs=none" in url.lower() and not self.insecure:
-            raise ValueError(
-                "url: ssl_cert_reqs=none turns off the check of the server's identity; pass insecure=True if you mean it"
-            )
+        if url is None:
+            return self
+        if not self.insecure and (fault := _unverified(url)) is not None:
+            raise ValueError(f"url: {fault} turns off the check of the server's identity; pass insecure=True if you mean it")
+        if "rediss" not in urlsplit(url).scheme and (self.tls_ca or self.tls_cert or self.tls_key):
+            raise ValueError("url: tls_ca, tls_cert and tls_key are for rediss:// URLs, this one is not encrypted")
+        return self
+
+    @model_validator(mode="after")
+    def _secrets_are_whole(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key belong together: give both or neither")
+        if self.require_signatures and not self.signing_keys:
+            raise ValueError("require_signatures: without signing_keys no signature can be verified")
         return self
 
     @property
@@ -137,6 +193,21 @@ class BusSettings(BaseSettings):
 
 
 _DEFAULT_POLICY = EntityPolicy()
+
+
+def _unverified(url: str) -> str | None:
+    """What in a URL turns verification off; its client reads the query decoded, so this does."""
+    try:
+        query = parse_qs(urlsplit(url).query)
+    except ValueError:
+        return None
+    for name, values in query.items():
+        value = values[0].strip().lower()
+        if name == "ssl_cert_reqs" and value not in ("required", "cert_required"):
+            return f"ssl_cert_reqs={value}"
+        if name == "ssl_check_hostname" and value not in ("1", "true", "t", "yes", "y"):
+            return f"ssl_check_hostname={value}"
+    return None
 
 
 def _advice(error: ValidationError) -> str:

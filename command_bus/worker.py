@@ -36,6 +36,7 @@ from command_bus.monitor import worker_record
 from command_bus.receipts import WorkerInfo
 from command_bus.registry import HandlerRegistry
 from command_bus.serialization.models import codec_for, reply_codec_for
+from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import Consumer, Recovery
 from command_bus.transport.redis.consumer import ConsumerLoop
@@ -134,7 +135,7 @@ class Worker:
                 await self._stack.enter_async_context(self._bus.lifespan())
             check_wired(self.registry)  # now, because a container is wired by the lifespan at the latest
             await self._describe()
-            self._parts = _Parts(self, self._bus.transport, self._bus.middleware)
+            self._parts = _Parts(self, self._bus.transport, self._bus.middleware, self._bus.protection)
             await self._parts.start()
         except BaseException:
             await self._stack.aclose()
@@ -229,7 +230,7 @@ def descriptions(registry: HandlerRegistry) -> dict[str, bytes]:
 class _Parts:
     """The parts of a running worker."""
 
-    def __init__(self, worker: Worker, transport: RedisTransport, middleware: Any) -> None:
+    def __init__(self, worker: Worker, transport: RedisTransport, middleware: Any, protection: Protection | None) -> None:
         settings, keys, connections = worker.settings, transport.keys, transport.connections
         self._worker = worker
         self._transport = transport
@@ -238,7 +239,7 @@ class _Parts:
         self.leases = LeaseKeeper(
             connections.factory, keys, owner=worker.name, lease=settings.lease, heartbeat=lambda: worker_record(worker.info())
         )
-        decisions = Decisions(worker.registry.lookup, settings, worker=worker.name)
+        decisions = Decisions(worker.registry.lookup, settings, worker=worker.name, protection=protection)
         self._executor = Executor(
             decisions, self._threads, worker=worker.name, grace=settings.grace, around=around_handle(middleware)
         )

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Sets up what a command of this repository needs, then runs it: nothing to install by hand, nothing outside the folder.
 
-    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | test | bench | proofs | check | format | setup | lock | clean   [arguments]
+    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | test | bench | proofs |
+                             fuzz | check | format | setup | lock | clean   [arguments]
 
 Any Python of 3.11 or later will do, and only its standard library is used. The first run makes `.venv` (by `uv` if there is one,
 else by `venv` and `pip`) with exactly the versions and hashes of constraints.txt, and the project itself as an editable install.
@@ -235,6 +236,23 @@ def proofs(arguments: list[str]) -> None:
     become([str(PYTHON), "-m", "tests.spark.proofs", *(arguments or ["all"])])
 
 
+def fuzz(arguments: list[str]) -> None:
+    """Fuzz the decoders: with atheris where it can be had, else with hypothesis alone."""
+    set_up(BASE)
+    lock = str(ROOT / "constraints-fuzz.txt")
+    uv = shutil.which("uv")
+    install = (
+        [uv, "pip", "install", "--python", str(PYTHON)]
+        if uv
+        else [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check"]
+    )
+    install += ["--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", lock]
+    got = subprocess.run(install, cwd=ROOT, env=environment(), capture_output=True, check=False)
+    if got.returncode:
+        say(f"there is no atheris for Python {sys.version.split()[0]} on this machine: fuzzing with hypothesis alone")
+    become([str(PYTHON), "-m", "tests.fuzz.decode", *arguments])
+
+
 def check(arguments: list[str]) -> None:
     """All checks, also after one that failed: one run shows everything that is to be mended."""
     set_up(BASE, SPARK)
@@ -308,6 +326,7 @@ COMMANDS = {
     "test": test,
     "bench": bench,
     "proofs": proofs,
+    "fuzz": fuzz,
     "check": check,
     "format": format_code,
     "setup": only_set_up,

@@ -6,6 +6,7 @@ unknown, invalid); what its handler did (returned, refused, raised, was interrup
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from command_bus.messages import MessageSpec
 from command_bus.policies import RetryPolicy
 from command_bus.serialization.envelope import (
     AT_MOST_ONCE,
+    ENCRYPTED,
     GIVEN_ID,
     KEEP_OUTCOME,
     UnsupportedVersion,
@@ -30,12 +32,14 @@ from command_bus.serialization.envelope import (
 )
 from command_bus.serialization.models import codec_for, problems_of, reply_codec_for
 from command_bus.serialization.msgpack import Undecodable
+from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import (
     BadReply,
     Completed,
     DeadLetterRecord,
     Expired,
     Failed,
+    Forged,
     Interrupted,
     Invalid,
     Outcome,
@@ -44,9 +48,11 @@ from command_bus.serialization.reply import (
 )
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import NO_DIGEST, Bury, Done, GiveBack, Park, Remembered, Retry, Started, Step
+from command_bus.transport.redis.keys import stands_in
 
 __all__ = ["Decisions", "Runnable", "text_of"]
 
+_log = logging.getLogger("command_bus.worker")
 _UNKNOWN_OFFER_MS = 1000
 _MAX_TRACEBACK = 16 * 1024
 
@@ -87,11 +93,19 @@ class Decisions:
         settings: Limits and windows.
         worker: This worker's name, for dead letters.
         random: For jitter.
+        protection: Verifies and decrypts, or None.
     """
 
     def __init__(
-        self, lookup: Callable[[str], Handler | None], settings: BusSettings, *, worker: str, random: Random | None = None
+        self,
+        lookup: Callable[[str], Handler | None],
+        settings: BusSettings,
+        *,
+        worker: str,
+        random: Random | None = None,
+        protection: Protection | None = None,
     ) -> None:
+        self._protection = protection
         self._lookup = lookup
         self._settings = settings
         self._worker = worker
@@ -100,8 +114,8 @@ class Decisions:
         self._windows = Windows.of(settings, worker)
         self._unknown_grace_ms = int(settings.unknown_grace * 1000)
 
-    def read(self, started: Started) -> Runnable | Step:
-        """What was delivered, ready to run; or what becomes of it if it cannot run."""
+    def read(self, started: Started, mailbox: str = "") -> Runnable | Step:
+        """What was delivered from a mailbox, ready to run; or what becomes of it if it cannot run."""
         if started.envelope is None:
             return self._undecodable(started, Undecodable("the entry has no envelope"))
         try:
@@ -110,13 +124,16 @@ class Decisions:
             return self._unknown(started, _partial(error), "unsupported_version", str(error))
         except Undecodable as error:
             return self._undecodable(started, error)
+        if self._protection is not None and (fault := self._forgery(self._protection, started.envelope, envelope, mailbox)):
+            return self._forged(started, envelope, fault)
         if _is_late(started, envelope):
             return self._expired(started, envelope)
         handler = self._lookup(envelope.name)
         if handler is None:
             return self._unknown(started, envelope, "no_handler", f"no worker handles {envelope.name!r}")
         try:
-            message = codec_for(handler.message_type).decode(envelope.payload, self._limits)
+            payload = self._clear(envelope) if envelope.flags & ENCRYPTED else envelope.payload
+            message = codec_for(handler.message_type).decode(payload, self._limits)
             self._check_entity(handler.spec, envelope, message)
         except InvalidCommand as error:
             return self._invalid(started, envelope, handler.spec, error)
@@ -129,7 +146,8 @@ class Decisions:
         outcome: Outcome = Completed(b"")
         if run.envelope.inbox or run.envelope.flags & (GIVEN_ID | KEEP_OUTCOME):
             try:
-                outcome = Completed(reply_codec_for(run.handler.spec.reply).encode(value, self._limits))
+                packed = reply_codec_for(run.handler.spec.reply).encode(value, self._limits)
+                outcome = Completed(packed) if self._protection is None else self._protection.reply(run.envelope, packed)
             except BadResult as error:
                 outcome = BadReply(error.message)
         return Done(self._windows.remembered(run.envelope, outcome, "completed", run.started))
@@ -176,6 +194,36 @@ class Decisions:
             else Remembered("", b"d" + NO_DIGEST, 1)
         )
         return Bury(left, record, raw)
+
+    def _forgery(self, protection: Protection, data: bytes, envelope: WireEnvelope, mailbox: str) -> str | None:
+        """What is wrong with a command's signature, or with the place where it stands under it; None if nothing is."""
+        signatures = protection.signatures
+        if signatures is None:
+            return None
+        fault = signatures.fault(data, envelope.signature)
+        if fault is not None or envelope.signature is None:
+            return fault
+        policy = self._settings.entities.get(envelope.entity_type or "")
+        choice = None if policy is None else policy.mailbox
+        if stands_in(mailbox, envelope.entity_type, envelope.entity_id, envelope.command_id, choice):
+            return None
+        return "it was signed for another entity than that in whose line it stands"
+
+    def _forged(self, started: Started, envelope: WireEnvelope, fault: str) -> Step:
+        text = f"bad signature: {fault}"
+        _log.warning("a command is refused, %s (name %r, id %r)", text, envelope.name, envelope.command_id)
+        left = self._windows.remembered(envelope, Forged(text), "dead_lettered", started)
+        return Bury(left, self._record(started, envelope, "bad_signature", "BadSignature", text), started.envelope or b"")
+
+    def _clear(self, envelope: WireEnvelope) -> bytes:
+        """The payload, decrypted.
+
+        Raises:
+            InvalidCommand: It cannot be.
+        """
+        if self._protection is None:
+            raise InvalidCommand("its payload is encrypted, and this worker has no cipher")
+        return self._protection.payload(envelope)
 
     def _expired(self, started: Started, envelope: WireEnvelope) -> Step:
         late = started.now_ms - accepted_ms(started.message) - (envelope.ttl_ms or 0)

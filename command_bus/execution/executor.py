@@ -84,7 +84,7 @@ class Executor:
         """Run what was delivered and say what becomes of it."""
         if mono() >= lease.deadline:
             return _NOT_STARTED
-        read = self._decisions.read(started)
+        read = self._decisions.read(started, lease.mailbox)
         if not isinstance(read, Runnable):
             return read
         result = await self._run(lease, read)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from command_bus.serialization.envelope import GIVEN_ID, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope, digest
+from command_bus.serialization.envelope import ENCRYPTED, GIVEN_ID, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope, digest
 from command_bus.serialization.msgpack import Limits
 from command_bus.serialization.outcome import OutcomeRecord, Status
 from command_bus.serialization.reply import Outcome, pack_reply
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import NO_DIGEST, Remembered, Started
 
-__all__ = ["Windows", "accepted_ms", "reading_limits"]
+__all__ = ["Windows", "accepted_ms", "digest_of", "reading_limits"]
 
 OWN_RETRY_MS = 60_000
 """How long a generated command id is remembered after settling: it need only cover the producer's own repetition."""
@@ -29,6 +29,17 @@ def reading_limits(settings: BusSettings) -> Limits:
 def accepted_ms(message: str) -> int:
     """The server's time of acceptance: the first part of the message id."""
     return int(message.partition("-")[0])
+
+
+def digest_of(envelope: WireEnvelope) -> bytes:
+    """What a repeat of the command id is compared by.
+
+    Nothing for a generated id, and nothing for an encrypted payload: its ciphertext differs each time, and a digest of the clear one
+    would let a reader of the server confirm a guess.
+    """
+    if envelope.flags & (GIVEN_ID | ENCRYPTED) != GIVEN_ID:
+        return NO_DIGEST
+    return digest(envelope.name, envelope.entity_type, envelope.entity_id, envelope.payload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +81,12 @@ class Windows:
             kept = max(kept, self.dedup)
         if envelope.inbox:
             kept = max(kept, self.reply)
-        seal = digest(envelope.name, envelope.entity_type, envelope.entity_id, envelope.payload) if given else NO_DIGEST
         return Remembered(
-            envelope.command_id, b"d" + seal + record, kept, envelope.inbox or "", record if envelope.inbox else b""
+            envelope.command_id,
+            b"d" + digest_of(envelope) + record,
+            kept,
+            envelope.inbox or "",
+            record if envelope.inbox else b"",
         )
 
     def _in_dispatch(

@@ -26,7 +26,7 @@ class DeadLetterRecord:
     can differ and one bad record cannot spoil a listing.
 
     Attributes:
-        reason: `failed`, `interrupted`, `no_handler`, `undecodable`, `invalid`, `unsupported_version` or `expired`.
+        reason: `failed`, `interrupted`, `no_handler`, `undecodable`, `invalid`, `unsupported_version`, `bad_signature` or `expired`.
         command_id: Empty if the envelope could not be read.
         name: The wire name, empty likewise.
         entity_type: None for a command that runs freely, or if unknown.

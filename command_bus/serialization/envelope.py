@@ -1,6 +1,6 @@
 """The envelope: what travels with a command's payload. An array, so that no field name is repeated per command.
 
-    [version, command_id, name, entity_type, entity_id, payload, flags, ttl_ms, inbox, correlation_id, causation_id, headers]
+    [version, command_id, name, entity_type, entity_id, payload, flags, ttl_ms, inbox, correlation_id, causation_id, headers, signature]
 
 The payload is a map of its own, packed before and carried as opaque bytes: routing and replay never decode it. Trailing defaults
 are left out, so a plain dispatch has six elements. Later versions keep `command_id`, `name` and `inbox` where they are, so that
@@ -10,6 +10,7 @@ handlers are found in a registry only, and whoever writes to `inbox` checks that
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -22,6 +23,7 @@ from command_bus.serialization.native import Packer, Unpacker, unpackb
 
 __all__ = [
     "AT_MOST_ONCE",
+    "ENCRYPTED",
     "ENVELOPE_VERSION",
     "GIVEN_ID",
     "HEADERS_LIMIT",
@@ -29,6 +31,7 @@ __all__ = [
     "IN_DISPATCH",
     "KEEP_OUTCOME",
     "EnvelopeStamp",
+    "Sign",
     "UnsupportedVersion",
     "WireEnvelope",
     "digest",
@@ -49,6 +52,12 @@ IN_DISPATCH = 4
 KEEP_OUTCOME = 8
 """Flag: what becomes of it is kept for the dispatch, which the correlation id names."""
 
+ENCRYPTED = 16
+"""Flag: the payload is what a cipher made of it (see `protection`)."""
+
+Sign = Callable[[bytes], bytes]
+"""Gives the signature of an envelope's bytes, at most 255 bytes long."""
+
 HEAD_LIMIT = 4 * 1024
 """Bytes of the packed envelope without payload, headers and entity id."""
 HEADERS_LIMIT = 16 * 1024
@@ -57,10 +66,11 @@ ENTITY_ID_LIMIT = 4 * 1024
 """Bytes of an entity id, as `canonical_entity_id` checks it."""
 
 _SHORTEST = 6
-_LONGEST = 12
+_LONGEST = 13
 _NAME = 2
 _INBOX = 8
-_NO_TAIL = [0, None, None, None, None, None]
+_NO_TAIL = [0, None, None, None, None, None, None]
+_SIGNED = bytes([0x90 | _LONGEST])
 
 
 @dataclass(slots=True)
@@ -79,6 +89,7 @@ class WireEnvelope:
         correlation_id: Shared by all commands of one business transaction.
         causation_id: The command whose handler sent this one.
         headers: Text by text, for tracing and the like.
+        signature: Of all before it, as it was received; who packs signs anew.
     """
 
     command_id: str
@@ -92,10 +103,11 @@ class WireEnvelope:
     correlation_id: str | None = None
     causation_id: str | None = None
     headers: dict[str, str] | None = None
+    signature: bytes | None = None
 
 
-def pack_envelope(envelope: WireEnvelope) -> bytes:
-    """The envelope's bytes.
+def pack_envelope(envelope: WireEnvelope, sign: Sign | None = None) -> bytes:
+    """The envelope's bytes, signed if there is a `sign`.
 
     Raises:
         InvalidCommand: The head or the headers are too large or not text.
@@ -110,7 +122,7 @@ def pack_envelope(envelope: WireEnvelope) -> bytes:
         envelope.entity_type,
         envelope.entity_id,
         envelope.payload,
-        *_tail(envelope),
+        *(_tail(envelope) if sign is None else _whole_tail(envelope)),
     ]
     try:
         data: bytes = Packer(buf_size=512).pack(parts)
@@ -118,7 +130,7 @@ def pack_envelope(envelope: WireEnvelope) -> bytes:
         raise InvalidCommand(_head_fault(envelope)) from error
     if len(data) - len(envelope.payload) > HEAD_LIMIT:
         _check_head(envelope, len(data))
-    return data
+    return data if sign is None else _signed(_SIGNED + data[1:], sign)
 
 
 class EnvelopeStamp:
@@ -126,18 +138,20 @@ class EnvelopeStamp:
 
     Args:
         template: All else.
+        sign: As for `pack_envelope`.
 
     Raises:
         InvalidCommand: As `pack_envelope`.
     """
 
-    __slots__ = ("_head", "_name", "_tail")
+    __slots__ = ("_head", "_name", "_sign", "_tail")
 
-    def __init__(self, template: WireEnvelope) -> None:
+    def __init__(self, template: WireEnvelope, sign: Sign | None = None) -> None:
         pack_envelope(template)  # checks it
-        tail = _tail(template)
+        tail = _tail(template) if sign is None else _whole_tail(template)
         pack = Packer().pack
-        self._head: bytes = bytes([0x90 | (_SHORTEST + len(tail))]) + pack(ENVELOPE_VERSION)
+        self._sign = sign
+        self._head: bytes = bytes([0x90 | (_SHORTEST + len(tail) + (sign is not None))]) + pack(ENVELOPE_VERSION)
         self._name: bytes = pack(template.name) + pack(template.entity_type)
         self._tail: bytes = b"".join(pack(part) for part in tail)
 
@@ -150,7 +164,8 @@ class EnvelopeStamp:
             start = b"\xc5" + size.to_bytes(2, "big")
         else:
             start = b"\xc6" + size.to_bytes(4, "big")
-        return b"".join((self._head, command_id, self._name, entity_id, start, payload, self._tail))
+        data = b"".join((self._head, command_id, self._name, entity_id, start, payload, self._tail))
+        return data if self._sign is None else _signed(data, self._sign)
 
 
 def packed_text(text: str) -> bytes:
@@ -222,6 +237,18 @@ def _tail(envelope: WireEnvelope) -> tuple[Any, ...]:
     return (flags,) if flags else ()
 
 
+def _whole_tail(envelope: WireEnvelope) -> tuple[Any, ...]:
+    """What follows the payload, with all defaults: a signature comes behind them."""
+    return (
+        envelope.flags, envelope.ttl_ms, envelope.inbox, envelope.correlation_id, envelope.causation_id, envelope.headers or None
+    )  # fmt: skip
+
+
+def _signed(data: bytes, sign: Sign) -> bytes:
+    signature = sign(data)
+    return b"".join((data, bytes((0xC4, len(signature))), signature))
+
+
 def _check_headers(headers: dict[str, str]) -> None:
     for key, value in headers.items():
         if not isinstance(key, str) or not isinstance(value, str):
@@ -260,7 +287,21 @@ def _head_fault(envelope: WireEnvelope) -> str:
 def _read(parts: list[Any]) -> WireEnvelope | None:
     """The envelope, if every element is of its type. Spelled out: a loop over a table takes three times as long."""
     parts += _NO_TAIL[len(parts) - _SHORTEST :]
-    _, command_id, name, entity_type, entity_id, payload, flags, ttl_ms, inbox, correlation_id, causation_id, headers = parts
+    (
+        _,
+        command_id,
+        name,
+        entity_type,
+        entity_id,
+        payload,
+        flags,
+        ttl_ms,
+        inbox,
+        correlation_id,
+        causation_id,
+        headers,
+        signature,
+    ) = parts
     if (
         type(command_id) is str
         and command_id
@@ -273,9 +314,21 @@ def _read(parts: list[Any]) -> WireEnvelope | None:
         and (correlation_id is None or type(correlation_id) is str)
         and (causation_id is None or type(causation_id) is str)
         and (headers is None or _is_text_map(headers))
+        and (signature is None or type(signature) is bytes)
     ):
         return WireEnvelope(
-            command_id, name, entity_type, entity_id, payload, flags, ttl_ms, inbox, correlation_id, causation_id, headers
+            command_id,
+            name,
+            entity_type,
+            entity_id,
+            payload,
+            flags,
+            ttl_ms,
+            inbox,
+            correlation_id,
+            causation_id,
+            headers,
+            signature,
         )
     return None
 

@@ -8,7 +8,7 @@ The reply is the record that a caller would have got (see `reply`); it holds the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.msgpack import reason_of
@@ -19,6 +19,8 @@ __all__ = ["OutcomeRecord", "Status"]
 Status = Literal["completed", "rejected", "expired", "dead_lettered", "parked", "cancelled", "discarded"]
 _VERSION = 1
 _LENGTH = 12
+_STATUSES = get_args(Status)
+_TYPES = (str, str, None, None, int, str, int, int, int, str, bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,18 @@ class OutcomeRecord:
         """
         try:
             parts: Any = unpackb(data, max_array_len=64)
+        except MemoryError:
+            raise
         except Exception as error:  # noqa: BLE001 - msgpack raises many types on bad bytes
             raise Undecodable(f"an outcome: {reason_of(error)}") from None
-        if type(parts) is not list or len(parts) < _LENGTH or parts[0] != _VERSION or type(parts[-1]) is not bytes:
+        if type(parts) is not list or len(parts) < _LENGTH or parts[0] != _VERSION or type(parts[_LENGTH - 1]) is not bytes:
             raise Undecodable("an outcome of an unknown version or shape")
-        return cls(*parts[1:_LENGTH])
+        values = parts[1:_LENGTH]
+        if values[0] not in _STATUSES or not all(map(_fits, values, _TYPES)):
+            raise Undecodable("an outcome with an element of the wrong type")
+        return cls(*values)
+
+
+def _fits(value: Any, kind: type | None) -> bool:
+    """Whether it is of this type; `None` stands for text or nothing."""
+    return type(value) is kind if kind is not None else value is None or type(value) is str

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from command_bus.errors import (
     BadResult,
+    BadSignature,
     CommandBusError,
     CommandCancelled,
     CommandExpired,
@@ -40,6 +41,7 @@ __all__ = [
     "DeadLetterRecord",
     "Expired",
     "Failed",
+    "Forged",
     "Interrupted",
     "Invalid",
     "Outcome",
@@ -60,9 +62,10 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The handler returned; `value` is its packed reply."""
+    """The handler returned; `value` is its packed reply, or what a cipher made of it."""
 
     value: bytes
+    encrypted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +128,24 @@ class Cancelled:
     message: str
 
 
-Outcome: TypeAlias = Completed | Rejected | Failed | Interrupted | Expired | Unhandled | Invalid | BadReply | Cancelled
+@dataclass(frozen=True, slots=True)
+class Forged:
+    """Its signature is missing or wrong."""
+
+    message: str
+
+
+Outcome: TypeAlias = Completed | Rejected | Failed | Interrupted | Expired | Unhandled | Invalid | BadReply | Cancelled | Forged
 
 _COMPLETED, _REJECTED, _FAILED = 0, 1, 2
-_WITH_MESSAGE: dict[int, type[Interrupted | Expired | Unhandled | Invalid | BadReply | Cancelled]] = {
+_WITH_MESSAGE: dict[int, type[Interrupted | Expired | Unhandled | Invalid | BadReply | Cancelled | Forged]] = {
     3: Interrupted,
     4: Expired,
     5: Unhandled,
     6: Invalid,
     7: BadReply,
     8: Cancelled,
+    9: Forged,
 }
 _ERRORS: dict[type[Any], type[CommandOutcomeError]] = {
     Interrupted: CommandInterrupted,
@@ -142,6 +153,7 @@ _ERRORS: dict[type[Any], type[CommandOutcomeError]] = {
     Unhandled: NoHandler,
     BadReply: BadResult,
     Cancelled: CommandCancelled,
+    Forged: BadSignature,
 }
 _KINDS = {kind: number for number, kind in _WITH_MESSAGE.items()}
 
@@ -150,7 +162,7 @@ def pack_reply(command_id: str, outcome: Outcome) -> bytes:
     """The bytes of a reply. Never fails on an outcome: details that cannot be packed are left out, and the message says so."""
     match outcome:
         case Completed():
-            body: tuple[Any, ...] = (_COMPLETED, outcome.value)
+            body: tuple[Any, ...] = (_COMPLETED, outcome.value, 1) if outcome.encrypted else (_COMPLETED, outcome.value)
         case Rejected():
             body = (_REJECTED, *_rejection(outcome))
         case Failed():
@@ -207,6 +219,8 @@ def raise_or_value(outcome: Outcome, codec: ReplyCodec[R], command_id: str, limi
         InvalidCommand: The worker could not read the command.
     """
     if isinstance(outcome, Completed):
+        if outcome.encrypted:
+            raise BadResult("the reply is encrypted, and this bus has no cipher", command_id=command_id)
         try:
             return codec.decode(outcome.value, limits)
         except BadResult as error:
@@ -245,7 +259,7 @@ def _rejection(outcome: Rejected) -> tuple[str, str, bytes]:
 def _outcome(kind: int, body: list[Any], limits: Limits) -> Outcome | None:
     """The outcome, or None if the body is not that of its kind. Elements that a later version appends are not looked at."""
     if kind == _COMPLETED and type(body[0]) is bytes:  # first and without `match`, which takes 2 µs
-        return Completed(body[0])
+        return Completed(body[0], len(body) > 1 and body[1] == 1)
     match kind, body:
         case 1, [str(message), str(code), bytes(packed), *_]:
             details = unpack(packed, limits)

@@ -21,7 +21,7 @@ from zlib import crc32
 from command_bus.errors import DispatchStalled, InvalidCommand, InvalidRows, QueueFull
 from command_bus.messages import Message
 from command_bus.outbound import Envelope
-from command_bus.serialization.envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope, pack_envelope
+from command_bus.serialization.envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
 from command_bus.spark.options import OnInvalid
 from command_bus.spark.target import Link, Target, link_to
 from command_bus.transport.dispatches import LoadItem, Opening, Version
@@ -223,7 +223,7 @@ class PartitionDispatcher:
             correlation_id=self.version.dispatch_id if flags & KEEP_OUTCOME else None, headers=out.headers or None,
         )  # fmt: skip
         check = check_of(out.name, out.payload)
-        item = (submission.mailbox, out.command_id, check, pack_envelope(envelope), out.entity_id or "", sequence)
+        item = (submission.mailbox, out.command_id, check, link.sealer.pack(envelope), out.entity_id or "", sequence)
         return link.shard_of(submission.mailbox), item
 
     def add(self, shard: int, items: Iterable[LoadItem]) -> None:

@@ -145,7 +145,7 @@ class _RouteEncoder:
         template = WireEnvelope("-", spec.name, spec.entity, entity_id, b"", flags, correlation_id=kept)
         self._route = route
         self._link = link
-        self._stamp = EnvelopeStamp(template)
+        self._stamp = EnvelopeStamp(template, link.sealer.sign)
         self._limits = Limits(max_bytes=link.settings.max_payload, max_nesting=link.settings.max_nesting)
         self._seed = crc32(spec.name.encode())
         self._places: dict[Any, tuple[int, str, bytes, str]] = {}

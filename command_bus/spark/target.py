@@ -14,11 +14,14 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from pydantic import SecretStr
+
 from command_bus.bus import CommandBus
 from command_bus.errors import InvalidSettings, QueueFull
 from command_bus.outbound import Sealer
 from command_bus.settings import BusSettings, redacted
 from command_bus.sync import BusThread
+from command_bus.transport.redis.credentials import connection_options
 from command_bus.transport.redis.server import recorded_choices
 from command_bus.transport.redis.topologies import ALL_SCHEMES
 from command_bus.transport.redis.wiring import RedisTransport
@@ -32,17 +35,26 @@ PLANNING = 10.0
 """The same for a first contact on the driver: somebody waits there, and the URL may be wrong."""
 
 
-@dataclass(frozen=True, slots=True)
+_CARRIED = ("username", "password", "tls_ca", "tls_cert", "tls_key", "insecure", "signing_keys")
+"""Settings of the driver that its executors need, beside the URL."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Target:
     """A namespace on a server.
 
     Attributes:
         url: The server; whoever prints it redacts it.
         namespace: Prefix of all keys.
+        access: How to get in and how to sign: settings by name, secrets wrapped.
     """
 
     url: str
     namespace: str
+    access: tuple[tuple[str, Any], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Target {self.label}>"
 
     @classmethod
     def resolve(cls, url: str | None = None, namespace: str | None = None) -> Target:
@@ -57,7 +69,7 @@ class Target:
         bus = CommandBus(settings=BusSettings(**given))
         if not bus.url.startswith(ALL_SCHEMES):
             raise InvalidSettings(f"url = {redacted(bus.url)!r}: a server's URL begins with {', '.join(ALL_SCHEMES)}")
-        return cls(bus.url, bus.settings.namespace)
+        return cls(bus.url, bus.settings.namespace, _access(bus.settings))
 
     @property
     def label(self) -> str:
@@ -69,8 +81,10 @@ class Link:
     """The connection of this process to a target: blocking, one request at a time, on an event loop in a thread of its own."""
 
     def __init__(self, target: Target, patience: float) -> None:
-        choices = _run(recorded_choices(target.url, target.namespace, patience))
-        self.settings = BusSettings(url=target.url, namespace=target.namespace, dispatch_timeout=PATIENCE, **choices)
+        given = {"url": target.url, "namespace": target.namespace, "dispatch_timeout": PATIENCE, **dict(target.access)}
+        options = connection_options(BusSettings(**given))
+        choices = _run(recorded_choices(target.url, target.namespace, patience, options))
+        self.settings = BusSettings(**given, **choices)
         self._thread = BusThread(CommandBus(settings=self.settings))
         self.pid = self._thread.pid
         self.sealer = Sealer(self.settings)
@@ -118,6 +132,18 @@ class Link:
     def close(self) -> None:
         """Close the connection."""
         self._thread.close()
+
+
+def _access(settings: BusSettings) -> tuple[tuple[str, Any], ...]:
+    """What is not left at its default, hashable."""
+    found: list[tuple[str, Any]] = []
+    for name in _CARRIED:
+        value = getattr(settings, name)
+        if name == "signing_keys":
+            value = tuple(SecretStr(f"{key_id}:{secret.get_secret_value()}") for key_id, secret in value.items())
+        if value:
+            found.append((name, value))
+    return tuple(found)
 
 
 _links: dict[Target, Link] = {}

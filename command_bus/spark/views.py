@@ -23,7 +23,7 @@ from pydantic_core import to_json
 from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope import KEEP_OUTCOME, unpack_envelope
+from command_bus.serialization.envelope import ENCRYPTED, KEEP_OUTCOME, unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable
 from command_bus.serialization.msgpack import unpack
 from command_bus.spark.options import View
@@ -144,7 +144,7 @@ def dead_letter_row(letter: StoredLetter) -> Row:
         pass  # the letter may well tell of bytes that are no envelope
     else:
         dispatch_id = envelope.correlation_id if envelope.flags & KEEP_OUTCOME else None
-        payload = packed_json(envelope.payload)
+        payload = None if envelope.flags & ENCRYPTED else packed_json(envelope.payload)
     return (
         letter.id, dispatch_id, record.command_id or None, record.name or None, record.entity_type, record.entity_id,
         record.reason, record.error_type or None, record.error_message or None, record.traceback or None, record.attempts,

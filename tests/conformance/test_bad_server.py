@@ -30,6 +30,7 @@ from command_bus import (
     UnsuitableServer,
     lanes,
 )
+from command_bus.clock import wall_ms
 from command_bus.embedded import EmbeddedServer
 from command_bus.transport.redis import server as server_module
 from command_bus.transport.redis.errors import translated
@@ -587,3 +588,34 @@ async def test_a_batch_that_meets_the_limit_reports_what_was_accepted(bench: Ben
             await bus.wait_idle(10)
             assert sorted(value for _, value in stage.seen) == list(range(512))
             await stage.unharmed("b1")
+
+
+@pytest.mark.parametrize("hours", [-5, 5])
+async def test_41_a_worker_whose_clock_is_wrong_by_hours_works_as_any_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    """Deadlines, delays and leases go by the server's clock and by time that only grows; the wrong time shows in what it writes of itself."""
+    real = wall_ms
+
+    def wrong() -> int:
+        return real() + hours * 3_600_000
+
+    for module in ("command_bus.execution.decisions", "command_bus.worker", "command_bus.monitor"):
+        monkeypatch.setattr(f"{module}.wall_ms", wrong)
+    bench.registry.handles(Fails)(fails)
+    async with scene(bench, lease=0.6) as stage:
+        await stage.bus.dispatch(Put(box="a", value=0), expires=30)
+        await stage.bus.dispatch(Put(box="a", value=1), delay=0.1)
+        assert await stage.bus.call(Put(box="a", value=2), timeout=5) == 2
+        await stage.bus.dispatch(Fails(box="b"))
+        letter = await stage.letter()
+        assert abs(letter.failed_ms - wrong()) < 60_000
+        assert abs(letter.accepted_ms - real()) < 60_000
+        await stage.bus.dead_letters.discard(letter.id)
+        await stage.bus.wait_idle(5)
+        assert sorted(stage.seen) == [("a", 0), ("a", 1), ("a", 2)]
+        await stage.unharmed("a", "b")
+
+
+async def fails(command: Fails) -> None:
+    raise OSError("always")

@@ -31,7 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("execution", "middleware", "outbound"),
     ("admission", "batch", "bus", "calls", "dead_letters", "entity", "monitor", "receipts", "sync", "waiting", "worker"),
     ("",),  # the facade: command_bus/__init__.py
-    ("__main__", "cli", "container", "spark", "telemetry", "testing"),
+    ("__main__", "acl", "cli", "container", "spark", "telemetry", "testing"),
 )
 
 # Imports within functions that point up, on purpose: the importing module, the imported prefix, and why.

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
@@ -21,14 +22,14 @@ from redis import Redis as SyncRedis
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoPermissionError, NoScriptError
 from redis.retry import Retry as SyncRetry
 
 from command_bus.clock import mono
-from command_bus.errors import TransportUnavailable, Unconfirmed
+from command_bus.errors import TransportUnavailable, Unconfirmed, UnsuitableServer
 from command_bus.settings import redacted
 from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
-from command_bus.transport.redis.scripts import Script
+from command_bus.transport.redis.scripts import SCRIPTS, Script
 
 __all__ = ["Backoff", "ClientFactory", "Connections", "UrlClients", "packing"]
 
@@ -37,6 +38,7 @@ T = TypeVar("T")
 
 SOCKET_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 5.0
+_SCRIPTS_EVERY = 1.0
 
 
 class ClientFactory(Protocol):
@@ -62,10 +64,16 @@ class ClientFactory(Protocol):
 
 
 class UrlClients:
-    """Clients of the server behind a URL."""
+    """Clients of the server behind a URL.
 
-    def __init__(self, url: str) -> None:
+    Args:
+        url: Of the server.
+        options: Further arguments of its connections (see `credentials`); the URL's own parts come before them.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         self._url = url
+        self._options = dict(options or {})
         self.label = redacted(url).split("?", maxsplit=1)[0]
 
     def at(self, tag: str) -> ClientFactory:
@@ -83,6 +91,7 @@ class UrlClients:
     def _client(self, socket_timeout: float, connections: int) -> Redis:
         pool = BlockingConnectionPool.from_url(
             self._url,
+            **self._options,
             protocol=2,
             decode_responses=False,
             socket_timeout=socket_timeout,
@@ -99,6 +108,7 @@ class UrlClients:
         """See `ClientFactory`."""
         client: SyncRedis = SyncRedis.from_url(
             self._url,
+            **self._options,
             protocol=2,
             decode_responses=False,
             socket_timeout=patience,
@@ -170,6 +180,7 @@ class Connections:
         self._owned: list[Redis] = []
         self._places: dict[str, Connections] = {}
         self.reconnects = 0
+        self._scripts_seen = 0.0
 
     def at(self, tag: str) -> Connections:
         """The connections to the server that has the keys with a hash tag: these, unless shards live on several servers."""
@@ -217,7 +228,8 @@ class Connections:
             try:
                 return await client.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
             except NoScriptError:
-                return await client.execute_command("EVAL", script.text, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
+                await self.load_scripts(script)
+                return await client.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
         except CONNECTION_ERRORS as error:
             raise translated(error, self.label) from error
 
@@ -237,22 +249,50 @@ class Connections:
         replicas = self._replicas
         if replicas is None:
             return await self.run(script, keys, args), True
-        for name, text in (("EVALSHA", script.sha), ("EVAL", script.text)):
-            pipeline: Any = self.commands.pipeline(transaction=False)
-            pipeline.execute_command(name, text, len(keys), *keys, *args)
-            pipeline.hincrby(written, "confirmations", 1)
-            pipeline.wait(replicas.count, int(replicas.patience * 1000))
-            try:
-                answer, _, confirmed = await pipeline.execute(raise_on_error=False)
-            except CONNECTION_ERRORS as error:
-                raise translated(error, self.label) from error
-            if isinstance(answer, NoScriptError):
-                continue
-            for each in (answer, confirmed):
-                if isinstance(each, Exception):
-                    raise translated(each, self.label) from each
-            return answer, confirmed >= replicas.count
-        raise TransportUnavailable(f"{self.label} does not keep scripts", outcome_unknown=True)
+        pipeline: Any = self.commands.pipeline(transaction=False)
+        pipeline.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
+        pipeline.hincrby(written, "confirmations", 1)
+        pipeline.wait(replicas.count, int(replicas.patience * 1000))
+        try:
+            answer, _, confirmed = await pipeline.execute(raise_on_error=False)
+        except CONNECTION_ERRORS as error:
+            raise translated(error, self.label) from error
+        if isinstance(answer, NoScriptError):
+            await self.load_scripts(script)
+            raise TransportUnavailable(f"{self.label} had lost its scripts, and got them again")  # whoever asks, asks again
+        for each in (answer, confirmed):
+            if isinstance(each, Exception):
+                raise translated(each, self.label) from each
+        return answer, confirmed >= replicas.count
+
+    async def load_scripts(self, wanted: Script | None = None) -> None:
+        """Load all scripts, `wanted` last: if it breaks off, that one is missed again.
+
+        All, because a producer may lack the right: after a restart the first worker that misses one brings them back for everybody.
+        """
+        try:
+            for script in (*(script for script in SCRIPTS if script is not wanted), *([wanted] if wanted else [])):
+                await self.commands.script_load(script.text)
+        except NoPermissionError as error:
+            raise TransportUnavailable(
+                f"{self.label} lacks this version's scripts, and this user may not load them: a worker of this version does, within a second"
+            ) from error
+        except CONNECTION_ERRORS as error:
+            raise translated(error, self.label) from error
+
+    async def keep_scripts(self) -> None:
+        """Look about once a second whether the server has all scripts, and load them if it lost them (a restart, SCRIPT FLUSH)."""
+        now = mono()
+        if now - self._scripts_seen < _SCRIPTS_EVERY:
+            return
+        self._scripts_seen = now
+        try:
+            there = await self.ask(lambda client: client.script_exists(*(script.sha for script in SCRIPTS)))
+        except UnsuitableServer:  # a user of the application's own making, which may not ask
+            return
+        if not all(there):
+            with suppress(TransportUnavailable):
+                await self.load_scripts()
 
     async def ask(self, request: Callable[Concatenate[Redis, P], Any], *args: P.args, **options: P.kwargs) -> Any:
         """Send a plain request once, with its errors translated: `request(client, *args)`.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, Protocol, cast
@@ -61,8 +62,8 @@ class TopologyUrl:
     sentinel_options: dict[str, Any] = field(repr=False)
 
     @classmethod
-    def parse(cls, url: str) -> TopologyUrl:
-        """Read a URL.
+    def parse(cls, url: str, more: Mapping[str, Any] | None = None) -> TopologyUrl:
+        """Read a URL; `more` fills what it leaves open.
 
         Raises:
             InvalidSettings: It is not of this form.
@@ -83,7 +84,7 @@ class TopologyUrl:
             name.removeprefix("sentinel_"): query.pop(name) for name in list(query) if name.startswith("sentinel_")
         }
         plain = urlunsplit((scheme, f"{login}{at}server", "/" + "/".join(path), urlencode(query), ""))
-        options: dict[str, Any] = dict(parse_url(plain))
+        options: dict[str, Any] = {**(more or {}), **parse_url(plain)}
         for name in ("host", "port", "connection_class"):
             options.pop(name, None)
         tls = scheme == "rediss"

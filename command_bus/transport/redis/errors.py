@@ -31,7 +31,7 @@ def translated(error: BaseException, where: str) -> CommandBusError:
     if isinstance(error, redis_errors.OutOfMemoryError) or upper.startswith("OOM"):
         return QueueFull(f"{where} is at its memory limit (maxmemory): it refuses new commands until work drains", limit="memory")
     if isinstance(error, redis_errors.AuthenticationError | redis_errors.NoPermissionError) or upper.startswith(
-        ("NOAUTH", "WRONGPASS", "NOPERM")
+        ("NOAUTH", "WRONGPASS", "NOPERM", "ACL FAILURE IN SCRIPT", "THE USER EXECUTING THE SCRIPT CAN'T")
     ):
         return UnsuitableServer(f"{where} refuses this user: {text}. Check user and password in the URL, and the user's ACL")
     if isinstance(error, redis_errors.ReadOnlyError) or upper.startswith("READONLY"):
@@ -44,10 +44,28 @@ def translated(error: BaseException, where: str) -> CommandBusError:
         return TransportUnavailable(f"{where} let go of a request that waited: {text}", outcome_unknown=True)
     if isinstance(error, _BUSY_ERRORS) or upper.startswith(_BUSY):
         return TransportUnavailable(f"{where} is not ready: {text}")
+    if (fault := _tls_fault(upper)) is not None:
+        return UnsuitableServer(f"{where} {fault} ({text})")
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
         refused = _never_sent(error)
         return TransportUnavailable(f"{where} cannot be reached: {text or type(error).__name__}", outcome_unknown=not refused)
     return UnsuitableServer(f"{where} answered with an error that this library does not expect: {text}")
+
+
+_TLS_FAULTS = {  # as OpenSSL words them; asking again would not help
+    "CERTIFICATE_VERIFY_FAILED": "has a certificate that is not trusted: check tls_ca, and that the URL names the certificate's host",
+    "CERTIFICATE_REQUIRED": "wants a certificate of its clients: set tls_cert and tls_key",
+    "WRONG_VERSION_NUMBER": "does not speak TLS: use redis:// or give its TLS port",
+    "UNKNOWN_CA": "does not trust this client's certificate: tls_cert is of another authority than the server's",
+    "HANDSHAKE_FAILURE": "and this client have no version or cipher of TLS in common, or it wants a certificate (tls_cert, tls_key)",
+}
+
+
+def _tls_fault(upper: str) -> str | None:
+    """What is wrong with a TLS connection, from what redis-py makes of OpenSSL's error."""
+    if "SSL" not in upper:
+        return None
+    return next((fault for sign, fault in _TLS_FAULTS.items() if sign in upper), None)
 
 
 def _never_sent(error: BaseException) -> bool:

@@ -13,9 +13,9 @@ from typing import Final
 from urllib.parse import quote, unquote
 from zlib import crc32
 
-from command_bus.policies import Lanes, Mailbox
+from command_bus.policies import Lanes, Mailbox, PerEntity
 
-__all__ = ["GROUP", "KeySpace", "ShardKeys", "free_mailbox", "mailbox_label", "mailbox_name", "mailbox_parts"]
+__all__ = ["GROUP", "KeySpace", "ShardKeys", "free_mailbox", "mailbox_label", "mailbox_name", "mailbox_parts", "stands_in"]
 
 GROUP: Final = "workers"
 """The consumer group of every ready stream."""
@@ -69,6 +69,15 @@ def mailbox_parts(mailbox: str) -> tuple[str | None, str | None]:
     if not colon:
         return mailbox.partition("/")[0], None
     return kind, None if rest.startswith(_HASHED) else unquote(rest)
+
+
+def stands_in(mailbox: str, entity_type: str | None, entity_id: str | None, command_id: str, policy: Mailbox | None) -> bool:
+    """Whether this is the mailbox of that entity; without a policy of its own, any lane of its type is taken for its lane."""
+    if entity_type is None or entity_id is None:
+        return mailbox == free_mailbox(command_id)
+    if policy is None and mailbox.startswith(f"{entity_type}/"):
+        return True
+    return mailbox == mailbox_name(entity_type, entity_id, policy or PerEntity())
 
 
 def _printable(encoded: str) -> str:

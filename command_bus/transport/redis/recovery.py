@@ -122,6 +122,7 @@ class _Watch:
                 await self._promote()
                 await self._recover()
                 await self._sweep()
+                await self._connections.keep_scripts()
                 backoff.reset()
                 pause = self._pause()
             except CommandBusError as error:

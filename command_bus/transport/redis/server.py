@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -253,13 +254,15 @@ class Namespace:
         return {name: (value or b"").decode() for name, value in zip(values, found, strict=True)}
 
 
-async def recorded_choices(url: str, namespace: str, patience: float) -> dict[str, Any]:
+async def recorded_choices(url: str, namespace: str, patience: float, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What a namespace was made with, as arguments for `BusSettings`: for clients that have no choice of their own. Empty if it is new.
+
+    `options` are further arguments of the connections, as for `UrlClients`.
 
     Raises:
         TransportUnavailable: The server cannot be reached within `patience` seconds.
     """
-    connections = Connections(clients_of(url))
+    connections = Connections(clients_of(url, options))
     first = KeySpace(namespace, 1).shards[0]
     place = connections.at(first.prefix)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from redis import Redis as SyncRedis
@@ -29,20 +30,24 @@ __all__ = ["ALL_SCHEMES", "FollowingClients", "clients_of"]
 ALL_SCHEMES = ("redis://", "rediss://", "unix://", *SCHEMES)
 
 
-def clients_of(url: str) -> ClientFactory:
+def clients_of(url: str, options: Mapping[str, Any] | None = None) -> ClientFactory:
     """The clients of a URL; nothing is connected yet.
+
+    Args:
+        url: Of the server or servers.
+        options: Further arguments of connections (see `credentials`); the URL's own parts come before them.
 
     Raises:
         InvalidSettings: It is no URL of a server.
     """
     if url.startswith(SCHEMES):
-        parsed = TopologyUrl.parse(url)
+        parsed = TopologyUrl.parse(url, options or {})
         if parsed.kind == "sentinel":
             return FollowingClients(parsed, SentinelPrimary(parsed))
         return FollowingClients(parsed, None, ClusterMap(parsed))
     if not url.startswith(ALL_SCHEMES):
         raise InvalidSettings(f"url = {redacted(url)!r}: a server's URL begins with {', '.join(ALL_SCHEMES)}")
-    return UrlClients(url)
+    return UrlClients(url, options)
 
 
 class FollowingClients:

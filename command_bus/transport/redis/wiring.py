@@ -7,6 +7,7 @@ from typing import Self
 from command_bus.clock import mono
 from command_bus.settings import BusSettings
 from command_bus.transport.redis.connections import ClientFactory, Connections, Replicas
+from command_bus.transport.redis.credentials import connection_options
 from command_bus.transport.redis.dispatches import RedisDispatches
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.operations import Operations
@@ -49,7 +50,8 @@ class RedisTransport:
             CommandBusError: As `open_namespace`.
         """
         replicas = Replicas(settings.wait_replicas, settings.wait_timeout) if settings.durability == "replicated" else None
-        connections = Connections(clients_of(server) if isinstance(server, str) else server, replicas)
+        factory = clients_of(server, connection_options(settings)) if isinstance(server, str) else server
+        connections = Connections(factory, replicas)
         keys = KeySpace(settings.namespace, settings.shards)
         try:
             deadline = mono() + settings.dispatch_timeout  # a server that restarts just now is waited for

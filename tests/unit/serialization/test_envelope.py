@@ -27,7 +27,7 @@ from command_bus.serialization.msgpack import Limits, Undecodable
 from command_bus.serialization.native import ExtType, Packer, unpackb
 
 PLAIN = WireEnvelope("c-1", "Deposit", "account", "a-17", b"\x80")
-ELEMENTS: list[Any] = [1, "c-1", "Deposit", "account", "a-17", b"\x80", 0, 5000, "inbox", "corr", "cause", {"h": "v"}]
+ELEMENTS: list[Any] = [1, "c-1", "Deposit", "account", "a-17", b"\x80", 0, 5000, "inbox", "corr", "cause", {"h": "v"}, b"s"]
 
 
 def raw(value: Any) -> bytes:
@@ -93,7 +93,7 @@ def test_every_length_is_read(length: int) -> None:
     [
         (1, 5), (1, ""), (1, None), (1, b"c-1"), (2, None), (2, 7), (3, None), (3, 7), (4, None), (4, 17), (5, "text"), (5, {}), (5, None),
         (6, None), (6, True), (6, -1), (6, 1.0), (7, True), (7, -1), (7, "5"), (8, 5), (8, b"inbox"), (9, 1), (10, []), (11, []),
-        (11, {"a": 1}), (11, {b"a": "b"}), (11, "h"), (11, {"a": None}),
+        (11, {"a": 1}), (11, {b"a": "b"}), (11, "h"), (11, {"a": None}), (12, "s"), (12, 5),
     ],
 )  # fmt: skip
 def test_an_element_of_the_wrong_type_is_refused(place: int, value: Any) -> None:
@@ -107,7 +107,7 @@ def test_an_element_of_the_wrong_type_is_refused(place: int, value: Any) -> None
 
 
 @pytest.mark.parametrize(
-    "elements", [[], [1], ELEMENTS[:5], [*ELEMENTS, None], [0, *ELEMENTS[1:]], ["1", *ELEMENTS[1:]], [True, *ELEMENTS[1:]]]
+    "elements", [[], [1], ELEMENTS[:5], [*ELEMENTS, b"s", None], [0, *ELEMENTS[1:]], ["1", *ELEMENTS[1:]], [True, *ELEMENTS[1:]]]
 )
 def test_another_shape_is_refused(elements: list[Any]) -> None:
     with pytest.raises(Undecodable, match="envelope"):

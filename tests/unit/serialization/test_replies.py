@@ -78,7 +78,7 @@ def test_bytes_without_an_id_have_none(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("parts", "command_id"),
     [
-        ([1, "c-1", 9, "new kind"], "c-1"),
+        ([1, "c-1", 99, "new kind"], "c-1"),
         ([1, "c-1", -1, "?"], "c-1"),
         ([1, "c-1", 0, "value that is not packed"], "c-1"),
         ([1, "c-1", 0, None], "c-1"),

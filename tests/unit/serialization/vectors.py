@@ -8,7 +8,7 @@ raise the version and keep reading the old one, rather than write the files anew
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
@@ -18,6 +18,7 @@ from uuid import UUID
 
 from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, WireEnvelope, pack_envelope, unpack_envelope
 from command_bus.serialization.msgpack import pack, unpack
+from command_bus.serialization.protection import Signatures
 from command_bus.serialization.reply import (
     BadReply,
     Cancelled,
@@ -25,6 +26,7 @@ from command_bus.serialization.reply import (
     DeadLetterRecord,
     Expired,
     Failed,
+    Forged,
     Interrupted,
     Invalid,
     Rejected,
@@ -116,7 +118,23 @@ REPLIES: dict[str, Any] = {
     "invalid": Invalid("amount: Input should be a valid integer"),
     "bad_reply": BadReply("the reply is int, the handler returned str"),
     "cancelled": Cancelled("purged"),
+    "forged": Forged("bad signature: it is not signed"),
+    "completed_encrypted": Completed(b"ciphertext", encrypted=True),
 }
+
+SIGNED = {name: ENVELOPES[name] for name in ("dispatch", "free", "call", "headers")}
+_SIGNATURES = Signatures("shop", {"2026-11": b"a secret, long enough"}, required=True)
+
+
+def _signed(envelope: WireEnvelope) -> bytes:
+    return pack_envelope(envelope, _SIGNATURES.sign)
+
+
+def _verified(data: bytes) -> WireEnvelope:
+    envelope = unpack_envelope(data)
+    assert _SIGNATURES.fault(data, envelope.signature) is None
+    return replace(envelope, signature=None)
+
 
 DEAD_LETTERS: dict[str, Any] = {
     "full": DeadLetterRecord(
@@ -141,6 +159,7 @@ DEAD_LETTERS: dict[str, Any] = {
 GROUPS = {
     "values": Group(VALUES, pack, unpack),
     "envelopes": Group(ENVELOPES, pack_envelope, unpack_envelope),
+    "signed": Group(SIGNED, _signed, _verified),
     "replies": Group(REPLIES, _reply, _outcome),
     "dead_letters": Group(DEAD_LETTERS, DeadLetterRecord.pack, DeadLetterRecord.unpack),
 }

@@ -1,0 +1,171 @@
+"""Optional protection of envelopes: a signature over their bytes, and a hook that encrypts payloads.
+
+Whoever may write to Redis can put a command into a mailbox. With signing keys a worker runs only what a holder of a key has packed,
+for the entity in whose line it stands: the signature (HMAC-SHA256) covers the namespace and every byte before it, and the worker
+compares the entity with the mailbox. It does not stop the same command from being put into the same line once more: the bytes are
+the same, so that is for the handler, by the command id.
+
+The signature is the envelope's last element, after all defaults: what is signed is then a prefix of what was received, and nothing
+is packed again to be verified. The bytes are never compared after parsing: a map with a key twice parses, and signs, only one way.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, Protocol, Self
+
+from command_bus.errors import BadResult, InvalidCommand
+from command_bus.serialization.envelope import ENCRYPTED, Sign, WireEnvelope, pack_envelope
+from command_bus.serialization.native import Packer
+from command_bus.serialization.reply import Completed
+from command_bus.settings import BusSettings
+
+__all__ = ["PayloadCipher", "Protection", "Signatures"]
+
+_MAC: Final = 32
+_PURPOSE: Final = b"command_bus envelope\0"
+
+
+class PayloadCipher(Protocol):
+    """Encrypts payloads and replies; pass one to `CommandBus(cipher=…)`.
+
+    Must be authenticated encryption (AES-GCM, ChaCha20-Poly1305): `decrypt` raises if data or `aad` are not what was encrypted. It is
+    called on the event loop, for one command at a time, and may be called from several threads.
+    """
+
+    def encrypt(self, data: bytes, aad: bytes) -> bytes:
+        """The ciphertext of `data`, bound to `aad`."""
+        ...
+
+    def decrypt(self, data: bytes, aad: bytes) -> bytes:
+        """What was encrypted. Whatever it raises, the command is dead-lettered as invalid."""
+        ...
+
+
+class Signatures:
+    """Signs envelopes with the first of its keys, verifies with all.
+
+    Args:
+        namespace: Bound into every signature: what was signed for one is nothing in another.
+        keys: Secret by key id.
+        required: Whether an envelope without a signature is a fault.
+    """
+
+    def __init__(self, namespace: str, keys: Mapping[str, bytes], *, required: bool) -> None:
+        self._prefix = _PURPOSE + namespace.encode() + b"\0"
+        self._keys = {key_id.encode(): secret for key_id, secret in keys.items()}
+        self._first = next(iter(self._keys), None)
+        self.required = required
+
+    def __repr__(self) -> str:
+        return f"<Signatures with {len(self._keys)} keys>"
+
+    @property
+    def sign(self) -> Sign | None:
+        """Gives the signature of bytes; None without a key."""
+        return None if self._first is None else self._sign
+
+    def _sign(self, data: bytes) -> bytes:
+        key_id = self._first or b""
+        return hmac.digest(self._keys[key_id], self._prefix + data, "sha256") + key_id
+
+    def fault(self, data: bytes, signature: bytes | None) -> str | None:
+        """What is wrong with the signature of an envelope's bytes, or None."""
+        if signature is None:
+            return "it is not signed" if self.required else None
+        mac, key_id = signature[:_MAC], signature[_MAC:]
+        secret = self._keys.get(key_id)
+        if secret is None:
+            return "it is signed with a key that this worker does not have"
+        end = len(data) - len(signature) - 2
+        if data[end : end + 2] != bytes((0xC4, len(signature))):
+            return "its signature is not where it belongs"
+        if not hmac.compare_digest(mac, hmac.digest(secret, self._prefix + data[:end], "sha256")):
+            return "its bytes are not what was signed"
+        return None
+
+
+class Protection:
+    """What one bus does to commands beyond packing them. `of` gives None where that is nothing.
+
+    Args:
+        namespace: Of the bus.
+        signatures: Its keys, or None.
+        cipher: Its cipher, or None.
+    """
+
+    def __init__(self, namespace: str, signatures: Signatures | None, cipher: PayloadCipher | None) -> None:
+        self._namespace = namespace
+        self.signatures = signatures
+        self.cipher = cipher
+
+    @classmethod
+    def of(cls, settings: BusSettings, cipher: PayloadCipher | None = None) -> Self | None:
+        """The protection that settings and arguments name, or None."""
+        keys = {key_id: secret.get_secret_value().encode() for key_id, secret in settings.signing_keys.items()}
+        signatures = Signatures(settings.namespace, keys, required=settings.require_signatures) if keys else None
+        return cls(settings.namespace, signatures, cipher) if signatures or cipher else None
+
+    @property
+    def sign(self) -> Sign | None:
+        """Gives the signature of bytes; None without keys."""
+        return None if self.signatures is None else self.signatures.sign
+
+    def pack(self, envelope: WireEnvelope) -> bytes:
+        """The envelope's bytes, its payload encrypted and all of it signed, as far as this bus does that.
+
+        Raises:
+            InvalidCommand: As `pack_envelope`, or the cipher failed.
+        """
+        if self.cipher is not None:
+            try:
+                payload = self.cipher.encrypt(envelope.payload, self._aad("command", envelope))
+            except Exception as error:  # noqa: BLE001 - a cipher raises what it likes
+                raise InvalidCommand(f"the cipher failed to encrypt: {type(error).__name__}") from None
+            envelope = replace(envelope, payload=bytes(payload), flags=envelope.flags | ENCRYPTED)
+        return pack_envelope(envelope, self.sign)
+
+    def payload(self, envelope: WireEnvelope) -> bytes:
+        """The packed payload in the clear.
+
+        Raises:
+            InvalidCommand: It cannot be decrypted. The cipher's own words are left out: they may hold data.
+        """
+        if not envelope.flags & ENCRYPTED:
+            return envelope.payload
+        if self.cipher is None:
+            raise InvalidCommand("its payload is encrypted, and this bus has no cipher")
+        try:
+            return bytes(self.cipher.decrypt(envelope.payload, self._aad("command", envelope)))
+        except Exception as error:  # noqa: BLE001 - a cipher raises what it likes
+            raise InvalidCommand(f"its payload cannot be decrypted: {type(error).__name__}") from None
+
+    def reply(self, envelope: WireEnvelope, value: bytes) -> Completed:
+        """The reply to a command: encrypted if the command was, since then its caller has the cipher."""
+        if self.cipher is None or not envelope.flags & ENCRYPTED:
+            return Completed(value)
+        try:
+            return Completed(bytes(self.cipher.encrypt(value, self._aad("reply", envelope.command_id))), encrypted=True)
+        except Exception as error:  # noqa: BLE001 - as above
+            raise BadResult(f"the cipher failed to encrypt the reply: {type(error).__name__}") from None
+
+    def result(self, command_id: str, outcome: Completed) -> Completed:
+        """A reply in the clear.
+
+        Raises:
+            BadResult: It cannot be decrypted.
+        """
+        if not outcome.encrypted or self.cipher is None:
+            return outcome
+        try:
+            return Completed(bytes(self.cipher.decrypt(outcome.value, self._aad("reply", command_id))))
+        except Exception as error:  # noqa: BLE001 - as above
+            raise BadResult(f"the reply cannot be decrypted: {type(error).__name__}", command_id=command_id) from None
+
+    def _aad(self, what: str, of: WireEnvelope | str) -> bytes:
+        """What a ciphertext is bound to: it means nothing in another place."""
+        parts = (of,) if isinstance(of, str) else (of.command_id, of.name, of.entity_type, of.entity_id)
+        data: bytes = Packer(buf_size=256).pack((what, self._namespace, *parts))
+        return data

@@ -1,0 +1,55 @@
+"""Who a client is, and whom it trusts: the arguments of its connections that come from the settings and not from the URL.
+
+The client takes the parts of a URL before any argument, so these fill what the URL leaves open: a URL without secrets can stand in a
+configuration file, and the password comes from the environment. The development server has neither users nor TLS: without a URL
+nothing of this is used.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+from urllib.parse import urlsplit
+
+from command_bus.errors import InvalidSettings
+from command_bus.settings import BusSettings
+
+__all__ = ["connection_options"]
+
+
+def connection_options(settings: BusSettings) -> dict[str, Any]:
+    """Keyword arguments for a connection to the server that the settings name.
+
+    Raises:
+        InvalidSettings: A certificate file cannot be read.
+    """
+    url = settings.server_url
+    if url is None:
+        return {}
+    options: dict[str, Any] = {}
+    if settings.username is not None:
+        options["username"] = settings.username
+    if settings.password is not None:
+        options["password"] = settings.password.get_secret_value()
+    if "rediss" in urlsplit(url).scheme:
+        options |= _tls(settings)
+    return options
+
+
+def _tls(settings: BusSettings) -> dict[str, Any]:
+    """At least TLS 1.2, and the files of the settings, tried now: later they would look like a server that cannot be reached."""
+    options: dict[str, Any] = {"ssl_min_version": ssl.TLSVersion.TLSv1_2}
+    trial = ssl.create_default_context()
+    try:
+        if settings.tls_ca is not None:
+            trial.load_verify_locations(str(settings.tls_ca))
+            options["ssl_ca_certs"] = str(settings.tls_ca)
+        if settings.tls_cert is not None and settings.tls_key is not None:
+            trial.load_cert_chain(str(settings.tls_cert), str(settings.tls_key))
+            options |= {"ssl_certfile": str(settings.tls_cert), "ssl_keyfile": str(settings.tls_key)}
+    except (OSError, ssl.SSLError) as error:  # SSLError is an OSError, too: named for the reader
+        raise InvalidSettings(
+            f"tls_ca, tls_cert, tls_key: a file cannot be used ({error.__class__.__name__}: {error}); "
+            "they are PEM files, and the key belongs to the certificate"
+        ) from error
+    return options

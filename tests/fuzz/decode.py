@@ -1,0 +1,184 @@
+"""Fuzzing of everything that reads bytes from the server: `python -m tests.fuzz.decode --seconds 60` (or `make fuzz`).
+
+With atheris, coverage leads the way; without it hypothesis makes as many examples as fit into the time. Whatever the bytes are, a reader
+gives a value or raises its one typed error; anything else (another exception, a crash, a hang, memory out of proportion) is a bug.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import logging
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+__all__ = ["readers", "seeds"]
+
+_ARTIFACTS = Path("build") / "fuzz"
+
+
+def readers() -> dict[str, Callable[[bytes], Any]]:
+    """What reads bytes, by name; each gives a value or raises nothing but what it promises, which is left out here."""
+    from pydantic import Field
+
+    from command_bus import BusSettings, Command, CommandBusError, EntityId, InvalidCommand
+    from command_bus.execution.decisions import Decisions
+    from command_bus.handlers import Handler
+    from command_bus.messages import Message
+    from command_bus.registry import HandlerRegistry
+    from command_bus.serialization.dead_letter import DeadLetterRecord
+    from command_bus.serialization.envelope import unpack_envelope
+    from command_bus.serialization.limits import Undecodable
+    from command_bus.serialization.models import codec_for, reply_codec_for
+    from command_bus.serialization.msgpack import unpack
+    from command_bus.serialization.outcome import OutcomeRecord
+    from command_bus.serialization.protection import Protection
+    from command_bus.serialization.reply import raise_or_value, reply_id, unpack_reply
+    from command_bus.transport.interfaces import Started
+
+    class Fuzzed(Command[dict[str, int]], entity="box"):
+        box: EntityId
+        values: list[int] = Field(default_factory=list[int])
+        nested: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+    registry = HandlerRegistry()
+
+    @registry.handles(Fuzzed)
+    async def fuzzed(command: Fuzzed) -> dict[str, int]:
+        return {}
+
+    settings = BusSettings(namespace="fuzz", signing_keys=["k:a secret, long enough"])
+    protection = Protection.of(settings)
+    found: Handler | None = registry.lookup("Fuzzed")
+    assert found is not None
+    known: Handler = found
+    signed = Decisions(lambda _: known, settings, worker="w", protection=protection)
+    plain = Decisions(lambda _: known, BusSettings(), worker="w")
+
+    def only(read: Callable[[bytes], Any], *errors: type[Exception]) -> Callable[[bytes], Any]:
+        def reader(data: bytes) -> Any:
+            with suppress(*errors):
+                return read(data)
+            return None
+
+        return reader
+
+    def command(data: bytes) -> Any:
+        kind: type[Message[Any]] = Fuzzed
+        return codec_for(kind).decode(data)
+
+    def reply(data: bytes) -> Any:
+        reply_id(data)
+        command_id, outcome = unpack_reply(data)
+        return raise_or_value(outcome, reply_codec_for(dict[str, int]), command_id)
+
+    def delivery(data: bytes) -> Any:
+        started = Started("1", "1-1", 1, 1, 1, data)
+        return plain.read(started, "box:a"), signed.read(started, "box:a"), plain.interrupted(started)
+
+    return {
+        "value": only(unpack, Undecodable),
+        "envelope": only(unpack_envelope, Undecodable),
+        "payload": only(command, InvalidCommand),
+        "reply": only(reply, Undecodable, CommandBusError),
+        "dead letter": only(DeadLetterRecord.unpack, Undecodable),
+        "outcome": only(OutcomeRecord.unpack, Undecodable),
+        "delivery": delivery,
+    }
+
+
+def seeds() -> list[bytes]:
+    """Valid bytes of every kind, to be changed."""
+    from command_bus.serialization.envelope import WireEnvelope, pack_envelope
+    from command_bus.serialization.msgpack import pack
+    from command_bus.serialization.outcome import OutcomeRecord
+    from command_bus.serialization.reply import Completed, DeadLetterRecord, Failed, Rejected, pack_reply
+
+    payload = pack({"box": "a", "values": [1, 2], "nested": {"a": {"b": {1}}}})
+    reply = pack_reply("c-1", Completed(pack({"a": 1})))
+    return [
+        payload,
+        pack_envelope(WireEnvelope("c-1", "Fuzzed", "box", "a", payload, 9, 5_000, "inbox", "d-1", "c-0", {"h": "v"})),
+        pack_envelope(WireEnvelope("c-1", "Fuzzed", "box", "a", payload), lambda _: bytes(33)),
+        reply,
+        pack_reply("c-1", Failed("ValueError", "no", 3)),
+        pack_reply("c-1", Rejected("no", "no", {"a": 1})),
+        DeadLetterRecord(reason="failed", headers={"a": "b"}).pack(),
+        OutcomeRecord("completed", "Fuzzed", "box", "a", 1, "w", 1, 1, 1, "1-1", reply).pack(),
+    ]
+
+
+def with_atheris(seconds: int) -> None:
+    """Coverage-guided; ends with an error at the first finding, whose bytes are in build/fuzz."""
+    import atheris  # type: ignore[import-not-found,unused-ignore] # pyright: ignore[reportMissingImports] - installed by `make fuzz`
+
+    with atheris.instrument_imports(include=["command_bus"]):
+        every = list(readers().values())
+
+    def one(data: bytes) -> None:
+        for read in every:
+            read(data)
+
+    _ARTIFACTS.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as corpus:
+        for number, seed in enumerate(seeds()):
+            (Path(corpus) / f"seed-{number}").write_bytes(seed)
+        options = [
+            f"-max_total_time={seconds}",
+            "-max_len=4096",
+            "-timeout=10",
+            "-rss_limit_mb=1024",
+            f"-artifact_prefix={_ARTIFACTS}/",
+        ]
+        atheris.Setup([sys.argv[0], *options, corpus], one)
+        atheris.Fuzz()
+
+
+def with_hypothesis(seconds: int) -> None:
+    """Examples without guidance, until the time is over."""
+    from hypothesis import HealthCheck, Phase, given, settings
+
+    from tests.fuzz.bytestrings import anything
+
+    every = list(readers().values())
+    count = 0
+
+    @settings(
+        max_examples=5_000,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(anything(seeds()))
+    def one(data: bytes) -> None:
+        nonlocal count
+        count += 1
+        for read in every:
+            read(data)
+
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        one()
+    print(f"{count:,} examples for {len(every)} readers: nothing found")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Fuzzes the decoders.")
+    parser.add_argument("--seconds", type=int, default=60)
+    seconds: int = parser.parse_args().seconds
+    logging.disable()  # a refused signature is worth a warning, not thousands
+    if importlib.util.find_spec("atheris") is None:
+        print("fuzz: atheris is not installed for this Python: hypothesis makes the examples, without coverage to lead it")
+        with_hypothesis(seconds)
+    else:
+        with_atheris(seconds)
+
+
+if __name__ == "__main__":
+    main()

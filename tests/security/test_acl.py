@@ -1,0 +1,402 @@
+"""Least privilege: each role does all of its work under its own user, and is refused the rest. Checked on real servers, with and without selectors.
+
+Whatever a role lacked would show in the server's ACL log, which must hold nothing of our own requests at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import NoPermissionError, ResponseError
+
+from command_bus import (
+    Command,
+    CommandBus,
+    CommandFailed,
+    CommandRejected,
+    EntitiesStopped,
+    EntityId,
+    Envelope,
+    HandlerRegistry,
+    InvalidSettings,
+    Reject,
+    RetryPolicy,
+    TransportUnavailable,
+    UnsuitableServer,
+)
+from command_bus.acl import Role, acl_lines
+from command_bus.embedded import EmbeddedServer
+from command_bus.spark.dispatcher import PartitionDispatcher
+from command_bus.spark.dispatcher import Reject as RowReject
+from command_bus.spark.target import Target, link_to
+from command_bus.transport.dispatches import Opening, Version
+from command_bus.transport.redis.contents import Contents
+from command_bus.transport.redis.survey import Survey
+from tests.conformance.scene import until
+from tests.security.conftest import Starter
+
+NAMESPACE = "shop"
+ROLES: tuple[Role, ...] = ("producer", "worker", "operator", "pipeline")
+LENIENT_NAMES = {"client|setinfo", "client|setname", "hello"}  # sent by the client library, which takes a refusal
+
+
+class Work(Command[int], entity="line", retry=RetryPolicy(attempts=2, delay=0.01, jitter=0.0)):
+    line: EntityId
+    number: int
+
+
+class Park(Command[None], entity="line", retry=RetryPolicy(attempts=1), on_poison="park"):
+    line: EntityId
+
+
+def registry() -> HandlerRegistry:
+    handlers = HandlerRegistry()
+
+    @handlers.handles(Work)
+    async def work(command: Work) -> int:
+        if command.number == -1:
+            raise OSError("broken")
+        if command.number == -2:
+            raise Reject("no")
+        return command.number
+
+    @handlers.handles(Park)
+    async def park(command: Park) -> None:
+        raise OSError("broken")
+
+    return handlers
+
+
+@dataclass
+class Place:
+    """A server on which each role has a user."""
+
+    server: EmbeddedServer
+    password: str
+    admin: Redis
+    selectors: bool
+
+    def url(self, role: Role) -> str:
+        return f"redis://command_bus-{NAMESPACE}-{role}:{self.password}@{self.server.url.partition('//')[2]}"
+
+    def bus(self, role: Role, **settings: Any) -> CommandBus:
+        return CommandBus(self.url(role), **{"namespace": NAMESPACE, "registry": registry(), "dispatch_timeout": 2.0, **settings})
+
+    def client(self, role: Role) -> Redis:
+        client: Redis = Redis.from_url(self.url(role))
+        return client
+
+    async def denied(self) -> list[Any]:
+        """What was refused so far, leaving out what the client library only tries."""
+        entries: Any = await self.admin.acl_log()
+        return [
+            (entry["reason"], entry["object"], entry["username"], entry["context"])
+            for entry in entries
+            if entry["object"] not in LENIENT_NAMES
+        ]
+
+
+@pytest.fixture(params=["selectors", "patterns"])
+async def place(request: pytest.FixtureRequest, binary: Path, start: Starter) -> AsyncIterator[Place]:
+    async with made(start(tcp=True, binary=binary), selectors=request.param == "selectors") as found:
+        yield found
+
+
+@asynccontextmanager
+async def made(server: EmbeddedServer, *, selectors: bool, **options: Any) -> AsyncIterator[Place]:
+    admin: Redis = Redis.from_url(server.url)
+    found = Place(server, secrets.token_urlsafe(16), admin, selectors)
+    for role in ROLES:
+        for line in acl_lines(role, NAMESPACE, password=found.password, selectors=selectors, **options):
+            await admin.execute_command(*line.split(" "))
+    try:
+        yield found
+    finally:
+        print("refused:", await found.denied())  # what a failing test lacked
+        await admin.aclose()
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_each_role_does_its_work(place: Place, shards: int) -> None:
+    async with (
+        place.bus("producer", shards=shards) as producer,
+        place.bus("operator", shards=shards) as operator,
+        place.bus("worker", shards=shards, lease=2.0) as workers,
+    ):
+        async with workers.worker():
+            await producer_works(producer)
+            await operator.wait_idle(10)
+            letters = [letter async for letter in operator.dead_letters.list()]
+            assert [letter.reason for letter in letters] == ["failed"] * 2
+            await operator.dead_letters.replay(letters[0].id)
+            await operator.dead_letters.discard(letters[1].id)
+            await until(lambda: letters_of(operator))
+            await operator_works(operator, producer)
+        await operator.wait_idle(10)
+        stats = await operator.stats()
+        assert (stats.depth, stats.accepted > 300) == (0, True)
+    assert await place.denied() == []
+
+
+async def letters_of(bus: CommandBus) -> list[Any]:
+    return [letter async for letter in bus.dead_letters.list()]
+
+
+async def producer_works(bus: CommandBus) -> None:
+    await bus.ping()
+    await bus.dispatch(Work(line="a", number=1), command_id="given")
+    await bus.dispatch(Work(line="a", number=1), command_id="given")
+    await bus.dispatch(Work(line="a", number=2), delay=0.05, headers={"a": "b"}, expires=60)
+    batch = await bus.dispatch_batch(Work(line=f"l{number % 9}", number=number) for number in range(300))
+    assert batch.accepted == 300
+    assert await asyncio.gather(*(bus.call(Work(line=f"c{n}", number=n), timeout=10) for n in range(20))) == list(range(20))
+    assert await bus.call(Work(line="a", number=1), command_id="given", timeout=10) == 1
+    assert await bus.result("given", Work, timeout=5) == 1
+    with pytest.raises(CommandRejected):
+        await bus.call(Work(line="a", number=-2), timeout=10)
+    for _ in range(2):
+        with pytest.raises(CommandFailed):
+            await bus.call(Work(line="a", number=-1), timeout=10)
+
+
+async def operator_works(operator: CommandBus, producer: CommandBus) -> None:
+    line = operator.entity("line", "held")
+    assert await line.pause("to look at it")
+    for number in range(3):
+        await producer.dispatch(Work(line="held", number=number), command_id=f"held-{number}")
+    await producer.dispatch(Work(line="held", number=9), delay=60, command_id="later")
+    assert await operator.cancel("later")
+    with pytest.raises(EntitiesStopped):
+        await operator.wait_idle(5)
+    assert await line.depth() == 3
+    assert await operator.cancel("held-1")
+    await producer.dispatch(Work(line="held", number=9), delay=60)
+    assert await line.purge() == 3
+    assert await line.resume()
+    await producer.dispatch(Park(line="parked"))
+    await producer.dispatch(Work(line="parked", number=5))
+    (parked,) = await until(lambda: parked_of(operator))
+    await operator.dead_letters.replay(parked.id)
+    (parked,) = await until(lambda: parked_of(operator))
+    await operator.dead_letters.discard(parked.id)
+    await operator.dead_letters.purge()
+
+
+async def parked_of(bus: CommandBus) -> list[Any]:
+    return [letter for letter in await letters_of(bus) if letter.parked]
+
+
+async def test_a_worker_takes_over_what_another_left(place: Place) -> None:
+    """Its lease is over, and it is told apart by what it had started."""
+    async with place.bus("producer") as producer, place.bus("operator") as operator:
+        began = asyncio.Event()
+        hangs = HandlerRegistry()
+
+        @hangs.handles(Work)
+        async def hang(command: Work) -> int:
+            began.set()
+            await asyncio.sleep(60)
+            return 0
+
+        lost = place.bus("worker", lease=0.5, registry=hangs)
+        await lost.open()
+        gone = lost.worker()
+        await gone.start()
+        for number in range(3):
+            await producer.dispatch(Work(line="a", number=number))
+        await began.wait()
+        assert gone._parts is not None
+        gone._parts.leases._stopping = True  # it renews no more, as if it were killed
+        for task in gone._parts.consumer.running:
+            task.cancel()
+        await gone._parts.consumer.stop_reading()
+        async with place.bus("worker", lease=0.5) as workers, workers.worker():
+            await operator.wait_idle(15)
+        await gone.stop(grace=0)
+        await lost.close()
+        assert (await operator.stats()).completed == 3
+    assert await place.denied() == []
+
+
+async def test_a_pipeline_loads_dispatches_and_reads_their_outcomes(place: Place) -> None:
+    target = Target(place.url("pipeline"), NAMESPACE)
+    rows = [Envelope(Work(line=f"l{n % 3}", number=n), command_id=f"d-{n}") for n in range(50)]
+    version = Version("d", 0)
+
+    def load() -> None:
+        for _ in range(2):  # as Spark runs a task again
+            with PartitionDispatcher(target, dispatch_id="d", opening=Opening(what="w", keep_ms=60_000)) as dispatcher:
+                dispatcher.dispatch_batch(rows)
+                dispatcher.reject(RowReject.of(command_id="x", command="Work", entity=None, reason="invalid", error="no", row={}))
+        link = link_to(target)
+        link.wait(link.transport.dispatches.commit(version, "{}", 60_000))
+
+    async def read() -> list[str]:
+        """All that the Spark side asks of the transport."""
+        bus = place.bus("pipeline")
+        async with bus:
+            transport = bus.transport
+            dispatches, outcomes = transport.dispatches, transport.dispatches.outcomes
+            assert await dispatches.names() == ["d"]
+            assert await dispatches.facts("d") is not None
+            assert len([row async for row in dispatches.rejects("d")]) == 1
+            assert await transport.operations.described("Work") is not None
+            streams = await outcomes.streams([("d", 0)])
+            assert streams[0] is not None
+            assert await outcomes.ends("d", 0, "-", "+") is not None
+            await outcomes.skip("d", 0, "", "+", 10)
+            survey = Survey(transport.connections, transport.keys, patience=2)
+            contents = Contents(transport.connections, transport.keys, patience=2)
+            assert [page async for page in survey.entities(0)]
+            assert [page async for page in contents.pages(0)]
+            assert await survey.newest_letter(0) is not None
+            assert await survey.letters(0, "", "+", 10)
+            page = await outcomes.page("d", 0, "", "+", 100)
+            return [str(record) for record in page.records] if hasattr(page, "records") else [str(page)]
+
+    async with place.bus("worker") as workers, workers.worker(), place.bus("operator") as operator:
+        await asyncio.to_thread(load)
+        await operator.wait_idle(10)
+        assert (await operator.stats()).completed == 50
+        async with place.bus("producer") as producer:
+            await producer.dispatch(Work(line="bad", number=-1))
+            await until(lambda: letters_of(operator))
+            await operator.entity("line", "waits").pause()
+            await producer.dispatch(Work(line="waits", number=1))
+            await producer.dispatch(Work(line="waits", number=1), delay=60)
+        assert await read()
+        await asyncio.to_thread(link_to(target).close)
+    assert await place.denied() == []
+
+
+EVERYONE_IS_REFUSED = (
+    ("FLUSHALL",), ("FLUSHDB",), ("KEYS", "*"), ("SCAN", "0"), ("CONFIG", "GET", "*"), ("CONFIG", "SET", "maxmemory", "1"), ("SHUTDOWN",),
+    ("MONITOR",), ("CLIENT", "LIST"), ("CLIENT", "KILL", "TYPE", "normal"), ("ACL", "LIST"), ("SLOWLOG", "GET"),
+    ("SCRIPT", "FLUSH"), ("FUNCTION", "LIST"), ("EVAL", "return 1", "0"), ("SAVE",), ("REPLICAOF", "NO", "ONE"), ("MIGRATE", "h", "1", "k", "0", "1"),
+    ("GET", "elsewhere"), ("SET", "elsewhere", "1"), ("DEL", "elsewhere"), ("XADD", "{other:0}:m:line:a", "*", "e", "x"),
+    ("HGET", "{shopping:0}:meta", "protocol"), ("XRANGE", "{other:0}:dead", "-", "+"), ("DEL", "{shop:0}:meta"), ("DEL", "{shop:0}:ready"),
+    ("XTRIM", "{shop:0}:m:line:a", "MAXLEN", "0"), ("XTRIM", "{shop:0}:ready", "MAXLEN", "0"), ("DEL", "{shop:0}:dead"),
+    ("XGROUP", "DESTROY", "{shop:0}:ready", "workers"), ("RENAME", "{shop:0}:ready", "{shop:0}:m:x"), ("PUBLISH", "c", "m"),
+)  # fmt: skip
+REFUSED: dict[Role, tuple[tuple[str, ...], ...]] = {
+    "producer": (
+        ("DEL", "{shop:0}:m:line:a"), ("XDEL", "{shop:0}:m:line:a", "1-1"), ("XRANGE", "{shop:0}:m:line:a", "-", "+"),
+        ("XRANGE", "{shop:0}:dead", "-", "+"), ("XADD", "{shop:0}:dead", "*", "e", "x"), ("DEL", "{shop:0}:k:c-1"),
+        ("HDEL", "{shop:0}:active", "line:a"),
+        ("SET", "{shop:0}:fence", "0"), ("XREADGROUP", "GROUP", "workers", "me", "STREAMS", "{shop:0}:ready", ">"),
+        ("XCLAIM", "{shop:0}:ready", "workers", "me", "0", "1-1"), ("LPUSH", "{shop:0}:in:p", "x"), ("HSET", "{shop:0}:commands", "Work", "x"),
+        ("XDEL", "{shop:0}:ready", "1-1"), ("HDEL", "{shop:0}:paused", "line:a"), ("HGETALL", "{shop:0}:b:d"),
+    ),
+    "pipeline": (
+        ("DEL", "{shop:0}:m:line:a"), ("XDEL", "{shop:0}:m:line:a", "1-1"), ("XADD", "{shop:0}:dead", "*", "e", "x"),
+        ("XDEL", "{shop:0}:dead", "1-1"),
+        ("SET", "{shop:0}:fence", "0"), ("XREADGROUP", "GROUP", "workers", "me", "STREAMS", "{shop:0}:ready", ">"), ("LPUSH", "{shop:0}:in:p", "x"),
+        ("XDEL", "{shop:0}:ready", "1-1"), ("HDEL", "{shop:0}:active", "line:a"),
+    ),
+    "worker": (
+        ("XRANGE", "{shop:0}:dead", "-", "+"), ("XDEL", "{shop:0}:dead", "1-1"), ("BRPOP", "{shop:0}:in:p", "1"), ("DEL", "{shop:0}:in:p"),
+        ("HGETALL", "{shop:0}:meta"), ("SET", "{shop:0}:m:line:a", "x"), ("XTRIM", "{shop:0}:dead", "MAXLEN", "0"),
+    ),
+    "operator": (
+        ("XREADGROUP", "GROUP", "workers", "me", "STREAMS", "{shop:0}:ready", ">"), ("XCLAIM", "{shop:0}:ready", "workers", "me", "0", "1-1"),
+        ("SET", "{shop:0}:fence", "0"), ("BRPOP", "{shop:0}:in:p", "1"), ("HSET", "{shop:0}:workers", "w", "x"),
+        ("HSET", "{shop:0}:commands", "Work", "x"),
+    ),
+}  # fmt: skip
+
+
+_DENIED = r"(?i)permission|NOPERM|ACL failure|can't access|can't run|not allowed from script"
+_TOLD = r"refuses this user|may not load"
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_each_role_is_refused_the_rest(binary: Path, start: Starter, role: Role) -> None:
+    async with made(start(tcp=True, binary=binary), selectors=True) as place:
+        client = place.client(role)
+        for request in (*EVERYONE_IS_REFUSED, *REFUSED[role]):
+            with pytest.raises(NoPermissionError):
+                await client.execute_command(*request)
+        script = "return redis.call(unpack(ARGV))"  # a script of its own reaches no further than its caller
+        sha = await client.script_load(script)
+        for request in REFUSED[role]:
+            key = next(word for word in request if word.startswith("{shop"))
+            with pytest.raises((NoPermissionError, ResponseError), match=_DENIED):
+                await client.evalsha(sha, 1, key, *request)
+        await client.aclose()
+
+
+PATTERNS_REFUSE = tuple(request for request in EVERYONE_IS_REFUSED if not any("{shop:0}" in word for word in request))
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_plain_patterns_refuse_other_namespaces_and_the_server(binary: Path, start: Starter, role: Role) -> None:
+    async with made(start(tcp=True, binary=binary), selectors=False) as place:
+        client = place.client(role)
+        for request in PATTERNS_REFUSE:
+            with pytest.raises(NoPermissionError):
+                await client.execute_command(*request)
+        await client.aclose()
+
+
+async def test_a_bus_of_another_namespace_is_refused_at_the_start(place: Place) -> None:
+    with pytest.raises(UnsuitableServer, match="refuses this user"):
+        async with place.bus("producer", namespace="shop2"):
+            pass
+
+
+async def test_a_producer_cannot_do_what_an_operator_does(binary: Path, start: Starter) -> None:
+    async with made(start(tcp=True, binary=binary), selectors=True) as place, place.bus("producer") as producer:
+        await producer.dispatch(Work(line="a", number=1), command_id="c-1")
+        line = producer.entity("line", "a")
+        for act in (producer.cancel("c-1"), producer.stats(), line.pause(), line.purge(), producer.dead_letters.purge()):
+            with pytest.raises((UnsuitableServer, TransportUnavailable), match=_TOLD):
+                await act
+        async with place.bus("worker") as workers, workers.worker():
+            assert await producer.result("c-1", Work, timeout=5) == 1, "nothing of it was cancelled or paused"
+
+
+async def test_a_producer_may_be_kept_from_loading_scripts(binary: Path, start: Starter) -> None:
+    async with made(start(tcp=True, binary=binary), selectors=True, load_scripts=False) as place:
+        async with place.bus("producer", dispatch_timeout=0.5) as producer:
+            with pytest.raises(TransportUnavailable, match="a worker of this version does"):
+                await producer.dispatch(Work(line="a", number=0))
+        async with place.bus("producer", dispatch_timeout=15) as producer, place.bus("worker") as workers, workers.worker():
+            assert await producer.call(Work(line="a", number=1), timeout=15) == 1
+            await place.admin.script_flush()
+            assert await producer.call(Work(line="a", number=2), timeout=15) == 2, "the worker brought them back"
+        client = place.client("producer")
+        with pytest.raises(NoPermissionError):
+            await client.script_load("return 1")
+        await client.aclose()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"role": "admin"},
+        {"namespace": "a b"},
+        {"namespace": "*"},
+        {"user": ""},
+        {"user": "a b"},
+        {"password": "a b"},
+        {"password": "a\n+@all"},
+    ],
+)
+def test_what_would_break_out_of_the_line_is_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSettings):
+        acl_lines(**{"role": "producer", "namespace": "shop", **bad})
+
+
+def test_a_user_without_a_password_is_off() -> None:
+    (line,) = acl_lines("producer", "shop", user="jo")
+    assert line.startswith("ACL SETUSER jo reset off resetchannels -@all ")
+    assert " on " not in line
+    assert "nopass" not in line

@@ -1,0 +1,176 @@
+"""Encrypted payloads: the server sees ids and names, no values; what cannot be decrypted is dead-lettered, and the line goes on.
+
+The cipher is a toy (a keystream of BLAKE2b with a tag), to have one without another package. Do not use it.
+"""
+
+from __future__ import annotations
+
+import os
+from hashlib import blake2b
+from typing import Any
+
+import msgpack
+import pytest
+
+from command_bus import BadResult, Command, EntityId, InvalidCommand, RetryPolicy
+from command_bus.serialization.envelope import ENCRYPTED, unpack_envelope
+from command_bus.testing.memory import MemoryClients
+from tests.conformance.conftest import Bench
+from tests.conformance.scene import Put, Scene, scene
+from tests.conformance.test_bad_input import envelope
+
+SECRET = "4111-1111-1111-1111"
+
+
+class ToyCipher:
+    """Encrypt-then-authenticate with a random nonce, as the real ones do."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def encrypt(self, data: bytes, aad: bytes) -> bytes:
+        nonce = os.urandom(8)
+        body = self._crossed(nonce, data)
+        return nonce + self._tag(nonce, aad, body) + body
+
+    def decrypt(self, data: bytes, aad: bytes) -> bytes:
+        nonce, tag, body = data[:8], data[8:24], data[24:]
+        if tag != self._tag(nonce, aad, body):
+            raise ValueError(f"not authentic: {data!r}")
+        return self._crossed(nonce, body)
+
+    def _tag(self, nonce: bytes, aad: bytes, body: bytes) -> bytes:
+        return blake2b(nonce + len(aad).to_bytes(4, "big") + aad + body, key=self._key, digest_size=16).digest()
+
+    def _crossed(self, nonce: bytes, data: bytes) -> bytes:
+        blocks = range(len(data) // 64 + 1)
+        stream = b"".join(blake2b(nonce + block.to_bytes(4, "big"), key=self._key).digest() for block in blocks)
+        return bytes(a ^ b for a, b in zip(data, stream, strict=False))
+
+
+class Pay(Command[str], entity="box", retry=RetryPolicy(attempts=1)):
+    box: EntityId
+    card: str
+
+
+CIPHER = ToyCipher(b"k" * 32)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench("memory", MemoryClients())
+
+    @bench.registry.handles(Pay)
+    async def pay(command: Pay) -> str:
+        if command.card == "broken":
+            raise OSError("no line")
+        return command.card
+
+    return bench
+
+
+async def everything(bench: Bench) -> bytes:
+    """All that the server holds."""
+    client = bench.client()
+    found = [(key, await client.dump(key)) for key in await bench.keys()]
+    await client.aclose()
+    return repr(found).encode()
+
+
+async def test_the_server_never_sees_a_value(bench: Bench) -> None:
+    async with bench.bus(cipher=CIPHER) as bus:
+        stage = Scene(bench, bus)
+        await bus.dispatch(Pay(box="a", card=SECRET), command_id="p-1")
+        await bus.dispatch(Pay(box="a", card=SECRET), delay=0.05)
+        client = bench.client()
+        ((_, fields),) = await client.xrange(stage.keys.mailbox("box:a"))
+        await client.aclose()
+        wire = unpack_envelope(fields[b"e"])
+        assert (wire.name, wire.entity_id, wire.flags & ENCRYPTED) == ("Pay", "a", ENCRYPTED)
+        async with bus.worker():
+            assert await bus.call(Pay(box="a", card=SECRET), timeout=5, command_id="p-2") == SECRET
+            assert await bus.result("p-1", Pay, timeout=5) == SECRET  # the stored reply
+            await bus.wait_idle(5)
+            await stage.unharmed("a")
+        assert b"4111" not in await everything(bench)
+        async with bench.bus() as other:
+            with pytest.raises(BadResult, match="no cipher"):
+                await other.result("p-2")
+
+
+async def test_a_repeated_id_is_a_duplicate_though_its_bytes_differ(bench: Bench) -> None:
+    async with bench.bus(cipher=CIPHER) as bus:
+        Scene(bench, bus)
+        assert (await bus.dispatch(Pay(box="a", card="1"), command_id="same")).status == "accepted"
+        assert (await bus.dispatch(Pay(box="a", card="1"), command_id="same")).status == "duplicate"
+        async with bus.worker():
+            await bus.wait_idle(5)
+            assert (await bus.dispatch(Pay(box="a", card="1"), command_id="same")).status == "duplicate"
+            assert await bus.call(Pay(box="a", card="1"), timeout=5, command_id="same") == "1"
+
+
+@pytest.mark.parametrize(("cipher", "told"), [(None, "no cipher"), (ToyCipher(b"other"), "cannot be decrypted")])
+async def test_what_cannot_be_decrypted_is_dead_lettered(bench: Bench, cipher: ToyCipher | None, told: str) -> None:
+    async with scene(bench, cipher=cipher) as stage, bench.bus(cipher=CIPHER) as other:
+        with pytest.raises(InvalidCommand, match=told):
+            await other.call(Pay(box="a", card=SECRET), timeout=5)
+        letter = await stage.letter()
+        assert (letter.reason, letter.attempts, letter.payload) == ("invalid", 1, None)
+        assert told in letter.error_message
+        assert "authentic" not in letter.error_message, "the cipher's words may hold data"
+        (seen,) = [found async for found in other.dead_letters.list()]
+        assert seen.payload == {"box": "a", "card": SECRET}, "who has the cipher may look"
+        await stage.bus.dead_letters.discard(letter.id)
+        await stage.unharmed("a")
+
+
+async def test_a_ciphertext_means_nothing_in_another_place(bench: Bench) -> None:
+    """Moved to another entity, command or id, it does not open."""
+    async with scene(bench, cipher=CIPHER) as stage:
+        protection = stage.bus.protection
+        assert protection is not None
+        whole = unpack_envelope(protection.pack(unpack_envelope(envelope(msgpack.packb({"box": "a", "value": 7})))))
+        for changes in ({"box": "b"}, {"name": "Pay"}, {"command_id": "bad-2"}):
+            box = changes.get("box", "a")
+            await stage.inject(f"box:{box}", {"e": envelope(whole.payload, flags=ENCRYPTED, **changes)})
+            letter = await stage.letter()
+            assert (letter.reason, "decrypted" in letter.error_message) == ("invalid", True)
+            await stage.bus.dead_letters.discard(letter.id)
+        await stage.inject("box:a", {"e": envelope(whole.payload, flags=ENCRYPTED)})
+        await stage.goes_on("a")
+        assert ("a", 7) in stage.seen
+
+
+async def test_plain_commands_are_still_read(bench: Bench) -> None:
+    """The way in: workers get the cipher first."""
+    async with scene(bench, cipher=CIPHER) as stage, bench.bus() as other:
+        assert await other.call(Put(box="a", value=3), timeout=5) == 3
+        await stage.unharmed("a")
+
+
+async def test_signed_and_encrypted(bench: Bench) -> None:
+    protected: dict[str, Any] = {"cipher": CIPHER, "signing_keys": ["k:a secret, long enough"], "require_signatures": True}
+    async with scene(bench, **protected) as stage:
+        assert await stage.bus.call(Pay(box="a", card=SECRET), timeout=5) == SECRET
+        await stage.bus.dispatch(Pay(box="a", card="broken"))
+        letter = await stage.letter()
+        assert (letter.reason, letter.payload) == ("failed", {"box": "a", "card": "broken"})
+        await stage.unharmed("a")
+
+
+class Broken:
+    """A cipher that fails."""
+
+    def encrypt(self, data: bytes, aad: bytes) -> bytes:
+        raise RuntimeError(f"the key store is down: {data!r}")
+
+    decrypt = encrypt
+
+
+async def test_a_cipher_that_fails_sends_nothing(bench: Bench) -> None:
+    async with scene(bench) as stage, bench.bus(cipher=Broken()) as other:
+        with pytest.raises(InvalidCommand, match="RuntimeError") as error:
+            await other.dispatch(Pay(box="a", card=SECRET))
+        assert "4111" not in str(error.value)
+        assert stage.seen == []
+        await stage.unharmed("a")

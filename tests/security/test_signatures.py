@@ -1,0 +1,233 @@
+"""Signed commands: what a key holder has packed runs, for the entity in whose line it stands; nothing else does, and the line goes on.
+
+A forger here may write to Redis as he likes: he puts bytes into mailboxes as the enqueue step would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from command_bus import BadSignature, BusSettings, CommandBus, EntityPolicy, Envelope, HandlerRegistry, lanes
+from command_bus.outbound import Sealer
+from command_bus.serialization.envelope import GIVEN_ID, EnvelopeStamp, WireEnvelope, pack_envelope, packed_text, unpack_envelope
+from command_bus.serialization.native import Packer
+from command_bus.serialization.protection import Protection, Signatures
+from command_bus.spark.dispatcher import PartitionDispatcher
+from command_bus.spark.target import Target, link_to
+from command_bus.testing.memory import MemoryClients
+from command_bus.transport.redis.keys import mailbox_name, stands_in
+from tests.conformance.conftest import Bench
+from tests.conformance.scene import Put, Scene, scene, until
+from tests.security.conftest import Starter
+
+OLD = "an old secret, long enough"
+NEW = "a new secret, long enough too"
+KEYS = {"new": NEW, "old": OLD}
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench("memory", MemoryClients())
+
+
+def packed(bench: Bench, *, box: str = "a", value: int = 7, keys: dict[str, str] | None = None, **changes: Any) -> bytes:
+    """What a holder of these keys would send."""
+    values = {"signing_keys": KEYS if keys is None else keys, "namespace": bench.namespace, **changes}
+    protection = Protection.of(BusSettings(**values))
+    envelope = WireEnvelope("forged-1", "Put", "box", box, msgpack.packb({"box": box, "value": value}), GIVEN_ID)
+    return pack_envelope(envelope) if protection is None else protection.pack(envelope)
+
+
+async def test_signed_commands_run_in_every_way_of_sending(bench: Bench) -> None:
+    async with scene(bench, signing_keys=KEYS, require_signatures=True) as stage:
+        await stage.bus.dispatch(Put(box="a", value=1))
+        await stage.bus.dispatch(Put(box="a", value=2), delay=0.01, headers={"trace": "t"})
+        await stage.bus.dispatch_raw(
+            None, None, "Put", {"box": "a", "value": 3}
+        )  # no entity: dead-lettered as invalid, not as forged
+        assert await stage.bus.call(Put(box="a", value=4), timeout=5, command_id="mine") == 4
+        assert (await stage.letter()).reason == "invalid"
+        await stage.unharmed("a")
+
+
+FORGERIES: dict[str, tuple[Callable[[Bench], bytes], str]] = {
+    "unsigned": (lambda bench: packed(bench, keys={}), "not signed"),
+    "unknown key": (lambda bench: packed(bench, keys={"theirs": "a secret of their own"}), "does not have"),
+    "known id, another secret": (lambda bench: packed(bench, keys={"new": "a guess, long enough"}), "not what was signed"),
+    "another namespace": (lambda bench: packed(bench, namespace="staging"), "not what was signed"),
+    "another payload": (lambda bench: packed(bench).replace(b"\xa5value\x07", b"\xa5value\x08"), "not what was signed"),
+    "another name": (lambda bench: packed(bench).replace(b"\xa3Put", b"\xa3Pay"), "not what was signed"),
+    "another id": (lambda bench: packed(bench).replace(b"forged-1", b"forged-2"), "not what was signed"),
+    "another entity": (lambda bench: packed(bench, box="b"), "another entity"),
+    "flags": (lambda bench: packed(bench).replace(b"\x07\x01\xc0", b"\x07\x03\xc0"), "not what was signed"),
+    "cut off": (lambda bench: b"\x9c" + packed(bench)[1 : -(2 + 32 + 3)], "not signed"),
+    "empty": (lambda bench: packed(bench)[: -(2 + 32 + 3)] + b"\xc4\x00", "does not have"),
+    "in another form": (
+        lambda bench: packed(bench)[: -(2 + 35)] + b"\xc5\x00\x23" + packed(bench)[-35:],
+        "not where it belongs",
+    ),
+}
+
+
+@pytest.mark.parametrize(("forge", "told"), FORGERIES.values(), ids=FORGERIES.keys())
+async def test_48_what_is_not_signed_so_is_never_handled(
+    bench: Bench, caplog: pytest.LogCaptureFixture, forge: Callable[[Bench], bytes], told: str
+) -> None:
+    raw = forge(bench)
+    assert unpack_envelope(raw).command_id  # an envelope it is
+    async with scene(bench, signing_keys=KEYS, require_signatures=True) as stage:
+        await stage.inject("box:a", {"e": raw})
+        letter = await stage.letter()
+        assert (letter.reason, letter.error_type, letter.raw) == ("bad_signature", "BadSignature", raw)
+        assert told in letter.error_message
+        assert stage.seen == []
+        warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert any("bad signature" in text for text in warnings)
+        await stage.unharmed("a")
+        await stage.bus.dead_letters.replay(letter.id)
+        again = await stage.letter()
+        assert again.reason == "bad_signature"
+        await stage.bus.dead_letters.discard(again.id)
+        await stage.unharmed("a")
+        assert not any(value in (7, 8) for _, value in stage.seen)
+
+
+async def test_48_a_forgery_between_good_commands_keeps_the_line_in_order(bench: Bench) -> None:
+    async with bench.bus(signing_keys=KEYS, require_signatures=True) as bus:
+        stage = Scene(bench, bus)
+        await bus.dispatch(Put(box="a", value=10))
+        for forge, _ in FORGERIES.values():
+            await stage.inject("box:a", {"e": forge(bench)})
+        await bus.dispatch(Put(box="a", value=11))
+        async with bus.worker():
+            await bus.wait_idle(10)
+            assert stage.seen == [("a", 10), ("a", 11)]
+            assert len(await stage.letters()) == len(FORGERIES)
+
+
+async def test_48_the_caller_of_a_refused_command_is_told(bench: Bench) -> None:
+    async with scene(bench, signing_keys={"new": NEW}, require_signatures=True) as stage:
+        for keys in ({}, {"theirs": "a secret of their own"}):
+            async with bench.bus(signing_keys=keys) as other:
+                with pytest.raises(BadSignature, match="bad signature") as error:
+                    await other.call(Put(box="a", value=1), timeout=5)
+                assert error.value.command_id
+        assert stage.seen == []
+        await stage.goes_on("a")
+
+
+async def test_keys_rotate_without_a_gap(bench: Bench) -> None:
+    """Verifiers first: every step leaves commands of the one before it waiting."""
+    steps: list[dict[str, Any]] = [
+        {},
+        {"signing_keys": {"old": OLD}},
+        {"signing_keys": {"old": OLD}, "require_signatures": True},
+        {"signing_keys": {"new": NEW, "old": OLD}, "require_signatures": True},
+        {"signing_keys": {"new": NEW}, "require_signatures": True},
+    ]
+    stage: Scene | None = None
+    for number, (sender, worker) in enumerate(zip(steps, [*steps[1:2], *steps[1:4], steps[4]], strict=True)):
+        async with bench.bus(**sender) as bus:
+            await bus.dispatch(Put(box="a", value=number))
+        async with bench.bus(**worker) as bus:
+            stage = stage or Scene(bench, bus)
+            async with bus.worker():
+                await bus.wait_idle(5)
+    assert stage is not None
+    assert stage.seen == [("a", number) for number in range(5)]
+
+
+async def test_a_worker_without_keys_runs_signed_commands(bench: Bench) -> None:
+    async with scene(bench) as stage, bench.bus(signing_keys=KEYS) as other:
+        assert await other.call(Put(box="a", value=1), timeout=5) == 1
+        await stage.unharmed("a")
+
+
+async def test_a_signed_command_stands_in_the_lane_of_its_entity(bench: Bench) -> None:
+    entities = {"box": EntityPolicy(mailbox=lanes(4))}
+    async with scene(bench, signing_keys=KEYS, require_signatures=True, entities=entities) as stage:
+        assert await stage.bus.call(Put(box="a", value=1), timeout=5) == 1
+        home = mailbox_name("box", "a", lanes(4))
+        other = next(f"box/{lane}" for lane in range(4) if f"box/{lane}" != home)
+        await stage.inject(other, {"e": packed(bench)})
+        assert "another entity" in (await stage.letter()).error_message
+    assert stands_in("box/3", "box", "a", "c", None)  # a worker that was not told of the lanes
+    assert not stands_in("crate/3", "box", "a", "c", None)
+    assert stands_in("~:c-1", None, None, "c-1", None)
+    assert not stands_in("~:c-2", None, None, "c-1", None)
+
+
+def test_the_stamp_signs_as_the_packer_does() -> None:
+    sign = Signatures("n", {"k": b"x" * 20}, required=True).sign
+    for template in (
+        WireEnvelope("-", "Put", "box", "-", b""),
+        WireEnvelope("-", "Put", "box", "-", b"", flags=12, correlation_id="d-1"),
+        WireEnvelope("-", "Put", None, None, b"", headers={"a": "b"}),
+    ):
+        entity_id = None if template.entity_type is None else "é-1"
+        packed_id = Packer().pack(None) if entity_id is None else packed_text(entity_id)
+        for size in (1, 300, 70_000):
+            whole = replace(template, command_id="c-1", entity_id=entity_id, payload=bytes(size))
+            assert EnvelopeStamp(template, sign).pack(packed_text("c-1"), packed_id, bytes(size)) == pack_envelope(whole, sign)
+
+
+def test_nothing_signs_and_nothing_verifies_without_keys() -> None:
+    assert Protection.of(BusSettings()) is None
+    sealer = Sealer(BusSettings())
+    assert (sealer.pack, sealer.sign) == (pack_envelope, None)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 10_000), st.integers(1, 255))
+def test_no_byte_of_a_signed_envelope_can_be_changed(place: int, change: int) -> None:
+    signatures = Signatures("n", {"k": b"x" * 20}, required=True)
+    whole = WireEnvelope("c-1", "Put", "box", "a", b"\x81\xa1v\x07", 1, 5, "inbox", "c", "d", {"h": "i"})
+    data = bytearray(pack_envelope(whole, signatures.sign))
+    assert signatures.fault(bytes(data), unpack_envelope(bytes(data)).signature) is None
+    data[place % len(data)] ^= change
+    try:
+        envelope = unpack_envelope(bytes(data))
+    except ValueError:
+        return
+    assert signatures.fault(bytes(data), envelope.signature) is not None
+
+
+async def test_a_partition_of_a_dispatch_signs(start: Starter) -> None:
+    url = start().url
+    registry = HandlerRegistry()
+    seen: list[int] = []
+
+    @registry.handles(Put)
+    async def put(command: Put) -> int:
+        seen.append(command.value)
+        return command.value
+
+    target = Target.resolve(url, "signed")
+    assert target.access == ()
+    signing = replace(target, access=(("signing_keys", tuple(f"{key}:{secret}" for key, secret in KEYS.items())),))
+    async with (
+        CommandBus(url, namespace="signed", registry=registry, require_signatures=True, signing_keys=KEYS) as bus,
+        bus.worker(),
+    ):
+
+        def send(to: Target, name: str) -> None:
+            with PartitionDispatcher(to, dispatch_id=name) as dispatcher:
+                dispatcher.dispatch_batch(Envelope(Put(box="a", value=value), command_id=f"{name}-{value}") for value in range(3))
+            link_to(to).close()
+
+        await asyncio.to_thread(send, signing, "with")
+        await until(lambda: len(seen) == 3)
+        await asyncio.to_thread(send, target, "without")
+        await bus.wait_idle(10)
+        letters = [letter async for letter in bus.dead_letters.list()]
+        assert [letter.reason for letter in letters] == ["bad_signature"] * 3
+        assert len(seen) == 3

@@ -1,0 +1,156 @@
+"""TLS: the server is verified, the client proves who it is where it must, and each refusal says which of the two it was."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from command_bus import (
+    BusSettings,
+    Command,
+    CommandBus,
+    CommandBusError,
+    EntityId,
+    HandlerRegistry,
+    InvalidSettings,
+    TransportUnavailable,
+    UnsuitableServer,
+)
+from tests.security.conftest import Certificates, Starter, TlsServer
+
+Tls = Callable[..., TlsServer]
+
+
+class Add(Command[int], entity="box"):
+    box: EntityId
+    value: int
+
+
+def registry() -> HandlerRegistry:
+    handlers = HandlerRegistry()
+
+    @handlers.handles(Add)
+    async def add(command: Add) -> int:
+        return command.value + 1
+
+    return handlers
+
+
+async def served(url: str, **settings: Any) -> None:
+    """A bus and a worker there do their work."""
+    async with CommandBus(url, registry=registry(), **settings) as bus, bus.worker():
+        assert await bus.call(Add(box="a", value=1), timeout=5) == 2
+
+
+async def refusal(url: str, **settings: Any) -> CommandBusError:
+    """The error of opening a bus there."""
+    with pytest.raises(CommandBusError) as error:
+        async with CommandBus(url, **{"dispatch_timeout": 1.0, **settings}):
+            pass
+    return error.value
+
+
+async def refused_at_once(url: str, **settings: Any) -> str:
+    """What a refusal says that no second try can change."""
+    began = time.monotonic()
+    error = await refusal(url, **{"dispatch_timeout": 30.0, **settings})
+    assert time.monotonic() - began < 5, "it was tried again and again"
+    assert isinstance(error, UnsuitableServer)
+    return str(error)
+
+
+async def test_a_verified_server_is_used(tls: Tls, certificates: Certificates) -> None:
+    await served(tls().url, tls_ca=certificates.ca)
+
+
+async def test_the_files_may_come_from_the_environment(
+    tls: Tls, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMMAND_BUS_TLS_CA", str(certificates.ca))
+    await served(tls().url)
+
+
+async def test_a_foreign_authority_is_not_trusted(tls: Tls, certificates: Certificates) -> None:
+    server = tls()
+    for settings in ({"tls_ca": certificates.foreign}, {}):
+        assert "check tls_ca" in await refused_at_once(server.url, **settings)
+
+
+async def test_a_certificate_for_another_host_is_not_trusted(tls: Tls, certificates: Certificates) -> None:
+    server = tls(certificate="elsewhere")
+    text = await refused_at_once(server.url, tls_ca=certificates.ca)
+    assert "not valid for '127.0.0.1'" in text
+    assert "the URL names the certificate's host" in text
+
+
+async def test_a_server_may_want_to_know_its_clients(tls: Tls, certificates: Certificates) -> None:
+    server = tls(clients="yes")
+    assert "set tls_cert and tls_key" in await refused_at_once(server.url, tls_ca=certificates.ca)
+    await served(server.url, tls_ca=certificates.ca, tls_cert=certificates.client, tls_key=certificates.client_key)
+    foreign = {"tls_cert": certificates.foreign, "tls_key": certificates.foreign_key}
+    assert "another authority" in await refused_at_once(server.url, tls_ca=certificates.ca, **foreign)
+
+
+async def test_a_plain_client_is_refused_by_a_tls_server(tls: Tls) -> None:
+    error = await refusal(tls().url.replace("rediss", "redis"))
+    assert isinstance(error, TransportUnavailable)
+
+
+async def test_a_plain_server_is_no_tls_server(start: Starter) -> None:
+    error = await refusal(start(tcp=True).url.replace("redis", "rediss"))  # it takes the greeting for the start of a request
+    assert isinstance(error, TransportUnavailable)
+
+
+async def test_verification_is_turned_off_only_on_purpose(tls: Tls) -> None:
+    server = tls()
+    for query in ("ssl_cert_reqs=none", "ssl_cert_reqs=optional", "ssl_cert_reqs=%6Eone", "ssl_check_hostname=false"):
+        with pytest.raises(InvalidSettings, match="insecure=True"):
+            CommandBus(f"{server.url}?{query}")
+    await served(f"{server.url}?ssl_cert_reqs=none&ssl_check_hostname=false", insecure=True)
+
+
+async def test_files_that_are_no_certificates_are_told_as_such(certificates: Certificates, tmp_path: Path) -> None:
+    rubbish = tmp_path / "rubbish.pem"
+    rubbish.write_text("no certificate")
+    wrong: list[dict[str, Path]] = [
+        {"tls_ca": rubbish},
+        {"tls_ca": tmp_path / "absent.pem"},
+        {"tls_cert": certificates.client, "tls_key": certificates.server_key},
+    ]
+    for settings in wrong:
+        error = await refusal("rediss://127.0.0.1:1", **settings)
+        assert isinstance(error, InvalidSettings)
+        assert "tls_ca, tls_cert, tls_key" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"url": "redis://host", "tls_ca": "ca.pem"}, "rediss://"),
+        ({"url": "rediss://host", "tls_cert": "client.pem"}, "both or neither"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(values: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidSettings, match=told):
+        BusSettings(**values)
+
+
+async def test_user_and_password_fill_what_the_url_leaves_open(start: Starter) -> None:
+    server = start(tcp=True)
+    address = server.url.partition("//")[2]
+    client = Redis.from_url(server.url)
+    await client.acl_setuser("jo", enabled=True, passwords=["+settings"], categories=["+@all"], keys=["*"])
+    await client.acl_setuser("al", enabled=True, passwords=["+of-url"], categories=["+@all"], keys=["*"])
+    await client.acl_setuser("default", enabled=False)
+    await client.aclose()
+    await served(f"redis://{address}", username="jo", password="settings")
+    await served(f"redis://jo@{address}", password="settings")
+    await served(f"redis://al:of-url@{address}", username="jo", password="settings")
+    error = await refusal(f"redis://{address}", username="jo", password="something else")
+    assert isinstance(error, UnsuitableServer)
+    assert "something else" not in str(error)
