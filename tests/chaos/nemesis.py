@@ -1,0 +1,80 @@
+"""Chooses faults by a seed and lets them happen, several at a time, but one at a time to each victim."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import replace
+
+from tests.chaos.faults import FAULTS, Kind, Stage
+from tests.chaos.fleet import Seat
+
+__all__ = ["FAMILIES", "Nemesis"]
+
+FAMILIES = tuple(dict.fromkeys(kind.family for kind in FAULTS))
+
+
+class Nemesis:
+    """Injects faults until its time is over.
+
+    The seed decides what is done to whom and when, not what comes of it: real processes do not replay. Two runs of one seed differ, but meet
+    the same sequence of faults.
+
+    Args:
+        stage: What it acts on.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        able = stage.target.supports
+        self._kinds = [kind for kind in FAULTS if kind.family in stage.plan.faults and kind.family in able]
+        if any(seat.proxy is None for seat in stage.fleet.seats):
+            self._kinds = [kind for kind in self._kinds if kind.family != "net"]
+        self._nobody = Seat("server", None, "")
+        self._deploying = Seat("deploy", None, "")
+        self._under_way: set[asyncio.Task[None]] = set()
+        self.injected = 0
+
+    async def run(self, seconds: float) -> None:
+        """Do it; returns when all is undone."""
+        until = time.monotonic() + seconds
+        rng = self._stage.rng
+        chosen = 0
+        while self._kinds and time.monotonic() < until:
+            await asyncio.sleep(self._stage.plan.period * rng.uniform(0.3, 1.7))
+            self._stage.fleet.look_after()
+            kind = rng.choices(self._kinds, [kind.weight for kind in self._kinds])[0]
+            free = [seat for seat in self._victims(kind) if not seat.busy]
+            if free:
+                seat = rng.choice(free)
+                seat.busy = True
+                chosen += 1
+                stage = replace(self._stage, rng=random.Random(f"{self._stage.plan.seed} {chosen}"))
+                task = asyncio.create_task(self._inject(kind, seat, stage), name=f"chaos {kind.name}")
+                self._under_way.add(task)
+                task.add_done_callback(self._under_way.discard)
+        if not self._kinds:
+            await asyncio.sleep(seconds)
+        await asyncio.gather(*self._under_way)
+
+    def _victims(self, kind: Kind) -> list[Seat]:
+        fleet = self._stage.fleet
+        match kind.victims:
+            case "worker":
+                return fleet.workers
+            case "producer":
+                return fleet.producers
+            case "process":
+                return fleet.seats
+            case "deploy":
+                return [self._deploying]
+            case _:
+                return [self._nobody]
+
+    async def _inject(self, kind: Kind, seat: Seat, stage: Stage) -> None:
+        try:
+            await kind.act(stage, seat)
+            self.injected += 1
+        finally:
+            seat.busy = False

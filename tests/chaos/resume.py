@@ -1,0 +1,57 @@
+"""Follows what producers record while they run, so that a killed one can be replaced by one that knows what it had asked."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Follower", "Requests"]
+
+
+class Follower:
+    """Reads a growing file of events, from where it stopped."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = 0
+
+    def more(self) -> list[dict[str, Any]]:
+        """Whole lines that were added since."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._at)
+            data = file.read()
+        end = data.rfind(b"\n") + 1
+        self._at += end
+        return [json.loads(line) for line in data[:end].splitlines()]
+
+
+class Requests:
+    """What is open, by producer, and how far each entity's numbers have gone."""
+
+    def __init__(self, path: Path) -> None:
+        self._follower = Follower(path)
+        self._open: dict[str, dict[str, Any]] = {}
+        self._numbers: dict[str, int] = {}
+        self.answers: Counter[str] = Counter()
+
+    def follow(self) -> None:
+        """Take in what was recorded since."""
+        for event in self._follower.more():
+            if event["ev"] == "ask":
+                spec = event["spec"]
+                self._open[spec["id"]] = spec
+                self._numbers[spec["entity"]] = max(self._numbers.get(spec["entity"], 0), spec["number"] + 1)
+            elif event["ev"] == "answer":
+                self.answers[event["answer"]] += 1
+                if event["answer"] not in ("unknown", "refused"):
+                    self._open.pop(event["id"], None)
+
+    def leave(self, path: Path) -> None:
+        """Write what the next process of a producer has to know; it picks out its own entities."""
+        self.follow()
+        ordered = sorted(self._open.values(), key=lambda spec: (spec["entity"], spec["number"]))
+        path.write_text(json.dumps({"numbers": self._numbers, "open": ordered}))

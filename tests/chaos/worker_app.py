@@ -1,0 +1,190 @@
+"""A worker process of the run: its handlers record what they do, and act on the ledger under their fence.
+
+Run as `python -m tests.chaos.worker_app PLAN URL NAME RELEASE`. The release is the handler set: only the `new` one knows `Late`.
+
+What a command's plan makes its handler do: `` sleep a while; `block` the event loop; `fail` at the first two attempts; `poison` always
+fail; `refuse` it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+
+from command_bus import CommandBus, CommandBusError, CommandContext, HandlerRegistry, Reject
+from tests.chaos.history import Effect, Recorder
+from tests.chaos.ledger import Ledger
+from tests.chaos.messages import Apply, Deposit, Late, Once, Poison, Withdraw, expected_value
+from tests.chaos.plan import Plan, bus_options
+
+__all__ = ["Handlers", "watch_for_gaps"]
+
+_TICK, _GAP = 0.1, 0.3
+
+
+class PlannedFailure(Exception):
+    """A handler that was told to fail."""
+
+
+class Fenced(Exception):
+    """The ledger has seen a newer fence: whoever raises this has lost its lease."""
+
+
+class Handlers:
+    """The handlers of one worker, bound to its recorder, its ledger and its bus."""
+
+    def __init__(self, recorder: Recorder, ledger: Ledger) -> None:
+        self.recorder = recorder
+        self.ledger = ledger
+        self.bus: CommandBus | None = None
+
+    def registry(self, release: str) -> HandlerRegistry:
+        """The handler set of a release."""
+        registry = HandlerRegistry()
+
+        @registry.handles(Apply)
+        async def apply(command: Apply, context: CommandContext) -> int:
+            return await self.run(command, context)
+
+        @registry.handles(Once)
+        async def once(command: Once, context: CommandContext) -> int:
+            return await self.run(command, context)
+
+        @registry.handles(Withdraw)
+        async def withdraw(command: Withdraw, context: CommandContext) -> int:
+            return await self.run(command, context)
+
+        @registry.handles(Deposit)
+        async def deposit(command: Deposit, context: CommandContext) -> int:
+            return await self.run(command, context)
+
+        if release == "new":
+
+            @registry.handles(Late)
+            async def late(command: Late, context: CommandContext) -> int:
+                return await self.run(command, context)
+
+        return registry
+
+    async def run(self, command: Apply | Once | Late | Withdraw | Deposit, context: CommandContext) -> int:
+        """Record the start, do what is planned, record the end."""
+        number = -1 if isinstance(command, Deposit) else command.number
+        effect = Effect(context.command_id, context.entity or "", number, context.fence)
+        self.recorder.note(
+            "start",
+            id=effect.id,
+            entity=effect.entity,
+            number=number,
+            fence=effect.fence,
+            attempt=context.attempt,
+            once=isinstance(command, Once),
+        )
+        how = "raise"
+        value: int | None = None
+        try:
+            if not isinstance(command, Deposit):
+                await self._planned(command, context)
+            await self._act(command, effect)
+            value, how = expected_value(number), "end"
+            return value
+        except asyncio.CancelledError:
+            how = "cancelled"
+            raise
+        except Reject:
+            how = "reject"
+            raise
+        except Fenced:
+            how = "fenced"
+            raise
+        finally:
+            self.recorder.note("ended", id=effect.id, fence=effect.fence, how=how, value=value)
+
+    async def _planned(self, command: Apply | Once | Late | Withdraw, context: CommandContext) -> None:
+        if command.plan == "block":
+            time.sleep(command.busy)
+        elif command.busy:
+            await asyncio.sleep(command.busy)
+        if command.plan == "refuse":
+            raise Reject("told to", code="told")
+        if command.plan == "poison":
+            raise Poison("told to")
+        if command.plan == "fail" and context.attempt <= 2:
+            raise PlannedFailure("told to")
+
+    async def _act(self, command: Apply | Once | Late | Withdraw | Deposit, effect: Effect) -> None:
+        match command:
+            case Deposit():
+                answer = await self.ledger.move(effect, command.amount)
+            case Withdraw():
+                answer = await self.ledger.move(effect, -command.amount)
+            case _:
+                answer = await self.ledger.put(effect)
+        if answer == "fenced":
+            self.recorder.note("refused", id=effect.id, entity=effect.entity, fence=effect.fence)
+            raise Fenced(effect.entity)
+        if answer == "short":
+            raise Reject("no money", code="short")
+        if isinstance(command, Withdraw):
+            await self._send_on(command, effect)
+
+    async def _send_on(self, command: Withdraw, effect: Effect) -> None:
+        assert self.bus is not None
+        second = f"{effect.id}.in"
+        entity = f"account:{command.to}"
+        self.recorder.note("ask", id=second, entity=entity, number=-1, kind="Deposit", way="handler")
+        try:
+            receipt = await self.bus.dispatch(Deposit(account=command.to, amount=command.amount), command_id=second)
+        except CommandBusError as error:
+            unknown = getattr(error, "outcome_unknown", False)
+            self.recorder.note("answer", id=second, answer="unknown" if unknown else "refused")
+            raise
+        self.recorder.note("answer", id=second, answer=receipt.status)
+
+
+def watch_for_gaps(recorder: Recorder) -> None:
+    """Record when this process was given no processor: on a crowded machine that is a stop which the nemesis did not order."""
+
+    def watch() -> None:
+        before = time.monotonic()
+        while True:
+            time.sleep(_TICK)
+            now = time.monotonic()
+            if now - before > _TICK + _GAP:
+                recorder.note("fault", kind="gap", victim=recorder.who, start=before, end=now)
+            before = now
+
+    threading.Thread(target=watch, name="gaps", daemon=True).start()
+
+
+async def main() -> None:
+    plan_path, url, name, release = sys.argv[1:]
+    logging.basicConfig(level=logging.WARNING, format=f"%(asctime)s {name} %(name)s %(message)s")
+    plan = Plan.read(plan_path)
+    recorder = Recorder(plan.log("workers"), name)
+    ledger = Ledger(plan.ledger)
+    watch_for_gaps(recorder)
+    while True:
+        handlers = Handlers(recorder, ledger)
+        bus = CommandBus(url, registry=handlers.registry(release), **bus_options(plan))
+        handlers.bus = bus
+        try:
+            await bus.open()
+            worker = bus.worker(concurrency=32)
+            await worker.start()
+        except CommandBusError as error:  # the server is down, or takes nothing in: try again, as a supervisor would
+            recorder.note("not_up", why=str(error)[:200])
+            await bus.close()
+            await asyncio.sleep(0.2)
+            continue
+        recorder.note("up", release=release)
+        await worker.run()
+        await bus.close()
+        await ledger.close()
+        return
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
