@@ -2,7 +2,7 @@
 PYTHON ?= python3
 SETUP = $(PYTHON) scripts/setup.py
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-lite demo-full demo-stream test bench proofs check format lock clean
+.PHONY: help setup demo demo-lite demo-full demo-stream test bench proofs chaos check format lock clean
 
 help:       ## list these targets
 	@sed -n 's/^\([a-z-]*\): *## /  make \1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -27,6 +27,9 @@ bench:      ## what Spark's way into the bus costs, beside bare pipelines (ARGS=
 
 proofs:     ## Spark on clusters: a million rows, speculation, a lost executor, ways of shipping, Connect (ARGS="million --rows 100000")
 	@$(SETUP) proofs $(ARGS)
+
+chaos:      ## ten minutes of faults on a real bus, and a verdict on what was recorded (ARGS="--seed 7 --seconds 60 --server redis --durability always")
+	@$(SETUP) chaos $(ARGS)
 
 check:      ## ruff, mypy, pyright and the architecture tests
 	@$(SETUP) check $(ARGS)

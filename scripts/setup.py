@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Sets up what a command of this repository needs, then runs it: nothing to install by hand, nothing outside the folder.
 
-    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | test | bench | proofs | check | format | setup | lock | clean   [arguments]
+    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | test | bench | proofs | chaos
+                             | check | format | setup | lock | clean   [arguments]
 
 Any Python of 3.11 or later will do, and only its standard library is used. The first run makes `.venv` (by `uv` if there is one,
 else by `venv` and `pip`) with exactly the versions and hashes of constraints.txt, and the project itself as an editable install.
@@ -235,6 +236,11 @@ def proofs(arguments: list[str]) -> None:
     become([str(PYTHON), "-m", "tests.spark.proofs", *(arguments or ["all"])])
 
 
+def chaos(arguments: list[str]) -> None:
+    set_up(BASE)
+    become([str(PYTHON), "-m", "tests.chaos", *arguments])
+
+
 def check(arguments: list[str]) -> None:
     """All checks, also after one that failed: one run shows everything that is to be mended."""
     set_up(BASE, SPARK)
@@ -308,6 +314,7 @@ COMMANDS = {
     "test": test,
     "bench": bench,
     "proofs": proofs,
+    "chaos": chaos,
     "check": check,
     "format": format_code,
     "setup": only_set_up,

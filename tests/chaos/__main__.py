@@ -35,7 +35,9 @@ def main() -> int:
         lease=arguments.lease,
         workers=arguments.workers,
     )
-    print(f"chaos: seed {plan.seed}, {plan.seconds:.0f} s on {plan.server}, {plan.durability}, {','.join(plan.faults)}", flush=True)
+    print(
+        f"chaos: seed {plan.seed}, {plan.seconds:.0f} s on {plan.server}, {plan.durability}, {','.join(plan.faults)}", flush=True
+    )
     history, missing = asyncio.run(run(plan))
     began = time.monotonic()
     report = Report(plan, history, check(history), missing)
@@ -51,7 +53,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=600.0, help="that faults are injected for; draining comes on top")
     parser.add_argument("--server", default="valkey", help="valkey or redis")
     parser.add_argument("--durability", default="everysec", choices=["everysec", "always", "replicated"])
-    parser.add_argument("--faults", default="all", help=f"all, or some of {','.join(FAMILIES)}; `power` needs --durability always")
+    parser.add_argument(
+        "--faults", default="all", help=f"all, or some of {','.join(FAMILIES)}; `power` needs --durability always"
+    )
     parser.add_argument("--out", help="folder for the logs and the report; by default one below /tmp")
     parser.add_argument("--rate", type=float, default=280.0, help="commands a second")
     parser.add_argument("--period", type=float, default=0.45, help="seconds between two faults, on average")

@@ -18,7 +18,6 @@ from tests.chaos.messages import expected_value
 __all__ = ["RULES", "Facts", "Violation", "check"]
 
 _ACCEPTED = ("accepted", "duplicate")
-_KNOWN = ("completed", "rejected", "failed", "interrupted", "expired", "waiting", "settled")
 _PATIENCE = 5.0
 
 
@@ -120,9 +119,7 @@ def fences_grow(facts: Facts) -> Iterator[Violation]:
             elif not facts.excuses.explains(start.who, highest.at, start.at):
                 yield Violation("fence", entity, f"{start.id} started under {start.fence} after {highest.fence}", start.at)
         for refusal in facts.history.refused:
-            if refusal.entity == entity and not any(
-                start.fence > refusal.fence and start.at <= refusal.at for start in starts
-            ):
+            if refusal.entity == entity and not any(start.fence > refusal.fence and start.at <= refusal.at for start in starts):
                 yield Violation("fence", entity, f"the owner {refusal.who} was refused under {refusal.fence}", refusal.at)
 
 
@@ -180,7 +177,9 @@ def nothing_lost(facts: Facts) -> Iterator[Violation]:
         outcome = facts.final.outcomes.get(command)
         entity = requests[0].entity
         if accepted is not None and outcome is None:
-            yield Violation("lost", entity, f"{command} was {accepted.answer}, and the server knows nothing of it", accepted.answered)
+            yield Violation(
+                "lost", entity, f"{command} was {accepted.answer}, and the server knows nothing of it", accepted.answered
+            )
         if outcome == "waiting" and facts.final.idle:
             yield Violation("lost", entity, f"{command} was never settled, though nothing is left to do", requests[-1].at)
         if all(request.answer == "refused" for request in requests) and facts.by_id.get(command):
@@ -192,33 +191,45 @@ def nothing_lost(facts: Facts) -> Iterator[Violation]:
 
 def outcomes_true(facts: Facts) -> Iterator[Violation]:
     """I3: how a command was settled is what its handler did."""
-    once = {request.id for request in facts.history.asked if request.kind == "Once"}
     for command, outcome in facts.final.outcomes.items():
-        entity, hows = facts.entity_of(command), facts.hows.get(command, set())
-        problem = None
+        entity = facts.entity_of(command)
         if not entity:
-            problem = "is known to the server, and nobody asked for it"
-        elif outcome not in _KNOWN:
-            problem = f"was settled as {outcome}"
-        elif outcome == "completed" and "end" not in hows:
-            problem = "was completed, and no handler had done it"
-        elif outcome == "completed" and not facts.effects[command]:
-            problem = "was completed, and the ledger has no effect of it"
-        elif outcome == "completed" and facts.final.values.get(command, None) != expected_value(_number(facts, command)):
-            problem = f"was completed with the value {facts.final.values.get(command)}"
-        elif outcome == "rejected" and "reject" not in hows:
-            problem = "was rejected, and no handler had refused it"
-        elif outcome == "failed" and "raise" not in hows:
-            problem = "was given up as failed, and no handler had failed"
-        elif outcome == "interrupted" and command not in once:
-            problem = "was given up as interrupted, and may be run again"
-        elif outcome == "expired" and facts.by_id.get(command):
-            problem = "was started, and settled as expired"
-        if problem:
+            yield Violation("outcome", "", f"{command} is known to the server, and nobody asked for it")
+        elif problem := _untrue(facts, command, outcome):
             yield Violation("outcome", entity, f"{command} {problem}")
     for command in facts.by_id:
         if command not in facts.asked:
             yield Violation("unasked", facts.by_id[command][0].entity, f"{command} ran, and nobody had asked for it")
+
+
+def _untrue(facts: Facts, command: str, outcome: str) -> str | None:
+    """What is wrong with an outcome."""
+    hows = facts.hows.get(command, set())
+    match outcome:
+        case "completed":
+            return _untrue_completion(facts, command, hows)
+        case "rejected":
+            return None if "reject" in hows else "was rejected, and no handler had refused it"
+        case "failed":
+            return None if "raise" in hows else "was given up as failed, and no handler had failed"
+        case "interrupted":
+            once = facts.asked[command][0].kind == "Once"
+            return None if once else "was given up as interrupted, and may be run again"
+        case "expired":
+            return "was started, and settled as expired" if facts.by_id.get(command) else None
+        case "waiting":
+            return None  # `nothing_lost` decides
+        case _:
+            return f"was settled as {outcome}"
+
+
+def _untrue_completion(facts: Facts, command: str, hows: set[str]) -> str | None:
+    if "end" not in hows:
+        return "was completed, and no handler had done it"
+    if not facts.effects[command]:
+        return "was completed, and the ledger has no effect of it"
+    value = facts.final.values.get(command)
+    return None if value == expected_value(_number(facts, command)) else f"was completed with the value {value}"
 
 
 def _number(facts: Facts, command: str) -> int:

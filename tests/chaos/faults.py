@@ -38,9 +38,7 @@ class Stage:
         """Record a fault that is over."""
         end = time.monotonic()
         fault = Fault(kind, victim, start, end, detail)
-        self.recorder.note(
-            "fault", kind=fault.kind, victim=fault.victim, start=fault.start, end=fault.end, detail=fault.detail
-        )
+        self.recorder.note("fault", kind=fault.kind, victim=fault.victim, start=fault.start, end=fault.end, detail=fault.detail)
 
 
 Act = Callable[[Stage, Seat], Awaitable[None]]
@@ -119,7 +117,7 @@ async def _client_kill(stage: Stage, _seat: Seat) -> None:
     for admin in stage.target.admins():
         with contextlib.suppress(RedisError):
             if everyone:
-                await admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+                await admin.client_kill_filter(_type="normal", skipme=True)
             else:
                 clients = await admin.client_list()
                 await admin.client_kill_filter(_id=stage.rng.choice(clients)["id"], skipme=True)

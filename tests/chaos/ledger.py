@@ -44,7 +44,7 @@ class Ledger:
     """
 
     def __init__(self, url: str) -> None:
-        self._client = Redis.from_url(url, decode_responses=True)
+        self._client: Any = Redis.from_url(url, decode_responses=True)  # redis types replies for both of its clients at once
         self._put = self._client.register_script(_PUT)
         self._move = self._client.register_script(_MOVE)
 
@@ -59,12 +59,12 @@ class Ledger:
 
     async def fund(self, accounts: dict[str, int]) -> None:
         """Give accounts what they begin with."""
-        await self._client.hset("balances", mapping=accounts)  # type: ignore[misc] # redis types replies for both of its clients
+        await self._client.hset("balances", mapping=accounts)
 
     async def read(self) -> tuple[list[Effect], int]:
         """All effects in the ledger's order, and the sum of the accounts."""
-        effects: list[Any] = await self._client.lrange("effects", 0, -1)  # type: ignore[misc]
-        balances: dict[str, str] = await self._client.hgetall("balances")  # type: ignore[misc]
+        effects: list[Any] = await self._client.lrange("effects", 0, -1)
+        balances: dict[str, str] = await self._client.hgetall("balances")
         return [Effect(*json.loads(text)) for text in effects], sum(map(int, balances.values()))
 
     async def close(self) -> None:

@@ -73,9 +73,7 @@ class Item:
         name = self.entity.partition(":")[2]
         match self.kind:
             case "Withdraw":
-                return Withdraw(
-                    account=name, number=self.number, to=self.to, amount=self.amount, plan=self.plan, busy=self.busy
-                )
+                return Withdraw(account=name, number=self.number, to=self.to, amount=self.amount, plan=self.plan, busy=self.busy)
             case "Late":
                 return Late(line=name, number=self.number, plan=self.plan, busy=self.busy)
             case "Once":

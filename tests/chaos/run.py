@@ -89,4 +89,3 @@ async def _settle(stage: Stage) -> Final:
     fleet.look_after()
     await asyncio.gather(*(fleet.retire(seat) for seat in fleet.workers))
     return replace(final, crashes=tuple(fleet.crashes))
-

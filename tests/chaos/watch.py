@@ -45,8 +45,6 @@ async def watch(stage: Stage) -> None:
         await client.aclose()
 
 
-
-
 async def progress(stage: Stage, nemesis: Nemesis, seconds: float) -> None:
     """A line every few seconds, until cancelled."""
     began = time.monotonic()
