@@ -12,6 +12,8 @@ from tests.chaos.fleet import Seat
 
 __all__ = ["FAMILIES", "Nemesis"]
 
+_ALONE = 0.15
+
 FAMILIES = tuple(dict.fromkeys(kind.family for kind in FAULTS))
 
 
@@ -37,7 +39,22 @@ class Nemesis:
         self.injected = 0
 
     async def run(self, seconds: float) -> None:
-        """Do it; returns when all is undone."""
+        """Do it; returns when all is undone. The last part is for single faults, far from each other: how long does it take to go on?"""
+        await self._storm(seconds * (1 - _ALONE))
+        await self._alone("kill a worker", self._stage.plan.lease + 1.5, seconds * _ALONE * 2 / 3)
+        await self._alone("kill the server", 1.5, seconds * _ALONE / 3)
+
+    async def _alone(self, name: str, quiet: float, seconds: float) -> None:
+        kind = next((kind for kind in self._kinds if kind.name == name), None)
+        if kind is None:
+            return
+        until = time.monotonic() + seconds
+        await asyncio.sleep(self._stage.plan.lease)
+        while time.monotonic() + quiet < until:
+            await self._inject(kind, self._stage.rng.choice(self._victims(kind)), self._stage)
+            await asyncio.sleep(quiet)
+
+    async def _storm(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         rng = self._stage.rng
         chosen = 0

@@ -129,9 +129,9 @@ class Writer:
 
     def _fresh(self) -> list[Item]:
         draw = self._rng.random()
-        if draw < 0.45:
+        if draw < 0.4:
             return [self._item("batch") for _ in range(self._rng.randint(2, 16))]
-        return [self._item("call" if draw < 0.6 else "dispatch")]
+        return [self._item("call" if draw < 0.7 else "dispatch")]
 
     def _item(self, way: str) -> Item:
         rng = self._rng

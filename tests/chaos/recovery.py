@@ -12,7 +12,7 @@ from tests.chaos.history import Fault, History, Started
 
 __all__ = ["Recovery", "measure"]
 
-_LASTING = {"stop", "stall", "gap", "server", "power", "silence", "oom", "deploy"}
+_TROUBLES = {"kill", "stop", "stall", "gap", "server", "power", "silence", "oom", "deploy", "block"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +46,21 @@ class Recovery:
 def measure(history: History) -> tuple[Recovery, Recovery]:
     """Of killed workers' entities, and of the server.
 
-    With a fault every half second most recoveries meet another one: those that met none are told apart. Of each killed worker the entity
+    With a fault every half second most recoveries meet another one, or a handler that blocks the next worker: those that met none are told
+    apart. Of each killed worker the entity
     that went on last is counted.
     """
-    troubles = [fault for fault in history.faults if fault.kind in _LASTING]
+    troubles = [fault for fault in history.faults if fault.kind in _TROUBLES]
     ends = {(end.id, end.fence): end.at for end in history.ended}
     entities: dict[str, list[Started]] = defaultdict(list)
     for start in sorted(history.started, key=lambda start: start.at):
         entities[start.entity].append(start)
     killed: list[tuple[float, float, bool]] = []
     for fault in (fault for fault in history.faults if fault.kind == "kill" and fault.victim.startswith("w")):
+        others = [trouble for trouble in troubles if trouble is not fault]
         took = [took for starts in entities.values() if (took := _resumed(fault, starts, ends)) is not None]
         if took:
-            killed.append((fault.start, max(took), _alone(troubles, fault.start - history.lease, fault.start + max(took))))
+            killed.append((fault.start, max(took), _alone(others, fault.start - history.lease, fault.start + max(took))))
     moments = sorted(start.at for start in history.started)
     answered: list[tuple[float, float, bool]] = []
     for fault in (fault for fault in history.faults if fault.kind in ("server", "power")):

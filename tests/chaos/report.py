@@ -20,8 +20,8 @@ from tests.chaos.timeline import timeline
 __all__ = ["Report"]
 
 _SHOWN = 20
-_SEEN = {"gap", "silence"}
-"""What the harness saw and nobody ordered: not counted as faults."""
+_BESIDES = {"gap", "silence", "block"}
+"""What the harness saw and nobody ordered, and handlers of the workload that block their event loop: not counted as faults."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Report:
     @cached_property
     def faults(self) -> Counter[str]:
         """How many of each kind."""
-        return Counter(fault.kind for fault in self.history.faults if fault.kind not in _SEEN)
+        return Counter(fault.kind for fault in self.history.faults if fault.kind not in _BESIDES)
 
     @cached_property
     def recoveries(self) -> tuple[Recovery, ...]:
@@ -65,7 +65,7 @@ class Report:
             "faults": self.faults.total(),
             "faults_by_kind": dict(self.faults.most_common()),
             "not_injected": missing,
-            "unordered": dict(Counter(fault.kind for fault in history.faults if fault.kind in _SEEN)),
+            "besides": dict(Counter(fault.kind for fault in history.faults if fault.kind in _BESIDES)),
             "recovery": {
                 each.what: {"limit": each.limit, **each.figures(), "undisturbed": each.figures(undisturbed=True)}
                 for each in self.recoveries

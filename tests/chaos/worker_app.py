@@ -104,7 +104,9 @@ class Handlers:
 
     async def _planned(self, command: Apply | Once | Late | Withdraw, context: CommandContext) -> None:
         if command.plan == "block":
+            began = time.monotonic()
             time.sleep(command.busy)
+            self.recorder.note("fault", kind="block", victim=self.recorder.who, start=began, end=time.monotonic())
         elif command.busy:
             await asyncio.sleep(command.busy)
         if command.plan == "refuse":
