@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from tests.chaos.faults import FAULTS, Kind, Stage
 from tests.chaos.fleet import Seat
+from tests.chaos.resume import Busy
 
 __all__ = ["FAMILIES", "Nemesis"]
 
@@ -50,9 +51,14 @@ class Nemesis:
             return
         until = time.monotonic() + seconds
         await asyncio.sleep(self._stage.plan.lease)
+        busy = Busy(self._stage.plan.log("workers"))
         while time.monotonic() + quiet < until:
-            await self._inject(kind, self._stage.rng.choice(self._victims(kind)), self._stage)
-            await asyncio.sleep(quiet)
+            victims = self._victims(kind)
+            if kind.victims == "worker":  # one that runs something: else there is nothing to go on with
+                victims = [seat for seat in victims if seat.who in busy.now()]
+            if victims:
+                await self._inject(kind, self._stage.rng.choice(victims), self._stage)
+            await asyncio.sleep(quiet if victims else 0.01)
 
     async def _storm(self, seconds: float) -> None:
         until = time.monotonic() + seconds

@@ -13,6 +13,7 @@ from tests.chaos.history import Fault, History, Started
 __all__ = ["Recovery", "measure"]
 
 _TROUBLES = {"kill", "stop", "stall", "gap", "server", "power", "silence", "oom", "deploy", "block"}
+_SHORT_BLOCK = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,11 @@ def measure(history: History) -> tuple[Recovery, Recovery]:
     apart. Of each killed worker the entity
     that went on last is counted.
     """
-    troubles = [fault for fault in history.faults if fault.kind in _TROUBLES]
+    troubles = [
+        fault
+        for fault in history.faults
+        if fault.kind in _TROUBLES and not (fault.kind == "block" and fault.end - fault.start < _SHORT_BLOCK)
+    ]
     ends = {(end.id, end.fence): end.at for end in history.ended}
     entities: dict[str, list[Started]] = defaultdict(list)
     for start in sorted(history.started, key=lambda start: start.at):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Follower", "Requests"]
+__all__ = ["Busy", "Follower", "Requests"]
+
+_A_WHILE = 0.02
 
 
 class Follower:
@@ -27,6 +30,24 @@ class Follower:
         end = data.rfind(b"\n") + 1
         self._at += end
         return [json.loads(line) for line in data[:end].splitlines()]
+
+
+class Busy:
+    """Who runs something, by what workers record."""
+
+    def __init__(self, path: Path) -> None:
+        self._follower = Follower(path)
+        self._running: dict[tuple[str, int], tuple[str, float]] = {}
+
+    def now(self) -> set[str]:
+        """The processes that have been running a handler for a while."""
+        for event in self._follower.more():
+            if event["ev"] == "start":
+                self._running[event["id"], event["fence"]] = (event["who"], event["at"])
+            elif event["ev"] == "ended":
+                self._running.pop((event["id"], event["fence"]), None)
+        since = time.monotonic() - _A_WHILE
+        return {who for who, at in self._running.values() if at < since}
 
 
 class Requests:
