@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import faulthandler
+import signal
 import sys
 import time
 from pathlib import Path
@@ -21,6 +23,7 @@ from tests.chaos.run import run
 
 
 def main() -> int:
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # says where it is, if it seems to hang
     arguments = parse()
     folder = Path(arguments.out) if arguments.out else Path("/tmp") / f"chaos-{arguments.server}-{arguments.seed}"
     plan = Plan(

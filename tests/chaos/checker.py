@@ -102,10 +102,11 @@ def effects_in_order(facts: Facts) -> Iterator[Violation]:
     lines: dict[str, tuple[int, int]] = {}
     for effect in facts.history.effects:
         number, fence = lines.get(effect.entity, (-1, 0))
+        at = next((start.at for start in facts.by_id.get(effect.id, ()) if start.fence == effect.fence), 0.0)
         if effect.fence < fence:
-            yield Violation("fence", effect.entity, f"an effect under fence {effect.fence} was accepted after {fence}")
+            yield Violation("fence", effect.entity, f"an effect under fence {effect.fence} was accepted after {fence}", at)
         if 0 <= effect.number < number:
-            yield Violation("order of effects", effect.entity, f"number {effect.number} took effect after {number}")
+            yield Violation("order of effects", effect.entity, f"number {effect.number} took effect after {number}", at)
         lines[effect.entity] = (max(number, effect.number), max(fence, effect.fence))
 
 
@@ -196,7 +197,9 @@ def outcomes_true(facts: Facts) -> Iterator[Violation]:
         if not entity:
             yield Violation("outcome", "", f"{command} is known to the server, and nobody asked for it")
         elif problem := _untrue(facts, command, outcome):
-            yield Violation("outcome", entity, f"{command} {problem}")
+            yield Violation(
+                "outcome", entity, f"{command} {problem}", facts.by_id[command][-1].at if command in facts.by_id else 0.0
+            )
     for command in facts.by_id:
         if command not in facts.asked:
             yield Violation("unasked", facts.by_id[command][0].entity, f"{command} ran, and nobody had asked for it")
@@ -241,7 +244,10 @@ def effects_once(facts: Facts) -> Iterator[Violation]:
     for command, count in facts.effects.items():
         starts = len(facts.by_id.get(command, ()))
         if count > starts:
-            yield Violation("effects", facts.entity_of(command), f"{command} took effect {count} times in {starts} starts")
+            text = f"{command} took effect {count} times in {starts} starts"
+            yield Violation(
+                "effects", facts.entity_of(command), text, facts.asked[command][0].at if command in facts.asked else 0.0
+            )
 
 
 # A call.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
 from tests.chaos.history import Effect
@@ -37,7 +38,7 @@ return 'moved'
 
 
 class Ledger:
-    """One connection to the downstream.
+    """A client of the downstream.
 
     Args:
         url: Of its server.
@@ -45,12 +46,18 @@ class Ledger:
 
     def __init__(self, url: str) -> None:
         self._client: Any = Redis.from_url(url, decode_responses=True)  # redis types replies for both of its clients at once
+        self._sync: Any = SyncRedis.from_url(url, decode_responses=True)
+        self._put_now = self._sync.register_script(_PUT)
         self._put = self._client.register_script(_PUT)
         self._move = self._client.register_script(_MOVE)
 
     async def put(self, effect: Effect) -> str:
         """Add to a line: `put` or `fenced`."""
         return str(await self._put(keys=["fences", "effects"], args=[effect.entity, effect.fence, _packed(effect)]))
+
+    def put_now(self, effect: Effect) -> str:
+        """The same, for handlers in threads."""
+        return str(self._put_now(keys=["fences", "effects"], args=[effect.entity, effect.fence, _packed(effect)]))
 
     async def move(self, effect: Effect, amount: int) -> str:
         """Change an account: `moved`, `again` (this command did before), `short` (no money) or `fenced`."""
@@ -68,8 +75,9 @@ class Ledger:
         return [Effect(*json.loads(text)) for text in effects], sum(map(int, balances.values()))
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connections."""
         await self._client.aclose()
+        self._sync.close()
 
 
 def _packed(effect: Effect) -> str:

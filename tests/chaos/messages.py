@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from command_bus import Command, EntityId, RetryPolicy
 
-__all__ = ["Apply", "Deposit", "Late", "Once", "Poison", "Withdraw", "expected_value"]
+__all__ = ["Apply", "Deposit", "Late", "Once", "Poison", "Steady", "Withdraw", "expected_value"]
 
 
 class Poison(Exception):
@@ -26,6 +26,15 @@ class Apply(Command[int], entity="line", retry=_FOR_EVER):
 
 class Once(Command[int], entity="line", delivery="at_most_once"):
     """The same, never started twice. It shares its lines with `Apply`: an interruption must not disturb their order."""
+
+    line: EntityId
+    number: int
+    plan: str = ""
+    busy: float = 0.0
+
+
+class Steady(Command[int], entity="line", retry=_FOR_EVER):
+    """The same, by a handler in a thread, which nothing can cancel: a zombie of it goes on to the end, and offers its result."""
 
     line: EntityId
     number: int

@@ -35,7 +35,7 @@ from command_bus import (
     TransportUnavailable,
 )
 from tests.chaos.history import Recorder
-from tests.chaos.messages import Apply, Late, Once, Withdraw
+from tests.chaos.messages import Apply, Late, Once, Steady, Withdraw
 from tests.chaos.plan import Plan, bus_options
 from tests.chaos.worker_app import watch_for_gaps
 
@@ -68,7 +68,7 @@ class Item:
     amount: int = 0
     expires: float | None = None
 
-    def message(self) -> Apply | Once | Late | Withdraw:
+    def message(self) -> Apply | Steady | Once | Late | Withdraw:
         """The command itself."""
         name = self.entity.partition(":")[2]
         match self.kind:
@@ -78,6 +78,8 @@ class Item:
                 return Late(line=name, number=self.number, plan=self.plan, busy=self.busy)
             case "Once":
                 return Once(line=name, number=self.number, plan=self.plan, busy=self.busy)
+            case "Steady":
+                return Steady(line=name, number=self.number, plan=self.plan, busy=self.busy)
             case _:
                 return Apply(line=name, number=self.number, plan=self.plan, busy=self.busy)
 
@@ -138,7 +140,7 @@ class Writer:
         entity = rng.choice(list(self._numbers))
         number = self._numbers[entity]
         self._numbers[entity] += 1
-        kind = {"account": "Withdraw", "late": "Late"}.get(entity.partition(":")[0]) or rng.choice(["Apply", "Apply", "Once"])
+        kind = {"account": "Withdraw", "late": "Late"}.get(entity.partition(":")[0]) or rng.choice(["Apply", "Steady", "Once"])
         item = Item(f"{entity.replace(':', '-')}.{number}", entity, number, kind, way)
         if kind == "Withdraw":
             to = rng.randrange(self._plan.accounts)
@@ -150,6 +152,8 @@ class Writer:
         if plan in ("block", "long"):
             busy = rng.uniform(0.1, 0.4) if plan == "block" else self._plan.lease * 1.3
             plan = "block"
+        if kind == "Steady" and rng.random() < 0.01:
+            busy = self._plan.lease * rng.uniform(0.5, 1.5)
         expires = rng.uniform(0.005, 0.3) if way != "call" and kind != "Withdraw" and rng.random() < 0.01 else None
         return replace(item, plan=plan, busy=busy, expires=expires)
 

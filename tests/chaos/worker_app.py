@@ -13,11 +13,14 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
 
 from command_bus import CommandBus, CommandBusError, CommandContext, HandlerRegistry, Reject
 from tests.chaos.history import Effect, Recorder
 from tests.chaos.ledger import Ledger
-from tests.chaos.messages import Apply, Deposit, Late, Once, Poison, Withdraw, expected_value
+from tests.chaos.messages import Apply, Deposit, Late, Once, Poison, Steady, Withdraw, expected_value
 from tests.chaos.plan import Plan, bus_options
 
 __all__ = ["Handlers", "watch_for_gaps"]
@@ -61,6 +64,10 @@ class Handlers:
         async def deposit(command: Deposit, context: CommandContext) -> int:
             return await self.run(command, context)
 
+        @registry.handles(Steady)
+        def steady(command: Steady, context: CommandContext) -> int:
+            return self.run_in_thread(command, context)
+
         if release == "new":
 
             @registry.handles(Late)
@@ -71,25 +78,37 @@ class Handlers:
 
     async def run(self, command: Apply | Once | Late | Withdraw | Deposit, context: CommandContext) -> int:
         """Record the start, do what is planned, record the end."""
+        with self._recorded(command, context) as effect:
+            if not isinstance(command, Deposit):
+                if command.plan == "block":
+                    self._block(command.busy)
+                elif command.busy:
+                    await asyncio.sleep(command.busy)
+                _fail_as_planned(command.plan, context.attempt)
+            await self._act(command, effect)
+            return expected_value(effect.number)
+
+    def run_in_thread(self, command: Steady, context: CommandContext) -> int:
+        """The same, in a thread."""
+        with self._recorded(command, context) as effect:
+            time.sleep(command.busy)
+            _fail_as_planned(command.plan, context.attempt)
+            if self.ledger.put_now(effect) == "fenced":
+                self._fenced(effect)
+            return expected_value(effect.number)
+
+    @contextmanager
+    def _recorded(self, command: Steady | Apply | Once | Late | Withdraw | Deposit, context: CommandContext) -> Iterator[Effect]:
         number = -1 if isinstance(command, Deposit) else command.number
         effect = Effect(context.command_id, context.entity or "", number, context.fence)
+        once = isinstance(command, Once)
         self.recorder.note(
-            "start",
-            id=effect.id,
-            entity=effect.entity,
-            number=number,
-            fence=effect.fence,
-            attempt=context.attempt,
-            once=isinstance(command, Once),
+            "start", id=effect.id, entity=effect.entity, number=number, fence=effect.fence, attempt=context.attempt, once=once
         )
-        how = "raise"
-        value: int | None = None
+        how, value = "raise", None
         try:
-            if not isinstance(command, Deposit):
-                await self._planned(command, context)
-            await self._act(command, effect)
-            value, how = expected_value(number), "end"
-            return value
+            yield effect
+            how, value = "end", expected_value(number)
         except asyncio.CancelledError:
             how = "cancelled"
             raise
@@ -102,19 +121,10 @@ class Handlers:
         finally:
             self.recorder.note("ended", id=effect.id, fence=effect.fence, how=how, value=value)
 
-    async def _planned(self, command: Apply | Once | Late | Withdraw, context: CommandContext) -> None:
-        if command.plan == "block":
-            began = time.monotonic()
-            time.sleep(command.busy)
-            self.recorder.note("fault", kind="block", victim=self.recorder.who, start=began, end=time.monotonic())
-        elif command.busy:
-            await asyncio.sleep(command.busy)
-        if command.plan == "refuse":
-            raise Reject("told to", code="told")
-        if command.plan == "poison":
-            raise Poison("told to")
-        if command.plan == "fail" and context.attempt <= 2:
-            raise PlannedFailure("told to")
+    def _block(self, seconds: float) -> None:
+        began = time.monotonic()
+        time.sleep(seconds)
+        self.recorder.note("fault", kind="block", victim=self.recorder.who, start=began, end=time.monotonic())
 
     async def _act(self, command: Apply | Once | Late | Withdraw | Deposit, effect: Effect) -> None:
         match command:
@@ -125,12 +135,15 @@ class Handlers:
             case _:
                 answer = await self.ledger.put(effect)
         if answer == "fenced":
-            self.recorder.note("refused", id=effect.id, entity=effect.entity, fence=effect.fence)
-            raise Fenced(effect.entity)
+            self._fenced(effect)
         if answer == "short":
             raise Reject("no money", code="short")
         if isinstance(command, Withdraw):
             await self._send_on(command, effect)
+
+    def _fenced(self, effect: Effect) -> NoReturn:
+        self.recorder.note("refused", id=effect.id, entity=effect.entity, fence=effect.fence)
+        raise Fenced(effect.entity)
 
     async def _send_on(self, command: Withdraw, effect: Effect) -> None:
         assert self.bus is not None
@@ -144,6 +157,15 @@ class Handlers:
             self.recorder.note("answer", id=second, answer="unknown" if unknown else "refused")
             raise
         self.recorder.note("answer", id=second, answer=receipt.status)
+
+
+def _fail_as_planned(plan: str, attempt: int) -> None:
+    if plan == "refuse":
+        raise Reject("told to", code="told")
+    if plan == "poison":
+        raise Poison("told to")
+    if plan == "fail" and attempt <= 2:
+        raise PlannedFailure("told to")
 
 
 def watch_for_gaps(recorder: Recorder) -> None:
