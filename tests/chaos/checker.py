@@ -260,7 +260,9 @@ def calls_answered(facts: Facts) -> Iterator[Violation]:
         entity = facts.entity_of(call.id)
         if call.outcome == "timeout":
             if (done := _done_long_before(facts, call)) is not None:
-                text = f"{call.id} timed out {call.at - done:.1f} s after it was done, though nothing had happened to {call.who}"
+                text = (
+                    f"{call.id} timed out {call.at - done:.1f} s after it was done, though {call.who} was left in peace meanwhile"
+                )
                 yield Violation("answer lost", entity, text, call.at)
             continue
         if told.setdefault(call.id, call.outcome) != call.outcome:
@@ -273,17 +275,19 @@ def calls_answered(facts: Facts) -> Iterator[Violation]:
 
 
 def _done_long_before(facts: Facts, call: Called) -> float | None:
-    """When a timed-out call's command was done, if its answer should have arrived."""
+    """When a timed-out call's command was done, if its answer should have arrived: its caller was left in peace for a while since."""
     if facts.final.outcomes.get(call.id) != "completed":
         return None
     ends = [end.at for start in facts.by_id.get(call.id, ()) if (end := facts.end_of(start)) and end.how == "end"]
     if not ends or ends[-1] > call.at - _PATIENCE:
         return None
-    troubled = any(
-        fault.victim in (call.who, EVERYBODY) and fault.end >= ends[-1] and fault.start <= call.at
-        for fault in facts.history.faults
-    )
-    return None if troubled else ends[-1]
+    quiet_since = ends[-1]
+    spans = [(fault.start, fault.end) for fault in facts.history.faults if fault.victim in (call.who, EVERYBODY)]
+    for start, end in [*sorted(span for span in spans if span[0] < call.at), (call.at, call.at)]:
+        if start - quiet_since >= _PATIENCE:
+            return ends[-1]
+        quiet_since = max(quiet_since, end)
+    return None
 
 
 # The whole.

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.chaos.history import read_events
 from tests.chaos.plan import Plan
 from tests.chaos.preload import Clock, compiled
 from tests.chaos.proxy import Proxy
@@ -142,8 +143,13 @@ class Fleet:
                 seat.process.wait()
                 return
             await asyncio.sleep(0.02)
-        if seat.process.returncode != 0:
+        if seat.process.returncode != 0 and not (seat.process.returncode == -signal.SIGTERM and not self._was_up(seat)):
             self.crashes.append(f"{seat.who} ended with {seat.process.returncode} after SIGTERM: {self._last_words()}")
+
+    def _was_up(self, seat: Seat) -> bool:
+        """Whether the process of a seat had come to its work: before that a SIGTERM ends any program at once."""
+        log = self._plan.log("workers" if seat.is_worker else "producers")
+        return any(event["ev"] == "up" and event["who"] == seat.who for event in read_events(log))
 
     def look_after(self) -> None:
         """Replace processes that ended by themselves, which is a finding."""

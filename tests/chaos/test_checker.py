@@ -308,7 +308,8 @@ def test_a_zombie_that_reports_late_is_excused() -> None:
 def test_a_caller_that_was_cut_off_may_time_out() -> None:
     history = sound()
     answer_lost(history)
-    history.faults.append(Fault("stall", "p0.0", 2.0, 3.0))
+    history.called[0] = replace(history.called[0], at=9.0)
+    history.faults.append(Fault("stall", "p0.0", 2.0, 4.5))
     assert check(history) == []
 
 
