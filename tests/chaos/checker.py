@@ -283,10 +283,10 @@ def _done_long_before(facts: Facts, call: Called) -> float | None:
         return None
     quiet_since = ends[-1]
     spans = [(fault.start, fault.end) for fault in facts.history.faults if fault.victim in (call.who, EVERYBODY)]
-    for start, end in [*sorted(span for span in spans if span[0] < call.at), (call.at, call.at)]:
-        if start - quiet_since >= _PATIENCE:
+    for since, until in [*sorted(span for span in spans if span[0] < call.at), (call.at, call.at)]:
+        if since - quiet_since >= _PATIENCE:
             return ends[-1]
-        quiet_since = max(quiet_since, end)
+        quiet_since = max(quiet_since, until)
     return None
 
 
