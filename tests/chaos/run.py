@@ -12,6 +12,7 @@ from pathlib import Path
 
 from command_bus import CommandBus, HandlerRegistry
 from command_bus.embedded import EmbeddedServer
+from command_bus.transport.redis.cancellation import end_tasks
 from tests.chaos import servers
 from tests.chaos.faults import Stage, lift_limit
 from tests.chaos.fleet import Fleet
@@ -47,9 +48,7 @@ async def run(plan: Plan) -> tuple[History, dict[str, str]]:
             ]
             await nemesis.run(plan.seconds)
             final = await _settle(stage)
-            for watcher in watchers:
-                watcher.cancel()
-            await asyncio.gather(*watchers, return_exceptions=True)
+            await end_tasks(watchers)
             missing = stage.target.missing
         effects, total = await ledger.read()
         await ledger.close()
