@@ -9,11 +9,11 @@ from tests.chaos.history import History
 __all__ = ["timeline"]
 
 _AROUND = 4.0
-_LINES = 60
+_LINES = 40
 
 
 def timeline(history: History, violation: Violation) -> list[str]:
-    """What happened to the violation's entity around its time, and to the processes that took part; the last of it if it has no time."""
+    """What happened to the violation's entity around its time, and to the processes that took part, as far as it is near."""
     entity = violation.entity
     starts = [start for start in history.started if start.entity == entity]
     named = [start for start in starts if start.id in violation.text.split()]
@@ -36,7 +36,6 @@ def timeline(history: History, violation: Violation) -> list[str]:
         for fault in history.faults
         if fault.victim in present and fault.start - _AROUND <= at <= fault.end + _AROUND
     ]
-    lines = [f"  {when - began:9.3f}  {text}" for when, text in sorted(near)]
-    if len(lines) > _LINES:
-        lines = ["  …", *lines[-_LINES:]]
+    shown = sorted(near, key=lambda event: abs(event[0] - at))[:_LINES]
+    lines = [f"  {when - began:9.3f}  {text}" for when, text in sorted(shown)]
     return [f"  timeline of {entity or 'the run'}, in seconds since the first fault:", *lines]
