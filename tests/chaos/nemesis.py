@@ -34,6 +34,8 @@ class Nemesis:
         self._kinds = [kind for kind in FAULTS if kind.family in stage.plan.faults and kind.family in able]
         if any(seat.proxy is None for seat in stage.fleet.seats):
             self._kinds = [kind for kind in self._kinds if kind.family != "net"]
+        if not any(seat.clock for seat in stage.fleet.seats):
+            self._kinds = [kind for kind in self._kinds if kind.family != "clock"]
         self._nobody = Seat("server", None, "")
         self._deploying = Seat("deploy", None, "")
         self._under_way: set[asyncio.Task[None]] = set()

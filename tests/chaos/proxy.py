@@ -25,6 +25,7 @@ class Proxy:
         self._target = target
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._flowing = asyncio.Event()
         self._flowing.set()
         self.mode: Mode = "pass"
@@ -59,8 +60,13 @@ class Proxy:
             self._server.close()
         self.set("pass")
         self.reset()
+        await asyncio.gather(*self._serving, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
         if self.mode == "refuse":
             _abort(writer)
             return

@@ -33,7 +33,7 @@ class Follower:
 
 
 class Busy:
-    """Who runs something, by what workers record."""
+    """Who runs something that another will run again, by what workers record."""
 
     def __init__(self, path: Path) -> None:
         self._follower = Follower(path)
@@ -42,7 +42,7 @@ class Busy:
     def now(self) -> set[str]:
         """The processes that have been running a handler for a while."""
         for event in self._follower.more():
-            if event["ev"] == "start":
+            if event["ev"] == "start" and not event["once"] and not event["entity"].startswith("late:"):
                 self._running[event["id"], event["fence"]] = (event["who"], event["at"])
             elif event["ev"] == "ended":
                 self._running.pop((event["id"], event["fence"]), None)
