@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+from tests.chaos import servers
 from tests.chaos.checker import check
 from tests.chaos.nemesis import FAMILIES
 from tests.chaos.plan import Plan
@@ -24,6 +25,7 @@ from tests.chaos.run import run
 
 def main() -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # says where it is, if it seems to hang
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # clears away, as Ctrl-C does
     arguments = parse()
     folder = Path(arguments.out) if arguments.out else Path("/tmp") / f"chaos-{arguments.server}-{arguments.seed}"
     plan = Plan(
@@ -54,7 +56,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=600.0, help="that faults are injected for; draining comes on top")
-    parser.add_argument("--server", default="valkey", help="valkey or redis")
+    parser.add_argument("--server", default="valkey", choices=servers.NAMES)
     parser.add_argument("--durability", default="everysec", choices=["everysec", "always", "replicated"])
     parser.add_argument(
         "--faults", default="all", help=f"all, or some of {','.join(FAMILIES)}; `power` needs --durability always"

@@ -37,7 +37,7 @@ from command_bus import (
 from tests.chaos.history import Recorder
 from tests.chaos.messages import Apply, Late, Once, Steady, Withdraw
 from tests.chaos.plan import Plan, bus_options
-from tests.chaos.worker_app import watch_for_gaps
+from tests.chaos.worker_app import die_with_parent, watch_for_gaps
 
 __all__ = ["Item", "Writer"]
 
@@ -213,6 +213,7 @@ def entities_of(plan: Plan, producer: int) -> list[str]:
 
 
 async def main() -> None:
+    die_with_parent()
     plan_path, url, name, resume = sys.argv[1:]
     plan = Plan.read(plan_path)
     recorder = Recorder(plan.log("producers"), name)

@@ -16,7 +16,10 @@ from redis.backoff import NoBackoff
 from command_bus.embedded import EmbeddedServer, find_server_binary
 from tests.chaos.preload import compiled, cut_to_synced
 
-__all__ = ["PROCESS_FAULTS", "SERVER_FAULTS", "Single", "Target", "start"]
+__all__ = ["NAMES", "PROCESS_FAULTS", "SERVER_FAULTS", "Single", "Target", "start"]
+
+NAMES = ("valkey", "redis")
+"""What `start` knows."""
 
 PROCESS_FAULTS = ("kill", "stop", "clock", "deploy")
 """What needs nothing of the server."""
@@ -116,16 +119,14 @@ def start(name: str, durability: str, folder: Path) -> Target:
     """The server of this name.
 
     Raises:
-        SystemExit: It is not at hand.
+        FileNotFoundError: It is not at hand.
     """
-    if name == "valkey":
-        return Single(name, find_server_binary(), durability, folder)
     if name == "redis":
         found = shutil.which("redis-server")
         if found is None:
-            raise SystemExit("chaos: no redis-server on PATH: install it, or take --server valkey")
+            raise FileNotFoundError("there is no redis-server on PATH: install it, or take --server valkey")
         return Single(name, Path(found), durability, folder)
-    raise SystemExit(f"chaos: there is no server {name!r} yet: valkey, redis")
+    return Single(name, find_server_binary(), durability, folder)
 
 
 class _Preloaded:

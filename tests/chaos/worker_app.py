@@ -9,7 +9,9 @@ fail; `refuse` it.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
+import signal
 import sys
 import threading
 import time
@@ -23,7 +25,7 @@ from tests.chaos.ledger import Ledger
 from tests.chaos.messages import Apply, Deposit, Late, Once, Poison, Steady, Withdraw, expected_value
 from tests.chaos.plan import Plan, bus_options
 
-__all__ = ["Handlers", "watch_for_gaps"]
+__all__ = ["Handlers", "die_with_parent", "watch_for_gaps"]
 
 _TICK, _GAP = 0.1, 0.3
 
@@ -168,6 +170,12 @@ def _fail_as_planned(plan: str, attempt: int) -> None:
         raise PlannedFailure("told to")
 
 
+def die_with_parent() -> None:
+    """End with the harness, whatever ends that, even while stopped (where the kernel can see to it)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+
+
 def watch_for_gaps(recorder: Recorder) -> None:
     """Record when this process was given no processor: on a crowded machine that is a stop which the nemesis did not order."""
 
@@ -184,6 +192,7 @@ def watch_for_gaps(recorder: Recorder) -> None:
 
 
 async def main() -> None:
+    die_with_parent()
     plan_path, url, name, release = sys.argv[1:]
     logging.basicConfig(level=logging.WARNING, format=f"%(asctime)s {name} %(name)s %(message)s")
     plan = Plan.read(plan_path)
