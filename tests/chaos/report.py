@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.checker import Violation
+from tests.chaos.facts import Violation
 from tests.chaos.history import History
 from tests.chaos.picture import drawn
 from tests.chaos.plan import Plan

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.checker import RULES, Facts, check
+from tests.chaos.checker import RULES, check
 from tests.chaos.excuses import Excuses
+from tests.chaos.facts import Facts
 from tests.chaos.history import Asked, Called, Effect, Ended, Fault, Final, History, Recorder, Refused, Started, read_events
 from tests.chaos.messages import expected_value
 from tests.chaos.recovery import measure

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.chaos.checker import Violation
 from tests.chaos.excuses import EVERYBODY
+from tests.chaos.facts import Violation
 from tests.chaos.history import History
 
 __all__ = ["timeline"]
