@@ -11,11 +11,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos.history import read_events
 from tests.chaos.plan import Plan
 from tests.chaos.preload import Clock, compiled
 from tests.chaos.proxy import Proxy
-from tests.chaos.resume import Requests
+from tests.chaos.resume import Requests, Up
 from tests.chaos.servers import Target
 
 __all__ = ["Fleet", "Seat"]
@@ -72,11 +71,12 @@ class Fleet:
         self._target = target
         self._folder = Path(plan.folder)
         self.requests = Requests(plan.log("producers"))
+        self._up = Up([plan.log("workers"), plan.log("producers")])
         self.seats: list[Seat] = []
         self.crashes: list[str] = []
 
     async def start(self) -> None:
-        """Start all of them."""
+        """Start all of them; returns when they work."""
         library = compiled("clock", self._folder) if "clock" in self._plan.faults else None
         if library is None:
             self._target.missing.setdefault("clock", "no C compiler" if "clock" in self._plan.faults else "not asked for")
@@ -91,6 +91,11 @@ class Fleet:
                 seat.clock = Clock(library, self._folder / f"{name}.clock")
             self.seats.append(seat)
             self.begin(seat)
+        deadline = time.monotonic() + _PATIENCE
+        while not all(map(self.is_up, self.seats)):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the processes did not come up: {self._last_words()}")
+            await asyncio.sleep(0.02)
 
     @property
     def workers(self) -> list[Seat]:
@@ -143,13 +148,13 @@ class Fleet:
                 seat.process.wait()
                 return
             await asyncio.sleep(0.02)
-        if seat.process.returncode != 0 and not (seat.process.returncode == -signal.SIGTERM and not self._was_up(seat)):
+        too_early = seat.process.returncode == -signal.SIGTERM and not self.is_up(seat)  # that ends any program at once
+        if seat.process.returncode != 0 and not too_early:
             self.crashes.append(f"{seat.who} ended with {seat.process.returncode} after SIGTERM: {self._last_words()}")
 
-    def _was_up(self, seat: Seat) -> bool:
-        """Whether the process of a seat had come to its work: before that a SIGTERM ends any program at once."""
-        log = self._plan.log("workers" if seat.is_worker else "producers")
-        return any(event["ev"] == "up" and event["who"] == seat.who for event in read_events(log))
+    def is_up(self, seat: Seat) -> bool:
+        """Whether the process of a seat has come to its work."""
+        return seat.who in self._up.now()
 
     def look_after(self) -> None:
         """Replace processes that ended by themselves, which is a finding."""

@@ -70,7 +70,7 @@ class Nemesis:
             await asyncio.sleep(self._stage.plan.period * rng.uniform(0.3, 1.7))
             self._stage.fleet.look_after()
             kind = rng.choices(self._kinds, [kind.weight for kind in self._kinds])[0]
-            free = [seat for seat in self._victims(kind) if not seat.busy]
+            free = [seat for seat in self._victims(kind) if not seat.busy and self._may_suffer(kind, seat)]
             if free:
                 seat = rng.choice(free)
                 seat.busy = True
@@ -96,6 +96,17 @@ class Nemesis:
                 return [self._deploying]
             case _:
                 return [self._nobody]
+
+    def _may_suffer(self, kind: Kind, seat: Seat) -> bool:
+        """Only who has come to its work is killed; and nobody is replaced by another release before all have."""
+        fleet = self._stage.fleet
+        match kind.family:
+            case "kill":
+                return fleet.is_up(seat)
+            case "deploy":
+                return all(map(fleet.is_up, fleet.workers))
+            case _:
+                return True
 
     async def _inject(self, kind: Kind, seat: Seat, stage: Stage) -> None:
         try:

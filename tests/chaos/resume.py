@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Busy", "Follower", "Requests"]
+__all__ = ["Busy", "Follower", "Requests", "Up"]
 
 _A_WHILE = 0.02
 
@@ -20,8 +21,8 @@ class Follower:
         self._path = path
         self._at = 0
 
-    def more(self) -> list[dict[str, Any]]:
-        """Whole lines that were added since."""
+    def more(self, only: bytes = b"") -> list[dict[str, Any]]:
+        """Events that were added since; with `only`, those in whose line this stands."""
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:
@@ -29,7 +30,21 @@ class Follower:
             data = file.read()
         end = data.rfind(b"\n") + 1
         self._at += end
-        return [json.loads(line) for line in data[:end].splitlines()]
+        return [json.loads(line) for line in data[:end].splitlines() if only in line]
+
+
+class Up:
+    """Who has come to its work: a process that is killed while it starts up does none, and on a crowded machine all might."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._followers = [Follower(path) for path in paths]
+        self._names: set[str] = set()
+
+    def now(self) -> set[str]:
+        """The processes that have come up, dead ones among them."""
+        for follower in self._followers:
+            self._names |= {event["who"] for event in follower.more(b'"ev": "up"')}
+        return self._names
 
 
 class Busy:
