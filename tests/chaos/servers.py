@@ -87,7 +87,7 @@ class Single:
         self.url = self._server.url
         host, _, port = self.url.removeprefix("redis://").partition(":")
         self.address: tuple[str, int] | None = (host, int(port))
-        self._admin = Redis.from_url(self.url, socket_timeout=2.0, retry=Retry(NoBackoff(), 0))
+        self._admin = Redis.from_url(self.url, socket_timeout=5.0, retry=Retry(NoBackoff(), 0))
 
     def admins(self) -> list[Redis]:
         """See `Target`."""

@@ -40,6 +40,9 @@ async def survey(bus: CommandBus, target: Target, *, patience: float) -> Final:
     stats = await bus.stats()
     left = _Left()
     for admin in target.admins():
+        await (
+            admin.connection_pool.disconnect()
+        )  # connections of before a restart, of which one was cut, do not tell so by themselves
         await _look(admin, bus.settings.namespace, left)
     names = ("accepted", "settled", "completed", "rejected", "expired", "dead_lettered", "depth", "retried")
     counters = {name: int(getattr(stats, name)) for name in names}
