@@ -2,7 +2,7 @@
 PYTHON ?= python3
 SETUP = $(PYTHON) scripts/setup.py
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-lite demo-full demo-stream test bench proofs fuzz check format lock clean
+.PHONY: help setup demo demo-lite demo-full demo-stream test bench proofs chaos simulate mutants fuzz check format lock clean
 
 help:       ## list these targets
 	@sed -n 's/^\([a-z-]*\): *## /  make \1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -30,6 +30,9 @@ proofs:     ## Spark on clusters: a million rows, speculation, a lost executor, 
 
 fuzz:       ## the decoders on bytes that nobody would send, led by coverage where atheris can be had (ARGS="--seconds 600")
 	@$(SETUP) fuzz $(ARGS)
+
+chaos:      ## ten minutes of faults on a real bus, and a verdict on what was recorded (ARGS="--seed 7 --seconds 60 --server redis --durability always")
+	@$(SETUP) chaos $(ARGS)
 
 check:      ## ruff, mypy, pyright and the architecture tests
 	@$(SETUP) check $(ARGS)

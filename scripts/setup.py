@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Sets up what a command of this repository needs, then runs it: nothing to install by hand, nothing outside the folder.
 
-    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | test | bench | proofs |
+    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | test | bench | proofs | chaos | simulate | mutants |
                              fuzz | check | format | setup | lock | clean   [arguments]
 
 Any Python of 3.11 or later will do, and only its standard library is used. The first run makes `.venv` (by `uv` if there is one,
@@ -253,6 +253,11 @@ def fuzz(arguments: list[str]) -> None:
     become([str(PYTHON), "-m", "tests.fuzz.decode", *arguments])
 
 
+def chaos(arguments: list[str]) -> None:
+    set_up(BASE)
+    become([str(PYTHON), "-m", "tests.chaos", *arguments])
+
+
 def check(arguments: list[str]) -> None:
     """All checks, also after one that failed: one run shows everything that is to be mended."""
     set_up(BASE, SPARK)
@@ -327,6 +332,7 @@ COMMANDS = {
     "bench": bench,
     "proofs": proofs,
     "fuzz": fuzz,
+    "chaos": chaos,
     "check": check,
     "format": format_code,
     "setup": only_set_up,

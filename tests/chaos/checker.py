@@ -1,0 +1,41 @@
+"""Decides from a recorded history whether every promise was kept. Pure: it knows nothing but the history.
+
+Per entity there is one producer, which sends nothing new before its last request is answered: so a command's number is its place in the order
+of acceptance. Fences give the order of starts, whatever the clocks of the processes that recorded them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tests.chaos.command_rules import effects_once, interruptions_explained, not_twice, nothing_lost, outcomes_true
+from tests.chaos.facts import Facts, Violation
+from tests.chaos.history import History
+from tests.chaos.line_rules import effects_in_order, fences_grow, no_overlap, order
+from tests.chaos.whole_rules import calls_answered, money_conserved, nothing_left, sums
+
+__all__ = ["RULES", "Rule", "check"]
+
+Rule = Callable[[Facts], Iterator[Violation]]
+
+RULES: tuple[Rule, ...] = (
+    order,
+    effects_in_order,
+    fences_grow,
+    no_overlap,
+    not_twice,
+    interruptions_explained,
+    nothing_lost,
+    outcomes_true,
+    effects_once,
+    calls_answered,
+    sums,
+    money_conserved,
+    nothing_left,
+)
+
+
+def check(history: History) -> list[Violation]:
+    """All violations, the earliest first."""
+    facts = Facts(history)
+    return sorted((found for rule in RULES for found in rule(facts)), key=lambda found: (found.at or float("inf"), found.rule))

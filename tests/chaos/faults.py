@@ -1,0 +1,214 @@
+"""What the nemesis can do: each fault is a coroutine that does it to a victim, undoes it, and says when it was.
+
+Workers and producers are called by the name of their process (`w1.3`), so that a fault explains only what befell that process. `*` is
+everybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from redis.exceptions import RedisError
+
+from tests.chaos.fleet import Fleet, Seat
+from tests.chaos.history import Fault, Recorder
+from tests.chaos.plan import Plan
+from tests.chaos.proxy import Mode
+from tests.chaos.servers import Target
+
+__all__ = ["FAULTS", "Kind", "Stage", "lift_limit"]
+
+
+@dataclass
+class Stage:
+    """What faults act on."""
+
+    plan: Plan
+    fleet: Fleet
+    target: Target
+    recorder: Recorder
+    rng: random.Random
+
+    def note(self, kind: str, victim: str, start: float, detail: str = "") -> None:
+        """Record a fault that is over."""
+        end = time.monotonic()
+        fault = Fault(kind, victim, start, end, detail)
+        self.recorder.note("fault", kind=fault.kind, victim=fault.victim, start=fault.start, end=fault.end, detail=fault.detail)
+
+
+Act = Callable[[Stage, Seat], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of fault.
+
+    Attributes:
+        family: What `--faults` calls it.
+        weight: How often, compared with the others.
+        victims: `worker`, `producer`, `process` (any) or `server`.
+        act: Does it.
+    """
+
+    name: str
+    family: str
+    weight: float
+    victims: str
+    act: Act
+
+
+async def _kill(stage: Stage, seat: Seat) -> None:
+    start = time.monotonic()
+    who = seat.who
+    stage.fleet.kill(seat)
+    stage.note("kill", who, start)
+    stage.fleet.begin(seat)
+
+
+async def _stop(stage: Stage, seat: Seat, seconds: float, kind: str) -> None:
+    start = time.monotonic()
+    stage.fleet.pause(seat, stop=True)
+    await asyncio.sleep(seconds)
+    stage.fleet.pause(seat, stop=False)
+    stage.note(kind, seat.who, start)
+
+
+async def _zombie(stage: Stage, seat: Seat) -> None:
+    """Beyond the lease: when it wakes, another has its entities."""
+    await _stop(stage, seat, stage.plan.lease * stage.rng.uniform(1.2, 2.2), "stop")
+
+
+async def _short_stop(stage: Stage, seat: Seat) -> None:
+    await _stop(stage, seat, stage.rng.uniform(0.05, 0.4), "short_stop")
+
+
+async def _cut(stage: Stage, seat: Seat) -> None:
+    start = time.monotonic()
+    assert seat.proxy is not None
+    seat.proxy.reset()
+    stage.note("cut", seat.who, start)
+
+
+def _network(mode: Mode, shortest: float, longest: float, kind: str) -> Act:
+    async def act(stage: Stage, seat: Seat) -> None:
+        proxy, rng = seat.proxy, stage.rng
+        assert proxy is not None
+        start = time.monotonic()
+        amount = {"chop": float(rng.randint(1, 40)), "delay": rng.uniform(0.01, 0.15)}.get(mode, 0.0)
+        proxy.set(mode, amount)
+        await asyncio.sleep(rng.uniform(shortest, longest) * stage.plan.lease)
+        proxy.set("pass")
+        if mode.startswith("blackhole") and rng.random() < 0.5:
+            proxy.reset()  # else what was held back arrives now, late
+        stage.note(kind, seat.who, start, f"{mode} {amount:.3g}")
+
+    return act
+
+
+async def _client_kill(stage: Stage, _seat: Seat) -> None:
+    """One client, or all of them."""
+    start = time.monotonic()
+    everyone = stage.rng.random() < 0.3
+    for admin in stage.target.admins():
+        with contextlib.suppress(RedisError):
+            if everyone:
+                await admin.client_kill_filter(_type="normal", skipme=True)
+            else:
+                clients = await admin.client_list()
+                await admin.client_kill_filter(_id=stage.rng.choice(clients)["id"], skipme=True)
+    stage.note("client_kill", "server", start, "all" if everyone else "one")
+
+
+async def _script_flush(stage: Stage, _seat: Seat) -> None:
+    start = time.monotonic()
+    for admin in stage.target.admins():
+        with contextlib.suppress(RedisError):
+            await admin.script_flush()
+    stage.note("script_flush", "server", start)
+
+
+async def _oom(stage: Stage, _seat: Seat) -> None:
+    """At its limit, for a while."""
+    start = time.monotonic()
+    with contextlib.suppress(RedisError):
+        for admin in stage.target.admins():
+            await admin.config_set("maxmemory", 1)
+        await asyncio.sleep(stage.rng.uniform(0.3, 1.2))
+    await lift_limit(stage.target)
+    stage.note("oom", "server", start)
+
+
+async def lift_limit(target: Target) -> None:
+    """Let the server use memory again, for certain."""
+    for admin in target.admins():
+        while True:
+            try:
+                await admin.config_set("maxmemory", 0)
+                break
+            except RedisError:
+                await asyncio.sleep(0.05)
+
+
+def _server(kind: str) -> Act:
+    async def act(stage: Stage, _seat: Seat) -> None:
+        start = time.monotonic()
+        await stage.target.kill(power=kind == "power")
+        await asyncio.sleep(stage.rng.uniform(0.0, 0.6))
+        await stage.target.revive()
+        stage.note(kind, "*", start)
+
+    return act
+
+
+async def _clock(stage: Stage, seat: Seat) -> None:
+    start = time.monotonic()
+    if seat.clock is None:
+        return
+    offset = stage.rng.choice([-3600.0, -60.0, -2.0, 0.0, 2.0, 60.0, 3600.0])
+    seat.clock.step(offset)
+    stage.note("clock", seat.who, start, f"{offset:+g} s")
+
+
+async def _deploy(stage: Stage, _seat: Seat) -> None:
+    """Every worker in turn, told to end and replaced by one of the other release."""
+    releases = {seat.release for seat in stage.fleet.workers}
+    release = "old" if releases == {"new"} else "new"
+    for seat in stage.fleet.workers:
+        while seat.busy:
+            await asyncio.sleep(0.05)
+        seat.busy = True
+        try:
+            start, who = time.monotonic(), seat.who
+            await stage.fleet.retire(seat)
+            stage.note("deploy", who, start, release)
+            seat.release = release
+            stage.fleet.begin(seat)
+        finally:
+            seat.busy = False
+
+
+FAULTS = (
+    Kind("kill a worker", "kill", 5, "worker", _kill),
+    Kind("kill a producer", "kill", 1.5, "producer", _kill),
+    Kind("stop a worker beyond its lease", "stop", 4, "worker", _zombie),
+    Kind("stop a process shortly", "stop", 7, "process", _short_stop),
+    Kind("cut connections", "net", 10, "process", _cut),
+    Kind("cut replies", "net", 6, "process", _network("cut_reply", 0.05, 0.4, "cut_reply")),
+    Kind("cut in the middle of a reply", "net", 6, "process", _network("chop", 0.05, 0.4, "chop")),
+    Kind("swallow everything", "net", 4, "process", _network("blackhole", 0.2, 1.6, "stall")),
+    Kind("swallow replies", "net", 4, "process", _network("blackhole_reply", 0.2, 1.6, "stall")),
+    Kind("refuse connections", "net", 2, "process", _network("refuse", 0.1, 0.3, "refuse")),
+    Kind("delay", "net", 6, "process", _network("delay", 0.2, 0.8, "delay")),
+    Kind("client kill", "client_kill", 10, "server", _client_kill),
+    Kind("script flush", "script_flush", 8, "server", _script_flush),
+    Kind("kill the server", "server", 2.5, "server", _server("server")),
+    Kind("power loss", "power", 2, "server", _server("power")),
+    Kind("memory limit", "oom", 2, "server", _oom),
+    Kind("step a worker's clock", "clock", 6, "worker", _clock),
+    Kind("deploy", "deploy", 0.8, "deploy", _deploy),
+)

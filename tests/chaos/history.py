@@ -1,0 +1,202 @@
+"""What happened in a run, as plain values: all that the checker knows.
+
+Every process appends one JSON line per event with one write to a file of its own kind, so that a SIGKILL leaves whole lines. Times are of
+CLOCK_MONOTONIC, which all processes of a machine share and no clock step moves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Asked", "Called", "Effect", "Ended", "Fault", "Final", "History", "Recorder", "Refused", "Started", "read_events"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request to accept a command, and how it ended: `accepted`, `duplicate`, `refused`, or `unknown` while nothing was heard."""
+
+    id: str
+    entity: str
+    number: int
+    kind: str
+    way: str
+    who: str
+    at: float
+    answer: str = "unknown"
+    answered: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What a `call` came to: `completed` with its value, `timeout`, or how else its command was settled."""
+
+    id: str
+    outcome: str
+    value: int | None
+    who: str
+    began: float
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A handler began. `number` is the place in its entity's line, -1 if it has none; `once` means at most once."""
+
+    id: str
+    entity: str
+    number: int
+    who: str
+    fence: int
+    attempt: int
+    at: float
+    once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A handler ended: `end` (with its value), `raise` (planned), `reject`, `cancelled` or `fenced` (the ledger refused it)."""
+
+    id: str
+    who: str
+    fence: int
+    how: str
+    at: float
+    value: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What the ledger accepted, in its order."""
+
+    id: str
+    entity: str
+    number: int
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What the ledger refused because it had seen a newer fence."""
+
+    id: str
+    entity: str
+    fence: int
+    at: float
+    who: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something was done to a process (`victim` is its name), to the server, or to all of them (`*`)."""
+
+    kind: str
+    victim: str
+    start: float
+    end: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """What was left when everything was quiet.
+
+    Attributes:
+        idle: Whether all work drained in time.
+        outcomes: Command id to how it was settled (`completed`, `rejected`, `failed`, `interrupted`, `expired`, …; `waiting` if it was not).
+        values: Command id to the stored result of those that completed.
+        letters: Command ids of the dead letters with their reasons, one for each letter.
+        counters: Of the namespace: accepted, settled, completed, rejected, expired, dead_lettered, depth.
+        pending: Leases that somebody holds.
+        keys: Keys that belong to an entity or to nobody and have no end of life.
+        total: Sum of the accounts; `deposited` is what they began with.
+        crashes: Processes that ended without being told to, with the end of what they said.
+    """
+
+    idle: bool
+    outcomes: dict[str, str]
+    values: dict[str, int] = field(default_factory=dict[str, int])
+    letters: tuple[tuple[str, str], ...] = ()
+    counters: dict[str, int] = field(default_factory=dict[str, int])
+    pending: int = 0
+    keys: tuple[str, ...] = ()
+    total: int = 0
+    deposited: int = 0
+    crashes: tuple[str, ...] = ()
+
+
+@dataclass
+class History:
+    """One run.
+
+    Attributes:
+        lease: Seconds that a silent worker keeps its entities.
+    """
+
+    lease: float
+    asked: list[Asked] = field(default_factory=list[Asked])
+    called: list[Called] = field(default_factory=list[Called])
+    started: list[Started] = field(default_factory=list[Started])
+    ended: list[Ended] = field(default_factory=list[Ended])
+    effects: list[Effect] = field(default_factory=list[Effect])
+    refused: list[Refused] = field(default_factory=list[Refused])
+    faults: list[Fault] = field(default_factory=list[Fault])
+    final: Final = field(default_factory=lambda: Final(idle=True, outcomes={}))
+
+    def add(self, events: Iterable[dict[str, Any]]) -> None:
+        """Take in what processes recorded."""
+        open_requests: dict[tuple[str, str], dict[str, Any]] = {}
+        for event in events:
+            match event.pop("ev"):
+                case "ask":
+                    event.pop("spec", None)
+                    self._close(open_requests.pop((event["id"], event["who"]), None))
+                    open_requests[event["id"], event["who"]] = event
+                case "answer":
+                    request = open_requests.pop((event["id"], event["who"]), None)
+                    self._close(request, event["answer"], event["at"])
+                case "called":
+                    self.called.append(Called(**event))
+                case "start":
+                    self.started.append(Started(**event))
+                case "refused":
+                    self.refused.append(Refused(**event))
+                case "fault":
+                    self.faults.append(Fault(**{name: event[name] for name in Fault.__slots__ if name in event}))
+                case "ended":
+                    self.ended.append(Ended(**event))
+                case _:
+                    pass  # what only the harness reads
+        for request in open_requests.values():
+            self._close(request)
+
+    def _close(self, request: dict[str, Any] | None, answer: str = "unknown", at: float = 0.0) -> None:
+        if request is not None:
+            self.asked.append(Asked(**request, answer=answer, answered=at))
+
+
+class Recorder:
+    """Appends events of one process to a file that outlives it."""
+
+    def __init__(self, path: Path, who: str) -> None:
+        self.who = who
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def note(self, what: str, **values: Any) -> None:
+        """One event, now."""
+        os.write(self._file, json.dumps({"ev": what, "who": self.who, "at": time.monotonic()} | values).encode() + b"\n")
+
+
+def read_events(path: Path) -> Iterable[dict[str, Any]]:
+    """What was recorded in a file, in the order of its writes; a torn last line is nobody's."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield json.loads(line)

@@ -1,0 +1,84 @@
+"""The downstream: what handlers change outside the bus, on a server of its own that nobody attacks.
+
+It does what the docs ask of a downstream: it refuses an effect whose fence is older than one it has seen of the same entity. Lines keep
+every effect that was accepted, also a repeated one. Accounts are idempotent by command id, as a bank would be.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from redis import Redis as SyncRedis
+from redis.asyncio import Redis
+
+from tests.chaos.history import Effect
+
+__all__ = ["Ledger"]
+
+_PUT = """
+local highest = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or '0')
+if tonumber(ARGV[2]) < highest then return 'fenced' end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+redis.call('RPUSH', KEYS[2], ARGV[3])
+return 'put'
+"""
+_MOVE = """
+local highest = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or '0')
+if tonumber(ARGV[2]) < highest then return 'fenced' end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+if redis.call('HEXISTS', KEYS[3], ARGV[4]) == 1 then return 'again' end
+local left = tonumber(redis.call('HGET', KEYS[4], ARGV[1]) or '0') + tonumber(ARGV[5])
+if left < 0 then return 'short' end
+redis.call('HSET', KEYS[4], ARGV[1], left)
+redis.call('HSET', KEYS[3], ARGV[4], ARGV[5])
+redis.call('RPUSH', KEYS[2], ARGV[3])
+return 'moved'
+"""
+
+
+class Ledger:
+    """A client of the downstream.
+
+    Args:
+        url: Of its server.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._client: Any = Redis.from_url(url, decode_responses=True)  # redis types replies for both of its clients at once
+        self._sync: Any = SyncRedis.from_url(url, decode_responses=True)
+        self._put_now = self._sync.register_script(_PUT)
+        self._put = self._client.register_script(_PUT)
+        self._move = self._client.register_script(_MOVE)
+
+    async def put(self, effect: Effect) -> str:
+        """Add to a line: `put` or `fenced`."""
+        return str(await self._put(keys=["fences", "effects"], args=[effect.entity, effect.fence, _packed(effect)]))
+
+    def put_now(self, effect: Effect) -> str:
+        """The same, for handlers in threads."""
+        return str(self._put_now(keys=["fences", "effects"], args=[effect.entity, effect.fence, _packed(effect)]))
+
+    async def move(self, effect: Effect, amount: int) -> str:
+        """Change an account: `moved`, `again` (this command did before), `short` (no money) or `fenced`."""
+        keys = ["fences", "effects", "done", "balances"]
+        return str(await self._move(keys=keys, args=[effect.entity, effect.fence, _packed(effect), effect.id, amount]))
+
+    async def fund(self, accounts: dict[str, int]) -> None:
+        """Give accounts what they begin with."""
+        await self._client.hset("balances", mapping=accounts)
+
+    async def read(self) -> tuple[list[Effect], int]:
+        """All effects in the ledger's order, and the sum of the accounts."""
+        effects: list[Any] = await self._client.lrange("effects", 0, -1)
+        balances: dict[str, str] = await self._client.hgetall("balances")
+        return [Effect(*json.loads(text)) for text in effects], sum(map(int, balances.values()))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+        self._sync.close()
+
+
+def _packed(effect: Effect) -> str:
+    return json.dumps([effect.id, effect.entity, effect.number, effect.fence])

@@ -1,0 +1,74 @@
+"""The commands of the workload, and what each is to come to: worker, producer and checker agree on it here."""
+
+from __future__ import annotations
+
+from command_bus import Command, EntityId, RetryPolicy
+
+__all__ = ["Apply", "Deposit", "Late", "Once", "Poison", "Steady", "Withdraw", "expected_value"]
+
+
+class Poison(Exception):
+    """A handler that was told to fail for good."""
+
+
+# Interrupted starts are attempts: only what is planned to fail for good may run out of them.
+_FOR_EVER = RetryPolicy(attempts=1_000, delay=0.01, max_delay=0.05, give_up_on=(Poison,))
+
+
+class Apply(Command[int], entity="line", retry=_FOR_EVER):
+    """Puts its number into the ledger. `plan` says how: see `worker_app`."""
+
+    line: EntityId
+    number: int
+    plan: str = ""
+    busy: float = 0.0
+
+
+class Once(Command[int], entity="line", delivery="at_most_once"):
+    """The same, never started twice. It shares its lines with `Apply`: an interruption must not disturb their order."""
+
+    line: EntityId
+    number: int
+    plan: str = ""
+    busy: float = 0.0
+
+
+class Steady(Command[int], entity="line", retry=_FOR_EVER):
+    """The same, by a handler in a thread, which nothing can cancel: a zombie of it goes on to the end, and offers its result."""
+
+    line: EntityId
+    number: int
+    plan: str = ""
+    busy: float = 0.0
+
+
+class Late(Command[int], entity="late", retry=_FOR_EVER):
+    """Known to the newer half of the deploys only; its line waits for a worker of that half."""
+
+    line: EntityId
+    number: int
+    plan: str = ""
+    busy: float = 0.0
+
+
+class Withdraw(Command[int], entity="account", retry=_FOR_EVER):
+    """Takes from one account, then sends the `Deposit` to the other: the total is conserved if neither is lost or doubled."""
+
+    account: EntityId
+    number: int
+    to: str
+    amount: int
+    plan: str = ""
+    busy: float = 0.0
+
+
+class Deposit(Command[int], entity="account", retry=_FOR_EVER):
+    """The other half of a `Withdraw`, sent by its handler under an id made of the withdrawal's."""
+
+    account: EntityId
+    amount: int
+
+
+def expected_value(number: int) -> int:
+    """What a handler returns for the command of this number."""
+    return number * 7 + 3

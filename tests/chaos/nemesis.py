@@ -1,0 +1,116 @@
+"""Chooses faults by a seed and lets them happen, several at a time, but one at a time to each victim."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import replace
+
+from tests.chaos.faults import FAULTS, Kind, Stage
+from tests.chaos.fleet import Seat
+from tests.chaos.resume import Busy
+
+__all__ = ["FAMILIES", "Nemesis"]
+
+_ALONE = 0.15
+
+FAMILIES = tuple(dict.fromkeys(kind.family for kind in FAULTS))
+
+
+class Nemesis:
+    """Injects faults until its time is over.
+
+    The seed decides what is done to whom and when, not what comes of it: real processes do not replay. Two runs of one seed differ, but meet
+    the same sequence of faults.
+
+    Args:
+        stage: What it acts on.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        able = stage.target.supports
+        self._kinds = [kind for kind in FAULTS if kind.family in stage.plan.faults and kind.family in able]
+        if any(seat.proxy is None for seat in stage.fleet.seats):
+            self._kinds = [kind for kind in self._kinds if kind.family != "net"]
+        if not any(seat.clock for seat in stage.fleet.seats):
+            self._kinds = [kind for kind in self._kinds if kind.family != "clock"]
+        self._nobody = Seat("server", None, "")
+        self._deploying = Seat("deploy", None, "")
+        self._under_way: set[asyncio.Task[None]] = set()
+        self.injected = 0
+
+    async def run(self, seconds: float) -> None:
+        """Do it; returns when all is undone. The last part is for single faults, far from each other: how long does it take to go on?"""
+        await self._storm(seconds * (1 - _ALONE))
+        await self._alone("kill a worker", self._stage.plan.lease + 1.5, seconds * _ALONE * 2 / 3)
+        await self._alone("kill the server", 1.5, seconds * _ALONE / 3)
+
+    async def _alone(self, name: str, quiet: float, seconds: float) -> None:
+        kind = next((kind for kind in self._kinds if kind.name == name), None)
+        if kind is None:
+            return
+        until = time.monotonic() + seconds
+        await asyncio.sleep(self._stage.plan.lease)
+        busy = Busy(self._stage.plan.log("workers"))
+        while time.monotonic() + quiet < until:
+            victims = self._victims(kind)
+            if kind.victims == "worker":  # one that runs something: else there is nothing to go on with
+                victims = [seat for seat in victims if seat.who in busy.now()]
+            if victims:
+                await self._inject(kind, self._stage.rng.choice(victims), self._stage)
+            await asyncio.sleep(quiet if victims else 0.01)
+
+    async def _storm(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        rng = self._stage.rng
+        chosen = 0
+        while self._kinds and time.monotonic() < until:
+            await asyncio.sleep(self._stage.plan.period * rng.uniform(0.3, 1.7))
+            self._stage.fleet.look_after()
+            kind = rng.choices(self._kinds, [kind.weight for kind in self._kinds])[0]
+            free = [seat for seat in self._victims(kind) if not seat.busy and self._may_suffer(kind, seat)]
+            if free:
+                seat = rng.choice(free)
+                seat.busy = True
+                chosen += 1
+                stage = replace(self._stage, rng=random.Random(f"{self._stage.plan.seed} {chosen}"))
+                task = asyncio.create_task(self._inject(kind, seat, stage), name=f"chaos {kind.name}")
+                self._under_way.add(task)
+                task.add_done_callback(self._under_way.discard)
+        if not self._kinds:
+            await asyncio.sleep(seconds)
+        await asyncio.gather(*self._under_way)
+
+    def _victims(self, kind: Kind) -> list[Seat]:
+        fleet = self._stage.fleet
+        match kind.victims:
+            case "worker":
+                return fleet.workers
+            case "producer":
+                return fleet.producers
+            case "process":
+                return fleet.seats
+            case "deploy":
+                return [self._deploying]
+            case _:
+                return [self._nobody]
+
+    def _may_suffer(self, kind: Kind, seat: Seat) -> bool:
+        """Only who has come to its work is killed; and nobody is replaced by another release before all have."""
+        fleet = self._stage.fleet
+        match kind.family:
+            case "kill":
+                return fleet.is_up(seat)
+            case "deploy":
+                return all(map(fleet.is_up, fleet.workers))
+            case _:
+                return True
+
+    async def _inject(self, kind: Kind, seat: Seat, stage: Stage) -> None:
+        try:
+            await kind.act(stage, seat)
+            self.injected += 1
+        finally:
+            seat.busy = False

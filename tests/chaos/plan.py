@@ -1,0 +1,87 @@
+"""What a run is to be, and what its processes have to know of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Plan", "bus_options"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run, for all its processes.
+
+    Attributes:
+        seed: Of the nemesis and the workload.
+        seconds: That faults are injected for; draining comes on top.
+        server: `valkey`, `redis`, or a topology.
+        durability: `everysec`, `always` or `replicated`.
+        faults: Names of the faults.
+        rate: Commands a second, of all producers.
+        period: Seconds between two faults.
+        lease: Of the workers.
+        folder: For logs and the report.
+        ledger: URL of the downstream.
+        namespace: Of the bus.
+    """
+
+    seed: int
+    seconds: float
+    server: str
+    durability: str
+    faults: tuple[str, ...]
+    folder: str
+    ledger: str = ""
+    namespace: str = "chaos"
+    rate: float = 280.0
+    period: float = 0.45
+    lease: float = 1.5
+    workers: int = 3
+    producers: int = 2
+    lines: int = 48
+    accounts: int = 12
+    late: int = 4
+
+    @classmethod
+    def read(cls, path: str) -> Plan:
+        """The plan that `write` left."""
+        values: dict[str, Any] = json.loads(Path(path).read_text())
+        return cls(**{**values, "faults": tuple(values["faults"])})
+
+    def write(self) -> Path:
+        """Leave the plan for the processes."""
+        path = Path(self.folder) / "plan.json"
+        path.write_text(json.dumps(asdict(self)))
+        return path
+
+    @property
+    def funds(self) -> dict[str, int]:
+        """What each account begins with."""
+        return {f"account:a{number}": 1_000 for number in range(self.accounts)}
+
+    def log(self, kind: str) -> Path:
+        """Where the events of a kind of process are kept."""
+        return Path(self.folder) / f"{kind}.log"
+
+
+def bus_options(plan: Plan) -> dict[str, Any]:
+    """The settings of every bus of the run. Marks outlive the run: the checker reads from them how each command was settled."""
+    window = plan.seconds * 2 + 600.0
+    options: dict[str, Any] = {
+        "namespace": plan.namespace,
+        "lease": plan.lease,
+        "grace": 10.0,
+        "dedup_window": window,
+        "reply_ttl": window,
+        "unknown_grace": 300.0,
+        "dispatch_timeout": 5.0,
+        "max_total_depth": 3_000,
+        "max_depth": 400,
+    }
+    options["durability"] = {"everysec": "aof"}.get(plan.durability, plan.durability)
+    if plan.server == "cluster":
+        options["shards"] = 6
+    return options

@@ -1,0 +1,90 @@
+"""One run, from an empty server to a recorded history."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from command_bus import CommandBus, HandlerRegistry
+from command_bus.embedded import EmbeddedServer
+from command_bus.transport.redis.cancellation import end_tasks
+from tests.chaos import servers
+from tests.chaos.faults import Stage, lift_limit
+from tests.chaos.fleet import Fleet
+from tests.chaos.history import Final, History, Recorder, read_events
+from tests.chaos.ledger import Ledger
+from tests.chaos.nemesis import Nemesis
+from tests.chaos.plan import Plan, bus_options
+from tests.chaos.survey import survey
+from tests.chaos.watch import progress, watch
+
+__all__ = ["run"]
+
+_DRAIN = 120.0
+
+
+async def run(plan: Plan) -> tuple[History, dict[str, str]]:
+    """The history of a run, and which faults could not be injected, with the reason."""
+    folder = Path(plan.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind in ("workers", "producers", "faults"):
+        plan.log(kind).unlink(missing_ok=True)
+    plan = replace(plan, namespace=f"chaos-{secrets.token_hex(3)}")
+    with EmbeddedServer.start() as downstream:
+        plan = replace(plan, ledger=downstream.url)
+        plan.write()
+        ledger = Ledger(plan.ledger)
+        await ledger.fund(plan.funds)
+        async with _attacked(plan) as stage:
+            nemesis = Nemesis(stage)
+            watchers = [
+                asyncio.create_task(watch(stage), name="chaos watch"),
+                asyncio.create_task(progress(stage, nemesis, plan.seconds), name="chaos progress"),
+            ]
+            await nemesis.run(plan.seconds)
+            final = await _settle(stage)
+            await end_tasks(watchers)
+            missing = stage.target.missing
+        effects, total = await ledger.read()
+        await ledger.close()
+    history = History(plan.lease)
+    for kind in ("producers", "workers", "faults"):
+        history.add(read_events(plan.log(kind)))
+    history.effects = effects
+    history.final = replace(final, total=total, deposited=sum(plan.funds.values()))
+    return history, missing
+
+
+@asynccontextmanager
+async def _attacked(plan: Plan) -> AsyncIterator[Stage]:
+    target = await asyncio.to_thread(servers.start, plan.server, plan.durability, Path(plan.folder), plan.seed)
+    fleet = Fleet(plan, target)
+    try:
+        await fleet.start()
+        yield Stage(plan, fleet, target, Recorder(plan.log("faults"), "nemesis"), random.Random(plan.seed))
+    finally:
+        await fleet.stop()
+        await target.stop()
+
+
+async def _settle(stage: Stage) -> Final:
+    """Undo what may be left of faults, let producers finish and the work drain, look, and end the workers."""
+    fleet, target = stage.fleet, stage.target
+    print("chaos: faults are over, draining", flush=True)
+    await lift_limit(target)
+    for seat in fleet.workers:
+        if seat.release != "new":
+            await fleet.retire(seat)
+            seat.release = "new"
+            fleet.begin(seat)
+    await asyncio.gather(*(fleet.retire(seat) for seat in fleet.producers))
+    async with CommandBus(target.url, registry=HandlerRegistry(), **bus_options(stage.plan)) as bus:
+        final = await survey(bus, target, patience=_DRAIN)
+    fleet.look_after()
+    await asyncio.gather(*(fleet.retire(seat) for seat in fleet.workers))
+    return replace(final, crashes=tuple(fleet.crashes))

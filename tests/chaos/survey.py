@@ -1,0 +1,95 @@
+"""What is left when everything is quiet, read from the server itself: not from what workers say they did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis.asyncio import Redis
+
+from command_bus import CommandBus, CommandBusError
+from command_bus.serialization.msgpack import Limits, unpack
+from command_bus.serialization.reply import Completed, unpack_reply
+from command_bus.transport.redis.keys import GROUP
+from tests.chaos.history import Final
+from tests.chaos.servers import Target
+
+__all__ = ["survey"]
+
+_LIMITS = Limits(max_bytes=1024 * 1024)
+_STANDING = {"meta", "commands", "ready", "fence", "stats", "dead", "workers"}
+_PAGE = 1000
+
+
+@dataclass
+class _Left:
+    outcomes: dict[str, str] = field(default_factory=dict[str, str])
+    values: dict[str, int] = field(default_factory=dict[str, int])
+    keys: list[str] = field(default_factory=list[str])
+    pending: int = 0
+
+
+async def survey(bus: CommandBus, target: Target, *, patience: float) -> Final:
+    """Wait until all work has drained, then look at everything."""
+    idle = True
+    try:
+        await bus.wait_idle(patience)
+    except CommandBusError:
+        idle = False
+    letters = tuple([(letter.command_id, letter.reason) async for letter in bus.dead_letters.list()])
+    stats = await bus.stats()
+    left = _Left()
+    for admin in target.admins():
+        await (
+            admin.connection_pool.disconnect()
+        )  # connections of before a restart, of which one was cut, do not tell so by themselves
+        await _look(admin, bus.settings.namespace, left)
+    names = ("accepted", "settled", "completed", "rejected", "expired", "dead_lettered", "depth", "retried")
+    counters = {name: int(getattr(stats, name)) for name in names}
+    return Final(idle, left.outcomes, left.values, letters, counters, left.pending, tuple(sorted(left.keys)))
+
+
+async def _look(client: Redis, namespace: str, left: _Left) -> None:
+    page: list[bytes] = []
+    async for key in client.scan_iter(f"{{{namespace}:*", count=_PAGE):
+        page.append(key)
+        if len(page) >= _PAGE:
+            await _sort(client, page, left)
+            page = []
+    await _sort(client, page, left)
+
+
+async def _sort(client: Redis, keys: list[bytes], left: _Left) -> None:
+    """Marks tell outcomes; what has an end of life is nobody's; what stands belongs to the namespace; the rest is litter."""
+    marks = [key for key in keys if b"}:k:" in key]
+    others = [key for key in keys if b"}:k:" not in key]
+    pipeline = client.pipeline(transaction=False)
+    for key in marks:
+        pipeline.get(key)
+    for key in others:
+        pipeline.pttl(key)
+    answers: list[Any] = await pipeline.execute()
+    for key, mark in zip(marks, answers, strict=False):
+        _read_mark(key.decode().partition("}:k:")[2], mark, left)
+    for key, ttl in zip(others, answers[len(marks) :], strict=True):
+        name = key.decode()
+        standing = name.partition("}:")[2]
+        if standing == "ready":
+            left.pending += (await client.xpending(key, GROUP))["pending"]
+        if ttl < 0 and standing not in _STANDING:
+            left.keys.append(name)
+
+
+def _read_mark(command_id: str, mark: bytes | None, left: _Left) -> None:
+    if mark is None:
+        return  # ended between two looks
+    if mark[:1] != b"d":
+        left.outcomes[command_id] = "waiting"
+        return
+    if len(mark) <= 9:
+        left.outcomes[command_id] = "settled"
+        return
+    _, outcome = unpack_reply(mark[9:], _LIMITS)
+    left.outcomes[command_id] = type(outcome).__name__.lower()
+    if isinstance(outcome, Completed):
+        left.values[command_id] = unpack(outcome.value, _LIMITS)

@@ -1,0 +1,57 @@
+"""Looks at the server and at this process while the run goes on: silences that nobody ordered are faults, too.
+
+On a crowded machine a server or the harness (in which the proxies live) may get no processor for a while. Then leases end that no fault of
+the nemesis explains, and the checker must know why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from redis.exceptions import RedisError
+
+from tests.chaos.faults import Stage
+from tests.chaos.nemesis import Nemesis
+
+__all__ = ["progress", "watch"]
+
+_EVERY, _SILENCE = 0.05, 0.3
+
+
+async def watch(stage: Stage) -> None:
+    """Until cancelled."""
+    heard = turned = time.monotonic()
+    while True:
+        await asyncio.sleep(_EVERY)
+        now = time.monotonic()
+        if now - turned > _EVERY + _SILENCE:
+            stage.note("gap", "*", turned, "the harness, and so its proxies")
+        turned = now
+        try:
+            for admin in stage.target.admins():
+                await admin.ping()
+        except (RedisError, OSError):
+            turned = time.monotonic()
+            continue
+        turned = time.monotonic()
+        if turned - heard > _SILENCE:
+            stage.note("silence", "*", heard, "the server did not answer")
+        heard = turned
+
+
+async def progress(stage: Stage, nemesis: Nemesis, seconds: float) -> None:
+    """A line every few seconds, until cancelled."""
+    began = time.monotonic()
+    requests = stage.fleet.requests
+    while True:
+        await asyncio.sleep(5.0)
+        requests.follow()
+        gone = time.monotonic() - began
+        accepted = requests.answers["accepted"]
+        others = {name: count for name, count in requests.answers.items() if name != "accepted"}
+        print(
+            f"chaos: {gone:4.0f} of {seconds:.0f} s, {accepted} commands accepted ({accepted / gone:.0f}/s), "
+            f"{nemesis.injected} faults ({nemesis.injected / gone:.1f}/s), {others}",
+            flush=True,
+        )

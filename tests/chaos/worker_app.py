@@ -1,0 +1,223 @@
+"""A worker process of the run: its handlers record what they do, and act on the ledger under their fence.
+
+Run as `python -m tests.chaos.worker_app PLAN URL NAME RELEASE`. The release is the handler set: only the `new` one knows `Late`.
+
+What a command's plan makes its handler do: `` sleep a while; `block` the event loop; `fail` at the first two attempts; `poison` always
+fail; `refuse` it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from command_bus import CommandBus, CommandBusError, CommandContext, HandlerRegistry, Reject
+from tests.chaos.history import Effect, Recorder
+from tests.chaos.ledger import Ledger
+from tests.chaos.messages import Apply, Deposit, Late, Once, Poison, Steady, Withdraw, expected_value
+from tests.chaos.plan import Plan, bus_options
+
+__all__ = ["Handlers", "die_with_parent", "watch_for_gaps"]
+
+_TICK, _GAP = 0.1, 0.3
+
+
+class PlannedFailure(Exception):
+    """A handler that was told to fail."""
+
+
+class Fenced(Exception):
+    """The ledger has seen a newer fence: whoever raises this has lost its lease."""
+
+
+class Handlers:
+    """The handlers of one worker, bound to its recorder, its ledger and its bus."""
+
+    def __init__(self, recorder: Recorder, ledger: Ledger) -> None:
+        self.recorder = recorder
+        self.ledger = ledger
+        self.bus: CommandBus | None = None
+
+    def registry(self, release: str) -> HandlerRegistry:
+        """The handler set of a release."""
+        registry = HandlerRegistry()
+
+        @registry.handles(Apply)
+        async def apply(command: Apply, context: CommandContext) -> int:
+            return await self.run(command, context)
+
+        @registry.handles(Once)
+        async def once(command: Once, context: CommandContext) -> int:
+            return await self.run(command, context)
+
+        @registry.handles(Withdraw)
+        async def withdraw(command: Withdraw, context: CommandContext) -> int:
+            return await self.run(command, context)
+
+        @registry.handles(Deposit)
+        async def deposit(command: Deposit, context: CommandContext) -> int:
+            return await self.run(command, context)
+
+        @registry.handles(Steady)
+        def steady(command: Steady, context: CommandContext) -> int:
+            return self.run_in_thread(command, context)
+
+        if release == "new":
+
+            @registry.handles(Late)
+            async def late(command: Late, context: CommandContext) -> int:
+                return await self.run(command, context)
+
+        return registry
+
+    async def run(self, command: Apply | Once | Late | Withdraw | Deposit, context: CommandContext) -> int:
+        """Record the start, do what is planned, record the end."""
+        with self._recorded(command, context) as effect:
+            if not isinstance(command, Deposit):
+                if command.plan == "block":
+                    self._block(command.busy)
+                elif command.busy:
+                    await asyncio.sleep(command.busy)
+                _fail_as_planned(command.plan, context.attempt)
+            await self._act(command, effect)
+            return expected_value(effect.number)
+
+    def run_in_thread(self, command: Steady, context: CommandContext) -> int:
+        """The same, in a thread."""
+        with self._recorded(command, context) as effect:
+            time.sleep(command.busy)
+            _fail_as_planned(command.plan, context.attempt)
+            if self.ledger.put_now(effect) == "fenced":
+                self._fenced(effect)
+            return expected_value(effect.number)
+
+    @contextmanager
+    def _recorded(self, command: Steady | Apply | Once | Late | Withdraw | Deposit, context: CommandContext) -> Iterator[Effect]:
+        number = -1 if isinstance(command, Deposit) else command.number
+        effect = Effect(context.command_id, context.entity or "", number, context.fence)
+        once = isinstance(command, Once)
+        self.recorder.note(
+            "start", id=effect.id, entity=effect.entity, number=number, fence=effect.fence, attempt=context.attempt, once=once
+        )
+        how, value = "raise", None
+        try:
+            yield effect
+            how, value = "end", expected_value(number)
+        except asyncio.CancelledError:
+            how = "cancelled"
+            raise
+        except Reject:
+            how = "reject"
+            raise
+        except Fenced:
+            how = "fenced"
+            raise
+        finally:
+            self.recorder.note("ended", id=effect.id, fence=effect.fence, how=how, value=value)
+
+    def _block(self, seconds: float) -> None:
+        began = time.monotonic()
+        time.sleep(seconds)
+        self.recorder.note("fault", kind="block", victim=self.recorder.who, start=began, end=time.monotonic())
+
+    async def _act(self, command: Apply | Once | Late | Withdraw | Deposit, effect: Effect) -> None:
+        match command:
+            case Deposit():
+                answer = await self.ledger.move(effect, command.amount)
+            case Withdraw():
+                answer = await self.ledger.move(effect, -command.amount)
+            case _:
+                answer = await self.ledger.put(effect)
+        if answer == "fenced":
+            self._fenced(effect)
+        if answer == "short":
+            raise Reject("no money", code="short")
+        if isinstance(command, Withdraw):
+            await self._send_on(command, effect)
+
+    def _fenced(self, effect: Effect) -> NoReturn:
+        self.recorder.note("refused", id=effect.id, entity=effect.entity, fence=effect.fence)
+        raise Fenced(effect.entity)
+
+    async def _send_on(self, command: Withdraw, effect: Effect) -> None:
+        assert self.bus is not None
+        second = f"{effect.id}.in"
+        entity = f"account:{command.to}"
+        self.recorder.note("ask", id=second, entity=entity, number=-1, kind="Deposit", way="handler")
+        try:
+            receipt = await self.bus.dispatch(Deposit(account=command.to, amount=command.amount), command_id=second)
+        except CommandBusError as error:
+            unknown = getattr(error, "outcome_unknown", False)
+            self.recorder.note("answer", id=second, answer="unknown" if unknown else "refused")
+            raise
+        self.recorder.note("answer", id=second, answer=receipt.status)
+
+
+def _fail_as_planned(plan: str, attempt: int) -> None:
+    if plan == "refuse":
+        raise Reject("told to", code="told")
+    if plan == "poison":
+        raise Poison("told to")
+    if plan == "fail" and attempt <= 2:
+        raise PlannedFailure("told to")
+
+
+def die_with_parent() -> None:
+    """End with the harness, whatever ends that, even while stopped (where the kernel can see to it)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+
+
+def watch_for_gaps(recorder: Recorder) -> None:
+    """Record when this process was given no processor: on a crowded machine that is a stop which the nemesis did not order."""
+
+    def watch() -> None:
+        before = time.monotonic()
+        while True:
+            time.sleep(_TICK)
+            now = time.monotonic()
+            if now - before > _TICK + _GAP:
+                recorder.note("fault", kind="gap", victim=recorder.who, start=before, end=now)
+            before = now
+
+    threading.Thread(target=watch, name="gaps", daemon=True).start()
+
+
+async def main() -> None:
+    die_with_parent()
+    plan_path, url, name, release = sys.argv[1:]
+    logging.basicConfig(level=logging.WARNING, format=f"%(asctime)s {name} %(name)s %(message)s")
+    plan = Plan.read(plan_path)
+    recorder = Recorder(plan.log("workers"), name)
+    ledger = Ledger(plan.ledger)
+    watch_for_gaps(recorder)
+    while True:
+        handlers = Handlers(recorder, ledger)
+        bus = CommandBus(url, registry=handlers.registry(release), **bus_options(plan))
+        handlers.bus = bus
+        try:
+            await bus.open()
+            worker = bus.worker(concurrency=32)
+            await worker.start()
+        except CommandBusError as error:  # the server is down, or takes nothing in: try again, as a supervisor would
+            recorder.note("not_up", why=str(error)[:200])
+            await bus.close()
+            await asyncio.sleep(0.2)
+            continue
+        recorder.note("up", release=release)
+        await worker.run()
+        await bus.close()
+        await ledger.close()
+        return
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
