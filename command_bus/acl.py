@@ -29,7 +29,7 @@ Spark and reads what became of them."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _NO_PASSWORD: Final = re.compile(r"[\s\x00-\x1f\x7f]")
 
-_EVERYONE: Final = "ping hello auth select info time client|setname client|id"
+_EVERYONE: Final = "ping hello auth select info time client|setname client|id wait cluster|slots"
 """Commands without keys."""
 
 _LOADING: Final = "script|load"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
@@ -26,6 +26,7 @@ _SHORTEST_KEY = 16
 _PASSWORD_IN_URL = re.compile(r"(?<=//)([^/:@\s]*):(\S*)@")
 _PASSWORD_IN_QUERY = re.compile(r"([?&][a-z_]*password=)[^&\s]*", re.IGNORECASE)
 
+Durability = Literal["server", "memory", "aof", "always", "replicated"]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -54,7 +55,7 @@ class BusSettings(BaseSettings):
     url: SecretStr | None = Field(
         default=None,
         validation_alias=AliasChoices("url", "COMMAND_BUS_URL", "REDIS_URL"),
-        description="Server URL (redis://, rediss://, unix://). None starts or joins the embedded development server.",
+        description="Server URL (redis://, rediss://, unix://, redis+sentinel://, redis+cluster://). None: the embedded development server.",
     )
     username: str | None = Field(default=None, description="ACL user, where the URL names none.")
     password: SecretStr | None = Field(default=None, description="Its password, where the URL has none.")
@@ -100,6 +101,18 @@ class BusSettings(BaseSettings):
         default=1024 * 1024, description="Bytes of one encoded payload."
     )
     max_nesting: Annotated[int, Field(ge=1, le=512)] = Field(default=64, description="Levels of nesting in a payload.")
+
+    durability: Durability = Field(
+        default="server",
+        description="What an accepted command survives: `server` takes the server as it is; `memory` asks for nothing; `aof` and `always` refuse a "
+        "server without (fsynced) append-only files; `replicated` waits for replicas before `dispatch` returns and an at-most-once handler starts.",
+    )
+    wait_replicas: Count = Field(
+        default=1, description="Replicas that confirm with `durability = replicated`; better all there are."
+    )
+    wait_timeout: Annotated[float, Field(gt=0, le=4, allow_inf_nan=False)] = Field(
+        default=1.0, description="Seconds that replicas get to confirm before it is tried again."
+    )
 
     signing_keys: dict[str, SecretStr] = Field(
         default_factory=dict,

@@ -288,7 +288,9 @@ class _Parts:
         try:
             async with asyncio.timeout(1.0):
                 for shard in self._transport.keys.shards:
-                    await self._transport.connections.run(FORGET, [shard.ready, shard.workers], [GROUP, self._worker.name])
+                    await self._transport.connections.at(shard.prefix).run(
+                        FORGET, [shard.ready, shard.workers], [GROUP, self._worker.name]
+                    )
         except (CommandBusError, TimeoutError) as error:
             _log.warning("worker %s could not sign off: %s", self._worker.name, error)
 

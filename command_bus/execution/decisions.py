@@ -81,6 +81,10 @@ class Runnable:
         return (self.accepted_ms + self.envelope.ttl_ms - self.started.now_ms) / 1000
 
 
+_UNCONFIRMED = Retry(1000, counts=False)
+"""For an at-most-once command of whose start too few replicas know: after a failover it would start again, so it does not start yet."""
+
+
 class Decisions:
     """The rules of one worker.
 
@@ -133,6 +137,8 @@ class Decisions:
             self._check_entity(handler.spec, envelope, message)
         except InvalidCommand as error:
             return self._invalid(started, envelope, handler.spec, error)
+        if not started.confirmed and handler.spec.delivery == "at_most_once":
+            return _UNCONFIRMED
         return Runnable(envelope, started, handler, message)
 
     def completed(self, run: Runnable, value: Any) -> Step:

@@ -23,12 +23,12 @@ from command_bus.settings import BusSettings, redacted
 from command_bus.sync import BusThread
 from command_bus.transport.redis.credentials import connection_options
 from command_bus.transport.redis.server import recorded_choices
+from command_bus.transport.redis.topologies import ALL_SCHEMES
 from command_bus.transport.redis.wiring import RedisTransport
 
 __all__ = ["Link", "Target", "link_to"]
 
 T = TypeVar("T")
-_SCHEMES = ("redis://", "rediss://", "unix://")
 PATIENCE = 60.0
 """Seconds for which a request is repeated while the server restarts: a task that fails costs more."""
 PLANNING = 10.0
@@ -67,8 +67,8 @@ class Target:
         """
         given = {name: value for name, value in (("url", url), ("namespace", namespace)) if value is not None}
         bus = CommandBus(settings=BusSettings(**given))
-        if not bus.url.startswith(_SCHEMES):
-            raise InvalidSettings(f"url = {redacted(bus.url)!r}: a server's URL begins with {', '.join(_SCHEMES)}")
+        if not bus.url.startswith(ALL_SCHEMES):
+            raise InvalidSettings(f"url = {redacted(bus.url)!r}: a server's URL begins with {', '.join(ALL_SCHEMES)}")
         return cls(bus.url, bus.settings.namespace, _access(bus.settings))
 
     @property

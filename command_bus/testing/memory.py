@@ -60,6 +60,10 @@ class MemoryClients:
     def __init__(self) -> None:
         self._server = fakeredis.FakeServer(version=(7,))
 
+    def at(self, tag: str) -> MemoryClients:
+        """See `ClientFactory`."""
+        return self
+
     def commands(self) -> Redis:
         """See `ClientFactory`."""
         return self._client()

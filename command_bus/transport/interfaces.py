@@ -146,6 +146,7 @@ class Started:
         envelope: None if the entry has no envelope at all.
         raw: The entry's fields as they are.
         replayed: Whether an operator replayed it where it was parked.
+        confirmed: Whether the replicas that must know of the start do.
     """
 
     fence: str
@@ -156,6 +157,7 @@ class Started:
     envelope: bytes | None
     raw: list[bytes] = field(default_factory=list)
     replayed: bool = False
+    confirmed: bool = True
 
 
 @dataclass(slots=True, frozen=True)

@@ -128,9 +128,9 @@ class Bare:
     """One shard of a namespace of its own."""
 
     def __init__(self, clients: ClientFactory, namespace: str, connections: Connections | None = None) -> None:
-        self.connections = connections or Connections(clients)
         self.keys = KeySpace(namespace, 1)
         self.shard = self.keys.shards[0]
+        self.connections = connections or Connections(clients).at(self.shard.prefix)
         self.producer = StreamProducer(self.connections, self.keys, max_total_depth=10_000, max_pending=10_000)
         self.operations = Operations(self.connections, self.keys, reply_ttl=60)
 

@@ -1,4 +1,5 @@
-"""One body of tests over every server at hand: fakeredis in this process, the embedded Valkey, Redis from PATH."""
+"""One body of tests over every server at hand: fakeredis in this process, the embedded Valkey, Redis from PATH and the oldest that is
+supported, a primary behind Sentinels, and a Redis Cluster. What is not there is skipped, with the reason."""
 
 from __future__ import annotations
 
@@ -15,9 +16,14 @@ from redis.asyncio import Redis
 from command_bus import CommandBus, HandlerRegistry
 from command_bus.embedded import EmbeddedServer, find_server_binary
 from command_bus.testing.memory import MemoryClients
-from command_bus.transport.redis.connections import ClientFactory, UrlClients
+from command_bus.transport.redis.connections import ClientFactory
+from command_bus.transport.redis.topologies import clients_of
+from scripts.redis62 import BINARY as OLDEST
+from tests.topologies import ClusterServers, SentinelServers
 
-SERVERS = ("memory", "valkey", "redis")
+SERVERS = ("memory", "valkey", "redis", "redis62", "sentinel", "cluster")
+SINGLE = ("valkey", "redis", "redis62")
+_SHARDS = 8  # that a test has at most
 
 
 @dataclass
@@ -38,16 +44,30 @@ class Bench:
         bus._clients = self.clients
         return bus
 
-    def client(self) -> Redis:
-        return self.clients.commands()
+    def client(self, shard: int = 0) -> Redis:
+        """A client of the server that has a shard's keys."""
+        return self.clients.at(f"{{{self.namespace}:{shard}}}:").commands()
 
     async def keys(self) -> list[str]:
         """All keys of the namespace."""
-        client = self.client()
-        try:
-            return sorted([key.decode() async for key in client.scan_iter(f"{{{self.namespace}:*")])
-        finally:
+        return sorted(key.decode() for key in await self._keys())
+
+    async def clean(self) -> None:
+        """Delete them."""
+        for shard in range(_SHARDS):
+            client = self.client(shard)
+            keys = [key async for key in client.scan_iter(f"{{{self.namespace}:{shard}}}*", count=1000)]
+            if keys:
+                await client.delete(*keys)
             await client.aclose()
+
+    async def _keys(self) -> set[bytes]:
+        found: set[bytes] = set()
+        for shard in range(_SHARDS if self.name == "cluster" else 1):
+            client = self.client(shard)
+            found |= {key async for key in client.scan_iter(f"{{{self.namespace}:*", count=1000)}
+            await client.aclose()
+        return found
 
     async def entity_keys(self) -> list[str]:
         """Keys that belong to single entities or commands, without the marks that end by themselves."""
@@ -55,19 +75,32 @@ class Bench:
         return [key for key in await self.keys() if key.partition("}:")[2] not in standing and "}:k:" not in key]
 
 
+Server = EmbeddedServer | SentinelServers | ClusterServers
+
+
+def _started(name: str, folder: Path) -> Server:
+    """A server, started."""
+    if name == "valkey":
+        return EmbeddedServer.start(binary=find_server_binary())
+    if name == "redis62":
+        return EmbeddedServer.start(binary=OLDEST if OLDEST.exists() else pytest.skip("no Redis 6.2: python3 scripts/redis62.py"))
+    missing = [program for program in ("redis-server", "redis-cli") if shutil.which(program) is None]
+    if missing:
+        pytest.skip(f"no {missing[0]} on PATH")
+    if name == "redis":
+        return EmbeddedServer.start(binary=Path(shutil.which("redis-server") or ""))
+    topology = SentinelServers(folder) if name == "sentinel" else ClusterServers(folder)
+    return topology.start()
+
+
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
     """Starts each real server once, at its first use."""
-    running: dict[str, EmbeddedServer] = {}
+    running: dict[str, Server] = {}
 
     def url(name: str) -> str:
         if name not in running:
-            binary = (
-                find_server_binary()
-                if name == "valkey"
-                else Path(shutil.which("redis-server") or pytest.skip("no redis-server on PATH"))
-            )
-            running[name] = EmbeddedServer.start(binary=binary)
+            running[name] = _started(name, tmp_path_factory.mktemp(name))
         return running[name].url
 
     yield url
@@ -81,10 +114,6 @@ async def bench(request: pytest.FixtureRequest, servers: Callable[[str], str]) -
         yield Bench("memory", MemoryClients())
         return
     url = servers(request.param)
-    bench = Bench(request.param, UrlClients(url), url=url)
+    bench = Bench(request.param, clients_of(url), url=url)
     yield bench
-    client = bench.client()
-    keys = [key async for key in client.scan_iter(f"{{{bench.namespace}:*")]
-    if keys:
-        await client.delete(*keys)
-    await client.aclose()
+    await bench.clean()

@@ -68,7 +68,8 @@ class Scene:
         keys = self.keys
         names = [keys.mailbox(mailbox), keys.active, keys.ready, keys.stats]
         parts = [part for pair in fields.items() for part in pair]
-        await self.bus.transport.connections.ask(lambda client: client.eval(_INJECT, len(names), *names, mailbox, *parts))
+        place = self.bus.transport.connections.at(keys.prefix)
+        await place.ask(lambda client: client.eval(_INJECT, len(names), *names, mailbox, *parts))
 
     async def letters(self) -> list[DeadLetter]:
         return [letter async for letter in self.bus.dead_letters.list()]
@@ -104,11 +105,11 @@ class Scene:
 
     async def _assert_marks_end(self) -> None:
         """Whatever is remembered of settled commands is so for a time, not for ever."""
-        client = self.bench.client()
         for key in await self.bench.keys():
             if "}:k:" in key:
+                client = self.bench.client(int(key.partition("}")[0].rpartition(":")[2]))
                 assert await client.pttl(key) > 0, key
-        await client.aclose()
+                await client.aclose()
 
 
 @asynccontextmanager

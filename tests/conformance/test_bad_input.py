@@ -58,8 +58,8 @@ def no_traffic(bus: CommandBus, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
         raise AssertionError("something was sent")
 
     with monkeypatch.context() as patch:
-        for way in ("run", "ask"):
-            patch.setattr(bus.transport.connections, way, refuse)
+        for way in ("run", "ask", "run_confirmed"):
+            patch.setattr(type(bus.transport.connections), way, refuse)
         yield
 
 

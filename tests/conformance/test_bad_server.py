@@ -568,18 +568,19 @@ async def test_a_batch_that_meets_the_limit_reports_what_was_accepted(bench: Ben
     """The third of four chunks is refused: the first two are in, and said to be."""
     async with bench.bus() as bus:
         stage = Scene(bench, bus)
-        run, chunks = bus.transport.connections.run, 0
+        kind = type(bus.transport.connections)
+        run, chunks = kind.run, 0
 
-        async def third_fails(script: Any, keys: list[str], args: list[Any]) -> Any:
+        async def third_fails(place: Any, script: Any, keys: list[str], args: list[Any]) -> Any:
             nonlocal chunks
             if script.name == "enqueue":
                 chunks += 1
                 if chunks == 3:
                     raise QueueFull("at its memory limit", limit="memory")
-            return await run(script, keys, args)
+            return await run(place, script, keys, args)
 
         with monkeypatch.context() as patch:
-            patch.setattr(bus.transport.connections, "run", third_fails)
+            patch.setattr(kind, "run", third_fails)
             batch = await bus.dispatch_batch(Put(box=f"b{number % 7}", value=number) for number in range(1000))
         assert [outcome.status for outcome in batch.outcomes] == ["accepted"] * 512 + ["rejected"] * 488
         assert all(isinstance(outcome.error, QueueFull) for outcome in batch.rejections)

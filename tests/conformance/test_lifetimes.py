@@ -154,7 +154,8 @@ async def test_lost_activations_are_found_by_the_sweep(bench: Bench) -> None:
         client = bench.client()
         await client.xtrim(keys.ready, maxlen=0, approximate=False)
         await client.aclose()
-        assert await repair_page(bus.transport.connections, keys, 0) == (0, 1)
-        assert await repair_page(bus.transport.connections, keys, 0) == (0, 0)
+        place = bus.transport.connections.at(keys.prefix)
+        assert await repair_page(place, keys, 0) == (0, 1)
+        assert await repair_page(place, keys, 0) == (0, 0)
         async with bus.worker():
             await bus.wait_idle(5)

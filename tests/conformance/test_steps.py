@@ -213,7 +213,8 @@ async def test_one_broken_mailbox_fails_alone_in_its_batch(shelf: Bare, hand: Ha
     for lease in leases:
         await hand.do(lease, TAKE)
     broken = shelf.shard.mailbox("box:b")
-    await shelf.client.rename(broken, "aside")
+    aside = f"{broken}:aside"
+    await shelf.client.rename(broken, aside)
     await shelf.client.set(broken, "text")
     answers = [hand.steps.advance(lease, bury(f"{lease.mailbox}1")) for lease in leases]
     good, bad, also_good = [await answer for answer in answers]
@@ -222,7 +223,7 @@ async def test_one_broken_mailbox_fails_alone_in_its_batch(shelf: Bare, hand: Ha
     assert isinstance(bad, Failed)
     assert "WRONGTYPE" in bad.reason
     assert await shelf.client.xlen(shelf.shard.dead) == 2
-    await shelf.client.rename("aside", broken)
+    await shelf.client.rename(aside, broken)
     assert isinstance(await hand.do(leases[1], bury("box:b1")), Started)
     assert await shelf.client.xlen(shelf.shard.dead) == 3
 

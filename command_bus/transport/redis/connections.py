@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
@@ -26,12 +26,12 @@ from redis.exceptions import NoPermissionError, NoScriptError
 from redis.retry import Retry as SyncRetry
 
 from command_bus.clock import mono
-from command_bus.errors import TransportUnavailable, UnsuitableServer
+from command_bus.errors import TransportUnavailable, Unconfirmed, UnsuitableServer
 from command_bus.settings import redacted
 from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.scripts import SCRIPTS, Script
 
-__all__ = ["Backoff", "ClientFactory", "Connections", "UrlClients"]
+__all__ = ["Backoff", "ClientFactory", "Connections", "UrlClients", "packing"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,6 +45,10 @@ class ClientFactory(Protocol):
     """Makes clients of one server; the seam where fakeredis, or a client for another topology, is put in."""
 
     label: str
+
+    def at(self, tag: str) -> ClientFactory:
+        """Clients of the server that has the keys with a hash tag; itself, if one server has all."""
+        ...
 
     def commands(self) -> Redis:
         """A client for short requests."""
@@ -72,6 +76,10 @@ class UrlClients:
         self._options = dict(options or {})
         self.label = redacted(url).split("?", maxsplit=1)[0]
 
+    def at(self, tag: str) -> ClientFactory:
+        """See `ClientFactory`."""
+        return self
+
     def commands(self) -> Redis:
         """See `ClientFactory`."""
         return self._client(SOCKET_TIMEOUT, 16)
@@ -93,7 +101,7 @@ class UrlClients:
             health_check_interval=0,
             retry=Retry(NoBackoff(), 0),
         )
-        pool.connection_class = _fast(cast("Any", pool.connection_class))
+        pool.connection_class = packing(cast("Any", pool.connection_class))
         return Redis.from_pool(pool)
 
     def thread(self, patience: float) -> SyncRedis:
@@ -124,8 +132,8 @@ class _Packing:
 
 
 @lru_cache
-def _fast(kind: Any) -> Any:
-    """The class of connections that the URL asks for (plain, TLS, socket file), with fast packing."""
+def packing(kind: Any) -> Any:
+    """A class of connections (plain, TLS, socket file), with fast packing."""
     return type(f"Fast{kind.__name__}", (_Packing, kind), {})
 
 
@@ -148,17 +156,39 @@ class Backoff:
         self._delay = 0.02
 
 
-class Connections:
-    """The clients of one bus in one process, opened lazily and closed together."""
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """How many replicas confirm what must not be lost with the primary, and how many seconds they get."""
 
-    def __init__(self, factory: ClientFactory) -> None:
+    count: int
+    patience: float
+
+
+class Connections:
+    """The clients of one bus in one process, opened lazily and closed together.
+
+    Args:
+        factory: Makes them.
+        replicas: Who must confirm what `run_confirmed` writes; None: nobody.
+    """
+
+    def __init__(self, factory: ClientFactory, replicas: Replicas | None = None) -> None:
         self.factory = factory
         self.label = factory.label
-        self._pid = os.getpid()
+        self._replicas = replicas
         self._commands: Redis | None = None
         self._owned: list[Redis] = []
+        self._places: dict[str, Connections] = {}
         self.reconnects = 0
         self._scripts_seen = 0.0
+
+    def at(self, tag: str) -> Connections:
+        """The connections to the server that has the keys with a hash tag: these, unless shards live on several servers."""
+        place = self._places.get(tag)
+        if place is None:
+            factory = self.factory.at(tag)
+            place = self._places[tag] = self if factory is self.factory else Connections(factory, self._replicas)
+        return place
 
     @property
     def commands(self) -> Redis:
@@ -176,6 +206,10 @@ class Connections:
 
     async def close(self) -> None:
         """Close every client; idempotent."""
+        places, self._places = self._places, {}
+        for place in places.values():
+            if place is not self:
+                await place.close()
         owned, self._owned, self._commands = self._owned, [], None
         for client in owned:
             try:
@@ -228,6 +262,40 @@ class Connections:
             with suppress(TransportUnavailable):
                 await self.load_scripts()
 
+    async def run_confirmed(self, script: Script, keys: list[str], args: list[Any], written: str) -> tuple[Any, bool]:
+        """Run a script, and wait for the replicas that must have what it wrote; whether they have.
+
+        Args:
+            script: To be run.
+            keys: Its keys.
+            args: Its arguments.
+            written: A hash of the same shard, for a write that follows: WAIT waits for the last write of its connection, and a script that
+                was run before writes nothing.
+
+        Raises:
+            CommandBusError: As `translated` decides.
+        """
+        replicas = self._replicas
+        if replicas is None:
+            return await self.run(script, keys, args), True
+        for _ in range(2):
+            pipeline: Any = self.commands.pipeline(transaction=False)
+            pipeline.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
+            pipeline.hincrby(written, "confirmations", 1)
+            pipeline.wait(replicas.count, int(replicas.patience * 1000))
+            try:
+                answer, _, confirmed = await pipeline.execute(raise_on_error=False)
+            except CONNECTION_ERRORS as error:
+                raise translated(error, self.label) from error
+            if isinstance(answer, NoScriptError):
+                await self.load_scripts(script)
+                continue
+            for each in (answer, confirmed):
+                if isinstance(each, Exception):
+                    raise translated(each, self.label) from each
+            return answer, confirmed >= replicas.count
+        raise TransportUnavailable(f"{self.label} does not keep scripts", outcome_unknown=True)
+
     async def ask(self, request: Callable[Concatenate[Redis, P], Any], *args: P.args, **options: P.kwargs) -> Any:
         """Send a plain request once, with its errors translated: `request(client, *args)`.
 
@@ -254,10 +322,12 @@ class Connections:
                     return await attempt()
             except TimeoutError as error:
                 raise TransportUnavailable(f"no answer from {self.label} in time", outcome_unknown=True) from error
-            except TransportUnavailable as error:
-                unknown = unknown or error.outcome_unknown
-                self.reconnects += 1
+            except (TransportUnavailable, Unconfirmed) as error:
                 pause = backoff.next()
+                if mono() + pause >= deadline and isinstance(error, Unconfirmed):
+                    raise
+                unknown = unknown or isinstance(error, Unconfirmed) or error.outcome_unknown
+                self.reconnects += 1
                 if mono() + pause >= deadline:
                     raise TransportUnavailable(error.message, outcome_unknown=unknown) from error
                 await asyncio.sleep(pause)

@@ -182,8 +182,8 @@ class _Reader:
 
     def __init__(self, loop: ConsumerLoop, connections: Connections, keys: ShardKeys, shard: int, owner: str) -> None:
         self._loop = loop
-        self._connections = connections
-        self._client = connections.blocking(BLOCK)
+        self._connections = connections.at(keys.prefix)
+        self._client = self._connections.blocking(BLOCK)
         self._keys = keys
         self._shard = shard
         self._owner = owner

@@ -65,7 +65,8 @@ class Contents:
                 pipeline.xrange(keys.mailbox(entity.mailbox), min=start, count=_PAGE)
             return await pipeline.execute()
 
-        found: list[Any] = await self._connections.insist(lambda: self._connections.ask(read), mono() + self._patience)
+        place = self._connections.at(keys.prefix)
+        found: list[Any] = await place.insist(lambda: place.ask(read), mono() + self._patience)
         return found
 
 

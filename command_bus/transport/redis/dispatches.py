@@ -5,6 +5,7 @@ Every request is idempotent under its version, so one whose reply was lost is si
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from itertools import groupby
@@ -15,7 +16,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from command_bus.clock import mono
-from command_bus.errors import DispatchConflict, DispatchFenced
+from command_bus.errors import DispatchConflict, DispatchFenced, Unconfirmed
 from command_bus.transport.dispatches import DispatchFacts, Loaded, LoadItem, Opening, OpenState, Version
 from command_bus.transport.interfaces import Admission
 from command_bus.transport.redis.connections import Connections
@@ -111,7 +112,7 @@ class RedisDispatches:
         ]  # fmt: skip
         prefix = keys.mailboxes
         names += [prefix + mailbox for mailbox in boxes]
-        answer: bytes = await self._insist(LOAD, names, args)
+        answer: bytes = await self._insist(keys, LOAD, names, args)
         if answer == _DONE:
             return Loaded(done=True, admissions=[])
         if answer == _GONE:
@@ -148,25 +149,25 @@ class RedisDispatches:
     async def facts(self, dispatch_id: str) -> DispatchFacts | None:
         """See `Dispatches`."""
 
-        async def read(client: Redis) -> Any:
+        async def read(client: Redis, key: str) -> Any:
             pipeline = client.pipeline(transaction=False)
-            for shard in self._keys.shards:
-                pipeline.hgetall(shard.dispatch(dispatch_id))
-                pipeline.pttl(shard.dispatch(dispatch_id))
+            pipeline.hgetall(key)
+            pipeline.pttl(key)
             return await pipeline.execute()
 
-        answers = await self._ask(read)
-        records = [record for record in answers[::2] if record]
-        left = [int(ms) for ms in answers[1::2] if ms > 0]
+        answers = await asyncio.gather(*(self._ask(shard, read, shard.dispatch(dispatch_id)) for shard in self._keys.shards))
+        records = [record for record, _ in answers if record]
+        left = [int(ms) for _, ms in answers if ms > 0]
         return _facts(dispatch_id, records, min(left, default=0)) if records else None
 
     async def rejects(self, dispatch_id: str) -> AsyncIterator[tuple[str, bytes]]:
         """See `Dispatches`."""
         cursor = 0
-        key = self._keys.shards[0].rejects(dispatch_id)
+        first = self._keys.shards[0]
+        key = first.rejects(dispatch_id)
         seen: set[str] = set()  # a scan may give a field twice
         while True:
-            answer: Any = await self._ask(lambda client, at: client.hscan(key, at, count=_PAGE), cursor)
+            answer: Any = await self._ask(first, lambda client, at: client.hscan(key, at, count=_PAGE), cursor)
             cursor, page = answer
             for name, record in page.items():
                 text = name.decode()
@@ -178,31 +179,38 @@ class RedisDispatches:
 
     async def names(self) -> list[str]:
         """See `Dispatches`."""
-
-        async def read(client: Redis) -> Any:
-            pipeline = client.pipeline(transaction=False)
-            for shard in self._keys.shards:
-                pipeline.zrange(shard.dispatches, 0, -1)
-            return await pipeline.execute()
-
-        found = await self._ask(read)
+        found = await asyncio.gather(
+            *(self._ask(shard, lambda client, key: client.zrange(key, 0, -1), shard.dispatches) for shard in self._keys.shards)
+        )
         return list(dict.fromkeys(name.decode() for names in found for name in names))
 
     async def _step(self, shard: ShardKeys, verb: str, version: Version, args: Sequence[Any]) -> bytes:
         name = version.dispatch_id
         names = [shard.dispatch(name), shard.ids(name), shard.rejects(name), shard.dispatches]
-        answer: bytes = await self._insist(DISPATCH, names, [verb, version.number, name, self._remembered(name), *args])
+        answer: bytes = await self._insist(shard, DISPATCH, names, [verb, version.number, name, self._remembered(name), *args])
         return answer
 
     def _remembered(self, dispatch_id: str) -> int:
         return self._remember_ms.get(dispatch_id) or Opening().remember_ms
 
-    async def _ask(self, request: Any, *args: Any) -> Any:
+    async def _ask(self, keys: ShardKeys, request: Any, *args: Any) -> Any:
         """A plain read, repeated while the server restarts."""
-        return await self._connections.insist(lambda: self._connections.ask(request, *args), mono() + self._patience)
+        place = self._connections.at(keys.prefix)
+        return await place.insist(lambda: place.ask(request, *args), mono() + self._patience)
 
-    async def _insist(self, script: Script, names: list[str], args: list[Any]) -> Any:
-        return await self._connections.insist(lambda: self._connections.run(script, names, args), mono() + self._patience)
+    async def _insist(self, keys: ShardKeys, script: Script, names: list[str], args: list[Any]) -> Any:
+        """A step, repeated until it is answered, and its effect confirmed where replicas must."""
+        place = self._connections.at(keys.prefix)
+
+        async def run() -> Any:
+            answer, confirmed = await place.run_confirmed(script, names, args, keys.stats)
+            if not confirmed:
+                raise Unconfirmed(
+                    f"{place.label}: too few replicas confirmed a step of a dispatch in time (wait_replicas); run it again"
+                )
+            return answer
+
+        return await place.insist(run, mono() + self._patience)
 
 
 def _fenced(version: Version) -> DispatchFenced:

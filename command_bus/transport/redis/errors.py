@@ -40,6 +40,8 @@ def translated(error: BaseException, where: str) -> CommandBusError:
         return UnsuitableServer(f"{where} is a node of a Redis Cluster, given as a single server: {text}")
     if "NOGROUP" in upper:
         return TransportUnavailable(f"{where}: the ready stream or its group was deleted; a worker makes them anew")
+    if upper.startswith("UNBLOCKED"):
+        return TransportUnavailable(f"{where} let go of a request that waited: {text}", outcome_unknown=True)
     if isinstance(error, _BUSY_ERRORS) or upper.startswith(_BUSY):
         return TransportUnavailable(f"{where} is not ready: {text}")
     if (fault := _tls_fault(upper)) is not None:

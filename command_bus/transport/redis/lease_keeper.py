@@ -113,7 +113,10 @@ class LeaseKeeper:
     # Everything below runs in the thread.
 
     def _run(self) -> None:
-        client = self._factory.thread(min(SOCKET_TIMEOUT, max(self._lease / 3, _SHORTEST_PATIENCE)))
+        patience = min(SOCKET_TIMEOUT, max(self._lease / 3, _SHORTEST_PATIENCE))
+        places = [self._factory.at(shard.prefix) for shard in self._keys.shards]
+        clients = {place: place.thread(patience) for place in places}
+        of_shard = [clients[place] for place in places]
         interval = self._lease / 3
         next_renewal = 0.0
         try:
@@ -121,23 +124,24 @@ class LeaseKeeper:
                 now = mono()
                 if now >= next_renewal or self._renew_now:
                     self._renew_now = False
-                    renewed = self._renew_all(client)
+                    renewed = self._renew_all(of_shard)
                     next_renewal = now + (interval if renewed else min(interval, self._lease / 10, 1.0))
                 self._give_up_overdue()
                 self._watch_loop()
                 self._wake.wait(max(0.01, min(next_renewal - mono(), _BLOCKED_AFTER)))
                 self._wake.clear()
         finally:
-            client.close()
+            for client in clients.values():
+                client.close()
 
-    def _renew_all(self, client: SyncRedis) -> bool:
+    def _renew_all(self, clients: list[SyncRedis]) -> bool:
         self._sequence += 1
         renewed = True
         for shard, held in enumerate(self._held):
             now = mono()
             leases = [lease for lease in list(held.values()) if lease.renew_until is None or now < lease.renew_until]
             for start in range(0, len(leases) or 1, _PAGE):
-                renewed = self._renew(client, shard, leases[start : start + _PAGE]) and renewed
+                renewed = self._renew(clients[shard], shard, leases[start : start + _PAGE]) and renewed
             self._give_up_overdue()  # a shard that does not answer must not delay the others' deadlines
         return renewed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -81,7 +82,7 @@ class Operations:
             return answers
 
         names = ("counters", "dead", "ready", "pending", "due", "active", "paused", "parked", "oldest", "workers", "time")
-        return dict(zip(names, await self._connections.ask(read), strict=True))
+        return dict(zip(names, await self._at(shard).ask(read), strict=True))
 
     async def depth(self, mailbox: str) -> int:
         """Commands that a mailbox holds, delayed ones included."""
@@ -93,7 +94,7 @@ class Operations:
             pipeline.hget(keys.later, mailbox)
             return await pipeline.execute()
 
-        length, later = await self._connections.ask(read)
+        length, later = await self._at(keys).ask(read)
         return int(length) + int(later or 0)
 
     async def stopped(self, shard: ShardKeys, limit: int) -> list[str] | None:
@@ -101,7 +102,7 @@ class Operations:
         names: list[str] = []
         cursor = 0
         while True:
-            answer: Any = await self._connections.ask(lambda client, at: client.hscan(shard.active, at, count=_PAGE), cursor)
+            answer: Any = await self._at(shard).ask(lambda client, at: client.hscan(shard.active, at, count=_PAGE), cursor)
             cursor, page = answer
             for mailbox, state in page.items():
                 if state[:1] != b"s":
@@ -113,14 +114,9 @@ class Operations:
 
     async def marks(self, command_id: str) -> list[tuple[ShardKeys, bytes]]:
         """The marks of a command id, wherever it was accepted."""
-
-        async def read(client: Redis) -> Any:
-            pipeline = client.pipeline(transaction=False)
-            for shard in self._keys.shards:
-                pipeline.get(shard.mark(command_id))
-            return await pipeline.execute()
-
-        values = await self._connections.ask(read)
+        values = await asyncio.gather(
+            *(self._at(shard).ask(lambda client, key: client.get(key), shard.mark(command_id)) for shard in self._keys.shards)
+        )
         return [(shard, value) for shard, value in zip(self._keys.shards, values, strict=True) if value is not None]
 
     # Commands.
@@ -129,11 +125,13 @@ class Operations:
         """Leave what a worker says of its commands, by wire name, for clients without their classes."""
         mapping: Any = records
         if records:
-            await self._connections.ask(lambda client: client.hset(self._keys.shards[0].commands, mapping=mapping))
+            first = self._keys.shards[0]
+            await self._at(first).ask(lambda client: client.hset(first.commands, mapping=mapping))
 
     async def described(self, name: str) -> bytes | None:
         """What the last worker said of a command, or None."""
-        record: bytes | None = await self._connections.ask(lambda client: client.hget(self._keys.shards[0].commands, name))
+        first = self._keys.shards[0]
+        record: bytes | None = await self._at(first).ask(lambda client: client.hget(first.commands, name))
         return record
 
     # Entities.
@@ -149,14 +147,14 @@ class Operations:
     async def _operate(self, mailbox: str, verb: str, reason: str) -> Any:
         keys = self._shard(mailbox)
         names = [keys.ready, keys.active, keys.paused, keys.parked, keys.due, keys.mailbox(mailbox)]
-        return await self._connections.run(OPERATE, names, [GROUP, verb, mailbox, reason])
+        return await self._at(keys).run(OPERATE, names, [GROUP, verb, mailbox, reason])
 
     async def waiting(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
         """What waits in a mailbox, page by page, delayed commands last."""
         keys = self._shard(mailbox)
         start = "-"
         while True:
-            page: Any = await self._connections.ask(
+            page: Any = await self._at(keys).ask(
                 lambda client, at: client.xrange(keys.mailbox(mailbox), min=at, count=_PAGE), start
             )
             if page:
@@ -166,7 +164,7 @@ class Operations:
                 break
         cursor = 0
         while True:
-            answer: Any = await self._connections.ask(lambda client, at: client.hscan(keys.delayed, at, count=_PAGE), cursor)
+            answer: Any = await self._at(keys).ask(lambda client, at: client.hscan(keys.delayed, at, count=_PAGE), cursor)
             cursor, values = answer
             found = []
             for command, value in values.items():
@@ -197,7 +195,7 @@ class Operations:
             mark = keys.mark(left.command_id)
             names += (mark, keys.inbox(left.inbox) if left.reply else mark, *_keeping(keys, left, mark))
             args += (command.id, left.mark_ms, left.mark, left.reply, left.outcome)
-        return int(await self._connections.run(REMOVE, names, args))
+        return int(await self._at(keys).run(REMOVE, names, args))
 
     # Dead letters.
 
@@ -206,7 +204,7 @@ class Operations:
         for index, keys in enumerate(self._keys.shards):
             position = start
             while True:
-                page: Any = await self._connections.ask(
+                page: Any = await self._at(keys).ask(
                     lambda client, key, at: client.xrange(key, min=at, count=_PAGE), keys.dead, position
                 )
                 for entry, fields in page:
@@ -221,7 +219,8 @@ class Operations:
         if place is None:
             return None
         index, entry = place
-        found: Any = await self._connections.ask(lambda client: client.xrange(self._keys.shards[index].dead, entry, entry))
+        keys = self._keys.shards[index]
+        found: Any = await self._at(keys).ask(lambda client: client.xrange(keys.dead, entry, entry))
         return _letter(index, found[0][0], found[0][1]) if found else None
 
     async def settle_letter(self, letter: StoredLetter, verb: str, left: Remembered) -> bool:
@@ -235,13 +234,16 @@ class Operations:
         mark = keys.mark(left.command_id)
         names += [keys.mailbox(letter.mailbox), mark, *_keeping(keys, left, mark)]
         args = [GROUP, verb, entry, letter.mailbox, left.mark_ms, left.mark, left.outcome]
-        return bool(await self._connections.run(LETTER, names, args) != b"gone")
+        return bool(await self._at(keys).run(LETTER, names, args) != b"gone")
 
     def _place(self, letter_id: str) -> tuple[int, str] | None:
         shard, _, entry = letter_id.partition("-")
         if not shard.isdecimal() or int(shard) >= self._keys.count or not entry.replace("-", "").isdecimal():
             return None
         return int(shard), entry
+
+    def _at(self, keys: ShardKeys) -> Connections:
+        return self._connections.at(keys.prefix)
 
     def _shard(self, mailbox: str) -> ShardKeys:
         return self._keys.shards[self._keys.shard_of(mailbox)]

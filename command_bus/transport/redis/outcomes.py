@@ -41,20 +41,27 @@ class RedisOutcomes:
 
     async def streams(self, places: Sequence[tuple[str, int]]) -> list[OutcomeStream | None]:
         """See `Outcomes`."""
-        found: list[OutcomeStream | None] = []
-        for start in range(0, len(places), _PLACES):
-            names = [self._key(*place) for place in places[start : start + _PLACES]]
+        by_shard: dict[int, list[str]] = {}
+        for name, shard in places:
+            by_shard.setdefault(shard, []).append(name)
+        found: dict[tuple[str, int], OutcomeStream | None] = {}
+        for shard, names in by_shard.items():
+            for start in range(0, len(names), _PLACES):
+                page = names[start : start + _PLACES]
+                streams = await self._look(shard, [self._key(name, shard) for name in page])
+                found |= {(name, shard): stream for name, stream in zip(page, streams, strict=True)}
+        return [found[place] for place in places]
 
-            async def read(client: Redis, names: list[str] = names) -> Any:
-                pipeline = client.pipeline(transaction=False)
-                for name in names:
-                    pipeline.xinfo_stream(name)
-                    pipeline.pttl(name)
-                return await pipeline.execute(raise_on_error=False)
+    async def _look(self, shard: int, keys: list[str]) -> list[OutcomeStream | None]:
+        async def read(client: Redis) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            for key in keys:
+                pipeline.xinfo_stream(key)
+                pipeline.pttl(key)
+            return await pipeline.execute(raise_on_error=False)
 
-            answers = await self._ask(read)
-            found += [_stream(*pair) for pair in zip(answers[::2], answers[1::2], strict=True)]
-        return found
+        answers = await self._ask(shard, read)
+        return [_stream(*pair) for pair in zip(answers[::2], answers[1::2], strict=True)]
 
     async def ends(self, dispatch_id: str, shard: int, low: str, high: str) -> tuple[str, str] | None:
         """See `Outcomes`."""
@@ -66,14 +73,14 @@ class RedisOutcomes:
             pipeline.xrevrange(key, high, low, count=1)
             return await pipeline.execute()
 
-        first, last = await self._ask(read)
+        first, last = await self._ask(shard, read)
         return (first[0][0].decode(), last[0][0].decode()) if first and last else None
 
     async def page(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> OutcomePage:
         """See `Outcomes`."""
         key = self._key(dispatch_id, shard)
         words = (_AS_SENT, key, _behind(after), until, "COUNT", count)
-        page = await self._ask(lambda client: client.execute_command(*words))  # type: ignore[no-untyped-call]
+        page = await self._ask(shard, lambda client: client.execute_command(*words))  # type: ignore[no-untyped-call]
         return [entry[0] for entry in page], [entry[1][1] for entry in page]
 
     async def skip(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> tuple[str, int]:
@@ -82,7 +89,7 @@ class RedisOutcomes:
         at, total = after, 0
         while total < count:
             stride = min(count - total, _STRIDE)
-            found, last = await self._run([key], [_behind(at), until, stride])
+            found, last = await self._run(shard, [key], [_behind(at), until, stride])
             total += int(found)
             at = last.decode() or at
             if found < stride:
@@ -92,11 +99,16 @@ class RedisOutcomes:
     def _key(self, dispatch_id: str, shard: int) -> str:
         return self._keys.shards[shard].outcomes(dispatch_id)
 
-    async def _ask(self, request: Callable[[Redis], Any]) -> Any:
-        return await self._connections.insist(lambda: self._connections.ask(request), mono() + self._patience)
+    async def _ask(self, shard: int, request: Callable[[Redis], Any]) -> Any:
+        place = self._at(shard)
+        return await place.insist(lambda: place.ask(request), mono() + self._patience)
 
-    async def _run(self, names: list[str], args: list[Any]) -> Any:
-        return await self._connections.insist(lambda: self._connections.run(SKIP, names, args), mono() + self._patience)
+    async def _run(self, shard: int, names: list[str], args: list[Any]) -> Any:
+        place = self._at(shard)
+        return await place.insist(lambda: place.run(SKIP, names, args), mono() + self._patience)
+
+    def _at(self, shard: int) -> Connections:
+        return self._connections.at(self._keys.shards[shard].prefix)
 
 
 def _behind(entry: str) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from command_bus.clock import mono
-from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable
+from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable, Unconfirmed
 from command_bus.transport.interfaces import Admission, Submission
 from command_bus.transport.redis.connections import Backoff, Connections
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
@@ -46,7 +46,7 @@ class StreamProducer:
 
     def __init__(self, connections: Connections, keys: KeySpace, *, max_total_depth: int, max_pending: int) -> None:
         limit = -(-max_total_depth // keys.count)
-        self._shards = [_Shard(connections, shard, limit) for shard in keys.shards]
+        self._shards = [_Shard(connections.at(shard.prefix), shard, limit) for shard in keys.shards]
         self._keys = keys
         self._max_pending = max_pending
 
@@ -162,23 +162,31 @@ class _Shard:
         """Send until there is an answer; whoever's deadline passes meanwhile is told so."""
         token = next(self._tokens)
         backoff = Backoff()
+        unconfirmed: Unconfirmed | None = None
         while batch:
             keys, args = self._arguments(batch, token)
             try:
                 async with asyncio.timeout(max(min(waiting.deadline for waiting in batch) - mono(), 0.001)):
-                    answer = await self._connections.run(ENQUEUE, keys, args)
+                    answer, confirmed = await self._connections.run_confirmed(ENQUEUE, keys, args, self._keys.stats)
             except TimeoutError:
-                error = TransportUnavailable(f"no answer from {self._connections.label} in time", outcome_unknown=True)
+                error: CommandBusError = unconfirmed or TransportUnavailable(
+                    f"no answer from {self._connections.label} in time", outcome_unknown=True
+                )
             except TransportUnavailable as unavailable:
                 error = unavailable
                 self._connections.reconnects += 1
             except CommandBusError as refusal:
                 return self._fail(batch, refusal)
             else:
-                return self._resolve(batch, answer)
+                if confirmed:
+                    return self._resolve(batch, answer)
+                error = unconfirmed = Unconfirmed(
+                    f"{self._connections.label} has the command, but too few replicas confirmed it in time (wait_replicas): it may be lost if "
+                    "the primary fails now. Sending the same command id again is safe"
+                )
             pause = backoff.next()
             batch = self._expire(batch, error, pause)
-            self._line = deque(self._expire(list(self._line), TransportUnavailable(error.message), pause))
+            self._line = deque(self._expire(list(self._line), _unsent(error), pause))
             if batch:
                 await asyncio.sleep(pause)
         return None
@@ -224,7 +232,7 @@ class _Shard:
 
 def _unsent(error: CommandBusError) -> CommandBusError:
     """The same error for commands behind the one that failed: these were certainly not sent."""
-    return TransportUnavailable(error.message) if isinstance(error, TransportUnavailable) else error
+    return TransportUnavailable(error.message) if isinstance(error, TransportUnavailable | Unconfirmed) else error
 
 
 def _chunks(submissions: Sequence[Submission], indices: list[int]) -> list[list[int]]:

@@ -62,7 +62,8 @@ class PendingRecovery:
         self, connections: Connections, keys: KeySpace, *, owner: str, lease: float, steps: Steps, decide: Decide
     ) -> None:
         self._watches = [
-            _Watch(connections, shard, index, owner, lease, steps, decide) for index, shard in enumerate(keys.shards)
+            _Watch(connections.at(shard.prefix), shard, index, owner, lease, steps, decide)
+            for index, shard in enumerate(keys.shards)
         ]
         self._tasks: list[asyncio.Task[None]] = []
 

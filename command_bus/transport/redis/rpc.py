@@ -107,12 +107,14 @@ class RpcHandler:
         if self._readers:
             try:
                 async with asyncio.timeout(1.0):
-                    await self._connections.ask(lambda client: client.delete(*(s.inbox(self.process) for s in self._keys.shards)))
+                    for shard in self._keys.shards:
+                        inbox = shard.inbox(self.process)
+                        await self._connections.at(shard.prefix).ask(lambda client, key: client.delete(key), inbox)
             except (CommandBusError, TimeoutError):
                 pass  # the inboxes expire by themselves
 
     async def _receive(self, keys: ShardKeys) -> None:
-        client = self._connections.blocking(BLOCK)
+        client = self._connections.at(keys.prefix).blocking(BLOCK)
         inbox = keys.inbox(self.process)
         backoff = Backoff()
         rereads: list[float] = []
@@ -170,7 +172,7 @@ class RpcHandler:
         for start in range(0, len(waiting), _BITE):
             page = waiting[start : start + _BITE]
             names = [keys.mark(command) for command in page]
-            marks: Any = await self._connections.ask(lambda client, keys: client.mget(keys), names)
+            marks: Any = await self._connections.at(keys.prefix).ask(lambda client, keys: client.mget(keys), names)
             for mark in marks:
                 if (record := reply_in(mark)) is not None:
                     self._deliver(record)

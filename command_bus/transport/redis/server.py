@@ -15,9 +15,10 @@ from command_bus.clock import mono
 from command_bus.errors import InvalidSettings, UnsuitableServer
 from command_bus.policies import EntityPolicy, Mailbox, mailbox_from_text
 from command_bus.settings import BusSettings
-from command_bus.transport.redis.connections import Connections, UrlClients
+from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.ready import ensure_ready
+from command_bus.transport.redis.topologies import clients_of
 
 __all__ = ["Namespace", "ServerFacts", "inspect_server", "judge", "open_namespace", "recorded_choices"]
 
@@ -41,6 +42,11 @@ class ServerFacts:
         append_only: Whether append-only files are on.
         disposable: Whether it is the development server of this library, which forgets on purpose.
         role: `master` or `slave`.
+        cluster: Whether it is a node of a cluster.
+        as_cluster: Whether the URL says so.
+        sentinel: Whether it is a Sentinel.
+        fsync: When the append-only file is written to disk.
+        replicas: How many follow it.
     """
 
     name: str = "redis"
@@ -50,7 +56,10 @@ class ServerFacts:
     disposable: bool = False
     role: str | None = None
     cluster: bool = False
+    as_cluster: bool = False
     sentinel: bool = False
+    fsync: str | None = None
+    replicas: int | None = None
 
     @property
     def bites(self) -> bool:
@@ -80,6 +89,7 @@ async def inspect_server(connections: Connections) -> ServerFacts:
     answer: dict[str, Any] = await connections.ask(info)
     if not answer:
         return ServerFacts()
+    fsync = await _fsync(connections)
     mode = answer.get("redis_mode") or answer.get("server_mode")  # Valkey's name for it
     version = tuple(int(part) for part in str(answer.get("redis_version", "0")).split(".")[:3] if part.isdecimal())
     return ServerFacts(
@@ -90,26 +100,42 @@ async def inspect_server(connections: Connections) -> ServerFacts:
         disposable="/command_bus-" in str(answer.get("config_file", "")),
         role=answer.get("role"),
         cluster=mode == "cluster",
+        as_cluster=getattr(connections.factory, "cluster", False),
+        fsync=fsync,
+        replicas=answer.get("connected_slaves"),
         sentinel=mode == "sentinel",
     )
 
 
-def judge(facts: ServerFacts, label: str, *, allow_eviction: bool) -> list[str]:
+async def _fsync(connections: Connections) -> str | None:
+    async def read(client: Redis) -> Any:
+        try:
+            return await client.config_get("appendfsync")
+        except ResponseError:  # not permitted, or renamed
+            return {}
+
+    found: dict[str, str] = await connections.ask(read)
+    return found.get("appendfsync")
+
+
+def judge(facts: ServerFacts, label: str, settings: BusSettings) -> list[str]:
     """Warnings about a server that may be used.
 
     Raises:
         UnsuitableServer: It may not.
     """
     if facts.sentinel:
-        raise UnsuitableServer(f"{label} is a Sentinel, not a Redis server: give the URL of the primary that it watches")
-    if facts.cluster:
-        raise UnsuitableServer(f"{label} is a node of a Redis Cluster: this version works with a single server or a primary")
+        raise UnsuitableServer(
+            f"{label} is a Sentinel, not a Redis server: write redis+sentinel://host:port/NAME with the name of the primary that it watches"
+        )
+    if facts.cluster and not facts.as_cluster:
+        raise UnsuitableServer(f"{label} is a node of a Redis Cluster: write redis+cluster:// instead of redis://")
     if facts.role == "slave":
         raise UnsuitableServer(f"{label} is a read-only replica: connect to its primary")
     if facts.version is not None and facts.version < _OLDEST:
         shown = ".".join(map(str, facts.version))
         raise UnsuitableServer(f"{label} is Redis {shown}: this library needs 6.2 or newer, or Valkey")
-    if facts.eviction is not None and facts.eviction.startswith("allkeys") and not allow_eviction:
+    if facts.eviction is not None and facts.eviction.startswith("allkeys") and not settings.allow_eviction:
         raise UnsuitableServer(
             f"{label} has maxmemory-policy {facts.eviction}, which deletes queued commands when memory is short: "
             "set it to noeviction (CONFIG SET maxmemory-policy noeviction), or pass allow_eviction=True if commands may be lost"
@@ -120,12 +146,38 @@ def judge(facts: ServerFacts, label: str, *, allow_eviction: bool) -> list[str]:
             f"{label} has maxmemory-policy {facts.eviction}: when memory is short it forgets command ids and replies that wait to be read, "
             "so that a repeated command may run twice; set it to noeviction"
         )
-    if facts.append_only is False and not facts.disposable:
+    warnings += _durability(facts, label, settings)
+    if facts.append_only is False and not facts.disposable and settings.durability == "server":
         warnings.append(
             f"{label} keeps no append-only file: queued commands that were accepted are lost with the server "
             "(and an at_most_once command may start twice); set appendonly yes"
         )
     return warnings
+
+
+def _durability(facts: ServerFacts, label: str, settings: BusSettings) -> list[str]:
+    """Warnings about what the settings ask of the server's durability.
+
+    Raises:
+        UnsuitableServer: It has not got it.
+    """
+    wanted = settings.durability
+    if wanted in ("aof", "always", "replicated") and facts.append_only is False:
+        raise UnsuitableServer(
+            f"{label} keeps no append-only file, which durability = {wanted!r} needs: set appendonly yes (CONFIG SET appendonly yes)"
+        )
+    if wanted == "always" and facts.fsync not in (None, "always"):
+        raise UnsuitableServer(
+            f"{label} has appendfsync {facts.fsync}, durability = 'always' needs appendfsync always (CONFIG SET appendfsync always)"
+        )
+    if wanted == "always" and facts.fsync is None:
+        return [
+            f"{label} does not tell appendfsync (CONFIG GET is not permitted): see that it is always, as durability = 'always' asks"
+        ]
+    if wanted == "replicated" and facts.replicas is not None and facts.replicas < settings.wait_replicas:
+        text = f"{label} has {facts.replicas} replicas, {settings.wait_replicas} must confirm (wait_replicas): till then dispatch raises "
+        return [text + "Unconfirmed and no at_most_once command starts"]
+    return []
 
 
 class Namespace:
@@ -136,7 +188,7 @@ class Namespace:
     """
 
     def __init__(self, connections: Connections, keys: KeySpace, settings: BusSettings) -> None:
-        self._connections = connections
+        self._connections = connections.at(keys.shards[0].prefix)
         self._settings = settings
         self._key = keys.shards[0].meta
         self._agreed: dict[str, Mailbox] = {}
@@ -210,11 +262,12 @@ async def recorded_choices(url: str, namespace: str, patience: float, options: M
     Raises:
         TransportUnavailable: The server cannot be reached within `patience` seconds.
     """
-    connections = Connections(UrlClients(url, options))
-    key = KeySpace(namespace, 1).shards[0].meta
+    connections = Connections(clients_of(url, options))
+    first = KeySpace(namespace, 1).shards[0]
+    place = connections.at(first.prefix)
     try:
-        meta: dict[bytes, bytes] = await connections.insist(
-            lambda: connections.ask(lambda client: client.hgetall(key)), mono() + patience
+        meta: dict[bytes, bytes] = await place.insist(
+            lambda: place.ask(lambda client: client.hgetall(first.meta)), mono() + patience
         )
     finally:
         await connections.close()
@@ -236,12 +289,14 @@ async def open_namespace(connections: Connections, keys: KeySpace, settings: Bus
         InvalidSettings: The namespace was made with other settings.
         TransportUnavailable: The server cannot be reached within `dispatch_timeout`.
     """
-    facts = await inspect_server(connections)
-    for warning in judge(facts, connections.label, allow_eviction=settings.allow_eviction):
-        if warning not in _warned:  # once per process: a test suite opens many buses
-            _warned.add(warning)
-            _log.warning(warning)
+    places = [connections.at(shard.prefix) for shard in keys.shards]
+    found = [await inspect_server(place) for place in dict.fromkeys(places)]
+    for facts in found:
+        for warning in judge(facts, connections.label, settings):
+            if warning not in _warned:  # once per process: a test suite opens many buses
+                _warned.add(warning)
+                _log.warning(warning)
     namespace = Namespace(connections, keys, settings)
     await namespace.open()
-    await asyncio.gather(*(ensure_ready(connections, shard) for shard in keys.shards))
-    return facts, namespace
+    await asyncio.gather(*(ensure_ready(place, shard) for place, shard in zip(places, keys.shards, strict=True)))
+    return min(found, key=lambda facts: facts.version or (0,)), namespace

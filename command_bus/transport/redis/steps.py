@@ -49,7 +49,7 @@ class StepBatcher:
     """Implements `Steps` with the advance step."""
 
     def __init__(self, connections: Connections, keys: KeySpace, *, owner: str, reply_ttl: float) -> None:
-        self._shards = [_Shard(connections, shard, owner, int(reply_ttl * 1000)) for shard in keys.shards]
+        self._shards = [_Shard(connections.at(shard.prefix), shard, owner, int(reply_ttl * 1000)) for shard in keys.shards]
 
     def advance(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
         """See `Steps`."""
@@ -97,27 +97,26 @@ class _Shard:
         keys, args = list(self._head_keys), list(self._head_args)
         for lease, step, _ in batch:
             self._encode(lease, step, keys, args)
-        answers = await self._ask(keys, args, len(batch))
+        answers, confirmed = await self._ask(keys, args, len(batch))
         now_ms = int(answers[0])
         for (lease, _, waiting), answer in zip(batch, answers[1:], strict=True):
             result = _decode(answer, now_ms)
             if type(result) is Started:
                 lease.fence, lease.message = result.fence, result.message
+                result.confirmed = confirmed
             if not waiting.done():
                 waiting.set_result(result)
 
-    async def _ask(self, keys: list[str], args: list[Any], entities: int) -> list[Any]:
+    async def _ask(self, keys: list[str], args: list[Any], entities: int) -> tuple[list[Any], bool]:
         backoff = Backoff()
         while True:
             try:
-                answer: list[Any] = await self._connections.run(ADVANCE, keys, args)
+                return await self._connections.run_confirmed(ADVANCE, keys, args, self._keys.stats)
             except CommandBusError as error:
                 pause = backoff.next()
                 _log.warning("cannot advance %d entities, next try in %.2f s: %s", entities, pause, error)
                 self._connections.reconnects += 1
                 await asyncio.sleep(pause)
-            else:
-                return answer
 
     def _encode(self, lease: Lease, step: Step, keys: list[str], args: list[Any]) -> None:
         """Append a step's keys and arguments, as the header of advance.lua lays down."""

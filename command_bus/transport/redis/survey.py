@@ -65,7 +65,7 @@ class Survey:
         for source in (keys.active, keys.paused, keys.later):
             cursor = 0
             while True:
-                cursor, page = await self._scan(source, cursor)
+                cursor, page = await self._scan(keys, source, cursor)
                 names = [name for name in page if name not in seen]
                 seen.update(names)
                 if names:
@@ -75,14 +75,14 @@ class Survey:
 
     async def newest_letter(self, shard: int, high: str = "+") -> str | None:
         """The id of a shard's newest dead letter up to a bound, which is written as for XRANGE; None if there is none."""
-        key = self._keys.shards[shard].dead
-        found = await self._ask(lambda client: client.xrevrange(key, high, "-", count=1))
+        keys = self._keys.shards[shard]
+        found = await self._ask(keys, lambda client: client.xrevrange(keys.dead, high, "-", count=1))
         return found[0][0].decode() if found else None
 
     async def letters(self, shard: int, after: str, until: str, count: int) -> list[tuple[str, StoredLetter]]:
         """Dead letters behind `after` (empty: from the first on) up to and with `until`, oldest first, by their ids in the shard."""
-        key = self._keys.shards[shard].dead
-        page = await self._ask(lambda client: client.xrange(key, f"({after}" if after else "-", until, count=count))
+        keys = self._keys.shards[shard]
+        page = await self._ask(keys, lambda client: client.xrange(keys.dead, f"({after}" if after else "-", until, count=count))
         return [(entry.decode(), _letter(shard, entry.decode(), fields)) for entry, fields in page]
 
     async def _look(self, keys: ShardKeys, names: list[bytes]) -> list[SurveyedEntity]:
@@ -92,21 +92,23 @@ class Survey:
                 pipeline.hmget(source, names)
             return await pipeline.execute()
 
-        records, paused, parked, later = await self._ask(read)
+        records, paused, parked, later = await self._ask(keys, read)
         texts = [name.decode() for name in names]
-        lengths = await self._connections.insist(
-            lambda: self._connections.run(SURVEY, [keys.mailbox(text) for text in texts], []), mono() + self._patience
+        place = self._connections.at(keys.prefix)
+        lengths = await place.insist(
+            lambda: place.run(SURVEY, [keys.mailbox(text) for text in texts], []), mono() + self._patience
         )
         return [
             _entity(text, *facts)
             for text, *facts in zip(texts, records, paused, parked, later, lengths[::2], lengths[1::2], strict=True)
         ]
 
-    async def _scan(self, key: str, cursor: int) -> Any:
-        return await self._ask(lambda client: client.hscan(key, cursor, count=_PAGE))
+    async def _scan(self, keys: ShardKeys, key: str, cursor: int) -> Any:
+        return await self._ask(keys, lambda client: client.hscan(key, cursor, count=_PAGE))
 
-    async def _ask(self, request: Callable[[Redis], Any]) -> Any:
-        return await self._connections.insist(lambda: self._connections.ask(request), mono() + self._patience)
+    async def _ask(self, keys: ShardKeys, request: Callable[[Redis], Any]) -> Any:
+        place = self._connections.at(keys.prefix)
+        return await place.insist(lambda: place.ask(request), mono() + self._patience)
 
 
 def _entity(

@@ -6,7 +6,7 @@ from typing import Self
 
 from command_bus.clock import mono
 from command_bus.settings import BusSettings
-from command_bus.transport.redis.connections import ClientFactory, Connections, UrlClients
+from command_bus.transport.redis.connections import ClientFactory, Connections, Replicas
 from command_bus.transport.redis.credentials import connection_options
 from command_bus.transport.redis.dispatches import RedisDispatches
 from command_bus.transport.redis.keys import KeySpace
@@ -14,6 +14,7 @@ from command_bus.transport.redis.operations import Operations
 from command_bus.transport.redis.producer import StreamProducer
 from command_bus.transport.redis.rpc import RpcHandler
 from command_bus.transport.redis.server import Namespace, ServerFacts, open_namespace
+from command_bus.transport.redis.topologies import clients_of
 
 __all__ = ["RedisTransport"]
 
@@ -48,7 +49,10 @@ class RedisTransport:
         Raises:
             CommandBusError: As `open_namespace`.
         """
-        connections = Connections(UrlClients(server, connection_options(settings)) if isinstance(server, str) else server)
+        replicas = Replicas(settings.wait_replicas, settings.wait_timeout) if settings.durability == "replicated" else None
+        connections = Connections(
+            clients_of(server, connection_options(settings)) if isinstance(server, str) else server, replicas
+        )
         keys = KeySpace(settings.namespace, settings.shards)
         try:
             deadline = mono() + settings.dispatch_timeout  # a server that restarts just now is waited for

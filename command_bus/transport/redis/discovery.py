@@ -1,0 +1,333 @@
+"""Servers that move: the primary that Sentinels watch, and the primaries of a Redis Cluster.
+
+A connection asks where its primary is whenever it connects, and breaks when that server says that it is not the primary (any more):
+the next connection asks again. Everything else is as with one server. In a cluster all keys of a shard share a hash tag, so a shard
+has one primary at a time, and a bus talks to each shard as to a server of its own; a slot that is being moved refuses steps (ASK,
+TRYAGAIN) until it has arrived, and idempotent steps are asked again anyway. redis-py's own cluster client is not used: it asks the
+server for the keys of every XREADGROUP and repeats requests by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Final, Protocol, cast
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+from redis import Redis as SyncRedis
+from redis import RedisError
+from redis.asyncio.connection import parse_url
+from redis.connection import Connection as SyncConnection
+from redis.connection import ConnectionPool as SyncPool
+from redis.connection import SSLConnection as SyncTLSConnection
+from redis.crc import key_slot
+from redis.exceptions import AskError, MovedError, ReadOnlyError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.sentinel import Sentinel
+
+from command_bus.errors import InvalidSettings
+from command_bus.settings import redacted
+
+__all__ = ["SCHEMES", "ClusterMap", "Locator", "Place", "SentinelPrimary", "TopologyUrl", "following", "following_pool"]
+
+SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://", "redis+cluster://", "rediss+cluster://")
+_LOOK = 1.0  # seconds that one Sentinel or node gets to say where a primary is
+_PORTS = {"sentinel": 26379, "cluster": 6379}
+
+Place = tuple[str, int]
+"""Host and port."""
+
+
+@dataclass(frozen=True)
+class TopologyUrl:
+    """A URL of several servers: `redis+sentinel://user:password@host:port,host:port/service/db`, `redis+cluster://host:port,host:port`.
+
+    Attributes:
+        kind: `sentinel` or `cluster`.
+        places: Of the Sentinels, or of some nodes of the cluster.
+        service: What the Sentinels call the primary.
+        tls: Whether connections are encrypted; `options` then has the rest.
+        options: Of connections to the servers, as redis-py names them.
+        sentinel_options: Of connections to Sentinels.
+    """
+
+    kind: str
+    places: tuple[Place, ...]
+    service: str
+    tls: bool
+    options: dict[str, Any] = field(repr=False)
+    sentinel_options: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> TopologyUrl:
+        """Read a URL.
+
+        Raises:
+            InvalidSettings: It is not of this form.
+        """
+        parts = urlsplit(url)
+        scheme, _, kind = parts.scheme.partition("+")
+        login, at, hosts = parts.netloc.rpartition("@")
+        path = [unquote(part) for part in parts.path.split("/") if part]
+        service = path.pop(0) if kind == "sentinel" and path else ""
+        if kind == "sentinel" and not service:
+            raise InvalidSettings(
+                f"url {redacted(url)}: name the primary that the Sentinels watch, as in redis+sentinel://host:26379/mymaster"
+            )
+        if kind == "cluster" and path and path != ["0"]:
+            raise InvalidSettings(f"url {redacted(url)}: a cluster has no databases but 0")
+        query = dict(parse_qsl(parts.query))
+        asked: dict[str, Any] = {
+            name.removeprefix("sentinel_"): query.pop(name) for name in list(query) if name.startswith("sentinel_")
+        }
+        plain = urlunsplit((scheme, f"{login}{at}server", "/" + "/".join(path), urlencode(query), ""))
+        options: dict[str, Any] = dict(parse_url(plain))
+        for name in ("host", "port", "connection_class"):
+            options.pop(name, None)
+        tls = scheme == "rediss"
+        if tls:
+            asked = {**{name: value for name, value in options.items() if name.startswith("ssl_")}, **asked, "ssl": True}
+        return cls(kind, tuple(_place(each, kind, url) for each in hosts.split(",")), service, tls, options, asked)
+
+    def filled(self, given: Mapping[str, Any]) -> TopologyUrl:
+        """With further options, where the URL leaves them open; Sentinels have users of their own, and the same authority."""
+        of_tls = {name: value for name, value in given.items() if name.startswith("ssl_")}
+        return replace(self, options={**given, **self.options}, sentinel_options={**of_tls, **self.sentinel_options})
+
+    @property
+    def label(self) -> str:
+        """For people, without the password."""
+        places = ",".join(f"{host}:{port}" for host, port in self.places)
+        return (
+            f"the primary {self.service!r} of the Sentinels {places}"
+            if self.kind == "sentinel"
+            else f"the Redis Cluster {places}"
+        )
+
+
+def _place(text: str, kind: str, url: str) -> Place:
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text, str(_PORTS[kind])
+    if not host or not port.isdecimal():
+        raise InvalidSettings(f"url {redacted(url)}: {text!r} is no host:port")
+    return host.strip("[]"), int(port)
+
+
+class Locator(Protocol):
+    """Knows where a primary is. Blocking, and called from several threads."""
+
+    def locate(self) -> Place:
+        """Where it is now.
+
+        Raises:
+            redis.exceptions.ConnectionError: Nobody knows.
+        """
+        ...
+
+    def moved(self) -> None:
+        """What it told last is not true, or the server there is gone."""
+        ...
+
+
+class SentinelPrimary:
+    """The primary of a service, as its Sentinels tell it; they are asked each time."""
+
+    def __init__(self, url: TopologyUrl) -> None:
+        self._url = url
+
+    def locate(self) -> Place:
+        """See `Locator`."""
+        options = {"socket_timeout": _LOOK, "socket_connect_timeout": _LOOK, **self._url.sentinel_options}
+        sentinel: Any = Sentinel(list(self._url.places), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+        try:
+            host, port = sentinel.discover_master(self._url.service)
+        except RedisError as error:
+            raise RedisConnectionError(f"connecting to {self._url.label}: {error}") from error
+        finally:
+            for client in sentinel.sentinels:
+                client.close()
+        return str(host), int(port)
+
+    def moved(self) -> None:
+        """See `Locator`: nothing is remembered."""
+
+
+class ClusterMap:
+    """The primaries of a cluster by slot; asked for when it is first needed, and again after any of them was not there.
+
+    Args:
+        url: Some of its nodes.
+    """
+
+    def __init__(self, url: TopologyUrl) -> None:
+        self._url = url
+        self._lock = threading.Lock()
+        self._known: dict[Place, None] = dict.fromkeys(url.places)
+        self._ranges: list[tuple[int, int, Place]] = []
+
+    def primary_of(self, slot: int) -> Place:
+        """Where a slot's keys are.
+
+        Raises:
+            redis.exceptions.ConnectionError: No node answers, or no one has the slot.
+        """
+        with self._lock:
+            self._ranges = self._ranges or self._ask()
+            for first, last, place in self._ranges:
+                if first <= slot <= last:
+                    return place
+            self._ranges = []
+        raise RedisConnectionError(f"connecting to {self._url.label}: no node has slot {slot}")
+
+    def forget(self) -> None:
+        """Ask again next time."""
+        with self._lock:
+            self._ranges = []
+
+    def shard(self, tag: str) -> Locator:
+        """The primary of all keys with a hash tag."""
+        return _SlotPrimary(self, key_slot(tag.encode()))
+
+    def _ask(self) -> list[tuple[int, int, Place]]:
+        problem: Exception | None = None
+        for host, port in self._known:
+            client: Any = SyncRedis(
+                host=host, port=port, socket_timeout=_LOOK, socket_connect_timeout=_LOOK, ssl=self._url.tls, protocol=2,
+                **self._url.options,
+            )  # fmt: skip
+            try:
+                ranges = [_slots(each, host) for each in _plain_slots(client)]
+            except (RedisError, OSError) as error:
+                problem = error
+                continue
+            finally:
+                client.close()
+            found = [place for _, _, places in ranges for place in places]
+            self._known = {**dict.fromkeys(found), **self._known}
+            return [(first, last, places[0]) for first, last, places in ranges if places]
+        raise RedisConnectionError(f"connecting to {self._url.label}: no node answers ({problem})")
+
+
+def _plain_slots(client: Any) -> Any:
+    """CLUSTER SLOTS as the server gives it."""
+    connection = client.connection_pool.get_connection()
+    try:
+        connection.send_command("CLUSTER", "SLOTS")
+        return connection.read_response()
+    finally:
+        client.connection_pool.release(connection)
+
+
+def _slots(answer: Any, asked: str) -> tuple[int, int, list[Place]]:
+    """One range with its nodes, the primary first. A node without a host is the one that was asked."""
+    first, last, *nodes = answer
+    return int(first), int(last), [((node[0] or b"").decode() or asked, int(node[1])) for node in nodes]
+
+
+@dataclass(frozen=True)
+class _SlotPrimary:
+    """The primary of one slot."""
+
+    map: ClusterMap
+    slot: int
+
+    def locate(self) -> Place:
+        """See `Locator`."""
+        return self.map.primary_of(self.slot)
+
+    def moved(self) -> None:
+        """See `Locator`."""
+        self.map.forget()
+
+
+class _Following:
+    """An asyncio connection that finds its server when it connects, and leaves it when it is no primary any more."""
+
+    def __init__(self, *, locator: Locator, **options: Any) -> None:
+        self._locator = locator
+        super().__init__(**options)
+
+    async def _connect(self) -> None:
+        connection: Any = self
+        connection.host, connection.port = await asyncio.to_thread(self._locator.locate)
+        try:
+            await super()._connect()  # type: ignore[misc]
+        except (OSError, RedisError, TimeoutError):
+            self._locator.moved()
+            raise
+
+    async def read_response(self, *args: Any, **options: Any) -> Any:
+        """As redis-py, but an answer from the wrong server breaks the connection."""
+        connection: Any = self
+        try:
+            return await super().read_response(*args, **options)  # type: ignore[misc]
+        except ResponseError as error:
+            if not _wrong_server(error):
+                raise
+            self._locator.moved()
+            await connection.disconnect()
+            raise RedisConnectionError(f"{connection.host}:{connection.port} is not the primary any more: {error}") from error
+        except (OSError, RedisError, TimeoutError):
+            self._locator.moved()
+            raise
+
+
+class _SyncFollowing:
+    """The same for a thread."""
+
+    def __init__(self, *, locator: Locator, **options: Any) -> None:
+        self._locator = locator
+        super().__init__(**options)
+
+    def _connect(self) -> Any:
+        connection: Any = self
+        connection.host, connection.port = self._locator.locate()
+        try:
+            return super()._connect()  # type: ignore[misc]
+        except (OSError, RedisError):
+            self._locator.moved()
+            raise
+
+    def read_response(self, *args: Any, **options: Any) -> Any:
+        """See `_Following`."""
+        connection: Any = self
+        try:
+            return super().read_response(*args, **options)  # type: ignore[misc]
+        except ResponseError as error:
+            if not _wrong_server(error):
+                raise
+            self._locator.moved()
+            connection.disconnect()
+            raise RedisConnectionError(f"{connection.host}:{connection.port} is not the primary any more: {error}") from error
+        except (OSError, RedisError):
+            self._locator.moved()
+            raise
+
+
+def _wrong_server(error: ResponseError) -> bool:
+    """Whether a server says that it does not serve this; before Redis 7, inside of the text of a script's error.
+
+    UNBLOCKED is what whoever waits there is told when the primary becomes a replica.
+    """
+    return (
+        isinstance(error, ReadOnlyError | MovedError | AskError)
+        or "-READONLY" in str(error)
+        or "instance state changed" in str(error)
+    )
+
+
+@lru_cache
+def following(kind: Any) -> Any:
+    """The class of asyncio connections, made to follow its server."""
+    return type(f"Following{kind.__name__}", (_Following, kind), {})
+
+
+def following_pool(url: TopologyUrl, locator: Locator, **options: Any) -> Any:
+    """A pool of synchronous connections that follow their server."""
+    kind = SyncTLSConnection if url.tls else SyncConnection
+    made = type(f"Following{kind.__name__}", (_SyncFollowing, kind), {})
+    return SyncPool(connection_class=cast("Any", made), locator=locator, **{**url.options, **options})

@@ -1,0 +1,111 @@
+"""`clients_of`: clients for whatever a URL names: one server, the primary behind Sentinels, or a Redis Cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from redis import Redis as SyncRedis
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import Connection, SSLConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.retry import Retry as SyncRetry
+
+from command_bus.errors import InvalidSettings
+from command_bus.settings import redacted
+from command_bus.transport.redis.connections import CONNECT_TIMEOUT, SOCKET_TIMEOUT, ClientFactory, UrlClients, packing
+from command_bus.transport.redis.discovery import (
+    SCHEMES,
+    ClusterMap,
+    Locator,
+    SentinelPrimary,
+    TopologyUrl,
+    following,
+    following_pool,
+)
+
+__all__ = ["ALL_SCHEMES", "FollowingClients", "clients_of"]
+
+ALL_SCHEMES = ("redis://", "rediss://", "unix://", *SCHEMES)
+
+
+def clients_of(url: str, options: Mapping[str, Any] | None = None) -> ClientFactory:
+    """The clients of a URL; nothing is connected yet.
+
+    Args:
+        url: Of the server or servers.
+        options: Further arguments of the connections (see `credentials`); the URL's own parts come before them.
+
+    Raises:
+        InvalidSettings: It is no URL of a server.
+    """
+    if url.startswith(SCHEMES):
+        parsed = TopologyUrl.parse(url).filled(options or {})
+        if parsed.kind == "sentinel":
+            return FollowingClients(parsed, SentinelPrimary(parsed))
+        return FollowingClients(parsed, None, ClusterMap(parsed))
+    if not url.startswith(ALL_SCHEMES):
+        raise InvalidSettings(f"url = {redacted(url)!r}: a server's URL begins with {', '.join(ALL_SCHEMES)}")
+    return UrlClients(url, options)
+
+
+class FollowingClients:
+    """Clients whose connections find their server themselves.
+
+    Args:
+        url: Which servers.
+        locator: Knows where the primary is; None for that of slot 0, where any will do.
+        cluster: The cluster's map, of which each shard has its own locator.
+    """
+
+    def __init__(self, url: TopologyUrl, locator: Locator | None, cluster: ClusterMap | None = None) -> None:
+        self._url = url
+        self._cluster = cluster
+        self._locator = locator or (cluster or ClusterMap(url)).shard("")
+        self.label = url.label
+        self.cluster = cluster is not None
+
+    def at(self, tag: str) -> ClientFactory:
+        """See `ClientFactory`: behind Sentinels, all keys are in one place."""
+        if self._cluster is None or (locator := self._cluster.shard(tag)) == self._locator:
+            return self
+        return FollowingClients(self._url, locator, self._cluster)
+
+    def commands(self) -> Redis:
+        """See `ClientFactory`."""
+        return self._client(SOCKET_TIMEOUT, 16)
+
+    def blocking(self, block: float) -> Redis:
+        """See `ClientFactory`."""
+        return self._client(block + SOCKET_TIMEOUT, 2)
+
+    def _client(self, socket_timeout: float, connections: int) -> Redis:
+        options: dict[str, Any] = {
+            **self._url.options,
+            "protocol": 2,
+            "decode_responses": False,
+            "socket_timeout": socket_timeout,
+            "socket_connect_timeout": CONNECT_TIMEOUT,
+            "health_check_interval": 0,
+            "retry": Retry(NoBackoff(), 0),
+            "locator": self._locator,
+        }
+        kind = packing(following(SSLConnection if self._url.tls else Connection))
+        pool = BlockingConnectionPool(connection_class=kind, max_connections=connections, timeout=SOCKET_TIMEOUT, **options)  # pyright: ignore[reportArgumentType]
+        return Redis.from_pool(pool)
+
+    def thread(self, patience: float) -> SyncRedis:
+        """See `ClientFactory`."""
+        return SyncRedis(
+            connection_pool=following_pool(
+                self._url,
+                self._locator,
+                protocol=2,
+                socket_timeout=patience,
+                socket_connect_timeout=patience,
+                max_connections=2,
+                health_check_interval=0,
+                retry=SyncRetry(NoBackoff(), 0),
+            )
+        )
