@@ -29,8 +29,11 @@ Spark and reads what became of them."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _NO_PASSWORD: Final = re.compile(r"[\s\x00-\x1f\x7f]")
 
-_EVERYONE: Final = "ping hello auth select info time client|setname client|id"
+_EVERYONE: Final = "ping hello auth select info time client|setname client|id wait cluster|slots"
 """Commands without keys."""
+
+_UNKNOWN_TO_62: Final = frozenset({"+blmpop"})
+"""One unknown word makes the whole line fail; without it replies are popped one at a time."""
 
 _LOADING: Final = "script|load"
 
@@ -136,7 +139,7 @@ def acl_lines(
     else:
         rules = [
             *dict.fromkeys(key for _, keys in grants for key in _keys(namespace, keys)),
-            *dict.fromkeys(command for commands, _ in grants for command in _allowed(commands)),
+            *dict.fromkeys(command for commands, _ in grants for command in _allowed(commands) if command not in _UNKNOWN_TO_62),
         ]
     return [" ".join([*head, *rules])]
 

@@ -105,7 +105,7 @@ class BusSettings(BaseSettings):
     durability: Durability = Field(
         default="server",
         description="What an accepted command survives: `server` takes the server as it is; `memory` asks for nothing; `aof` and `always` refuse a "
-        "server without (fsynced) append-only files; `replicated` waits for replicas before `dispatch` returns and an at-most-once handler starts.",
+        "server without (fsynced) append-only files; `replicated` waits for replicas before `dispatch` returns and before a handler starts.",
     )
     wait_replicas: Count = Field(
         default=1, description="Replicas that confirm with `durability = replicated`; better all there are."

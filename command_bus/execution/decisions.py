@@ -82,7 +82,8 @@ class Runnable:
 
 
 _UNCONFIRMED = Retry(1000, counts=False)
-"""For an at-most-once command of whose start too few replicas know: after a failover it would start again, so it does not start yet."""
+"""For a command of whose start too few replicas know: after a failover it would start again as if it never had, and so would those before it
+whose end they do not know either. So it does not start yet."""
 
 
 class Decisions:
@@ -116,6 +117,8 @@ class Decisions:
 
     def read(self, started: Started, mailbox: str = "") -> Runnable | Step:
         """What was delivered from a mailbox, ready to run; or what becomes of it if it cannot run."""
+        if not started.confirmed:
+            return _UNCONFIRMED
         if started.envelope is None:
             return self._undecodable(started, Undecodable("the entry has no envelope"))
         try:
@@ -137,8 +140,6 @@ class Decisions:
             self._check_entity(handler.spec, envelope, message)
         except InvalidCommand as error:
             return self._invalid(started, envelope, handler.spec, error)
-        if not started.confirmed and handler.spec.delivery == "at_most_once":
-            return _UNCONFIRMED
         return Runnable(envelope, started, handler, message)
 
     def completed(self, run: Runnable, value: Any) -> Step:

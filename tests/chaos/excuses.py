@@ -15,7 +15,7 @@ from tests.chaos.history import Fault
 __all__ = ["EVERYBODY", "Excuses"]
 
 EVERYBODY = "*"
-_SILENT = {"stop", "short_stop", "gap", "stall", "cut_reply", "chop", "refuse", "server", "power", "silence"}
+_SILENT = {"stop", "short_stop", "gap", "stall", "cut_reply", "chop", "refuse", "server", "failover", "power", "silence"}
 _ENOUGH, _APART = 0.4, 0.4
 
 

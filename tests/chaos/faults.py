@@ -160,7 +160,7 @@ def _server(kind: str) -> Act:
         await stage.target.kill(power=kind == "power")
         await asyncio.sleep(stage.rng.uniform(0.0, 0.6))
         await stage.target.revive()
-        stage.note(kind, "*", start)
+        stage.note(kind if stage.target.address is not None else "failover", "*", start)
 
     return act
 

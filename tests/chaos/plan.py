@@ -84,4 +84,6 @@ def bus_options(plan: Plan) -> dict[str, Any]:
     options["durability"] = {"everysec": "aof"}.get(plan.durability, plan.durability)
     if plan.server == "cluster":
         options["shards"] = 6
+    if plan.server == "sentinel":
+        options["wait_replicas"] = 2  # all: a failover may choose either
     return options

@@ -33,6 +33,7 @@ from command_bus import (
     NoHandler,
     QueueFull,
     TransportUnavailable,
+    Unconfirmed,
 )
 from tests.chaos.history import Recorder
 from tests.chaos.messages import Apply, Late, Once, Steady, Withdraw
@@ -197,10 +198,10 @@ class Writer:
         if isinstance(answer, str):
             self._recorder.note("answer", id=item.id, answer=answer)
             return 0.0
-        if not isinstance(answer, QueueFull | TransportUnavailable):
+        if not isinstance(answer, QueueFull | TransportUnavailable | Unconfirmed):
             self._recorder.note("answer", id=item.id, answer=f"error {type(answer).__name__}: {answer.message}")
             return 0.0
-        unknown = isinstance(answer, TransportUnavailable) and answer.outcome_unknown
+        unknown = isinstance(answer, Unconfirmed) or (isinstance(answer, TransportUnavailable) and answer.outcome_unknown)
         self._recorder.note("answer", id=item.id, answer="unknown" if unknown else "refused")
         self.open.append(item)
         return 0.2 if isinstance(answer, QueueFull) else 0.05

@@ -26,12 +26,12 @@ class Several:
         seed: Chooses victims.
     """
 
-    address: tuple[str, int] | None = None
-
     def __init__(self, name: str, folder: Path, seed: int) -> None:
         self.name = name
+        self.address: tuple[str, int] | None = None
         self._servers = SentinelServers(folder / "servers") if name == "sentinel" else ClusterServers(folder / "servers")
         self._servers.start()
+        self.url = self._servers.url
         self._random = random.Random(seed)
         self._clients: dict[int, Redis] = {}
         self._primaries = self._look()
@@ -42,11 +42,6 @@ class Several:
             "oom": "injected on a single server",
             "power": "injected on a single server",
         }
-
-    @property
-    def url(self) -> str:
-        """See `Target`."""
-        return self._servers.url
 
     def _look(self) -> list[Node]:
         servers = self._servers

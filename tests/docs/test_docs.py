@@ -75,6 +75,18 @@ def test_the_settings_page_is_that_of_the_code() -> None:
     assert PAGE.read_text(encoding="utf-8") == rendered(), "run `python -m tests.docs.settings_page`"
 
 
+def test_every_bad_input_has_a_line_and_a_test() -> None:
+    text = (ROOT / "docs" / "bad-input.md").read_text(encoding="utf-8")
+    links = dict(re.findall(r"^\[([^\]]+)\]: (\S+)", text, re.MULTILINE))
+    rows = re.findall(r"^\| (\d+) \|.*\| ([^|]*) \|$", text, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, 49))
+    elsewhere = {"32", "43", "47"}  # by their subject's own tests, which bear no number
+    for number, tests in rows:
+        sources = [(ROOT / "docs" / links[name]).read_text(encoding="utf-8") for name in re.findall(r"\[([^\]]+)\]", tests)]
+        assert sources
+        assert number in elsewhere or any(f"def test_{int(number):02d}_" in source for source in sources), number
+
+
 def test_the_errors_that_callers_meet_are_explained() -> None:
     text = (ROOT / "docs" / "calls.md").read_text(encoding="utf-8")
     outcomes = [

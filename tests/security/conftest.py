@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from command_bus.embedded import EmbeddedServer, find_server_binary
+from scripts.redis62 import BINARY as OLDEST
 
 REDIS = shutil.which("redis-server")
 OPENSSL = shutil.which("openssl")
@@ -33,6 +34,12 @@ def start() -> Iterator[Starter]:
     yield started
     for server in running:
         server.stop()
+
+
+@pytest.fixture
+def oldest() -> Path:
+    """Redis 6.2, which has no selectors."""
+    return OLDEST if OLDEST.exists() else pytest.skip("no Redis 6.2: python3 scripts/redis62.py")
 
 
 @pytest.fixture(params=["redis", "valkey"])

@@ -21,6 +21,8 @@ from command_bus import (
     TransportUnavailable,
     UnsuitableServer,
 )
+from command_bus.transport.redis.credentials import connection_options
+from command_bus.transport.redis.topologies import clients_of
 from tests.security.conftest import Certificates, Starter, TlsServer
 
 Tls = Callable[..., TlsServer]
@@ -154,3 +156,17 @@ async def test_user_and_password_fill_what_the_url_leaves_open(start: Starter) -
     error = await refusal(f"redis://{address}", username="jo", password="something else")
     assert isinstance(error, UnsuitableServer)
     assert "something else" not in str(error)
+
+
+@pytest.mark.parametrize("kind", ["rediss+sentinel://a:1,b:2/main", "rediss+cluster://a:1,b:2"])
+def test_several_servers_get_the_same_credentials(certificates: Certificates, kind: str) -> None:
+    values: dict[str, Any] = {"url": kind, "username": "jo", "password": "settings", "tls_ca": certificates.ca}
+    settings = BusSettings(**values)
+    clients: Any = clients_of(kind, connection_options(settings))
+    made = clients.commands().connection_pool.connection_kwargs
+    assert (made["username"], made["password"], made["ssl_ca_certs"]) == ("jo", "settings", str(certificates.ca))
+    assert clients._url.sentinel_options["ssl_ca_certs"] == str(certificates.ca)
+    assert "password" not in clients._url.sentinel_options, "Sentinels have users of their own"
+    own = kind.replace("//a", "//al:of-url@a")
+    made = clients_of(own, connection_options(settings)).commands().connection_pool.connection_kwargs
+    assert (made["username"], made["password"]) == ("al", "of-url")

@@ -233,38 +233,6 @@ class Connections:
         except CONNECTION_ERRORS as error:
             raise translated(error, self.label) from error
 
-    async def run_confirmed(self, script: Script, keys: list[str], args: list[Any], written: str) -> tuple[Any, bool]:
-        """Run a script, and wait for the replicas that must have what it wrote; whether they have.
-
-        Args:
-            script: To be run.
-            keys: Its keys.
-            args: Its arguments.
-            written: A hash of the same shard, for a write that follows: WAIT waits for the last write of its connection, and a script that
-                was run before writes nothing.
-
-        Raises:
-            CommandBusError: As `translated` decides.
-        """
-        replicas = self._replicas
-        if replicas is None:
-            return await self.run(script, keys, args), True
-        pipeline: Any = self.commands.pipeline(transaction=False)
-        pipeline.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
-        pipeline.hincrby(written, "confirmations", 1)
-        pipeline.wait(replicas.count, int(replicas.patience * 1000))
-        try:
-            answer, _, confirmed = await pipeline.execute(raise_on_error=False)
-        except CONNECTION_ERRORS as error:
-            raise translated(error, self.label) from error
-        if isinstance(answer, NoScriptError):
-            await self.load_scripts(script)
-            raise TransportUnavailable(f"{self.label} had lost its scripts, and got them again")  # whoever asks, asks again
-        for each in (answer, confirmed):
-            if isinstance(each, Exception):
-                raise translated(each, self.label) from each
-        return answer, confirmed >= replicas.count
-
     async def load_scripts(self, wanted: Script | None = None) -> None:
         """Load all scripts, `wanted` last: if it breaks off, that one is missed again.
 
@@ -293,6 +261,40 @@ class Connections:
         if not all(there):
             with suppress(TransportUnavailable):
                 await self.load_scripts()
+
+    async def run_confirmed(self, script: Script, keys: list[str], args: list[Any], written: str) -> tuple[Any, bool]:
+        """Run a script, and wait for the replicas that must have what it wrote; whether they have.
+
+        Args:
+            script: To be run.
+            keys: Its keys.
+            args: Its arguments.
+            written: A hash of the same shard, for a write that follows: WAIT waits for the last write of its connection, and a script that
+                was run before writes nothing.
+
+        Raises:
+            CommandBusError: As `translated` decides.
+        """
+        replicas = self._replicas
+        if replicas is None:
+            return await self.run(script, keys, args), True
+        for _ in range(2):
+            pipeline: Any = self.commands.pipeline(transaction=False)
+            pipeline.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
+            pipeline.hincrby(written, "confirmations", 1)
+            pipeline.wait(replicas.count, int(replicas.patience * 1000))
+            try:
+                answer, _, confirmed = await pipeline.execute(raise_on_error=False)
+            except CONNECTION_ERRORS as error:
+                raise translated(error, self.label) from error
+            if isinstance(answer, NoScriptError):
+                await self.load_scripts(script)
+                continue
+            for each in (answer, confirmed):
+                if isinstance(each, Exception):
+                    raise translated(each, self.label) from each
+            return answer, confirmed >= replicas.count
+        raise TransportUnavailable(f"{self.label} does not keep scripts", outcome_unknown=True)
 
     async def ask(self, request: Callable[Concatenate[Redis, P], Any], *args: P.args, **options: P.kwargs) -> Any:
         """Send a plain request once, with its errors translated: `request(client, *args)`.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final, Protocol, cast
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
@@ -62,8 +62,8 @@ class TopologyUrl:
     sentinel_options: dict[str, Any] = field(repr=False)
 
     @classmethod
-    def parse(cls, url: str, more: Mapping[str, Any] | None = None) -> TopologyUrl:
-        """Read a URL; `more` fills what it leaves open.
+    def parse(cls, url: str) -> TopologyUrl:
+        """Read a URL.
 
         Raises:
             InvalidSettings: It is not of this form.
@@ -84,13 +84,18 @@ class TopologyUrl:
             name.removeprefix("sentinel_"): query.pop(name) for name in list(query) if name.startswith("sentinel_")
         }
         plain = urlunsplit((scheme, f"{login}{at}server", "/" + "/".join(path), urlencode(query), ""))
-        options: dict[str, Any] = {**(more or {}), **parse_url(plain)}
+        options: dict[str, Any] = dict(parse_url(plain))
         for name in ("host", "port", "connection_class"):
             options.pop(name, None)
         tls = scheme == "rediss"
         if tls:
             asked = {**{name: value for name, value in options.items() if name.startswith("ssl_")}, **asked, "ssl": True}
         return cls(kind, tuple(_place(each, kind, url) for each in hosts.split(",")), service, tls, options, asked)
+
+    def filled(self, given: Mapping[str, Any]) -> TopologyUrl:
+        """With further options, where the URL leaves them open; Sentinels have users of their own, and the same authority."""
+        of_tls = {name: value for name, value in given.items() if name.startswith("ssl_")}
+        return replace(self, options={**given, **self.options}, sentinel_options={**of_tls, **self.sentinel_options})
 
     @property
     def label(self) -> str:

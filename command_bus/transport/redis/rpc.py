@@ -14,7 +14,7 @@ import secrets
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from command_bus.clock import mono
 from command_bus.errors import BusClosed, CommandBusError
@@ -142,7 +142,7 @@ class RpcHandler:
                     popped: Any = await client.blmpop(BLOCK, 1, inbox, direction="RIGHT", count=_BITE)
                     return list(popped[1]) if popped else []
                 except ResponseError as error:
-                    if "unknown command" not in str(error).lower():
+                    if "unknown command" not in str(error).lower() and not isinstance(error, NoPermissionError):
                         raise
                     self._bites = False
             single: Any = await client.brpop([inbox], timeout=BLOCK)

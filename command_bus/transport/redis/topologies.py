@@ -35,13 +35,13 @@ def clients_of(url: str, options: Mapping[str, Any] | None = None) -> ClientFact
 
     Args:
         url: Of the server or servers.
-        options: Further arguments of connections (see `credentials`); the URL's own parts come before them.
+        options: Further arguments of the connections (see `credentials`); the URL's own parts come before them.
 
     Raises:
         InvalidSettings: It is no URL of a server.
     """
     if url.startswith(SCHEMES):
-        parsed = TopologyUrl.parse(url, options or {})
+        parsed = TopologyUrl.parse(url).filled(options or {})
         if parsed.kind == "sentinel":
             return FollowingClients(parsed, SentinelPrimary(parsed))
         return FollowingClients(parsed, None, ClusterMap(parsed))

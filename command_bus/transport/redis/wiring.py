@@ -50,8 +50,9 @@ class RedisTransport:
             CommandBusError: As `open_namespace`.
         """
         replicas = Replicas(settings.wait_replicas, settings.wait_timeout) if settings.durability == "replicated" else None
-        factory = clients_of(server, connection_options(settings)) if isinstance(server, str) else server
-        connections = Connections(factory, replicas)
+        connections = Connections(
+            clients_of(server, connection_options(settings)) if isinstance(server, str) else server, replicas
+        )
         keys = KeySpace(settings.namespace, settings.shards)
         try:
             deadline = mono() + settings.dispatch_timeout  # a server that restarts just now is waited for
