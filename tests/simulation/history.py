@@ -88,6 +88,7 @@ class History:
         self.leftovers: list[str] = []
         self.stuck = ""
         self.lease = 2.0
+        self.processes: list[Any] = []
 
     def note(self, who: str, what: str) -> None:
         """A line of the timeline; an empty `who` concerns everybody."""
@@ -118,6 +119,14 @@ class History:
         touches.append((now, new.decode()))
 
     # What it comes to.
+
+    def killed(self, name: str) -> bool:
+        """Whether a process was killed."""
+        return any(process.name == name and process.dead for process in self.processes)
+
+    def calm_from(self) -> float:
+        """When the last trouble of all that lived was over."""
+        return max([0.0, *(until for process in self.processes for kind, _, until in process.troubles if kind != "kill")])
 
     def digest(self) -> str:
         """The same for runs in which the same happened at the same times."""

@@ -93,7 +93,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> SimTask:
-        return SimTask(coro, loop=self, name=name, context=context)
+        task = SimTask(coro, loop=self, name=name, context=context)
+        lane = LANE.get() if context is None else context.get(LANE)
+        if lane is not None:
+            lane.process.tasks.append(task)
+        return task
 
     def run(self, main: Coroutine[Any, Any, Any]) -> Any:
         """Run until the main task ends."""
@@ -148,7 +152,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        self.errors.append(context)
+        if not context["message"].startswith("Future exception was never"):  # whoever waited was killed
+            self.errors.append(context)
 
     default_exception_handler = call_exception_handler
 
@@ -164,6 +169,8 @@ class Process:
         self.context.run(LANE.set, self.main)
         self.thread_context = copy_context()
         self.thread_context.run(LANE.set, self.thread)
+        self.tasks: list[SimTask] = []
+        """All, so that those of a killed process are not cleaned up while the run goes on."""
         self.troubles: list[tuple[str, float, float]] = []
         """What kept it from its work: kind, from, until."""
 
@@ -196,6 +203,16 @@ class Process:
                 lane.state = RUNS
                 self.loop.release(lane.held)
                 lane.held = []
+
+    def bury(self) -> None:
+        """After the run: close what never ended. What its clean-up does or raises concerns nobody any more."""
+        for task in self.tasks:
+            if not task.done():
+                try:
+                    task.get_coro().close()
+                except BaseException:
+                    continue
+        self.tasks.clear()
 
     def kill(self) -> None:
         """Run nothing of it any more."""

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from command_bus import BusSettings, CommandBus, CommandBusError
-from command_bus.errors import EntitiesStopped, IdleTimeout
+from command_bus.transport.redis.keys import KeySpace
 from tests.simulation.checker import check
 from tests.simulation.client import SimClients
 from tests.simulation.ground import ground
@@ -20,6 +20,8 @@ from tests.simulation.loop import Livelock, Process, SimLoop, SimTask
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
 from tests.simulation.server import Link, Server
+from tests.simulation.store import ZSet
+from tests.simulation.streams import Stream
 from tests.simulation.workload import REGISTRY, Operator, Producer, current
 
 __all__ = ["Run", "Shape", "World", "run"]
@@ -34,7 +36,7 @@ class Shape:
 
     commands: int = 30
     faults: int = 10
-    seconds: float = 8.0
+    seconds: float = 5.0
     producers: int = 2
     workers: int = 2
     entities: int = 3
@@ -101,9 +103,15 @@ class World:
 
     # Workers.
 
+    def process(self, name: str) -> Process:
+        """A new process."""
+        process = Process(self.loop, name)
+        self.history.processes.append(process)
+        return process
+
     def add_worker(self) -> Process:
         self._count += 1
-        process = Process(self.loop, f"w{self._count}")
+        process = self.process(f"w{self._count}")
         self._asked[process] = asyncio.Event()
         self._tasks[process] = process.spawn(self._work(process))
         return process
@@ -142,10 +150,10 @@ class World:
         self.workers = [self.add_worker() for _ in range(shape.workers)]
         sending = []
         for number in range(shape.producers):
-            process = Process(self.loop, f"p{number + 1}")
+            process = self.process(f"p{number + 1}")
             self.producers.append(process)
             sending.append((process, process.spawn(self._produce(process, shape.commands // shape.producers))))
-        operating = Process(self.loop, "op")
+        operating = self.process("op")
         operator = operating.spawn(self._operate(operating))
         faults = self.random.randint(shape.faults // 2, shape.faults * 3 // 2) if shape.faults else 0
         nemesis = Nemesis(self, Random(f"nemesis {self.seed}"))
@@ -156,7 +164,8 @@ class World:
         for _, task in sending:
             if task.done():
                 task.result()
-        await Process(self.loop, "end").spawn(self._drain())
+        end = self.process("end")
+        await end.spawn(self._drain(end))
         self._look()
 
     async def _produce(self, process: Process, commands: int) -> None:
@@ -178,22 +187,19 @@ class World:
         await Operator(self, bus, random).run(random.choice((0, 1, 2)), self.shape.seconds)
         await bus.close()
 
-    async def _drain(self) -> None:
+    async def _drain(self, process: Process) -> None:
         """Let everything come to its end, with an operator who replays or discards what is parked."""
-        process = Process(self.loop, "end")
         bus = self.bus(process)
         await Operator.insist(bus.open)
         random, history = Random(f"drain {self.seed}"), self.history
         until = self.loop.time() + 90.0
-        while True:
-            try:
-                await bus.wait_idle(until - self.loop.time())
+        while states := self._states():
+            if self.loop.time() > until:
+                history.stuck = f"90 s after the last fault there is still work: {states}"
                 break
-            except EntitiesStopped:
+            if set(states) == {"s"}:
                 await self._free(bus, random)
-            except IdleTimeout as error:
-                history.stuck = str(error)
-                break
+            await asyncio.sleep(0.2)
         history.letters = [letter async for letter in bus.dead_letters.list()]
         history.counters = {name: getattr(await bus.stats(), name) for name in ("accepted", "settled", "depth", "in_flight", "entities")}
         for worker in self.workers:
@@ -203,6 +209,18 @@ class World:
         if left:
             history.stuck = history.stuck or "a worker does not stop"
         await bus.close()
+
+    def _states(self) -> str:
+        """The states of all entities that have work, seen without asking: `h`eld, `r`eady, `w`aiting, `s`topped, `d`ue later, `p`ending."""
+        store, states = self.server.store, ""
+        for shard in KeySpace(NAMESPACE, self.settings.shards).shards:
+            table = store.get(shard.active.encode(), dict) or {}
+            states += "".join(sorted(chr(value[0]) for value in table.values()))
+            ready = store.get(shard.ready.encode(), Stream)
+            if ready is not None and (ready.entries or any(group.pending for group in ready.groups.values())):
+                states += "p"
+            states += "d" * len([m for m in store.get(shard.due.encode(), ZSet) or () if m[:2] == b"d:"])
+        return states
 
     async def _free(self, bus: CommandBus, random: Random) -> None:
         async for letter in bus.dead_letters.list():
@@ -247,11 +265,14 @@ def run(seed: int, shape: Shape | None = None, *, prepare: Callable[[World], Non
     except Livelock as error:
         broken.append(("ends", "", str(error)))
     finally:
+        errors = list(world.loop.errors)
         current.clear()
+        for process in world.history.processes:
+            process.bury()
         gc.enable()
     history = world.history
     broken += check(history)
-    broken += [("no error", "", f"{error.get('message')}: {error.get('exception')!r}") for error in world.loop.errors]
+    broken += [("no error", "", f"{error.get('message')}: {error.get('exception')!r}") for error in errors]
     return Run(
         seed, broken, f"{history.digest()}-{world.loop.ran}", world.network.faults, len(history.sent), len(history.executions),
         world.loop.time() - 1000.0, world.loop.ran, world.server.requests, history,
