@@ -100,7 +100,7 @@ def order(history: History) -> Broken:
 def _precedes(one: Sent, other: Sent) -> bool:
     if one.tries > 1 or other.tries > 1:
         return one.acked is not None and one.acked < other.invoked
-    if one.how == other.how == "batch" and one.process == other.process and one.invoked == other.invoked:
+    if one.how == other.how == "batch" and one.process == other.process and one.batch == other.batch:
         return one.position < other.position and _accepted(one)
     if one.acked is not None and one.acked < other.invoked:
         return True

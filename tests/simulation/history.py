@@ -21,6 +21,8 @@ class Sent:
     """dispatch, call, batch, delayed"""
     process: str
     invoked: float
+    batch: int = 0
+    """Which of its process's."""
     position: int = 0
     """Within its batch."""
     delay: float = 0.0
@@ -116,7 +118,8 @@ class History:
             idle = now - touches[-1][0] if touches else 1e9
             self.claims.append(Claim(now, name, self.homes.get(name, ""), old.decode(), new.decode(), idle))
             self.note(self.homes.get(name, ""), f"{new.decode()[:4]} takes over from {old.decode()[:4]}, idle {idle:.2f} s")
-        touches.append((now, new.decode()))
+        else:
+            touches.append((now, new.decode()))
 
     # What it comes to.
 
@@ -135,9 +138,12 @@ class History:
         told += [f"{s.id} {s.acked!r} {s.admissions} {s.refused} {s.outcome} {s.answered!r} {s.value}" for s in self.sent.values()]
         return sha256("\n".join(told).encode()).hexdigest()[:16]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_clock"}
+
     def timeline(self, entity: str) -> list[str]:
         """All that is known of an entity, in order, with what befell everybody."""
-        lines = [(at, what) for at, who, what in self.notes if who in ("", entity)]
+        lines = [(at, what) for at, who, what in self.notes if who in ("", entity, f"item:{entity}")]
         for sent in self.sent.values():
             if sent.entity == entity:
                 lines.append((sent.invoked, f"{sent.process}: {sent.how} {sent.kind} {sent.id}"))

@@ -214,6 +214,11 @@ class Process:
                     continue
         self.tasks.clear()
 
+    def strip(self) -> None:
+        """Keep only what a report needs, so that it can be sent to another process."""
+        for name in ("loop", "context", "thread_context", "main", "thread", "tasks"):
+            delattr(self, name)
+
     def kill(self) -> None:
         """Run nothing of it any more."""
         for lane in (self.main, self.thread):

@@ -119,6 +119,7 @@ class Producer:
         self._name = name
         self._random = random
         self._counter = 0
+        self._batches = 0
         self._given: list[Sent] = []
 
     def _sent(self, entity: str, how: str, *, given: bool = True) -> Sent:
@@ -204,8 +205,9 @@ class Producer:
             sent.acked = self._world.loop.time()
 
     async def _batch(self, batch: list[Sent]) -> None:
+        self._batches += 1
         for position, sent in enumerate(batch):
-            sent.invoked, sent.position = self._world.loop.time(), position
+            sent.invoked, sent.position, sent.batch = self._world.loop.time(), position, self._batches
         try:
             result = await self._bus.dispatch_batch([Envelope(self._command(sent), command_id=sent.id) for sent in batch])
         except CommandBusError as error:
