@@ -24,6 +24,8 @@ class Mutant:
     old: str
     new: str
     seen_by: str = SIMULATION
+    more: tuple[tuple[str, str, str], ...] = ()
+    """Further replacements: where two safeguards cover for one another, both must go."""
 
 
 MUTANTS = (
@@ -46,6 +48,7 @@ MUTANTS = (
         f"{_LUA}/advance.lua",
         "  if held_for ~= holder then return {'gone'} end\n",
         "",
+        "tests/conformance/test_steps.py::test_another_lease_of_the_same_worker_takes_nothing_that_is_started",
     ),
     Mutant(
         "a take of what is gone starts it again",
@@ -176,10 +179,9 @@ MUTANTS = (
     ),
     Mutant(
         "delayed commands come too soon",
-        f"{_LUA}/promote.lua",
-        "if score and tonumber(score) <= now then",
-        "if score then",
-        "tests/conformance/test_steps.py::test_a_delayed_command_takes_its_place_when_it_is_due",
+        f"{_LUA}/enqueue.lua",
+        "  local at = now + delay\n",
+        "  local at = now + delay / 2\n",
     ),
     Mutant(
         "a promoted entity is not woken",
@@ -190,14 +192,22 @@ MUTANTS = (
     Mutant(
         "a live lease is stolen",
         f"{_REDIS}/recovery.py",
-        "            if known is None or known[0] != sequence:",
-        "            if known is None:",
+        "        idle = max(1, int(self._lease * 1000 * 2 / 3))\n        while True:",
+        "        idle = 1\n        while True:",
+        more=(
+            (f"{_REDIS}/recovery.py", "            if known is None or known[0] != sequence:", "            if known is None:"),
+            (f"{_REDIS}/recovery.py", "self._owner, max(1, int(self._lease * 1000 * 2 / 3)), ids, justid", "self._owner, 0, ids, justid"),
+        ),
     ),
     Mutant(
-        "a lease is taken over at sight",
+        "a lease is taken over after half its time",
         f"{_REDIS}/recovery.py",
         "        idle = max(1, int(self._lease * 1000 * 2 / 3))\n        while True:",
-        "        idle = 1\n        self._suspects = dict.fromkeys(self._suspects, (0, 0.0))\n        while True:",
+        "        idle = max(1, int(self._lease * 1000 / 3))\n        while True:",
+        more=(
+            (f"{_REDIS}/recovery.py", "    return max(lease / 3, lease - idle) if idle < lease else lease / 2\n", "    return 0.0\n"),
+            (f"{_REDIS}/recovery.py", "max(1, int(self._lease * 1000 * 2 / 3)), ids, justid", "max(1, int(self._lease * 1000 / 3)), ids, justid"),
+        ),
     ),
     Mutant(
         "lost leases are never taken over",

@@ -42,11 +42,12 @@ def broken_copy(mutant: Mutant) -> Iterator[Path]:
         shutil.copytree(ROOT / "command_bus", place / "command_bus", ignore=shutil.ignore_patterns("__pycache__", "spark", "cli"))
         for name in ("tests", "pyproject.toml"):
             (place / name).symlink_to(ROOT / name)
-        path = place / "command_bus" / mutant.file
-        text = path.read_text(encoding="utf-8")
-        if text.count(mutant.old) != 1:
-            raise LookupError(f"{mutant.name}: {mutant.file} has its text {text.count(mutant.old)} times: write the mutant anew")
-        path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+        for file, old, new in ((mutant.file, mutant.old, mutant.new), *mutant.more):
+            path = place / "command_bus" / file
+            text = path.read_text(encoding="utf-8")
+            if text.count(old) != 1:
+                raise LookupError(f"{mutant.name}: {file} has its text {text.count(old)} times: write the mutant anew")
+            path.write_text(text.replace(old, new), encoding="utf-8")
         yield place
 
 

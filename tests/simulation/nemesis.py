@@ -28,7 +28,7 @@ class Nemesis:
             (self._weather, 5),
             (self._cut_off, 2),
             (self._drop, 2),
-            (self._jump, 1 if world.jumps else 0),
+            (self._jump, 4 if world.jumps else 0),
             (self._flush, 1),
             (self._restart, 1),
             (self._deploy, 2),

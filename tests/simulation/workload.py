@@ -155,7 +155,7 @@ class Producer:
         random = self._random
         entity = random.choice(self._world.entities)
         draw = random.random()
-        if draw < 0.4:
+        if draw < 0.3:
             return self._dispatch(self._sent(entity, "dispatch", given=random.random() < 0.6)), 1
         if draw < 0.6:
             return self._call(self._sent(entity, "call")), 1

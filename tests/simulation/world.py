@@ -27,6 +27,8 @@ from tests.simulation.workload import REGISTRY, Operator, Producer, current
 __all__ = ["Run", "Shape", "World", "run"]
 
 NAMESPACE = "sim"
+PATIENCE = 25.0
+"""Seconds without faults in which something must move: less than the sweep takes that repairs lost activations."""
 _STANDING = ("meta", "commands", "ready", "fence", "stats", "dead", "workers")
 
 
@@ -192,10 +194,14 @@ class World:
         bus = self.bus(process)
         await Operator.insist(bus.open)
         random, history = Random(f"drain {self.seed}"), self.history
-        until = self.loop.time() + 90.0
+        progress: tuple[int, int] = (0, 0)
+        moved = self.loop.time()
         while states := self._states():
-            if self.loop.time() > until:
-                history.stuck = f"90 s after the last fault there is still work: {states}"
+            ended = sum(run.ended is not None for run in history.executions)
+            if progress != (len(history.executions), ended):
+                progress, moved = (len(history.executions), ended), self.loop.time()
+            if self.loop.time() > moved + PATIENCE:
+                history.stuck = f"for {PATIENCE} s nothing happened, and there is still work: {states}"
                 break
             if set(states) == {"s"}:
                 await self._free(bus, random)
