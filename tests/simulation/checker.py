@@ -192,7 +192,7 @@ def lost_lease(history: History) -> Broken:
                 continue
             begin = max([other.began, *(until for kind, _, until in one.process.troubles if until <= end and kind != "kill")])
             busy = any(start <= end and begin <= until for kind, start, until in one.process.troubles if start > begin or until > end)
-            if end - begin > TOLERANCE + history.lease and not busy:
+            if end - begin > TOLERANCE and not busy:
                 yield entity, f"{one.id} ran on for {end - begin:.2f} s beside {other.id}, which holds its lease"
 
 
@@ -200,9 +200,28 @@ def lost_lease(history: History) -> Broken:
 def stolen(history: History) -> Broken:
     """Nobody takes over the lease of an owner who renews it."""
     for claim in history.claims:
-        least = history.lease / 2 if history.jumps else history.lease
+        least = history.lease / 3 if history.jumps else history.lease
         if claim.old != claim.new and claim.idle < least - 0.05:
             yield claim.entity, f"the lease of {claim.old[:4]} was taken over by {claim.new[:4]} after {claim.idle:.2f} s of silence"
+
+
+@rule
+def explained(history: History) -> Broken:
+    """Whoever loses a lease had some trouble: a worker that lives and reaches the server keeps what it holds."""
+    if history.jumps:
+        return
+    processes = {run.worker: run.process for run in history.executions}
+    for claim in history.claims:
+        process = processes.get(claim.old)
+        if process is None or claim.old == claim.new:
+            continue
+        if not any(begin <= claim.at and claim.at - history.lease - 1.0 <= until for _, begin, until in process.troubles):
+            yield claim.entity, f"{process} lost a lease to {claim.new[:4]} at {claim.at - 1000:.3f} s without any trouble"
+    for run in history.executions:
+        if run.how == "cancelled" and run.ended is not None:
+            start = run.ended - history.lease - TOLERANCE
+            if not any(begin <= run.ended and start <= until for _, begin, until in run.process.troubles):
+                yield run.entity, f"{run.id} was cancelled on {run.process} without any trouble"
 
 
 @rule
@@ -300,6 +319,14 @@ def phantom(history: History) -> Broken:
 
 
 @rule
+def refusals(history: History) -> Broken:
+    """Nothing is refused for other reasons than a server that cannot be reached."""
+    for sent in history.sent.values():
+        if sent.refused not in ("", "unknown", "unavailable", "transport_unavailable"):
+            yield sent.entity, f"{sent.id} was refused: {sent.refused}"
+
+
+@rule
 def admissions(history: History) -> Broken:
     """An id is accepted once; then it is a duplicate."""
     for name, sent in history.sent.items():
@@ -329,11 +356,11 @@ def calls(history: History) -> Broken:
 
 def _late(history: History, sent: Sent, runs: list[Execution]) -> Broken:
     """A settled call must be answered while there is time: the stored reply is read after a lost one."""
-    final = [run for run in runs if run.how in ("returned", "rejected") and run.ended is not None]
-    if len(runs) != 1 or not final or final[0].ended is None or history.claims:
+    last = runs[-1] if runs else None
+    if last is None or last.how not in ("returned", "rejected") or last.ended is None or sent.replays:
         return
-    if sent.answered - max(final[0].ended, history.calm_from()) > 10.0:
-        yield sent.entity, f"the call {sent.id} timed out {sent.answered - final[0].ended:.1f} s after its command had {final[0].how}"
+    if sent.answered - max(last.ended, history.calm_from()) > 12.0:
+        yield sent.entity, f"the call {sent.id} timed out {sent.answered - last.ended:.1f} s after its command had {last.how}"
 
 
 @rule

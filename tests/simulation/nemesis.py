@@ -59,7 +59,8 @@ class Nemesis:
 
     async def _trouble(self, process: Process, kind: str, seconds: float) -> None:
         now = self._world.loop.time()
-        process.troubles.append((kind, now, now + seconds))
+        later = 7.0 if kind in ("weather", "cut off") else 0.0  # what is under way takes so long at most
+        process.troubles.append((kind, now, now + seconds + later))
         await asyncio.sleep(seconds)
 
     async def _kill(self) -> None:
@@ -126,6 +127,7 @@ class Nemesis:
         process = self._anyone()
         late = self._random.choice((0.0, 0.0, 0.5, 3.0))
         count = self._world.network.drop_connections(process.name, noticed_after=late)
+        process.troubles.append(("drop", self._world.loop.time(), self._world.loop.time() + 1.0))
         self._tell("connections dropped", f"{count} connections of {process} break, the server learns of it {late} s later")
 
     async def _jump(self) -> None:
@@ -142,7 +144,7 @@ class Nemesis:
         seconds = self._random.choice((0.02, 0.3, 1.0, 3.0))
         self._tell("server restart", f"the server is away for {seconds} s")
         now = self._world.loop.time()
-        for process in (*self._world.workers, *self._world.producers):
+        for process in self._world.history.processes:
             process.troubles.append(("server", now, now + seconds))
         self._world.network.restart_server(seconds)
         await asyncio.sleep(seconds)
@@ -154,5 +156,6 @@ class Nemesis:
             return
         grace = self._random.choice((0.0, 0.1, 5.0))
         self._tell("deploy", f"{process} is stopped with {grace} s of grace")
+        process.troubles.append(("stop", self._world.loop.time(), 1e9))
         self._world.stop(process, grace)
         self._world.replace(process)

@@ -92,7 +92,7 @@ class Network:
             if fate < weather.lost_request + weather.lost_reply + weather.slow:
                 self.count("delay")
                 there += random.choice((0.1, 1.0, 7.0)) * random.random()
-        if there > patience:
+        if there > patience or weather.slow:
             self.later(patience, self._fail, link, future, redis_errors.TimeoutError("no answer"))
         self.later(there, self._arrive, link, requests, future, False)
 
@@ -120,7 +120,11 @@ class Network:
         weather = self.weather.get(link.owner, CALM)
         if link.broken or weather.cut_off:
             return  # the server has said it into a dead connection
-        self.later(0.0002 + 0.0006 * self._random.random(), self._deliver, link, future, answers)
+        back = 0.0002 + 0.0006 * self._random.random()
+        if weather.slow and self._random.random() < weather.slow / 2:
+            self.count("slow reply")
+            back += self._random.choice((0.1, 1.0, 7.0)) * self._random.random()
+        self.later(back, self._deliver, link, future, answers)
 
     def _deliver(self, link: Link, future: asyncio.Future[Any], answers: list[Any]) -> None:
         self._open.pop(link.id, None)

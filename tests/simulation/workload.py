@@ -63,7 +63,7 @@ class Plan:
 def plan_of(seed: int, tag: str, attempt: int) -> Plan:
     """Drawn from the seed alone, whoever runs it."""
     random = Random(f"{seed} {tag} {attempt}")
-    seconds = random.choice((0.0, 0.001, 0.005, 0.02, 0.05, 0.1, 0.3, 0.6, 1.5, 4.0)) * random.uniform(0.5, 1.5)
+    seconds = random.choice((0.0, 0.001, 0.005, 0.02, 0.05, 0.1, 0.3, 0.6, 1.5, 4.0, 10.0 if random.random() < 0.3 else 0.0)) * random.uniform(0.5, 1.5)
     ends = ("return",) * 7 + ("fail", "fail", "reject")
     return Plan(seconds, random.choice(ends))
 
@@ -222,7 +222,7 @@ class Producer:
 
     async def _call(self, sent: Sent) -> None:
         sent.invoked = self._world.loop.time()
-        sent.timeout = self._random.choice((1.0, 15.0, 15.0, 15.0))
+        sent.timeout = self._random.choice((1.0, 35.0, 35.0, 35.0))
         try:
             sent.value = await self._bus.call(self._command(sent), timeout=sent.timeout, command_id=sent.id)
             sent.outcome = "value"
