@@ -2,7 +2,7 @@
 PYTHON ?= python3
 SETUP = $(PYTHON) scripts/setup.py
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-lite demo-full demo-stream test bench proofs check format lock clean
+.PHONY: help setup demo demo-lite demo-full demo-stream test bench proofs simulate mutants check format lock clean
 
 help:       ## list these targets
 	@sed -n 's/^\([a-z-]*\): *## /  make \1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -27,6 +27,12 @@ bench:      ## what Spark's way into the bus costs, beside bare pipelines (ARGS=
 
 proofs:     ## Spark on clusters: a million rows, speculation, a lost executor, ways of shipping, Connect (ARGS="million --rows 100000")
 	@$(SETUP) proofs $(ARGS)
+
+simulate:   ## seeds of the deterministic simulator: faults, and every promise checked (ARGS="--seeds 20000", "--seed 4711 --seeds 1")
+	@$(SETUP) simulate $(ARGS)
+
+mutants:    ## break the bus in forty ways; each must be found out
+	@$(SETUP) mutants $(ARGS)
 
 check:      ## ruff, mypy, pyright and the architecture tests
 	@$(SETUP) check $(ARGS)

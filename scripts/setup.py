@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Sets up what a command of this repository needs, then runs it: nothing to install by hand, nothing outside the folder.
 
-    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | test | bench | proofs | check | format | setup | lock | clean   [arguments]
+    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | test | bench | proofs | simulate | mutants | check | format | setup | lock | clean   [arguments]
 
 Any Python of 3.11 or later will do, and only its standard library is used. The first run makes `.venv` (by `uv` if there is one,
 else by `venv` and `pip`) with exactly the versions and hashes of constraints.txt, and the project itself as an editable install.
@@ -235,6 +235,16 @@ def proofs(arguments: list[str]) -> None:
     become([str(PYTHON), "-m", "tests.spark.proofs", *(arguments or ["all"])])
 
 
+def simulate(arguments: list[str]) -> None:
+    set_up(BASE)
+    become([str(PYTHON), "-m", "tests.simulation", *arguments])
+
+
+def mutants(arguments: list[str]) -> None:
+    set_up(BASE)
+    become([str(PYTHON), "-m", "tests.mutants", *arguments])
+
+
 def check(arguments: list[str]) -> None:
     """All checks, also after one that failed: one run shows everything that is to be mended."""
     set_up(BASE, SPARK)
@@ -308,6 +318,8 @@ COMMANDS = {
     "test": test,
     "bench": bench,
     "proofs": proofs,
+    "simulate": simulate,
+    "mutants": mutants,
     "check": check,
     "format": format_code,
     "setup": only_set_up,

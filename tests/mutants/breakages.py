@@ -288,7 +288,6 @@ MUTANTS = (
         f"{_REDIS}/producer.py",
         "        token = next(self._tokens)\n        backoff = Backoff()\n        while batch:\n",
         "        backoff = Backoff()\n        while batch:\n            token = next(self._tokens)\n",
-        "tests/conformance/test_steps.py::test_the_same_batch_asked_again_is_answered_as_the_first_time",
     ),
     Mutant(
         "a cancelled command stays",

@@ -330,6 +330,8 @@ def refusals(history: History) -> Broken:
 def admissions(history: History) -> Broken:
     """An id is accepted once; then it is a duplicate."""
     for name, sent in history.sent.items():
+        if sent.tries == 1 and sent.admissions[:1] == ["duplicate"]:
+            yield sent.entity, f"{name} was sent once, and called a duplicate"
         if sent.admissions.count("accepted") > 1 and not sent.cancelled and not sent.expires:
             yield sent.entity, f"{name} was accepted {sent.admissions.count('accepted')} times: {sent.admissions}"
 
