@@ -40,7 +40,8 @@ MUTANTS = (
         f"{_LUA}/advance.lua",
         "  if held_by ~= activation then return {'gone'} end",
         "  if held_by ~= activation then\n"
-        "    if verb ~= 'take' and state == 'h' then return verbs[verb](name, box, held_by, held_for, held_message, follow, extra, attempt, first) end\n"
+        "    if verb ~= 'take' and state == 'h' then\n"
+        "      return verbs[verb](name, box, held_by, held_for, held_message, follow, extra, attempt, first)\n    end\n"
         "    return {'gone'}\n  end",
     ),
     Mutant(
@@ -196,7 +197,11 @@ MUTANTS = (
         "        idle = 1\n        while True:",
         more=(
             (f"{_REDIS}/recovery.py", "            if known is None or known[0] != sequence:", "            if known is None:"),
-            (f"{_REDIS}/recovery.py", "self._owner, max(1, int(self._lease * 1000 * 2 / 3)), ids, justid", "self._owner, 0, ids, justid"),
+            (
+                f"{_REDIS}/recovery.py",
+                "self._owner, max(1, int(self._lease * 1000 * 2 / 3)), ids, justid",
+                "self._owner, 0, ids, justid",
+            ),
         ),
     ),
     Mutant(
@@ -205,8 +210,16 @@ MUTANTS = (
         "        idle = max(1, int(self._lease * 1000 * 2 / 3))\n        while True:",
         "        idle = max(1, int(self._lease * 1000 / 3))\n        while True:",
         more=(
-            (f"{_REDIS}/recovery.py", "    return max(lease / 3, lease - idle) if idle < lease else lease / 2\n", "    return 0.0\n"),
-            (f"{_REDIS}/recovery.py", "max(1, int(self._lease * 1000 * 2 / 3)), ids, justid", "max(1, int(self._lease * 1000 / 3)), ids, justid"),
+            (
+                f"{_REDIS}/recovery.py",
+                "    return max(lease / 3, lease - idle) if idle < lease else lease / 2\n",
+                "    return 0.0\n",
+            ),
+            (
+                f"{_REDIS}/recovery.py",
+                "max(1, int(self._lease * 1000 * 2 / 3)), ids, justid",
+                "max(1, int(self._lease * 1000 / 3)), ids, justid",
+            ),
         ),
     ),
     Mutant(

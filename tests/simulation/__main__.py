@@ -1,7 +1,7 @@
 """Runs seeds: `python -m tests.simulation --seeds 20000`. A seed that fails is printed with what broke, and replays exactly.
 
-    python -m tests.simulation --seed 4711 --seeds 1      one seed, with the timeline of what is wrong
-    python -m tests.simulation --first                    stop at the first that fails
+python -m tests.simulation --seed 4711 --seeds 1      one seed, with the timeline of what is wrong
+python -m tests.simulation --first                    stop at the first that fails
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tests.simulation.series import BITE, runs_of
 from tests.simulation.world import Run, Shape
+
 
 def _explain(done: Run) -> None:
     print(f"\nseed {done.seed} (digest {done.digest}) breaks:", flush=True)

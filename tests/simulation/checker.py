@@ -152,7 +152,10 @@ def overlap(history: History) -> Broken:
                 if end is not None and other.began >= end:
                     continue
                 if (reason := _unexcused(history, one, other, end)) is not None:
-                    yield entity, f"{one.id} (fence {one.fence}) and {other.id} (fence {other.fence}) ran at the same time: {reason}"
+                    yield (
+                        entity,
+                        f"{one.id} (fence {one.fence}) and {other.id} (fence {other.fence}) ran at the same time: {reason}",
+                    )
 
 
 def _taken_over(history: History, one: Execution, until: float) -> bool:
@@ -176,9 +179,20 @@ def deadline(history: History) -> Broken:
             continue
         touch = _last_touch(history, run, end)
         over = (touch if touch is not None else run.began) + history.lease + TOLERANCE
-        begin = max([over, *(until + TOLERANCE for kind, _, until in run.process.troubles if kind in ("pause", "block") and until <= end)])
+        begin = max(
+            [over, *(until + TOLERANCE for kind, _, until in run.process.troubles if kind in ("pause", "block") and until <= end)]
+        )
         if end > begin and not _held(run, over, end - TOLERANCE):
             yield run.entity, f"{run.id} on {run.process} ran for {end - over + TOLERANCE:.2f} s after its lease was over"
+
+
+@rule
+def late(history: History) -> Broken:
+    """Nothing is started when the lease is over, however late its worker learns that it may."""
+    for run in history.executions:
+        touch = _last_touch(history, run, run.began)
+        if touch is not None and run.began > touch + history.lease + 0.05:
+            yield run.entity, f"{run.id} was started {run.began - touch:.2f} s after its lease had been renewed"
 
 
 @rule
@@ -191,7 +205,9 @@ def lost_lease(history: History) -> Broken:
             if end is None or one.how == "cancelled" or other.began >= end:
                 continue
             begin = max([other.began, *(until for kind, _, until in one.process.troubles if until <= end and kind != "kill")])
-            busy = any(start <= end and begin <= until for kind, start, until in one.process.troubles if start > begin or until > end)
+            busy = any(
+                start <= end and begin <= until for kind, start, until in one.process.troubles if start > begin or until > end
+            )
             if end - begin > TOLERANCE and not busy:
                 yield entity, f"{one.id} ran on for {end - begin:.2f} s beside {other.id}, which holds its lease"
 
@@ -202,7 +218,10 @@ def stolen(history: History) -> Broken:
     for claim in history.claims:
         least = history.lease / 3 if history.jumps else history.lease
         if claim.old != claim.new and claim.idle < least - 0.05:
-            yield claim.entity, f"the lease of {claim.old[:4]} was taken over by {claim.new[:4]} after {claim.idle:.2f} s of silence"
+            yield (
+                claim.entity,
+                f"the lease of {claim.old[:4]} was taken over by {claim.new[:4]} after {claim.idle:.2f} s of silence",
+            )
 
 
 @rule
@@ -328,9 +347,12 @@ def refusals(history: History) -> Broken:
 
 @rule
 def admissions(history: History) -> Broken:
-    """An id is accepted once; then it is a duplicate."""
+    """An id is accepted once; then it is a duplicate. (Also to a producer whose first try was carried out and settled unknown to it.)"""
+    runs_of = _of_commands(history)
     for name, sent in history.sent.items():
-        if sent.tries == 1 and sent.admissions[:1] == ["duplicate"]:
+        first = runs_of[name][0].ended if name in runs_of else None
+        settled = first is not None and sent.acked is not None and first <= sent.acked
+        if sent.tries == 1 and sent.admissions[:1] == ["duplicate"] and not settled and not sent.cancelled and not sent.expires:
             yield sent.entity, f"{name} was sent once, and called a duplicate"
         if sent.admissions.count("accepted") > 1 and not sent.cancelled and not sent.expires:
             yield sent.entity, f"{name} was accepted {sent.admissions.count('accepted')} times: {sent.admissions}"

@@ -76,7 +76,7 @@ class _Commands:
         pass
 
 
-class SimRedis(_Commands, Redis):
+class SimRedis(_Commands, Redis):  # type: ignore[misc]  # redis-py's own mixins disagree
     """A client whose requests travel over the simulated network."""
 
     def __init__(self, wire: _Wire) -> None:
@@ -90,14 +90,14 @@ class SimRedis(_Commands, Redis):
         options.pop("keys", None)
         return self.parsed(args[0], answer, options)
 
-    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> SimPipeline:  # type: ignore[override]
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> SimPipeline:
         return SimPipeline(self.wire)
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         self.wire.close()
 
 
-class SimPipeline(_Commands, Pipeline):
+class SimPipeline(_Commands, Pipeline):  # type: ignore[misc]  # as above
     """A pipeline without transaction."""
 
     def __init__(self, wire: _Wire) -> None:

@@ -129,13 +129,17 @@ class History:
 
     def calm_from(self) -> float:
         """When the last trouble of all that lived was over."""
-        return max([0.0, *(until for process in self.processes for kind, _, until in process.troubles if kind not in ("kill", "stop"))])
+        return max(
+            [0.0, *(until for process in self.processes for kind, _, until in process.troubles if kind not in ("kill", "stop"))]
+        )
 
     def digest(self) -> str:
         """The same for runs in which the same happened at the same times."""
         told = [repr(self.notes), repr(self.counters), repr(self.leftovers), repr(sorted(self.touches.items()))]
         told += [f"{e.id} {e.attempt} {e.fence} {e.worker} {e.began!r} {e.ended!r} {e.how}" for e in self.executions]
-        told += [f"{s.id} {s.acked!r} {s.admissions} {s.refused} {s.outcome} {s.answered!r} {s.value}" for s in self.sent.values()]
+        told += [
+            f"{s.id} {s.acked!r} {s.admissions} {s.refused} {s.outcome} {s.answered!r} {s.value}" for s in self.sent.values()
+        ]
         return sha256("\n".join(told).encode()).hexdigest()[:16]
 
     def __getstate__(self) -> dict[str, Any]:

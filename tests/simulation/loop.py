@@ -59,12 +59,15 @@ class SimTask(asyncio.Task[Any]):
         return self is other
 
 
-class SimLoop(asyncio.AbstractEventLoop):
+_Loop: Any = asyncio.AbstractEventLoop  # of which a task needs little: the rest stays unimplemented
+
+
+class SimLoop(_Loop):  # type: ignore[misc]
     """Runs callbacks in the order of their times, and of their making where times are equal."""
 
     def __init__(self, most_callbacks: int = 300_000) -> None:
         self.now = 1000.0
-        self._ready: deque[asyncio.Handle] = deque()
+        self._ready: deque[Any] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._numbers = itertools.count()
         self._left = most_callbacks
@@ -118,14 +121,14 @@ class SimLoop(asyncio.AbstractEventLoop):
             when = timers[0][0]
             self.now = max(self.now, when)
             while timers and timers[0][0] <= self.now:
-                handle = heapq.heappop(timers)[2]
-                if not handle.cancelled():
-                    ready.append(handle)
+                timer = heapq.heappop(timers)[2]
+                if not timer.cancelled():
+                    ready.append(timer)
         for _ in range(len(ready)):
             handle = ready.popleft()
             if handle.cancelled():
                 continue
-            lane = handle._context.get(LANE)  # type: ignore[attr-defined]
+            lane = handle._context.get(LANE)
             if lane is not None and lane.state:
                 if lane.state == HELD:
                     lane.held.append(handle)

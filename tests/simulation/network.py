@@ -99,7 +99,9 @@ class Network:
     def _fail_soon(self, link: Link, future: asyncio.Future[Any], patience: float, least: float = 0.0) -> None:
         """The connection breaks: noticed at once, or only when patience ends."""
         if self._random.random() < 0.7:
-            self.later(least + 0.01 * self._random.random(), self._fail, link, future, redis_errors.ConnectionError("connection reset"))
+            self.later(
+                least + 0.01 * self._random.random(), self._fail, link, future, redis_errors.ConnectionError("connection reset")
+            )
         else:
             self.later(patience, self._fail, link, future, redis_errors.TimeoutError("no answer"))
 
@@ -110,7 +112,9 @@ class Network:
             return
         if now < self._server.down_until:
             link.gone = True
-            self._fail(link, future, redis_errors.ConnectionError("Error 111 connecting to simulated server. Connection refused."))
+            self._fail(
+                link, future, redis_errors.ConnectionError("Error 111 connecting to simulated server. Connection refused.")
+            )
             return
         reply = _nothing if reply_is_lost else lambda answers: self._answer(link, future, answers)
         self._server.execute(link, requests, reply)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha1
 from typing import Any
 
-import lupa.lua51 as lua51
+from lupa import lua51
 
 from tests.simulation.store import COMMANDS, ReplyError, Store
 

@@ -56,14 +56,14 @@ class Store:
             return None
         if type(value) is not kind:
             raise ReplyError(WRONG_TYPE)
-        return value  # type: ignore[return-value]
+        return value
 
     def make(self, key: bytes, kind: type[T]) -> T:
         """The value of a key, made if it is absent."""
         value = self.get(key, kind)
         if value is None:
             value = self.data[key] = kind()
-        return value  # type: ignore[return-value]
+        return value
 
     def has(self, key: bytes) -> bool:
         """Whether the key is there."""
@@ -76,7 +76,7 @@ class Store:
         self.expires.pop(key, None)
         return self.data.pop(key, None) is not None
 
-    def keys(self) -> list[bytes]:
+    def names(self) -> list[bytes]:
         """All that are there."""
         return [key for key in list(self.data) if self.has(key)]
 
@@ -140,7 +140,7 @@ def pttl(store: Store, args: Args) -> Any:
 @command
 def scan(store: Store, args: Args) -> Any:
     prefix = args[2].rstrip(b"*") if len(args) > 2 else b""
-    return [b"0", [key for key in store.keys() if key.startswith(prefix)]]
+    return [b"0", [key for key in store.names() if key.startswith(prefix)]]
 
 
 @command
@@ -272,7 +272,7 @@ def zrem(store: Store, args: Args) -> Any:
 
 @command
 def zscore(store: Store, args: Args) -> Any:
-    score = (store.get(args[0], ZSet) or {}).get(args[1])
+    score = (store.get(args[0], ZSet) or ZSet()).get(args[1])
     return None if score is None else number(score)
 
 
@@ -296,7 +296,7 @@ def zrange(store: Store, args: Args) -> Any:
 @command
 def zremrangebyscore(store: Store, args: Args) -> Any:
     low, high = (math.inf if text == b"+inf" else -math.inf if text == b"-inf" else float(text) for text in args[1:3])
-    members = store.get(args[0], ZSet) or {}
+    members = store.get(args[0], ZSet) or ZSet()
     return zrem(store, [args[0], *(member for member, score in list(members.items()) if low <= score <= high)])
 
 

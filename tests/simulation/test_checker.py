@@ -85,6 +85,13 @@ def beyond_its_lease(history: History) -> None:
     ran(history, "p1.4", 1003.1, 1009.0)
 
 
+def after_its_lease(history: History) -> None:
+    sent(history, "p1.4", 1003.0)
+    history.homes["7-0"] = "item:e1"
+    history.touches["7-0"] = [(1003.05, "aaaa")]
+    ran(history, "p1.4", 1005.5, 1005.6)
+
+
 def beside_its_successor(history: History) -> None:
     sent(history, "p1.4", 1003.0)
     ran(history, "p1.4", 1003.1, 1012.0, process=process(("cut off", 1003.2, 1006.0)))
@@ -172,6 +179,7 @@ BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "fences": [same_fence, falling_fence],
     "overlap": [at_the_same_time],
     "deadline": [beyond_its_lease],
+    "late": [after_its_lease],
     "lost_lease": [beside_its_successor],
     "stolen": [lease_taken_from_the_living],
     "explained": [lease_lost_without_trouble],

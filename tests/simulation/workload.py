@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["ATTEMPTS", "REGISTRY", "Operator", "Producer", "current", "plan_of"]
 
 ATTEMPTS = {"work": 3, "once": 1, "park": 2}
-_RETRY = {"delay": 0.15, "factor": 2.0, "jitter": 0.3}
+_RETRY: Any = {"delay": 0.15, "factor": 2.0, "jitter": 0.3}
 
 
-class Work(Command[int], entity="item", retry=RetryPolicy(attempts=3, **_RETRY)):  # type: ignore[arg-type]
+class Work(Command[int], entity="item", retry=RetryPolicy(attempts=3, **_RETRY)):
     item: EntityId
     tag: str
 
@@ -42,7 +42,7 @@ class Once(Command[int], entity="item", delivery="at_most_once"):
     tag: str
 
 
-class Parking(Command[int], entity="item", retry=RetryPolicy(attempts=2, **_RETRY), on_poison="park"):  # type: ignore[arg-type]
+class Parking(Command[int], entity="item", retry=RetryPolicy(attempts=2, **_RETRY), on_poison="park"):
     item: EntityId
     tag: str
 
@@ -63,7 +63,9 @@ class Plan:
 def plan_of(seed: int, tag: str, attempt: int) -> Plan:
     """Drawn from the seed alone, whoever runs it."""
     random = Random(f"{seed} {tag} {attempt}")
-    seconds = random.choice((0.0, 0.001, 0.005, 0.02, 0.05, 0.1, 0.3, 0.6, 1.5, 4.0, 10.0 if random.random() < 0.3 else 0.0)) * random.uniform(0.5, 1.5)
+    seconds = random.choice(
+        (0.0, 0.001, 0.005, 0.02, 0.05, 0.1, 0.3, 0.6, 1.5, 4.0, 10.0 if random.random() < 0.3 else 0.0)
+    ) * random.uniform(0.5, 1.5)
     ends = ("return",) * 7 + ("fail", "fail", "reject")
     return Plan(seconds, random.choice(ends))
 
@@ -71,11 +73,10 @@ def plan_of(seed: int, tag: str, attempt: int) -> Plan:
 async def _handle(command: Any, context: CommandContext) -> int:
     world = current[-1]
     lane = LANE.get()
-    assert lane is not None and context.entity_id is not None
+    assert lane is not None
+    assert context.entity_id is not None
     now = world.loop.time
-    run = Execution(
-        command.tag, context.entity_id, context.attempt, context.fence, context.worker, lane.process, now()
-    )
+    run = Execution(command.tag, context.entity_id, context.attempt, context.fence, context.worker, lane.process, now())
     world.history.executions.append(run)
     plan = plan_of(world.seed, command.tag, context.attempt)
     try:

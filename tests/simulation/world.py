@@ -65,7 +65,7 @@ class Run:
 def settings(lease: float, shards: int) -> BusSettings:
     """Made once: reading the environment takes longer than some seeds."""
     return BusSettings(
-        url="redis://simulated",  # type: ignore[arg-type]
+        url="redis://simulated",
         namespace=NAMESPACE, lease=lease, shards=shards, grace=3.0, concurrency=2, quantum=3, dispatch_timeout=6.0, quantum_time=0.2,
     )  # fmt: skip
 
@@ -200,14 +200,17 @@ class World:
             ended = sum(run.ended is not None for run in history.executions)
             if progress != (len(history.executions), ended):
                 progress, moved = (len(history.executions), ended), self.loop.time()
-            if self.loop.time() > moved + PATIENCE:
-                history.stuck = f"for {PATIENCE} s nothing happened, and there is still work: {states}"
+            back = sum(-seconds for _, seconds in history.jumps if seconds < 0)  # so much longer may a lease last
+            if self.loop.time() > moved + PATIENCE + back:
+                history.stuck = f"for {PATIENCE + back} s nothing happened, and there is still work: {states}"
                 break
             if set(states) == {"s"}:
                 await self._free(bus, random)
             await asyncio.sleep(0.2)
         history.letters = [letter async for letter in bus.dead_letters.list()]
-        history.counters = {name: getattr(await bus.stats(), name) for name in ("accepted", "settled", "depth", "in_flight", "entities")}
+        history.counters = {
+            name: getattr(await bus.stats(), name) for name in ("accepted", "settled", "depth", "in_flight", "entities")
+        }
         for worker in self.workers:
             self.stop(worker, 1.0)
         stopping = [task for worker, task in self._tasks.items() if not worker.dead]
@@ -250,7 +253,7 @@ class World:
     def _look(self) -> None:
         """What the server still holds that nothing stands for."""
         store = self.server.store
-        for key in store.keys():
+        for key in store.names():
             name = key.partition(b"}:")[2].decode()
             if name in _STANDING or (name[:2] in ("k:", "in") and key in store.expires):
                 continue
