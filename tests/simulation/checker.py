@@ -350,8 +350,8 @@ def admissions(history: History) -> Broken:
     """An id is accepted once; then it is a duplicate. (Also to a producer whose first try was carried out and settled unknown to it.)"""
     runs_of = _of_commands(history)
     for name, sent in history.sent.items():
-        first = runs_of[name][0].ended if name in runs_of else None
-        settled = first is not None and sent.acked is not None and first <= sent.acked
+        ends = [run.ended for run in runs_of.get(name, []) if run.ended is not None]
+        settled = sent.acked is not None and bool(ends) and min(ends) <= sent.acked
         if sent.tries == 1 and sent.admissions[:1] == ["duplicate"] and not settled and not sent.cancelled and not sent.expires:
             yield sent.entity, f"{name} was sent once, and called a duplicate"
         if sent.admissions.count("accepted") > 1 and not sent.cancelled and not sent.expires:

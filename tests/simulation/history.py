@@ -129,9 +129,10 @@ class History:
 
     def calm_from(self) -> float:
         """When the last trouble of all that lived was over."""
-        return max(
-            [0.0, *(until for process in self.processes for kind, _, until in process.troubles if kind not in ("kill", "stop"))]
-        )
+        ends: list[float] = [
+            until for process in self.processes for kind, _, until in process.troubles if kind not in ("kill", "stop")
+        ]
+        return max(ends, default=0.0)
 
     def digest(self) -> str:
         """The same for runs in which the same happened at the same times."""

@@ -236,7 +236,7 @@ def xpending(store: Store, args: Args) -> Any:
     found = [
         [text_of(entry), pending.consumer, max(0, now - pending.at_ms), pending.count]
         for entry, pending in sorted(group.pending.items())
-        if start <= entry <= end and now - pending.at_ms >= idle and consumer in (None, pending.consumer)
+        if start <= entry <= end and (not idle or now - pending.at_ms >= idle) and consumer in (None, pending.consumer)
     ]
     return found[: int(rest[2])]
 
