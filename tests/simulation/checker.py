@@ -349,9 +349,10 @@ def refusals(history: History) -> Broken:
 def admissions(history: History) -> Broken:
     """An id is accepted once; then it is a duplicate. (Also to a producer whose first try was carried out and settled unknown to it.)"""
     runs_of = _of_commands(history)
+    buried = {(letter.payload or {}).get("tag", "") for letter in history.letters}
     for name, sent in history.sent.items():
         ends = [run.ended for run in runs_of.get(name, []) if run.ended is not None]
-        settled = sent.acked is not None and bool(ends) and min(ends) <= sent.acked
+        settled = name in buried or (sent.acked is not None and bool(ends) and min(ends) <= sent.acked)
         if sent.tries == 1 and sent.admissions[:1] == ["duplicate"] and not settled and not sent.cancelled and not sent.expires:
             yield sent.entity, f"{name} was sent once, and called a duplicate"
         if sent.admissions.count("accepted") > 1 and not sent.cancelled and not sent.expires:
