@@ -123,6 +123,12 @@ COMMANDS[b"UNLINK"] = del_
 
 
 @command
+def rename(store: Store, args: Args) -> Any:
+    store.data[args[1]] = store.data.pop(args[0])
+    return b"OK"
+
+
+@command
 def pexpire(store: Store, args: Args) -> Any:
     if not store.has(args[0]):
         return 0
@@ -211,6 +217,11 @@ def hmget(store: Store, args: Args) -> Any:
 @command
 def hgetall(store: Store, args: Args) -> Any:
     return [part for pair in (store.get(args[0], dict) or {}).items() for part in pair]
+
+
+@command
+def hkeys(store: Store, args: Args) -> Any:
+    return list(store.get(args[0], dict) or ())
 
 
 @command
