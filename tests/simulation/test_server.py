@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
@@ -15,6 +14,8 @@ from tests.conformance.test_steps import *  # noqa: F403 - the tests themselves
 from tests.conformance.test_steps import hand, shelf  # noqa: F401 - and their fixtures
 from tests.simulation.client import SimRedis
 from tests.simulation.server import Link, Server
+
+__all__ = ["bench", "hand", "shelf"]
 
 
 class Wire:
@@ -57,5 +58,5 @@ class LiveClients:
 
 
 @pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
-    yield Bench("simulated", LiveClients())
+async def bench() -> Bench:
+    return Bench("simulated", LiveClients())
