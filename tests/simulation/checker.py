@@ -175,7 +175,7 @@ def deadline(history: History) -> Broken:
     """A handler whose lease could not be renewed is cancelled when it is over, or as soon as its process runs again."""
     for run in history.executions:
         end = run.ended
-        if end is None or run.how == "cancelled" or end - run.began < history.lease:
+        if end is None or end - run.began < history.lease:
             continue
         touch = _last_touch(history, run, end)
         over = (touch if touch is not None else run.began) + history.lease + TOLERANCE

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from tests.conformance.conftest import Bench
 from tests.conformance.test_steps import *  # noqa: F403 - the tests themselves
-from tests.conformance.test_steps import hand, shelf  # noqa: F401 - and their fixtures
+from tests.conformance.test_steps import hand, shelf
 from tests.simulation.client import SimRedis
 from tests.simulation.server import Link, Server
 
