@@ -112,7 +112,7 @@ class Nemesis:
         process = self._anyone()
         if process.name in self._world.network.weather:
             return
-        seconds = self._world.history.lease * self._random.choice((0.3, 1.0, 1.5, 2.5))
+        seconds = self._world.history.lease * self._random.choice((0.3, 1.0, 2.5, 4.0))
         self._tell("partition", f"{process} is cut off for {seconds:.2f} s")
         self._world.network.drop_connections(process.name, noticed_after=seconds)
         await self._spell(process, Weather(cut_off=True), "cut off", seconds)
