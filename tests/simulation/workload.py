@@ -63,9 +63,7 @@ class Plan:
 def plan_of(seed: int, tag: str, attempt: int) -> Plan:
     """Drawn from the seed alone, whoever runs it."""
     random = Random(f"{seed} {tag} {attempt}")
-    seconds = random.choice(
-        (0.0, 0.001, 0.005, 0.02, 0.05, 0.1, 0.3, 0.6, 1.5, 4.0, 9.0)
-    ) * random.uniform(0.5, 1.5)
+    seconds = random.choice((0.0, 0.001, 0.005, 0.02, 0.05, 0.1, 0.3, 0.6, 1.5, 4.0, 9.0)) * random.uniform(0.5, 1.5)
     ends = ("return",) * 7 + ("fail", "fail", "reject")
     return Plan(seconds, random.choice(ends))
 
