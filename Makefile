@@ -34,6 +34,12 @@ fuzz:       ## the decoders on bytes that nobody would send, led by coverage whe
 chaos:      ## ten minutes of faults on a real bus, and a verdict on what was recorded (ARGS="--seed 7 --seconds 60 --server redis --durability always")
 	@$(SETUP) chaos $(ARGS)
 
+simulate:   ## seeds of the deterministic simulator: faults, and every promise checked (ARGS="--seeds 20000", "--seed 4711 --seeds 1")
+	@$(SETUP) simulate $(ARGS)
+
+mutants:    ## break the bus in forty ways; each must be found out
+	@$(SETUP) mutants $(ARGS)
+
 check:      ## ruff, mypy, pyright and the architecture tests
 	@$(SETUP) check $(ARGS)
 

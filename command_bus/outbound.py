@@ -18,6 +18,7 @@ from command_bus.errors import CallCycle, InvalidCommand, RegistrationError
 from command_bus.execution.settled import reading_limits
 from command_bus.messages import Message, MessageSpec, canonical_entity_id, check_entity_type, check_wire_name
 from command_bus.policies import EntityPolicy
+from command_bus.randomness import token
 from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, WireEnvelope, digest, pack_envelope
 from command_bus.serialization.models import MessageCodec, codec_for
 from command_bus.serialization.msgpack import Limits, pack
@@ -89,7 +90,7 @@ def new_command_id() -> str:
     global _process  # noqa: PLW0603 - one value per process, renewed after a fork
     pid = os.getpid()
     if _process[0] != pid:
-        _process = (pid, os.urandom(8).hex())
+        _process = (pid, token(8).hex())
     return f"{_process[1]}-{next(_counter):x}"
 
 

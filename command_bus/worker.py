@@ -13,7 +13,6 @@ import functools
 import json
 import logging
 import os
-import secrets
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +32,7 @@ from command_bus.execution.executor import STOPPING, Executor
 from command_bus.injection import check_wired
 from command_bus.middleware import around_handle
 from command_bus.monitor import worker_record
+from command_bus.randomness import token
 from command_bus.receipts import WorkerInfo
 from command_bus.registry import HandlerRegistry
 from command_bus.serialization.models import codec_for, reply_codec_for
@@ -79,7 +79,7 @@ class Worker:
     def __init__(self, bus: CommandBus, settings: BusSettings, registry: HandlerRegistry) -> None:
         self.settings = settings
         self.registry = registry
-        self.name = secrets.token_hex(6)
+        self.name = token(6).hex()
         self._bus = bus
         self._opened_bus = False
         self._stack = AsyncExitStack()

@@ -258,6 +258,16 @@ def chaos(arguments: list[str]) -> None:
     become([str(PYTHON), "-m", "tests.chaos", *arguments])
 
 
+def simulate(arguments: list[str]) -> None:
+    set_up(BASE)
+    become([str(PYTHON), "-m", "tests.simulation", *arguments])
+
+
+def mutants(arguments: list[str]) -> None:
+    set_up(BASE)
+    become([str(PYTHON), "-m", "tests.mutants", *arguments])
+
+
 def check(arguments: list[str]) -> None:
     """All checks, also after one that failed: one run shows everything that is to be mended."""
     set_up(BASE, SPARK)
@@ -333,6 +343,8 @@ COMMANDS = {
     "proofs": proofs,
     "fuzz": fuzz,
     "chaos": chaos,
+    "simulate": simulate,
+    "mutants": mutants,
     "check": check,
     "format": format_code,
     "setup": only_set_up,

@@ -21,6 +21,7 @@ from command_bus.execution.settled import Windows, accepted_ms, reading_limits
 from command_bus.handlers import Handler
 from command_bus.messages import MessageSpec
 from command_bus.policies import RetryPolicy
+from command_bus.randomness import JITTER
 from command_bus.serialization.envelope import (
     AT_MOST_ONCE,
     ENCRYPTED,
@@ -110,7 +111,7 @@ class Decisions:
         self._lookup = lookup
         self._settings = settings
         self._worker = worker
-        self._random = random or Random()
+        self._random = random or JITTER
         self._limits = reading_limits(settings)
         self._windows = Windows.of(settings, worker)
         self._unknown_grace_ms = int(settings.unknown_grace * 1000)

@@ -27,6 +27,7 @@ from redis.retry import Retry as SyncRetry
 
 from command_bus.clock import mono
 from command_bus.errors import TransportUnavailable, Unconfirmed, UnsuitableServer
+from command_bus.randomness import JITTER
 from command_bus.settings import redacted
 from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.scripts import SCRIPTS, Script
@@ -143,7 +144,7 @@ class Backoff:
     __slots__ = ("_delay", "_random")
 
     def __init__(self, random: Random | None = None) -> None:
-        self._random = random or Random()
+        self._random = random or JITTER
         self._delay = 0.02
 
     def next(self) -> float:

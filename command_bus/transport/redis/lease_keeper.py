@@ -16,7 +16,8 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Any
 
 from redis import Redis as SyncRedis
@@ -27,12 +28,20 @@ from command_bus.transport.redis.connections import SOCKET_TIMEOUT, ClientFactor
 from command_bus.transport.redis.errors import CONNECTION_ERRORS
 from command_bus.transport.redis.keys import GROUP, KeySpace
 
-__all__ = ["LeaseKeeper"]
+__all__ = ["LeaseKeeper", "Page"]
 
 _log = logging.getLogger("command_bus.worker")
 _PAGE = 500
 _BLOCKED_AFTER = 1.0
 _SHORTEST_PATIENCE = 0.5  # seconds; who waits longer for an answer notices later that a lease is over
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Leases of one shard that are renewed in one request, beside the sign of life."""
+
+    shard: int
+    leases: list[Lease]
 
 
 class LeaseKeeper:
@@ -65,6 +74,7 @@ class LeaseKeeper:
         self._reported_blocked = False
         self._sequence = 1
         self._numbers = itertools.count(1)
+        self._next_renewal = 0.0
         self.lost = 0
 
     def start(self) -> None:
@@ -113,53 +123,80 @@ class LeaseKeeper:
     # Everything below runs in the thread.
 
     def _run(self) -> None:
-        patience = min(SOCKET_TIMEOUT, max(self._lease / 3, _SHORTEST_PATIENCE))
         places = [self._factory.at(shard.prefix) for shard in self._keys.shards]
-        clients = {place: place.thread(patience) for place in places}
+        clients = {place: place.thread(self.patience) for place in places}
         of_shard = [clients[place] for place in places]
-        interval = self._lease / 3
-        next_renewal = 0.0
         try:
             while not self._stopping:
-                now = mono()
-                if now >= next_renewal or self._renew_now:
-                    self._renew_now = False
-                    renewed = self._renew_all(of_shard)
-                    next_renewal = now + (interval if renewed else min(interval, self._lease / 10, 1.0))
-                self._give_up_overdue()
-                self._watch_loop()
-                self._wake.wait(max(0.01, min(next_renewal - mono(), _BLOCKED_AFTER)))
+                self._wake.wait(self._turn_with(of_shard))
                 self._wake.clear()
         finally:
             for client in clients.values():
                 client.close()
 
-    def _renew_all(self, clients: list[SyncRedis]) -> bool:
+    def _turn_with(self, clients: list[SyncRedis]) -> float:
+        turn, answers = self.turn(), None
+        while True:
+            try:
+                page = turn.send(answers)
+            except StopIteration as end:
+                return float(end.value)
+            try:
+                answers = self.request(clients[page.shard], page).execute(raise_on_error=False)
+            except CONNECTION_ERRORS as error:
+                answers = error
+
+    @property
+    def patience(self) -> float:
+        """Seconds that a renewal waits for its answer."""
+        return min(SOCKET_TIMEOUT, max(self._lease / 3, _SHORTEST_PATIENCE))
+
+    def turn(self) -> Generator[Page, Any, float]:
+        """One turn of the thread: yields what to ask for, is sent the answers or the error, and returns the seconds until the next.
+
+        Whoever drives it decides how a request is made and waited for: the thread does, and a simulation in its own time.
+        """
+        now = mono()
+        if now >= self._next_renewal or self._renew_now:
+            self._renew_now = False
+            renewed = yield from self._renew_all()
+            interval = self._lease / 3
+            self._next_renewal = now + (interval if renewed else min(interval, self._lease / 10, 1.0))
+        self._give_up_overdue()
+        self._watch_loop()
+        return max(0.01, min(self._next_renewal - mono(), _BLOCKED_AFTER))
+
+    def request(self, client: Any, page: Page) -> Any:
+        """The pipeline that renews a page."""
+        keys = self._keys.shards[page.shard]
+        pipeline = client.pipeline(transaction=False)
+        pipeline.hset(keys.workers, self._owner, self._heartbeat())
+        if page.leases:
+            ids: list[Any] = [lease.activation for lease in page.leases]
+            pipeline.execute_command(
+                "XCLAIM", keys.ready, GROUP, self._owner, 0, *ids, "RETRYCOUNT", self._sequence, "JUSTID", parse_justid=True
+            )
+        return pipeline
+
+    def _renew_all(self) -> Generator[Page, Any, bool]:
         self._sequence += 1
         renewed = True
         for shard, held in enumerate(self._held):
             now = mono()
             leases = [lease for lease in list(held.values()) if lease.renew_until is None or now < lease.renew_until]
             for start in range(0, len(leases) or 1, _PAGE):
-                renewed = self._renew(clients[shard], shard, leases[start : start + _PAGE]) and renewed
+                page = Page(shard, leases[start : start + _PAGE])
+                asked = mono()
+                answers = yield page
+                renewed = self._renewed(page.leases, asked, answers) and renewed
             self._give_up_overdue()  # a shard that does not answer must not delay the others' deadlines
         return renewed
 
-    def _renew(self, client: SyncRedis, shard: int, leases: list[Lease]) -> bool:
-        keys = self._keys.shards[shard]
-        asked = mono()
-        try:
-            pipeline = client.pipeline(transaction=False)
-            pipeline.hset(keys.workers, self._owner, self._heartbeat())
-            if leases:
-                ids: list[Any] = [lease.activation for lease in leases]
-                pipeline.execute_command(  # type: ignore[no-untyped-call]
-                    "XCLAIM", keys.ready, GROUP, self._owner, 0, *ids, "RETRYCOUNT", self._sequence, "JUSTID", parse_justid=True
-                )
-            written, *claimed = pipeline.execute(raise_on_error=False)
-        except CONNECTION_ERRORS as error:
-            _log.warning("cannot renew %d leases: %s", len(leases), error)
+    def _renewed(self, leases: list[Lease], asked: float, answers: Any) -> bool:
+        if isinstance(answers, Exception):
+            _log.warning("cannot renew %d leases: %s", len(leases), answers)
             return False
+        written, *claimed = answers
         if isinstance(written, Exception):  # at the server's memory limit, say: then nobody reads of us, but we work
             _log.warning("cannot write the sign of life: %s", written)
         if claimed:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 
 from command_bus.clock import mono
 from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable, Unconfirmed
+from command_bus.randomness import token
 from command_bus.transport.interfaces import Admission, Submission
 from command_bus.transport.redis.connections import Backoff, Connections
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
@@ -109,7 +109,7 @@ class _Shard:
         self._limit = limit
         self._line: deque[_Waiting] = deque()
         self._sender: asyncio.Task[None] | None = None
-        self._tokens = (os.urandom(4) + count.to_bytes(4, "big") for count in itertools.count())
+        self._tokens = (token(4) + count.to_bytes(4, "big") for count in itertools.count())
         self._closed = False
         self.pending = 0
 

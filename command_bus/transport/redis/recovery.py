@@ -14,13 +14,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from random import Random
 from typing import Any
 
 from redis.asyncio import Redis
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
+from command_bus.randomness import JITTER
 from command_bus.transport.interfaces import Bury, GiveBack, Lease, Started, Step, Steps
 from command_bus.transport.redis.cancellation import end_tasks
 from command_bus.transport.redis.connections import Backoff, Connections
@@ -106,7 +106,6 @@ class _Watch:
         self._steps = steps
         self._decide = decide
         self._kicked = asyncio.Event()
-        self._random = Random()
         self._suspects: dict[str, tuple[int, float]] = {}
         self._next_due: float | None = None
         self._sweep_at = 0.0
@@ -141,7 +140,7 @@ class _Watch:
     def _pause(self) -> float:
         """Until something is due, a suspect's time is over, or the regular check; at most about a second."""
         now = mono()
-        check = min(_CHECK, self._lease / 3) * self._random.uniform(0.8, 1.2)
+        check = min(_CHECK, self._lease / 3) * JITTER.uniform(0.8, 1.2)
         moments = [now + check, *(until for _, until in self._suspects.values())]
         if self._next_due is not None:
             moments.append(self._next_due)
@@ -287,7 +286,7 @@ class _Watch:
         now = mono()
         if now < self._sweep_at:
             return
-        self._sweep_at = now + max(60.0, self._lease * 2) * self._random.uniform(0.8, 1.2)
+        self._sweep_at = now + max(60.0, self._lease * 2) * JITTER.uniform(0.8, 1.2)
         self._repaired_to, repaired = await repair_page(self._connections, self.keys, self._repaired_to)
         if repaired:
             _log.warning("%s: %d mailboxes had lost their activation and got a new one", self.keys.ready, repaired)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from typing import Any
 
 from redis.asyncio import Redis
@@ -18,6 +17,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from command_bus.clock import mono
 from command_bus.errors import BusClosed, CommandBusError
+from command_bus.randomness import token
 from command_bus.serialization.reply import reply_id
 from command_bus.transport.redis.cancellation import end_tasks
 from command_bus.transport.redis.connections import Backoff, Connections
@@ -74,7 +74,7 @@ class RpcHandler:
     """
 
     def __init__(self, connections: Connections, keys: KeySpace, *, bites: bool) -> None:
-        self.process = secrets.token_hex(8)
+        self.process = token(8).hex()
         self._connections = connections
         self._keys = keys
         self._bites = bites

@@ -1,0 +1,311 @@
+"""Deliberate breakages of the bus, one at a time: the verdict of the simulator must turn red on every one.
+
+Each is an exact replacement of text; one whose text is no longer there fails loudly, so that the list follows the code. `seen_by` names
+a test of the conformance suite where the simulator cannot see the breakage, and why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["MUTANTS", "Mutant"]
+
+SIMULATION = "simulation"
+_LUA = "transport/redis/lua"
+_REDIS = "transport/redis"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A breakage: in this file of the package, `old` becomes `new`."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    seen_by: str = SIMULATION
+    more: tuple[tuple[str, str, str], ...] = ()
+    """Further replacements: where two safeguards cover for one another, both must go."""
+
+
+MUTANTS = (
+    Mutant(
+        "settle under a stale fence",
+        f"{_LUA}/advance.lua",
+        "if verb ~= 'take' and token == held_fence and message == held_message then",
+        "if verb ~= 'take' then",
+    ),
+    Mutant(
+        "settle whoever holds the lease",
+        f"{_LUA}/advance.lua",
+        "  if held_by ~= activation then return {'gone'} end",
+        "  if held_by ~= activation then\n"
+        "    if verb ~= 'take' and state == 'h' then\n"
+        "      return verbs[verb](name, box, held_by, held_for, held_message, follow, extra, attempt, first)\n    end\n"
+        "    return {'gone'}\n  end",
+    ),
+    Mutant(
+        "a started command is given to whoever asks",
+        f"{_LUA}/advance.lua",
+        "  if held_for ~= holder then return {'gone'} end\n",
+        "",
+        "tests/conformance/test_steps.py::test_another_lease_of_the_same_worker_takes_nothing_that_is_started",
+    ),
+    Mutant(
+        "a take of what is gone starts it again",
+        f"{_LUA}/advance.lua",
+        "  if held_by ~= activation then return {'gone'} end",
+        "  if held_by ~= activation and verb ~= 'take' then return {'gone'} end\n"
+        "  if verb == 'take' and state == 'h' then return start(name, box, activation, holder, attempt, first, follow) end",
+    ),
+    Mutant("a fence that does not grow", f"{_LUA}/advance.lua", "  fence = fence + 1\n", ""),
+    Mutant(
+        "a fence that is not kept",
+        f"{_LUA}/advance.lua",
+        "local fence = math.max(tonumber(redis.call('GET', fence_key) or '0'), time[1] * 1000000 + time[2] - 1)",
+        "local fence = time[1] * 1000 - 1",
+    ),
+    Mutant(
+        "first in, last out",
+        f"{_LUA}/advance.lua",
+        "local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]\n  if not head then return close",
+        "local all = redis.call('XRANGE', box, '-', '+')\n  local head = all[#all]\n  if not head then return close",
+    ),
+    Mutant(
+        "acknowledge before handling",
+        f"{_LUA}/advance.lua",
+        "  return delivery(fence_text, attempt, first, head)\nend",
+        "  settled = settled + redis.call('XDEL', box, head[1])\n  return delivery(fence_text, attempt, first, head)\nend",
+    ),
+    Mutant(
+        "reply before settling",
+        f"{_LUA}/advance.lua",
+        "local function perform(name, box, activation, holder, token, message, verb, follow, extra)\n",
+        "local function perform(name, box, activation, holder, token, message, verb, follow, extra)\n"
+        "  if verb == 'done' or verb == 'deny' then push(extra) end\n",
+    ),
+    Mutant(
+        "no reply with the settling",
+        f"{_LUA}/advance.lua",
+        "  remember(extra.mark, extra[1], extra[2])\n  push(extra)\n  note(extra)\n"
+        "  return start(name, box, activation, holder, '0', '0', follow)\nend\n\nfunction verbs.deny",
+        "  remember(extra.mark, extra[1], extra[2])\n  note(extra)\n"
+        "  return start(name, box, activation, holder, '0', '0', follow)\nend\n\nfunction verbs.deny",
+    ),
+    Mutant(
+        "the next activation is forgotten",
+        f"{_LUA}/advance.lua",
+        "  local id = redis.call('XADD', ready, '*', 'e', name)\n  redis.call('HSET', active, name, 'r|' .. id",
+        "  local id = activation\n  redis.call('HSET', active, name, 'r|' .. id",
+    ),
+    Mutant(
+        "a retry waits for ever",
+        f"{_LUA}/advance.lua",
+        "  redis.call('ZADD', due, at, 'r:' .. name)\n",
+        "",
+    ),
+    Mutant(
+        "a retry lets others overtake",
+        f"{_LUA}/advance.lua",
+        "  return wait_for_retry(name, activation, extra[1], attempt, first)",
+        "  local running = redis.call('XRANGE', box, message, message)[1]\n"
+        "  redis.call('XDEL', box, message)\n  redis.call('XADD', box, '*', 'e', running[2][2])\n"
+        "  return requeue(name, activation, attempt, first)",
+    ),
+    Mutant(
+        "a dead letter is dropped",
+        f"{_LUA}/advance.lua",
+        "  letter(name, extra[5], extra[6], '0')\n",
+        "",
+    ),
+    Mutant(
+        "the depth is not counted down",
+        f"{_LUA}/advance.lua",
+        "  redis.call('HINCRBY', stats, 'depth', -settled)\n",
+        "",
+    ),
+    Mutant(
+        "a paused entity is started",
+        f"{_LUA}/advance.lua",
+        "  if any_paused and redis.call('HEXISTS', paused, name) == 1 then\n    rest",
+        "  if false then\n    rest",
+    ),
+    Mutant(
+        "an untouched give-back counts as an attempt",
+        f"{_LUA}/advance.lua",
+        "if extra[1] == '0' then attempt = string.format('%d', math.max(tonumber(attempt) - 1, 0)) end\n  return requeue",
+        "if extra[1] == '0' then attempt = string.format('%d', tonumber(attempt) + 1) end\n  return requeue",
+    ),
+    Mutant(
+        "an interrupted attempt is not counted",
+        "execution/decisions.py",
+        "            return GiveBack(counts=True)",
+        "            return GiveBack(counts=False)",
+    ),
+    Mutant(
+        "no deduplication",
+        f"{_LUA}/enqueue.lua",
+        "if redis.call('SET', KEYS[mark], 'q' .. digest .. token .. name, 'NX') then",
+        "if redis.call('SET', KEYS[mark], 'q' .. digest .. token .. name) then",
+    ),
+    Mutant(
+        "a settled id is forgotten",
+        f"{_LUA}/advance.lua",
+        "    redis.call('SET', mark, value, 'PX', ttl)\n",
+        "    redis.call('DEL', mark)\n",
+    ),
+    Mutant(
+        "an idle entity is not activated",
+        f"{_LUA}/enqueue.lua",
+        "        if not activated[box] then activate(box, name) end",
+        "        if not activated[box] and room[box] < 9999 then activate(box, name) end",
+    ),
+    Mutant(
+        "an entity is activated with every command",
+        f"{_LUA}/enqueue.lua",
+        "  if redis.call('HEXISTS', active, name) == 1 then return end\n",
+        "",
+    ),
+    Mutant(
+        "mailboxes are trimmed",
+        f"{_LUA}/enqueue.lua",
+        "        redis.call('XADD', KEYS[7 + box], '*', 'e', ARGV[arg + 5])\n",
+        "        redis.call('XADD', KEYS[7 + box], '*', 'e', ARGV[arg + 5])\n        redis.call('XTRIM', KEYS[7 + box], 'MAXLEN', '3')\n",
+    ),
+    Mutant(
+        "delayed commands come out of order",
+        f"{_LUA}/promote.lua",
+        "for arg = 2, #ARGV, 2 do\n  local member, name = ARGV[arg], ARGV[arg + 1]\n  key = key + 1\n",
+        "key = #KEYS + 1\nfor arg = #ARGV - 1, 2, -2 do\n  local member, name = ARGV[arg], ARGV[arg + 1]\n  key = key - 1\n",
+    ),
+    Mutant(
+        "delayed commands come too soon",
+        f"{_LUA}/enqueue.lua",
+        "  local at = now + delay\n",
+        "  local at = now + delay / 2\n",
+    ),
+    Mutant(
+        "a promoted entity is not woken",
+        f"{_LUA}/promote.lua",
+        "  if redis.call('HEXISTS', active, name) == 0 then wake(name, '0', '0') end\n",
+        "",
+    ),
+    Mutant(
+        "a live lease is stolen",
+        f"{_REDIS}/recovery.py",
+        "        idle = max(1, int(self._lease * 1000 * 2 / 3))\n        while True:",
+        "        idle = 1\n        while True:",
+        more=(
+            (f"{_REDIS}/recovery.py", "            if known is None or known[0] != sequence:", "            if known is None:"),
+            (
+                f"{_REDIS}/recovery.py",
+                "self._owner, max(1, int(self._lease * 1000 * 2 / 3)), ids, justid",
+                "self._owner, 0, ids, justid",
+            ),
+        ),
+    ),
+    Mutant(
+        "a lease is taken over after half its time",
+        f"{_REDIS}/recovery.py",
+        "        idle = max(1, int(self._lease * 1000 * 2 / 3))\n        while True:",
+        "        idle = max(1, int(self._lease * 1000 / 3))\n        while True:",
+        more=(
+            (
+                f"{_REDIS}/recovery.py",
+                "    return max(lease / 3, lease - idle) if idle < lease else lease / 2\n",
+                "    return 0.0\n",
+            ),
+            (
+                f"{_REDIS}/recovery.py",
+                "max(1, int(self._lease * 1000 * 2 / 3)), ids, justid",
+                "max(1, int(self._lease * 1000 / 3)), ids, justid",
+            ),
+        ),
+    ),
+    Mutant(
+        "lost leases are never taken over",
+        f"{_REDIS}/recovery.py",
+        "        if expired:\n            await self._take_over(expired)",
+        "        if expired and self._lease > 1e6:\n            await self._take_over(expired)",
+    ),
+    Mutant(
+        "what was interrupted runs again, whatever its contract",
+        "execution/decisions.py",
+        "        if not at_most_once and started.attempt < attempts:",
+        "        if at_most_once or started.attempt < attempts:",
+    ),
+    Mutant(
+        "retried once at most",
+        "execution/decisions.py",
+        "        if run.started.attempt < policy.attempts and policy.retries(error):",
+        "        if run.started.attempt < 2 and run.started.attempt < policy.attempts and policy.retries(error):",
+    ),
+    Mutant(
+        "retried without end",
+        "execution/decisions.py",
+        "        if run.started.attempt < policy.attempts and policy.retries(error):",
+        "        if run.started.attempt < policy.attempts + 2 and policy.retries(error):",
+    ),
+    Mutant(
+        "a failure is settled as done",
+        "execution/decisions.py",
+        "        error_type, text = _named(error), text_of(error)\n",
+        "        if run.envelope.flags & AT_MOST_ONCE:\n            return self.completed(run, None)\n"
+        "        error_type, text = _named(error), text_of(error)\n",
+    ),
+    Mutant(
+        "whom a renewal does not find goes on",
+        f"{_REDIS}/lease_keeper.py",
+        "                if lease.activation in alive:",
+        "                if alive is not None:",
+    ),
+    Mutant(
+        "the deadline is not watched",
+        f"{_REDIS}/lease_keeper.py",
+        "                if now > lease.deadline:",
+        "                if now > lease.deadline + 1e6:",
+    ),
+    Mutant(
+        "a late start is not refused",
+        "execution/executor.py",
+        "        if mono() >= lease.deadline:\n            return _NOT_STARTED\n",
+        "",
+    ),
+    Mutant(
+        "leases are not renewed",
+        f"{_REDIS}/lease_keeper.py",
+        "        if page.leases:\n",
+        "        if not page:\n",
+    ),
+    Mutant(
+        "scripts are not loaded again",
+        f"{_REDIS}/connections.py",
+        "            except NoScriptError:\n",
+        "            except NoScriptError if script.name == 'operate' else ZeroDivisionError:\n",
+    ),
+    Mutant(
+        "a lost reply is not asked for again",
+        f"{_REDIS}/rpc.py",
+        "                    await self._reread(keys)\n",
+        "",
+    ),
+    Mutant(
+        "what a broken connection was assigned is not looked for",
+        f"{_REDIS}/consumer.py",
+        "        entries = await self._unknown_pending()\n        if entries:\n            _log",
+        "        entries = []\n        if entries:\n            _log",
+        "tests/conformance/test_recovery.py::test_what_was_assigned_to_a_dead_connection_is_found_before_its_lease_ends",
+    ),
+    Mutant(
+        "an ambiguous batch is sent as a new one",
+        f"{_REDIS}/producer.py",
+        "        token = next(self._tokens)\n        backoff = Backoff()\n        while batch:\n",
+        "        backoff = Backoff()\n        while batch:\n            token = next(self._tokens)\n",
+    ),
+    Mutant(
+        "a cancelled command stays",
+        f"{_LUA}/remove.lua",
+        "redis.call('XDEL', box, id) == 0 then return false end",
+        "redis.call('XLEN', box) == 0 then return false end",
+    ),
+)

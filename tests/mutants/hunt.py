@@ -1,0 +1,70 @@
+"""Breaks a copy of the package and asks for the verdict on it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutants.breakages import SIMULATION, Mutant
+
+__all__ = ["Verdict", "broken_copy", "hunt"]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a mutant."""
+
+    mutant: Mutant
+    dead: bool
+    by: str
+    output: str
+
+
+@contextmanager
+def broken_copy(mutant: Mutant) -> Iterator[Path]:
+    """A folder with the broken package, and beside it the tests as they are.
+
+    Raises:
+        LookupError: The text that it replaces is not there, or not once.
+    """
+    with tempfile.TemporaryDirectory(prefix="command-bus-mutant-") as folder:
+        place = Path(folder)
+        shutil.copytree(ROOT / "command_bus", place / "command_bus", ignore=shutil.ignore_patterns("__pycache__", "spark", "cli"))
+        for name in ("tests", "scripts", "examples", "pyproject.toml"):
+            (place / name).symlink_to(ROOT / name)
+        for file, old, new in ((mutant.file, mutant.old, mutant.new), *mutant.more):
+            path = place / "command_bus" / file
+            text = path.read_text(encoding="utf-8")
+            if text.count(old) != 1:
+                raise LookupError(f"{mutant.name}: {file} has its text {text.count(old)} times: write the mutant anew")
+            path.write_text(text.replace(old, new), encoding="utf-8")
+        yield place
+
+
+def hunt(mutant: Mutant, seeds: int, jobs: int = 1) -> Verdict:
+    """Whether the mutant is seen, and by what."""
+    with broken_copy(mutant) as place:
+        if mutant.seen_by == SIMULATION:
+            command = ["-m", "tests.simulation", "--seeds", str(seeds), "--first", "--jobs", str(jobs)]
+        else:
+            command = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--import-mode=importlib", mutant.seen_by]
+        environment = {**os.environ, "PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            [sys.executable, *command], cwd=place, env=environment, capture_output=True, text=True, check=False, timeout=900
+        )
+    by = mutant.seen_by
+    if mutant.seen_by == SIMULATION:
+        found = re.search(r"^seed (\d+) .*breaks:\n  (.*)$", done.stdout, re.MULTILINE)
+        by = f"seed {found[1]}: {found[2]}" if found else ""
+        return Verdict(mutant, found is not None, by, done.stdout + done.stderr)
+    return Verdict(mutant, done.returncode == 1, by, done.stdout + done.stderr)

@@ -1,0 +1,49 @@
+"""A choice of the breakages, quick ones of every kind; `make mutants` hunts all."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.mutants.breakages import MUTANTS
+from tests.mutants.hunt import broken_copy, hunt
+
+CHOSEN = (
+    "settle whoever holds the lease",
+    "a take of what is gone starts it again",
+    "a fence that is not kept",
+    "first in, last out",
+    "acknowledge before handling",
+    "no reply with the settling",
+    "a retry lets others overtake",
+    "a dead letter is dropped",
+    "the depth is not counted down",
+    "no deduplication",
+    "a settled id is forgotten",
+    "mailboxes are trimmed",
+    "a live lease is stolen",
+    "what was interrupted runs again, whatever its contract",
+    "retried once at most",
+    "leases are not renewed",
+    "scripts are not loaded again",
+    "delayed commands come too soon",
+    "the next activation is forgotten",
+    "an interrupted attempt is not counted",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_broken_bus_is_found_out(name: str) -> None:
+    (mutant,) = [mutant for mutant in MUTANTS if mutant.name == name]
+    verdict = hunt(mutant, 150)
+    assert verdict.dead, verdict.output[-2000:]
+
+
+def test_every_mutant_finds_the_text_that_it_replaces() -> None:
+    for mutant in MUTANTS:
+        with broken_copy(mutant):
+            pass
+
+
+def test_names_are_told_apart() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)

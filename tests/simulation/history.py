@@ -1,0 +1,165 @@
+"""What happened in a run: recorded outside the bus, by handlers, producers and the server; read by the checker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+__all__ = ["Claim", "Execution", "History", "Sent"]
+
+
+@dataclass(slots=True)
+class Sent:
+    """A command that a producer handed to the bus (perhaps several times, under one id)."""
+
+    id: str
+    entity: str
+    kind: str
+    """work, once, park"""
+    how: str
+    """dispatch, call, batch, delayed"""
+    process: str
+    invoked: float
+    batch: int = 0
+    """Which of its process's."""
+    position: int = 0
+    """Within its batch."""
+    delay: float = 0.0
+    expires: bool = False
+    tries: int = 1
+    acked: float | None = None
+    admissions: list[str] = field(default_factory=list)
+    refused: str = ""
+    outcome: str = ""
+    """Of a call."""
+    answered: float = 0.0
+    value: Any = None
+    timeout: float = 0.0
+    cancelled: bool = False
+    replays: int = 0
+    discarded: bool = False
+
+
+@dataclass(slots=True)
+class Execution:
+    """One start of a handler."""
+
+    id: str
+    entity: str
+    attempt: int
+    fence: int
+    worker: str
+    process: Any
+    began: float
+    ended: float | None = None
+    how: str = ""
+    """returned, failed, rejected, cancelled; empty if its process was killed first"""
+
+
+@dataclass(slots=True)
+class Claim:
+    """A lease that was taken over."""
+
+    at: float
+    activation: str
+    entity: str
+    old: str
+    new: str
+    idle: float
+    """True seconds since its holder last renewed or read it."""
+
+
+class History:
+    """The record of one run."""
+
+    def __init__(self, clock: Any) -> None:
+        self._clock = clock
+        self.sent: dict[str, Sent] = {}
+        self.executions: list[Execution] = []
+        self.pauses: list[tuple[str, float, float]] = []
+        """Entity, from the acknowledged pause, until the resume was asked for."""
+        self.jumps: list[tuple[float, float]] = []
+        self.letters: list[Any] = []
+        self.claims: list[Claim] = []
+        self.accepted: dict[str, list[tuple[float, bytes]]] = {}
+        self.touches: dict[str, list[tuple[float, str]]] = {}
+        self.homes: dict[str, str] = {}
+        self.notes: list[tuple[float, str, str]] = []
+        self.counters: dict[str, int] = {}
+        self.leftovers: list[str] = []
+        self.stuck = ""
+        self.lease = 2.0
+        self.processes: list[Any] = []
+
+    def note(self, who: str, what: str) -> None:
+        """A line of the timeline; an empty `who` concerns everybody."""
+        self.notes.append((self._clock(), who, what))
+
+    # What the server tells.
+
+    def added(self, key: bytes, entry: bytes, rest: list[bytes]) -> None:
+        """An entry was added to a stream."""
+        name = key.partition(b"}:")[2]
+        if name == b"ready" and rest[1] == b"e":
+            self.homes[entry.decode()] = rest[2].decode()
+        elif name[:2] == b"m:":
+            self.note(name[2:].decode(), f"in the mailbox as {entry.decode()}")
+
+    def touched(self, activation: bytes, consumer: bytes) -> None:
+        """An activation was read."""
+        self.touches.setdefault(activation.decode(), []).append((self._clock(), consumer.decode()))
+
+    def claimed(self, activation: bytes, old: bytes, new: bytes, *, justid: bool) -> None:
+        """A lease was renewed, or taken over."""
+        name, now = activation.decode(), self._clock()
+        touches = self.touches.setdefault(name, [])
+        if not justid:
+            idle = now - touches[-1][0] if touches else 1e9
+            self.claims.append(Claim(now, name, self.homes.get(name, ""), old.decode(), new.decode(), idle))
+            self.note(self.homes.get(name, ""), f"{new.decode()[:4]} takes over from {old.decode()[:4]}, idle {idle:.2f} s")
+        else:
+            touches.append((now, new.decode()))
+
+    # What it comes to.
+
+    def killed(self, name: str) -> bool:
+        """Whether a process was killed."""
+        return any(process.name == name and process.dead for process in self.processes)
+
+    def calm_from(self) -> float:
+        """When the last trouble of all that lived was over."""
+        ends: list[float] = [
+            until for process in self.processes for kind, _, until in process.troubles if kind not in ("kill", "stop")
+        ]
+        return max(ends, default=0.0)
+
+    def digest(self) -> str:
+        """The same for runs in which the same happened at the same times."""
+        told = [repr(self.notes), repr(self.counters), repr(self.leftovers), repr(sorted(self.touches.items()))]
+        told += [f"{e.id} {e.attempt} {e.fence} {e.worker} {e.began!r} {e.ended!r} {e.how}" for e in self.executions]
+        told += [
+            f"{s.id} {s.acked!r} {s.admissions} {s.refused} {s.outcome} {s.answered!r} {s.value}" for s in self.sent.values()
+        ]
+        return sha256("\n".join(told).encode()).hexdigest()[:16]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_clock"}
+
+    def timeline(self, entity: str) -> list[str]:
+        """All that is known of an entity, in order, with what befell everybody."""
+        lines = [(at, what) for at, who, what in self.notes if who in ("", entity, f"item:{entity}")]
+        for sent in self.sent.values():
+            if sent.entity == entity:
+                lines.append((sent.invoked, f"{sent.process}: {sent.how} {sent.kind} {sent.id}"))
+                if sent.acked is not None:
+                    lines.append((sent.acked, f"{sent.process}: {sent.id} acknowledged ({', '.join(sent.admissions)})"))
+                if sent.outcome:
+                    lines.append((sent.answered, f"{sent.process}: {sent.id} answered: {sent.outcome} {sent.value}"))
+        for run in self.executions:
+            if run.entity == entity:
+                who = f"{run.process} {run.worker[:4]}"
+                lines.append((run.began, f"{who}: starts {run.id}, attempt {run.attempt}, fence {run.fence}"))
+                if run.ended is not None:
+                    lines.append((run.ended, f"{who}: {run.id} {run.how} (attempt {run.attempt})"))
+        return [f"{at - 1000:9.4f}  {text}" for at, text in sorted(lines, key=lambda line: line[0])]

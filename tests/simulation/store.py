@@ -1,0 +1,348 @@
+"""A store with the commands of Redis that the bus uses: strings, hashes, sorted sets, lists. Streams are next door.
+
+Written for speed and for control over time; its truth is held by the conformance suite, which runs on it like on every server. Commands
+are functions of the store and their arguments as bytes, found by name in `COMMANDS`; errors are raised as `ReplyError`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+__all__ = ["COMMANDS", "Args", "ReplyError", "Store", "command", "number"]
+
+T = TypeVar("T")
+Args = list[bytes]
+WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
+
+
+class ReplyError(Exception):
+    """An error reply."""
+
+
+class ZSet(dict[bytes, float]):
+    """Members with scores."""
+
+    def ranked(self) -> list[tuple[bytes, float]]:
+        """By score, then by name."""
+        return sorted(self.items(), key=lambda item: (item[1], item[0]))
+
+
+class Store:
+    """The data of one server. `now` is its wall clock in ms, which may jump."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.data: dict[bytes, Any] = {}
+        self.expires: dict[bytes, float] = {}
+        self.clock = clock
+        self.fed: dict[bytes, None] = {}
+        """Keys that got what a blocked reader may wait for."""
+        self.watch: Any = None
+        """Told what happens to leases and mailboxes, if anybody wants to know."""
+
+    @property
+    def now(self) -> int:
+        """Milliseconds by the server's clock."""
+        return int(self.clock() * 1000)
+
+    def get(self, key: bytes, kind: type[T]) -> T | None:
+        """The value of a key, if it is there and of this type."""
+        value = self.data.get(key)
+        if value is None:
+            return None
+        if key in self.expires and self.expires[key] <= self.now:
+            self.drop(key)
+            return None
+        if type(value) is not kind:
+            raise ReplyError(WRONG_TYPE)
+        return value
+
+    def make(self, key: bytes, kind: type[T]) -> T:
+        """The value of a key, made if it is absent."""
+        value = self.get(key, kind)
+        if value is None:
+            value = self.data[key] = kind()
+        return value
+
+    def has(self, key: bytes) -> bool:
+        """Whether the key is there."""
+        if key in self.expires and self.expires[key] <= self.now:
+            self.drop(key)
+        return key in self.data
+
+    def drop(self, key: bytes) -> bool:
+        """Delete a key; whether it was there."""
+        self.expires.pop(key, None)
+        return self.data.pop(key, None) is not None
+
+    def names(self) -> list[bytes]:
+        """All that are there."""
+        return [key for key in list(self.data) if self.has(key)]
+
+
+COMMANDS: dict[bytes, Callable[[Store, Args], Any]] = {}
+
+
+def command(function: Callable[[Store, Args], Any]) -> Callable[[Store, Args], Any]:
+    """Register a command under its function's name."""
+    COMMANDS[function.__name__.rstrip("_").upper().replace("__", " ").encode()] = function
+    return function
+
+
+def number(value: float) -> bytes:
+    """A score as Redis prints it."""
+    return b"%d" % value if value == int(value) else repr(value).encode()
+
+
+# Keys.
+
+
+@command
+def ping(store: Store, args: Args) -> Any:
+    return b"PONG"
+
+
+@command
+def time(store: Store, args: Args) -> Any:
+    micros = int(store.clock() * 1_000_000)
+    return [b"%d" % (micros // 1_000_000), b"%d" % (micros % 1_000_000)]
+
+
+@command
+def exists(store: Store, args: Args) -> Any:
+    return sum(store.has(key) for key in args)
+
+
+@command
+def del_(store: Store, args: Args) -> Any:
+    return sum(store.has(key) and store.drop(key) for key in args)
+
+
+COMMANDS[b"UNLINK"] = del_
+
+
+@command
+def rename(store: Store, args: Args) -> Any:
+    store.data[args[1]] = store.data.pop(args[0])
+    return b"OK"
+
+
+@command
+def pexpire(store: Store, args: Args) -> Any:
+    if not store.has(args[0]):
+        return 0
+    store.expires[args[0]] = store.now + int(float(args[1]))
+    return 1
+
+
+@command
+def pttl(store: Store, args: Args) -> Any:
+    if not store.has(args[0]):
+        return -2
+    return int(store.expires[args[0]] - store.now) if args[0] in store.expires else -1
+
+
+@command
+def scan(store: Store, args: Args) -> Any:
+    prefix = args[2].rstrip(b"*") if len(args) > 2 else b""
+    return [b"0", [key for key in store.names() if key.startswith(prefix)]]
+
+
+@command
+def type_(store: Store, args: Args) -> Any:
+    names = {bytes: b"string", dict: b"hash", ZSet: b"zset", list: b"list"}
+    return names.get(store.data[args[0]].__class__, b"stream") if store.has(args[0]) else b"none"
+
+
+# Strings.
+
+
+@command
+def get(store: Store, args: Args) -> Any:
+    return store.get(args[0], bytes)
+
+
+@command
+def mget(store: Store, args: Args) -> Any:
+    values = [store.data[key] if store.has(key) else None for key in args]
+    return [value if isinstance(value, bytes) else None for value in values]
+
+
+@command
+def set_(store: Store, args: Args) -> Any:
+    key, value, *options = args
+    options = [option.upper() if at % 2 == 0 or options[0] == b"NX" else option for at, option in enumerate(options)]
+    if b"NX" in options and store.has(key):
+        return None
+    store.data[key] = value
+    store.expires.pop(key, None)
+    if b"PX" in options:
+        store.expires[key] = store.now + int(float(options[options.index(b"PX") + 1]))
+    return b"OK"
+
+
+# Hashes.
+
+
+@command
+def hset(store: Store, args: Args) -> Any:
+    table = store.make(args[0], dict)
+    before = len(table)
+    table.update(zip(args[1::2], args[2::2], strict=True))
+    return len(table) - before
+
+
+@command
+def hsetnx(store: Store, args: Args) -> Any:
+    table = store.make(args[0], dict)
+    if args[1] in table:
+        return 0
+    table[args[1]] = args[2]
+    return 1
+
+
+@command
+def hget(store: Store, args: Args) -> Any:
+    table = store.get(args[0], dict)
+    return table.get(args[1]) if table else None
+
+
+@command
+def hmget(store: Store, args: Args) -> Any:
+    table = store.get(args[0], dict) or {}
+    return [table.get(field) for field in args[1:]]
+
+
+@command
+def hgetall(store: Store, args: Args) -> Any:
+    return [part for pair in (store.get(args[0], dict) or {}).items() for part in pair]
+
+
+@command
+def hkeys(store: Store, args: Args) -> Any:
+    return list(store.get(args[0], dict) or ())
+
+
+@command
+def hscan(store: Store, args: Args) -> Any:
+    return [b"0", hgetall(store, args)]
+
+
+@command
+def hlen(store: Store, args: Args) -> Any:
+    return len(store.get(args[0], dict) or ())
+
+
+@command
+def hexists(store: Store, args: Args) -> Any:
+    return int(args[1] in (store.get(args[0], dict) or ()))
+
+
+@command
+def hdel(store: Store, args: Args) -> Any:
+    table = store.get(args[0], dict)
+    if not table:
+        return 0
+    removed = sum(table.pop(field, None) is not None for field in args[1:])
+    if not table:
+        store.drop(args[0])
+    return removed
+
+
+@command
+def hincrby(store: Store, args: Args) -> Any:
+    table = store.make(args[0], dict)
+    value = int(table.get(args[1], b"0")) + int(float(args[2]))
+    table[args[1]] = b"%d" % value
+    return value
+
+
+# Sorted sets.
+
+
+@command
+def zadd(store: Store, args: Args) -> Any:
+    members = store.make(args[0], ZSet)
+    before = len(members)
+    for score, member in zip(args[1::2], args[2::2], strict=True):
+        members[member] = float(score)
+    return len(members) - before
+
+
+@command
+def zrem(store: Store, args: Args) -> Any:
+    members = store.get(args[0], ZSet)
+    if not members:
+        return 0
+    removed = sum(members.pop(member, None) is not None for member in args[1:])
+    if not members:
+        store.drop(args[0])
+    return removed
+
+
+@command
+def zscore(store: Store, args: Args) -> Any:
+    score = (store.get(args[0], ZSet) or ZSet()).get(args[1])
+    return None if score is None else number(score)
+
+
+@command
+def zcard(store: Store, args: Args) -> Any:
+    return len(store.get(args[0], ZSet) or ())
+
+
+@command
+def zrange(store: Store, args: Args) -> Any:
+    members = store.get(args[0], ZSet)
+    if not members:
+        return []
+    start, stop = int(args[1]), int(args[2])
+    ranked = members.ranked()[start : None if stop == -1 else stop + 1]
+    if len(args) > 3:
+        return [part for member, score in ranked for part in (member, number(score))]
+    return [member for member, _ in ranked]
+
+
+@command
+def zremrangebyscore(store: Store, args: Args) -> Any:
+    low, high = (math.inf if text == b"+inf" else -math.inf if text == b"-inf" else float(text) for text in args[1:3])
+    members = store.get(args[0], ZSet) or ZSet()
+    return zrem(store, [args[0], *(member for member, score in list(members.items()) if low <= score <= high)])
+
+
+# Lists; the left end is the end of the Python list.
+
+
+@command
+def lpush(store: Store, args: Args) -> Any:
+    values = store.make(args[0], list)
+    values.extend(args[1:])
+    store.fed[args[0]] = None
+    return len(values)
+
+
+def popped(store: Store, key: bytes, count: int) -> list[bytes]:
+    """Values from the right end."""
+    values = store.get(key, list)
+    if not values:
+        return []
+    taken, values[:count] = values[:count], []
+    if not values:
+        store.drop(key)
+    return taken
+
+
+@command
+def rpop(store: Store, args: Args) -> Any:
+    return popped(store, args[0], int(args[1])) or None
+
+
+@command
+def llen(store: Store, args: Args) -> Any:
+    return len(store.get(args[0], list) or ())
+
+
+@command
+def lrange(store: Store, args: Args) -> Any:
+    return list(reversed(store.get(args[0], list) or []))

@@ -1,0 +1,275 @@
+"""Streams and their consumer groups, as far as the bus uses them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.store import COMMANDS, Args, ReplyError, Store, command
+
+__all__ = ["Pending", "Stream", "read_group"]
+
+Id = tuple[int, int]
+_LAST: Id = (2**63, 2**63)
+
+
+@dataclass(slots=True)
+class Pending:
+    """An entry that was delivered and not acknowledged; `touched` is true time, which no clock of the server can bend."""
+
+    consumer: bytes
+    at_ms: int
+    count: int
+
+
+@dataclass(slots=True)
+class Group:
+    last: Id
+    pending: dict[Id, Pending] = field(default_factory=dict)
+    consumers: dict[bytes, int] = field(default_factory=dict)
+
+
+class Stream:
+    """Entries in the order of their ids."""
+
+    __slots__ = ("entries", "groups", "last")
+
+    def __init__(self) -> None:
+        self.entries: dict[Id, list[bytes]] = {}
+        self.last: Id = (0, 0)
+        self.groups: dict[bytes, Group] = {}
+
+
+def id_of(text: bytes, low: int = 0) -> Id:
+    """An id; one without its second part gets `low`."""
+    ms, dash, sequence = text.partition(b"-")
+    return int(ms), int(sequence) if dash else low
+
+
+def text_of(entry: Id) -> bytes:
+    """As it goes over the wire."""
+    return b"%d-%d" % entry
+
+
+def bounds(low: bytes, high: bytes) -> tuple[Id, Id]:
+    """A range with both ends inside."""
+    if low == b"-":
+        start: Id = (0, 0)
+    elif low[:1] == b"(":
+        ms, sequence = id_of(low[1:])
+        start = (ms, sequence + 1)
+    else:
+        start = id_of(low)
+    return start, _LAST if high == b"+" else id_of(high, 2**63)
+
+
+def _group(store: Store, key: bytes, name: bytes) -> tuple[Stream, Group]:
+    stream = store.get(key, Stream)
+    if stream is None or name not in stream.groups:
+        raise ReplyError(f"NOGROUP No such key '{key.decode()}' or consumer group '{name.decode()}'")
+    return stream, stream.groups[name]
+
+
+@command
+def xadd(store: Store, args: Args) -> Any:
+    key, rest = args[0], args[1:]
+    if rest[0].upper() == b"MAXLEN":
+        rest = rest[3:] if rest[1] in (b"~", b"=") else rest[2:]
+    stream = store.make(key, Stream)
+    if rest[0] != b"*":
+        raise ReplyError("ERR this store makes ids itself")
+    now = store.now
+    stream.last = (now, 0) if now > stream.last[0] else (stream.last[0], stream.last[1] + 1)
+    stream.entries[stream.last] = rest[1:]
+    store.fed[key] = None
+    if store.watch is not None:
+        store.watch.added(key, text_of(stream.last), rest)
+    return text_of(stream.last)
+
+
+@command
+def xlen(store: Store, args: Args) -> Any:
+    stream = store.get(args[0], Stream)
+    return len(stream.entries) if stream else 0
+
+
+@command
+def xdel(store: Store, args: Args) -> Any:
+    stream = store.get(args[0], Stream)
+    if stream is None:
+        return 0
+    return sum(stream.entries.pop(id_of(text), None) is not None for text in args[1:])
+
+
+@command
+def xtrim(store: Store, args: Args) -> Any:
+    stream = store.get(args[0], Stream)
+    if stream is None:
+        return 0
+    if args[1].upper() == b"MINID":
+        low = id_of(args[-1])
+        gone = [entry for entry in stream.entries if entry < low]
+    else:
+        gone = list(stream.entries)[: max(0, len(stream.entries) - int(args[-1]))]
+    for entry in gone:
+        del stream.entries[entry]
+    return len(gone)
+
+
+@command
+def xrange(store: Store, args: Args) -> Any:
+    stream = store.get(args[0], Stream)
+    if stream is None:
+        return []
+    start, end = bounds(args[1], args[2])
+    count = int(args[4]) if len(args) > 4 else -1
+    found: list[Any] = []
+    if start == end:
+        fields = stream.entries.get(start)
+        return [] if fields is None else [[text_of(start), list(fields)]]
+    for entry, fields in stream.entries.items():
+        if entry > end or len(found) == count:
+            break
+        if entry >= start:
+            found.append([text_of(entry), list(fields)])
+    return found
+
+
+# Groups.
+
+
+@command
+def xgroup__create(store: Store, args: Args) -> Any:
+    stream = store.make(args[0], Stream)
+    if args[1] in stream.groups:
+        raise ReplyError("BUSYGROUP Consumer Group name already exists")
+    stream.groups[args[1]] = Group(stream.last if args[2] == b"$" else id_of(args[2]))
+    return b"OK"
+
+
+@command
+def xgroup__delconsumer(store: Store, args: Args) -> Any:
+    _, group = _group(store, args[0], args[1])
+    lost = [entry for entry, pending in group.pending.items() if pending.consumer == args[2]]
+    for entry in lost:
+        del group.pending[entry]
+    group.consumers.pop(args[2], None)
+    return len(lost)
+
+
+@command
+def xgroup__destroy(store: Store, args: Args) -> Any:
+    stream = store.get(args[0], Stream)
+    return int(stream is not None and stream.groups.pop(args[1], None) is not None)
+
+
+@command
+def xinfo__groups(store: Store, args: Args) -> Any:
+    stream = store.make(args[0], Stream)
+    return [[b"name", name, b"pending", len(group.pending)] for name, group in stream.groups.items()]
+
+
+@command
+def xinfo__consumers(store: Store, args: Args) -> Any:
+    _, group = _group(store, args[0], args[1])
+    return [
+        [b"name", name, b"pending", sum(p.consumer == name for p in group.pending.values()), b"idle", store.now - seen]
+        for name, seen in group.consumers.items()
+    ]
+
+
+def read_group(store: Store, args: Args) -> Any:
+    """XREADGROUP, as far as there is something to read: the answer, or None."""
+    group_name, consumer = args[1], args[2]
+    words = [word.upper() for word in args]
+    key = args[words.index(b"STREAMS") + 1]
+    start = args[words.index(b"STREAMS") + 2]
+    count = int(args[words.index(b"COUNT") + 1]) if b"COUNT" in words else 2**31
+    stream, group = _group(store, key, group_name)
+    now = store.now
+    group.consumers[consumer] = now
+    if start != b">":
+        mine = [entry for entry, pending in group.pending.items() if pending.consumer == consumer and entry > id_of(start)]
+        return [[key, [[text_of(entry), stream.entries.get(entry)] for entry in mine[:count]]]]
+    found: list[Any] = []
+    for entry, fields in stream.entries.items():
+        if len(found) == count:
+            break
+        if entry > group.last:
+            found.append([text_of(entry), list(fields)])
+            group.pending[entry] = Pending(consumer, now, 1)
+            if store.watch is not None:
+                store.watch.touched(text_of(entry), consumer)
+    if not found:
+        return None
+    group.last = id_of(found[-1][0])
+    return [[key, found]]
+
+
+@command
+def xack(store: Store, args: Args) -> Any:
+    stream = store.get(args[0], Stream)
+    if stream is None or args[1] not in stream.groups:
+        return 0
+    pending = stream.groups[args[1]].pending
+    return sum(pending.pop(id_of(text), None) is not None for text in args[2:])
+
+
+@command
+def xpending(store: Store, args: Args) -> Any:
+    _, group = _group(store, args[0], args[1])
+    rest = args[2:]
+    if not rest:
+        if not group.pending:
+            return [0, None, None, None]
+        per: dict[bytes, int] = {}
+        for pending in group.pending.values():
+            per[pending.consumer] = per.get(pending.consumer, 0) + 1
+        ids = sorted(group.pending)
+        return [len(ids), text_of(ids[0]), text_of(ids[-1]), [[name, b"%d" % count] for name, count in per.items()]]
+    idle = 0
+    if rest[0].upper() == b"IDLE":
+        idle, rest = int(rest[1]), rest[2:]
+    start, end = bounds(rest[0], rest[1])
+    consumer = rest[3] if len(rest) > 3 else None
+    now = store.now
+    found = [
+        [text_of(entry), pending.consumer, max(0, now - pending.at_ms), pending.count]
+        for entry, pending in sorted(group.pending.items())
+        if start <= entry <= end and (not idle or now - pending.at_ms >= idle) and consumer in (None, pending.consumer)
+    ]
+    return found[: int(rest[2])]
+
+
+@command
+def xclaim(store: Store, args: Args) -> Any:
+    stream, group = _group(store, args[0], args[1])
+    consumer, idle = args[2], int(args[3])
+    now = store.now
+    words = [word.upper() for word in args[4:]]
+    justid = b"JUSTID" in words
+    retries = int(words[words.index(b"RETRYCOUNT") + 1]) if b"RETRYCOUNT" in words else None
+    group.consumers[consumer] = now
+    claimed: list[Any] = []
+    for text in words:
+        if not text[:1].isdigit() or b"-" not in text:
+            if text in (b"JUSTID", b"RETRYCOUNT"):
+                break
+            continue
+        entry = id_of(text)
+        pending = group.pending.get(entry)
+        if pending is None or (idle and now - pending.at_ms < idle):
+            continue
+        fields = stream.entries.get(entry)
+        if fields is None:
+            del group.pending[entry]
+            continue
+        if store.watch is not None:
+            store.watch.claimed(text, pending.consumer, consumer, justid=justid)
+        count = pending.count + (not justid) if retries is None else retries
+        group.pending[entry] = Pending(consumer, now, count)
+        claimed.append(text if justid else [text, list(fields)])
+    return claimed
+
+
+COMMANDS[b"XREADGROUP"] = read_group

@@ -1,0 +1,222 @@
+"""The checker sees each promise broken, in histories written for it; and nothing in one that is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.simulation.checker import check
+from tests.simulation.history import Claim, Execution, History, Sent
+
+
+def process(*troubles: tuple[str, float, float]) -> Any:
+    return SimpleNamespace(name="w1", troubles=list(troubles), dead=any(kind == "kill" for kind, _, _ in troubles))
+
+
+def fence(at: float) -> int:
+    return int((at + 1_700_000_000) * 1e6)
+
+
+def sent(history: History, name: str, at: float, **more: Any) -> Sent:
+    one = Sent(name, "e1", more.pop("kind", "work"), more.pop("how", "dispatch"), "p1", at, **more)
+    if one.how != "call":
+        one.acked, one.admissions = at + 0.01, ["accepted"]
+    history.sent[name] = one
+    return one
+
+
+def ran(history: History, name: str, began: float, ended: float | None, how: str = "returned", **more: Any) -> Execution:
+    one = Execution(
+        name, "e1", more.pop("attempt", 1), more.pop("fence", fence(began)), more.pop("worker", "aaaa"),
+        more.pop("process", process()), began, ended, how,
+    )  # fmt: skip
+    history.executions.append(one)
+    return one
+
+
+def right() -> History:
+    """Two commands, one after the other; a third that is retried."""
+    history = History(lambda: 1000.0)
+    for at, name in enumerate(("p1.1", "p1.2", "p1.3")):
+        sent(history, name, 1000.0 + at)
+    ran(history, "p1.1", 1000.1, 1000.2)
+    ran(history, "p1.2", 1001.1, 1001.2)
+    ran(history, "p1.3", 1002.1, 1002.2, "failed")
+    ran(history, "p1.3", 1002.5, 1002.6, attempt=2)
+    return history
+
+
+def claimed(history: History, at: float, idle: float, old: str = "aaaa") -> None:
+    history.homes["7-0"] = "item:e1"
+    history.claims.append(Claim(at, "7-0", "item:e1", old, "bbbb", idle))
+
+
+def letter(tag: str, reason: str, attempts: int) -> Any:
+    return SimpleNamespace(payload={"tag": tag}, reason=reason, attempts=attempts)
+
+
+def out_of_order(history: History) -> None:
+    one, other = history.executions[:2]
+    one.id, other.id = other.id, one.id
+
+
+def too_soon(history: History) -> None:
+    sent(history, "p1.4", 1003.0, how="delayed", delay=2.0)
+    ran(history, "p1.4", 1003.1, 1003.2)
+
+
+def same_fence(history: History) -> None:
+    history.executions[1].fence = history.executions[0].fence
+
+
+def falling_fence(history: History) -> None:
+    history.executions[1].fence = history.executions[0].fence - 1
+
+
+def at_the_same_time(history: History) -> None:
+    history.executions[0].ended = 1001.15
+
+
+def beyond_its_lease(history: History) -> None:
+    sent(history, "p1.4", 1003.0)
+    ran(history, "p1.4", 1003.1, 1009.0)
+
+
+def after_its_lease(history: History) -> None:
+    sent(history, "p1.4", 1003.0)
+    history.homes["7-0"] = "item:e1"
+    history.touches["7-0"] = [(1003.05, "aaaa")]
+    ran(history, "p1.4", 1005.5, 1005.6)
+
+
+def beside_its_successor(history: History) -> None:
+    sent(history, "p1.4", 1003.0)
+    ran(history, "p1.4", 1003.1, 1012.0, process=process(("cut off", 1003.2, 1006.0)))
+    claimed(history, 1006.0, 2.5)
+    ran(history, "p1.4", 1006.1, 1006.3, attempt=2, worker="bbbb")
+
+
+def lease_taken_from_the_living(history: History) -> None:
+    claimed(history, 1002.15, 0.6)
+
+
+def lease_lost_without_trouble(history: History) -> None:
+    claimed(history, 1002.15, 2.5)
+
+
+def started_too_often(history: History) -> None:
+    history.sent["p1.3"].kind = "once"
+
+
+def run_again(history: History) -> None:
+    history.executions[2].how = "returned"
+
+
+def attempt_from_nowhere(history: History) -> None:
+    history.executions[1].attempt = 2
+
+
+def given_up_too_soon(history: History) -> None:
+    history.letters.append(letter("p1.3", "failed", 2))
+
+
+def never_run(history: History) -> None:
+    sent(history, "p1.4", 1003.0)
+
+
+def refused_and_run(history: History) -> None:
+    one = history.sent["p1.1"]
+    one.acked, one.refused = None, "queue_full"
+
+
+def accepted_again(history: History) -> None:
+    history.sent["p1.1"].admissions.append("accepted")
+
+
+def called_a_duplicate(history: History) -> None:
+    history.sent["p1.1"].admissions[:] = ["duplicate"]
+
+
+def answered_by_another_run(history: History) -> None:
+    one = sent(history, "p1.4", 1003.0, how="call", timeout=30.0)
+    one.outcome, one.value, one.answered = "value", 5, 1003.2
+    ran(history, "p1.4", 1003.1, 1003.15)
+
+
+def never_answered(history: History) -> None:
+    sent(history, "p1.4", 1003.0, how="call", timeout=30.0)
+    ran(history, "p1.4", 1003.1, 1003.15)
+
+
+def answered_too_late(history: History) -> None:
+    one = sent(history, "p1.4", 1003.0, how="call", timeout=30.0)
+    one.outcome, one.answered = "timeout", 1033.0
+    ran(history, "p1.4", 1003.1, 1003.15)
+
+
+def started_while_paused(history: History) -> None:
+    history.pauses.append(("e1", 1001.0, 1001.5))
+
+
+def stuck(history: History) -> None:
+    history.stuck = "for ever"
+
+
+def left_behind(history: History) -> None:
+    history.leftovers.append("m:item:e1")
+
+
+def wrong_depth(history: History) -> None:
+    history.counters["depth"] = 1
+
+
+BREAKAGES: dict[str, list[Callable[[History], None]]] = {
+    "order": [out_of_order],
+    "due": [too_soon],
+    "fences": [same_fence, falling_fence],
+    "overlap": [at_the_same_time],
+    "deadline": [beyond_its_lease],
+    "late": [after_its_lease],
+    "lost_lease": [beside_its_successor],
+    "stolen": [lease_taken_from_the_living],
+    "explained": [lease_lost_without_trouble],
+    "once": [started_too_often],
+    "twice": [run_again],
+    "attempts": [attempt_from_nowhere],
+    "letters": [given_up_too_soon],
+    "lost": [never_run],
+    "phantom": [refused_and_run],
+    "refusals": [refused_and_run],
+    "admissions": [accepted_again, called_a_duplicate],
+    "calls": [answered_by_another_run, never_answered, answered_too_late],
+    "paused": [started_while_paused],
+    "drained": [stuck, left_behind, wrong_depth],
+}
+
+
+def test_a_right_history_breaks_nothing() -> None:
+    assert check(right()) == []
+
+
+@pytest.mark.parametrize(("invariant", "breakage"), [(name, one) for name, several in BREAKAGES.items() for one in several])
+def test_each_broken_promise_is_seen(invariant: str, breakage: Callable[[History], None]) -> None:
+    history = right()
+    breakage(history)
+    assert invariant in {name for name, _, _ in check(history)}
+
+
+def test_the_timeline_tells_the_story_of_an_entity() -> None:
+    history = right()
+    history.note("", "*** something")
+    lines = history.timeline("e1")
+    assert any("p1.3 failed (attempt 1)" in line for line in lines)
+    assert any("***" in line for line in lines)
+
+
+def test_every_rule_has_a_history_that_breaks_it() -> None:
+    from tests.simulation.checker import RULES
+
+    assert {found.__name__ for found in RULES} == set(BREAKAGES)

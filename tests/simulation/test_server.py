@@ -1,0 +1,66 @@
+"""The simulated server is what it stands for: the conformance tests of all steps run on it, in real time, as on every other server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, cast
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.conformance.conftest import Bench
+from tests.conformance.test_steps import *  # noqa: F403 - the tests themselves
+from tests.conformance.test_steps import hand, shelf
+from tests.simulation.client import SimRedis
+from tests.simulation.server import Link, Server
+
+__all__ = ["bench", "hand", "shelf"]
+
+
+class Wire:
+    """Requests arrive at once."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    async def exchange(self, requests: list[list[bytes]]) -> list[Any]:
+        link = Link("test")
+        future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._server.execute(link, requests, future.set_result)
+        try:
+            return await future
+        finally:
+            self._server.cut(link)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class LiveClients:
+    """Clients of one simulated server whose time is everybody's."""
+
+    label = "simulated server"
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = Server(time.time, lambda at, call, *args: loop.call_later(at - time.time(), call, *args))
+        self._server.offset = 0.0
+
+    def at(self, tag: str) -> LiveClients:
+        """See `ClientFactory`."""
+        return self
+
+    def commands(self) -> Redis:
+        return SimRedis(cast("Any", Wire(self._server)))
+
+    def blocking(self, block: float) -> Redis:
+        return self.commands()
+
+    def thread(self, patience: float) -> Any:
+        raise NotImplementedError
+
+
+@pytest.fixture
+async def bench() -> Bench:
+    return Bench("simulated", LiveClients())

@@ -1,0 +1,85 @@
+"""Seeds that are always the same, and the proof that a seed is one run and no other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.world import Shape, World, run
+
+ROOT = Path(__file__).resolve().parents[2]
+DIGESTS = "from tests.simulation.world import run; print([run(seed).digest for seed in range({0}, {0} + 12)])"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1, 401, 100))
+def test_fixed_seeds_keep_every_promise(first: int) -> None:
+    for seed in range(first, first + 100):
+        done = run(seed)
+        assert not done.broken, f"python -m tests.simulation --seed {seed} --seeds 1"
+
+
+@pytest.mark.slow
+def test_a_larger_fleet_keeps_every_promise() -> None:
+    for seed in range(1, 21):
+        done = run(seed, Shape(commands=80, faults=30, seconds=8.0, producers=3, workers=4, entities=8))
+        assert not done.broken, seed
+
+
+def test_without_faults_every_command_starts_as_often_as_planned() -> None:
+    done = run(3, Shape(faults=0))
+    assert not done.broken
+    assert not done.faults
+    assert done.history is not None
+    assert not done.history.claims
+
+
+def test_a_seed_is_the_same_run_in_any_process() -> None:
+    """Whatever the hashes of strings, the addresses of objects and what ran before."""
+    told = set()
+    for salt in ("0", "12345"):
+        done = subprocess.run(
+            [sys.executable, "-c", DIGESTS.format(1)],
+            cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": salt}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        told.add(done.stdout)
+    run(77)
+    told.add(f"{[run(seed).digest for seed in range(1, 13)]}\n")
+    assert len(told) == 1
+    assert run(1).digest != run(2).digest
+
+
+def test_faults_of_every_kind_happen() -> None:
+    seen: set[str] = set()
+    for seed in range(40):
+        seen |= run(seed).faults.keys()
+    assert seen >= {
+        "kill", "pause", "block", "partition", "connections dropped", "clock jump", "script flush", "server restart", "deploy",
+        "lost request", "lost reply", "delay", "slow reply", "cut off",
+    }  # fmt: skip
+
+
+def test_a_killed_process_runs_nothing_any_more() -> None:
+    """Neither what it was at, nor its clean-up."""
+    told: list[str] = []
+
+    def kill_the_first(world: World) -> None:
+        async def never_ends() -> None:
+            try:
+                await world.loop.create_future()
+            finally:
+                told.append("cleaned up")
+
+        process = world.process("victim")
+        process.spawn(never_ends())
+        world.loop.call_later(1.0, process.kill)
+        world.loop.call_later(2.0, process.call, told.append, "called")
+        world.loop.call_later(3.0, lambda: told.append("alive"))
+
+    assert not run(5, Shape(commands=6, faults=0), prepare=kill_the_first).broken
+    assert told[0] == "alive"
+    assert "called" not in told

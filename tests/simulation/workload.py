@@ -1,0 +1,288 @@
+"""What the simulated application does: a few entities, handlers that follow a plan, producers and an operator."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from command_bus import (
+    Command,
+    CommandBus,
+    CommandBusError,
+    CommandContext,
+    CommandRejected,
+    EntityId,
+    Envelope,
+    HandlerRegistry,
+    Reject,
+    RetryPolicy,
+    TransportUnavailable,
+)
+from tests.simulation.history import Execution, Sent
+from tests.simulation.loop import LANE
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+__all__ = ["ATTEMPTS", "REGISTRY", "Operator", "Producer", "current", "plan_of"]
+
+ATTEMPTS = {"work": 3, "once": 1, "park": 2}
+_RETRY: Any = {"delay": 0.15, "factor": 2.0, "jitter": 0.3}
+
+
+class Work(Command[int], entity="item", retry=RetryPolicy(attempts=3, **_RETRY)):
+    item: EntityId
+    tag: str
+
+
+class Once(Command[int], entity="item", delivery="at_most_once"):
+    item: EntityId
+    tag: str
+
+
+class Parking(Command[int], entity="item", retry=RetryPolicy(attempts=2, **_RETRY), on_poison="park"):
+    item: EntityId
+    tag: str
+
+
+KINDS: dict[str, Any] = {"work": Work, "once": Once, "park": Parking}
+REGISTRY = HandlerRegistry()
+current: list[World] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a handler does with a command at an attempt: after so many seconds it returns, fails or rejects."""
+
+    seconds: float
+    end: str
+
+
+def plan_of(seed: int, tag: str, attempt: int) -> Plan:
+    """Drawn from the seed alone, whoever runs it."""
+    random = Random(f"{seed} {tag} {attempt}")
+    seconds = random.choice((0.0, 0.001, 0.005, 0.02, 0.05, 0.1, 0.3, 0.6, 1.5, 4.0, 9.0)) * random.uniform(0.5, 1.5)
+    ends = ("return",) * 7 + ("fail", "fail", "reject")
+    return Plan(seconds, random.choice(ends))
+
+
+async def _handle(command: Any, context: CommandContext) -> int:
+    world = current[-1]
+    lane = LANE.get()
+    assert lane is not None
+    assert context.entity_id is not None
+    now = world.loop.time
+    run = Execution(command.tag, context.entity_id, context.attempt, context.fence, context.worker, lane.process, now())
+    world.history.executions.append(run)
+    plan = plan_of(world.seed, command.tag, context.attempt)
+    try:
+        if plan.seconds:
+            await asyncio.sleep(plan.seconds)
+        run.how = {"return": "returned", "fail": "failed", "reject": "rejected"}[plan.end]
+        if plan.end == "fail":
+            raise RuntimeError("as planned")
+        if plan.end == "reject":
+            raise Reject("as planned", code=str(context.fence))
+    except asyncio.CancelledError:
+        run.how = "cancelled"
+        raise
+    finally:
+        if current and current[-1] is world:
+            run.ended = now()
+    return context.fence
+
+
+@REGISTRY.handles(Work)
+async def work(command: Work, context: CommandContext) -> int:
+    return await _handle(command, context)
+
+
+@REGISTRY.handles(Once)
+async def once(command: Once, context: CommandContext) -> int:
+    return await _handle(command, context)
+
+
+@REGISTRY.handles(Parking)
+async def parking(command: Parking, context: CommandContext) -> int:
+    return await _handle(command, context)
+
+
+class Producer:
+    """Sends its share of the commands, each in a task of its own, at times drawn from the seed."""
+
+    def __init__(self, world: World, bus: CommandBus, name: str, random: Random) -> None:
+        self._world = world
+        self._bus = bus
+        self._name = name
+        self._random = random
+        self._counter = 0
+        self._batches = 0
+        self._given: list[Sent] = []
+
+    def _sent(self, entity: str, how: str, *, given: bool = True) -> Sent:
+        self._counter += 1
+        kind = self._random.choice(("work", "work", "work", "once", "park" if self._world.parks else "work"))
+        sent = Sent(f"{self._name}.{self._counter}", entity, kind, how, self._name, 0.0)
+        self._world.history.sent[sent.id] = sent
+        if given:
+            self._given.append(sent)
+        return sent
+
+    @staticmethod
+    def _command(sent: Sent) -> Any:
+        return KINDS[sent.kind](item=sent.entity, tag=sent.id)
+
+    async def run(self, commands: int, seconds: float) -> None:
+        """Send so many commands in so much time."""
+        random, tasks = self._random, []
+        begin = self._world.loop.time()
+        moments = sorted(random.random() * seconds for _ in range(commands))
+        left = commands
+        for moment in moments:
+            if left <= 0:
+                break
+            await asyncio.sleep(max(0.0, begin + moment - self._world.loop.time()))
+            action, cost = self._next(left)
+            left -= cost
+            tasks.append(asyncio.get_running_loop().create_task(action))
+        for task in tasks:
+            await task
+
+    def _next(self, left: int) -> tuple[Any, int]:
+        random = self._random
+        entity = random.choice(self._world.entities)
+        draw = random.random()
+        if draw < 0.3:
+            return self._dispatch(self._sent(entity, "dispatch", given=random.random() < 0.6)), 1
+        if draw < 0.6:
+            return self._call(self._sent(entity, "call")), 1
+        if draw < 0.7:
+            sent = self._sent(entity, "delayed")
+            sent.delay = random.choice((0.05, 0.5, 1.5, 3.0)) * random.uniform(0.5, 1.0)
+            return self._dispatch(sent), 1
+        if draw < 0.75:
+            sent = self._sent(entity, "dispatch")
+            sent.expires = True
+            return self._dispatch(sent), 1
+        if draw < 0.85:
+            count = min(left, random.randint(2, 6))
+            return self._batch([self._sent(random.choice(self._world.entities), "batch") for _ in range(count)]), count
+        if draw < 0.93 and self._given:
+            return self._repeat(random.choice(self._given)), 0
+        if self._given:
+            return self._cancel(random.choice(self._given[-4:])), 0
+        return self._dispatch(self._sent(entity, "dispatch")), 1
+
+    async def _dispatch(self, sent: Sent) -> None:
+        """Dispatch, and again under the same id while the outcome is unknown, as an application would."""
+        given = sent in self._given
+        sent.invoked = self._world.loop.time()
+        for _ in range(3 if given else 1):
+            try:
+                receipt = await self._bus.dispatch(
+                    self._command(sent),
+                    command_id=sent.id if given else None,
+                    delay=sent.delay,
+                    expires=sent.delay + 1.0 if sent.expires else None,
+                )
+            except TransportUnavailable as error:
+                sent.refused = "unknown" if error.outcome_unknown else "unavailable"
+                sent.tries += 1
+            except CommandBusError as error:
+                sent.refused = error.code
+                return
+            else:
+                self._accepted(sent, receipt.status)
+                return
+
+    def _accepted(self, sent: Sent, status: str) -> None:
+        sent.admissions.append(status)
+        sent.refused = ""
+        if sent.acked is None:
+            sent.acked = self._world.loop.time()
+
+    async def _batch(self, batch: list[Sent]) -> None:
+        self._batches += 1
+        for position, sent in enumerate(batch):
+            sent.invoked, sent.position, sent.batch = self._world.loop.time(), position, self._batches
+        try:
+            result = await self._bus.dispatch_batch([Envelope(self._command(sent), command_id=sent.id) for sent in batch])
+        except CommandBusError as error:
+            for sent in batch:
+                sent.refused = error.code
+            return
+        for sent, outcome in zip(batch, result.outcomes, strict=True):
+            if outcome.status == "rejected":
+                sent.refused = "unknown"
+            else:
+                self._accepted(sent, outcome.status)
+
+    async def _call(self, sent: Sent) -> None:
+        sent.invoked = self._world.loop.time()
+        sent.timeout = self._random.choice((1.0, 35.0, 35.0, 35.0))
+        try:
+            sent.value = await self._bus.call(self._command(sent), timeout=sent.timeout, command_id=sent.id)
+            sent.outcome = "value"
+        except CommandRejected as refusal:
+            sent.outcome, sent.value = "rejected", int(refusal.code)
+        except CommandBusError as error:
+            sent.outcome = error.code
+            if isinstance(error, TransportUnavailable):
+                sent.refused = "unknown"
+        sent.answered = self._world.loop.time()
+
+    async def _repeat(self, sent: Sent) -> None:
+        """Send an id again with the same content."""
+        if sent.how == "call" or not sent.admissions:
+            return
+        try:
+            receipt = await self._bus.dispatch(self._command(sent), command_id=sent.id)
+        except CommandBusError:
+            return
+        sent.tries += 1
+        self._accepted(sent, receipt.status)
+
+    async def _cancel(self, sent: Sent) -> None:
+        self._world.history.note(sent.entity, f"{self._name}: cancel {sent.id}")
+        sent.cancelled = True  # perhaps: an answer may be lost
+        try:
+            done = await self._bus.cancel(sent.id)
+        except CommandBusError:
+            return
+        self._world.history.note(sent.entity, f"{self._name}: cancel {sent.id}: {done}")
+
+
+class Operator:
+    """Pauses and resumes entities while the producers work."""
+
+    def __init__(self, world: World, bus: CommandBus, random: Random) -> None:
+        self._world = world
+        self._bus = bus
+        self._random = random
+
+    async def run(self, pauses: int, seconds: float) -> None:
+        for _ in range(pauses):
+            await asyncio.sleep(self._random.random() * seconds / (pauses + 1))
+            await self._pause(self._random.choice(self._world.entities), self._random.choice((0.05, 0.5, 2.0)))
+
+    async def _pause(self, name: str, seconds: float) -> None:
+        entity, now, history = self._bus.entity("item", name), self._world.loop.time, self._world.history
+        try:
+            await entity.pause()
+            began = now()
+            await asyncio.sleep(seconds)
+            history.pauses.append((name, began, now()))
+        except CommandBusError:
+            pass
+        await self.insist(entity.resume)
+
+    @staticmethod
+    async def insist(request: Any) -> Any:
+        """Ask until there is an answer."""
+        while True:
+            try:
+                return await request()
+            except TransportUnavailable:
+                await asyncio.sleep(0.2)

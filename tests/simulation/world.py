@@ -1,0 +1,288 @@
+"""One seed: a server, a network, processes of producers and workers, faults; then quiet, a drain, and a look at what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from random import Random
+from typing import Any
+
+from command_bus import BusSettings, CommandBus, CommandBusError
+from command_bus.transport.redis.keys import KeySpace
+from tests.simulation.checker import check
+from tests.simulation.client import SimClients
+from tests.simulation.ground import ground
+from tests.simulation.history import History
+from tests.simulation.loop import Livelock, Process, SimLoop, SimTask
+from tests.simulation.nemesis import Nemesis
+from tests.simulation.network import Network
+from tests.simulation.server import Link, Server
+from tests.simulation.store import ZSet
+from tests.simulation.streams import Stream
+from tests.simulation.workload import REGISTRY, Operator, Producer, current
+
+__all__ = ["Run", "Shape", "World", "run"]
+
+NAMESPACE = "sim"
+PATIENCE = 25.0
+"""Seconds without faults in which something must move: less than the sweep takes that repairs lost activations."""
+_STANDING = ("meta", "commands", "ready", "fence", "stats", "dead", "workers")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The size of a scenario."""
+
+    commands: int = 30
+    faults: int = 10
+    seconds: float = 5.0
+    producers: int = 2
+    workers: int = 2
+    entities: int = 3
+
+
+@dataclass(slots=True)
+class Run:
+    """What came of a seed."""
+
+    seed: int
+    broken: list[tuple[str, str, str]]
+    """Invariant, entity, what happened."""
+    digest: str
+    faults: dict[str, int] = field(default_factory=dict)
+    sent: int = 0
+    started: int = 0
+    virtual: float = 0.0
+    callbacks: int = 0
+    requests: int = 0
+    history: History | None = None
+
+
+@lru_cache
+def settings(lease: float, shards: int) -> BusSettings:
+    """Made once: reading the environment takes longer than some seeds."""
+    return BusSettings(
+        url="redis://simulated",
+        namespace=NAMESPACE, lease=lease, shards=shards, grace=3.0, concurrency=2, quantum=3, dispatch_timeout=6.0, quantum_time=0.2,
+    )  # fmt: skip
+
+
+class World:
+    """Everything of one seed."""
+
+    def __init__(self, seed: int, shape: Shape) -> None:
+        random = Random(f"world {seed}")
+        SimTask.numbers = __import__("itertools").count()
+        Link.ids = __import__("itertools").count(1)
+        self.seed = seed
+        self.shape = shape
+        self.random = random
+        self.loop = SimLoop()
+        self.history = History(self.loop.time)
+        self.server = Server(self.loop.time, lambda at, call, *args: self.network.later(at - self.loop.now, call, *args))
+        self.server.store.watch = self.history
+        self.network = Network(self.loop, self.server, Random(f"network {seed}"))
+        self.entities = [f"e{number}" for number in range(shape.entities)]
+        self.settings = settings(self.history.lease, 2 if random.random() < 0.15 else 1)
+        self.parks = random.random() < 0.3
+        self.jumps = random.random() < 0.35
+        self.workers: list[Process] = []
+        self.producers: list[Process] = []
+        self.former: list[Process] = []
+        self._asked: dict[Process, asyncio.Event] = {}
+        self._grace: dict[Process, float] = {}
+        self._tasks: dict[Process, asyncio.Task[Any]] = {}
+        self._count = 0
+
+    def bus(self, process: Process) -> CommandBus:
+        """A bus of a process."""
+        bus = CommandBus(settings=self.settings, registry=REGISTRY)
+        bus._clients = SimClients(self.network, process.name)
+        return bus
+
+    # Workers.
+
+    def process(self, name: str) -> Process:
+        """A new process."""
+        process = Process(self.loop, name)
+        self.history.processes.append(process)
+        return process
+
+    def add_worker(self) -> Process:
+        self._count += 1
+        process = self.process(f"w{self._count}")
+        self._asked[process] = asyncio.Event()
+        self._tasks[process] = process.spawn(self._work(process))
+        return process
+
+    async def _work(self, process: Process) -> None:
+        while True:
+            bus = self.bus(process)
+            try:
+                await bus.open()
+                worker = bus.worker()
+                await worker.start()
+            except CommandBusError:
+                await bus.close()
+                await asyncio.sleep(0.2)  # as a supervisor would start it anew
+                continue
+            await self._asked[process].wait()
+            await worker.stop(self._grace.get(process))
+            await bus.close()
+            return
+
+    def stop(self, process: Process, grace: float) -> None:
+        """Ask a worker to end."""
+        self._grace[process] = grace
+        process.call(self._asked[process].set)
+
+    def replace(self, process: Process) -> None:
+        """Another worker in its place."""
+        if process in self.workers:
+            self.workers[self.workers.index(process)] = self.add_worker()
+            self.former.append(process)
+
+    # The story.
+
+    async def story(self) -> None:
+        shape = self.shape
+        self.workers = [self.add_worker() for _ in range(shape.workers)]
+        sending = []
+        for number in range(shape.producers):
+            process = self.process(f"p{number + 1}")
+            self.producers.append(process)
+            sending.append((process, process.spawn(self._produce(process, shape.commands // shape.producers))))
+        operating = self.process("op")
+        operator = operating.spawn(self._operate(operating))
+        faults = self.random.randint(shape.faults // 2, shape.faults * 3 // 2) if shape.faults else 0
+        nemesis = Nemesis(self, Random(f"nemesis {self.seed}"))
+        await nemesis.run(faults, shape.seconds)
+        await operator
+        while living := [task for process, task in sending if not process.dead and not task.done()]:
+            await asyncio.wait(living, timeout=1.0)
+        for _, task in sending:
+            if task.done():
+                task.result()
+        end = self.process("end")
+        await end.spawn(self._drain(end))
+        self._look()
+
+    async def _produce(self, process: Process, commands: int) -> None:
+        bus = self.bus(process)
+        while True:
+            try:
+                await bus.open()
+                break
+            except CommandBusError:
+                await asyncio.sleep(0.1)
+        producer = Producer(self, bus, process.name, Random(f"{process.name} {self.seed}"))
+        await producer.run(commands, self.shape.seconds)
+        await bus.close()
+
+    async def _operate(self, process: Process) -> None:
+        bus = self.bus(process)
+        await Operator.insist(bus.open)
+        random = Random(f"operator {self.seed}")
+        await Operator(self, bus, random).run(random.choice((0, 1, 2)), self.shape.seconds)
+        await bus.close()
+
+    async def _drain(self, process: Process) -> None:
+        """Let everything come to its end, with an operator who replays or discards what is parked."""
+        bus = self.bus(process)
+        await Operator.insist(bus.open)
+        random, history = Random(f"drain {self.seed}"), self.history
+        progress: tuple[int, int] = (0, 0)
+        moved = self.loop.time()
+        while states := self._states():
+            ended = sum(run.ended is not None for run in history.executions)
+            if progress != (len(history.executions), ended):
+                progress, moved = (len(history.executions), ended), self.loop.time()
+            back = sum(-seconds for _, seconds in history.jumps if seconds < 0)  # so much longer may a lease last
+            if self.loop.time() > moved + PATIENCE + back:
+                history.stuck = f"for {PATIENCE + back} s nothing happened, and there is still work: {states}"
+                break
+            if set(states) == {"s"}:
+                await self._free(bus, random)
+            await asyncio.sleep(0.2)
+        history.letters = [letter async for letter in bus.dead_letters.list()]
+        history.counters = {
+            name: getattr(await bus.stats(), name) for name in ("accepted", "settled", "depth", "in_flight", "entities")
+        }
+        for worker in self.workers:
+            self.stop(worker, 1.0)
+        stopping = [task for worker, task in self._tasks.items() if not worker.dead]
+        _, left = await asyncio.wait(stopping, timeout=40.0)
+        if left:
+            history.stuck = history.stuck or "a worker does not stop"
+        await bus.close()
+
+    def _states(self) -> str:
+        """The states of all entities that have work, seen without asking: `h`eld, `r`eady, `w`aiting, `s`topped, `d`ue later, `p`ending."""
+        store, states = self.server.store, ""
+        for shard in KeySpace(NAMESPACE, self.settings.shards).shards:
+            table = store.get(shard.active.encode(), dict) or {}
+            states += "".join(sorted(chr(value[0]) for value in table.values()))
+            ready = store.get(shard.ready.encode(), Stream)
+            if ready is not None and (ready.entries or any(group.pending for group in ready.groups.values())):
+                states += "p"
+            states += "d" * len([m for m in store.get(shard.due.encode(), ZSet) or () if m[:2] == b"d:"])
+        return states
+
+    async def _free(self, bus: CommandBus, random: Random) -> None:
+        async for letter in bus.dead_letters.list():
+            if not letter.parked:
+                continue
+            sent = self._sent_as(letter)
+            if random.random() < 0.6 and (sent is None or sent.replays < 2):
+                self.history.note(letter.entity_id or "", f"operator: replay {letter.command_id}")
+                if sent is not None:
+                    sent.replays += 1
+                await bus.dead_letters.replay(letter.id)
+            else:
+                self.history.note(letter.entity_id or "", f"operator: discard {letter.command_id}")
+                if sent is not None:
+                    sent.discarded = True
+                await bus.dead_letters.discard(letter.id)
+
+    def _sent_as(self, letter: Any) -> Any:
+        return self.history.sent.get((letter.payload or {}).get("tag", ""))
+
+    def _look(self) -> None:
+        """What the server still holds that nothing stands for."""
+        store = self.server.store
+        for key in store.names():
+            name = key.partition(b"}:")[2].decode()
+            if name in _STANDING or (name[:2] in ("k:", "in") and key in store.expires):
+                continue
+            self.history.leftovers.append(name)
+
+
+def run(seed: int, shape: Shape | None = None, *, prepare: Callable[[World], None] | None = None) -> Run:
+    """Run one seed and judge it."""
+    gc.disable()
+    world = World(seed, shape or Shape())
+    if prepare is not None:
+        prepare(world)
+    current.append(world)
+    broken: list[tuple[str, str, str]] = []
+    try:
+        with ground(seed, world.loop):
+            world.loop.run(world.story())
+    except Livelock as error:
+        broken.append(("ends", "", str(error)))
+    finally:
+        errors = list(world.loop.errors)
+        current.clear()
+        for process in world.history.processes:
+            process.bury()
+        gc.enable()
+    history = world.history
+    broken += check(history)
+    broken += [("no error", "", f"{error.get('message')}: {error.get('exception')!r}") for error in errors]
+    return Run(
+        seed, broken, f"{history.digest()}-{world.loop.ran}", world.network.faults, len(history.sent), len(history.executions),
+        world.loop.time() - 1000.0, world.loop.ran, world.server.requests, history,
+    )  # fmt: skip
