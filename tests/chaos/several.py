@@ -80,9 +80,9 @@ class Several:
             return
         victim, frozen = self._victim
         self._servers.failed_over(victim, 90)
-        self._primaries = self._look()
         if frozen:
             victim.thaw()
+        self._primaries = self._look()
         self._servers.revive()
         self._primaries = self._look()
         self._victim = None

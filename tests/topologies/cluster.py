@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from redis import RedisError
 from redis.crc import key_slot
 
 from tests.topologies.node import HOST, Node, free_ports, until
@@ -62,7 +64,13 @@ class ClusterServers:
         return next(self._at(int(answer[2][1])) for answer in self._slots() if answer[0] <= slot <= answer[1])
 
     def _slots(self) -> list[Any]:
-        found: list[Any] = next(node for node in self.nodes if node.alive).ask("CLUSTER", "SLOTS")
+        def ask() -> Any:
+            for node in self.nodes:
+                with suppress(RedisError, OSError):  # dead, or frozen
+                    return node.ask("CLUSTER", "SLOTS")
+            return None
+
+        found: list[Any] = until(ask, "a node that answers")
         return found
 
     def _at(self, port: int) -> Node:

@@ -164,7 +164,9 @@ class LeaseKeeper:
             self._next_renewal = now + (interval if renewed else min(interval, self._lease / 10, 1.0))
         self._give_up_overdue()
         self._watch_loop()
-        return max(0.01, min(self._next_renewal - mono(), _BLOCKED_AFTER))
+        now = mono()
+        deadlines = [lease.deadline - now for held in self._held for lease in list(held.values())]
+        return max(0.01, min(self._next_renewal - now, _BLOCKED_AFTER, *deadlines))
 
     def request(self, client: Any, page: Page) -> Any:
         """The pipeline that renews a page."""

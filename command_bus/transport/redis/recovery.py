@@ -1,7 +1,7 @@
 """`PendingRecovery`: takes over expired leases, and wakes what has become due.
 
 A lease is expired when its pending entry has been idle for the lease's length. The server's idle times follow its wall clock, which can
-jump; so a lease is watched twice. When its idle time first passes two thirds of the lease, (activation, renewal sequence) is noted, the
+jump; so a lease is watched twice. When its idle time first passes 0.55 of the lease, (activation, renewal sequence) is noted, the
 rest is waited for on this process's own monotonic clock, and it is taken over (XCLAIM, which only one of several recoverers wins) only
 if the sequence is still the same: nobody renewed it meanwhile.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
@@ -35,15 +35,32 @@ _PAGE = 200
 _CHECK = 1.0
 
 Decide = Callable[[Started], Step]
+_SUSPECT = 0.55
+"""The part of a lease without renewal after which its owner is watched: later than it renews, early enough for `_SHORTEST_WATCH`."""
+_SHORTEST_WATCH = 0.4
+_LATE = 0.1
+"""The part of a lease by which answers may be late: idle since a little later is no sign of life."""
 
 
 def rest_of(lease: float, idle: float) -> float:
     """Seconds to watch a suspect before it is taken over.
 
-    Until the lease ends; but if it seems over already (the server's clock jumped, or nobody was watching), half a lease: an owner that
-    lives renews every third of it.
+    Until the lease ends; but if that is soon, or seems to be over already (the server's clock jumped, or nobody was watching), longer than the
+    third of it after which an owner that lives renews.
     """
-    return max(lease / 3, lease - idle) if idle < lease else lease / 2
+    return max(lease * _SHORTEST_WATCH, lease - idle) if idle < lease else lease / 2
+
+
+class _Suspect(NamedTuple):
+    """A lease that may be over: the renewal sequence that was seen, since when it is idle, and how long it is watched.
+
+    Either shows a sign of life: a renewal counts the sequence up, and a claim (of what a broken connection was assigned, say) only
+    begins the idle time anew.
+    """
+
+    sequence: int
+    since: float
+    until: float
 
 
 class PendingRecovery:
@@ -106,7 +123,7 @@ class _Watch:
         self._steps = steps
         self._decide = decide
         self._kicked = asyncio.Event()
-        self._suspects: dict[str, tuple[int, float]] = {}
+        self._suspects: dict[str, _Suspect] = {}
         self._next_due: float | None = None
         self._sweep_at = 0.0
         self._repaired_to = 0
@@ -141,7 +158,7 @@ class _Watch:
         """Until something is due, a suspect's time is over, or the regular check; at most about a second."""
         now = mono()
         check = min(_CHECK, self._lease / 3) * JITTER.uniform(0.8, 1.2)
-        moments = [now + check, *(until for _, until in self._suspects.values())]
+        moments = [now + check, *(suspect.until for suspect in self._suspects.values())]
         if self._next_due is not None:
             moments.append(self._next_due)
         return max(0.0, min(moments) - now)
@@ -195,14 +212,14 @@ class _Watch:
     async def _recover(self) -> None:
         pending = await self._idle_leases()
         now = mono()
-        suspects: dict[str, tuple[int, float]] = {}
+        suspects: dict[str, _Suspect] = {}
         expired: list[str] = []
         for item in pending:
-            activation, sequence = item["message_id"].decode(), item["times_delivered"]
+            activation, sequence, idle = item["message_id"].decode(), item["times_delivered"], item["time_since_delivered"] / 1000
             known = self._suspects.get(activation)
-            if known is None or known[0] != sequence:
-                suspects[activation] = (sequence, now + rest_of(self._lease, item["time_since_delivered"] / 1000))
-            elif now >= known[1]:
+            if known is None or known.sequence != sequence or now - idle > known.since + _LATE * self._lease:
+                suspects[activation] = _Suspect(sequence, now - idle, now + rest_of(self._lease, idle))
+            elif now >= known.until:
                 expired.append(activation)
             else:
                 suspects[activation] = known
@@ -211,10 +228,10 @@ class _Watch:
             await self._take_over(expired)
 
     async def _idle_leases(self) -> list[Any]:
-        """All pending entries that are idle for two thirds of the lease, page by page."""
+        """All pending entries that are idle for long enough to be watched, page by page."""
         found: list[Any] = []
         start = "-"
-        idle = max(1, int(self._lease * 1000 * 2 / 3))
+        idle = max(1, int(self._lease * 1000 * _SUSPECT))
         while True:
             page: Any = await self._connections.ask(
                 lambda client, at: client.xpending_range(self.keys.ready, GROUP, min=at, max="+", count=_PAGE, idle=idle), start
@@ -228,7 +245,7 @@ class _Watch:
         ids: list[Any] = list(expired)
         claimed: Any = await self._connections.ask(
             lambda client: client.xclaim(
-                self.keys.ready, GROUP, self._owner, max(1, int(self._lease * 1000 * 2 / 3)), ids, justid=False
+                self.keys.ready, GROUP, self._owner, max(1, int(self._lease * 1000 * _SUSPECT)), ids, justid=False
             )
         )
         claimed = [(entry, fields) for entry, fields in claimed if entry is not None]  # Redis 6.2 gives nil for deleted entries
