@@ -17,7 +17,7 @@ from command_bus.embedded import EmbeddedServer, find_server_binary
 from tests.chaos.preload import compiled, cut_to_synced
 from tests.chaos.several import Several
 
-__all__ = ["NAMES", "PROCESS_FAULTS", "SERVER_FAULTS", "Single", "Target", "start"]
+__all__ = ["NAMES", "PROCESS_FAULTS", "SERVER_FAULTS", "Preloaded", "Single", "Target", "start"]
 
 NAMES = ("valkey", "redis", "sentinel", "cluster")
 """What `start` knows."""
@@ -77,7 +77,7 @@ class Single:
         if self._preload is None:
             supports.discard("power")
             self.missing["power"] = "no C compiler" if durability == "always" else "only `always` promises to survive it"
-        with _Preloaded(self._preload):
+        with Preloaded(self._preload):
             config = {
                 "appendfsync": "always" if durability == "always" else "everysec",
                 "auto-aof-rewrite-min-size": "32mb",
@@ -105,7 +105,7 @@ class Single:
         await asyncio.to_thread(self._restart)
 
     def _restart(self) -> None:
-        with _Preloaded(self._preload):
+        with Preloaded(self._preload):
             self._server.restart()
 
     async def stop(self) -> None:
@@ -134,7 +134,7 @@ def start(name: str, durability: str, folder: Path, seed: int = 1) -> Target:
     return Single(name, find_server_binary(), durability, folder)
 
 
-class _Preloaded:
+class Preloaded:
     """While the server is started, it inherits LD_PRELOAD; nothing else of this process is started meanwhile with this environment."""
 
     lock = threading.Lock()
