@@ -1,37 +1,30 @@
 """Servers that move: the primary that Sentinels watch, and the primaries of a Redis Cluster.
 
-A connection asks where its primary is whenever it connects, and breaks when that server says that it is not the primary (any more):
-the next connection asks again. Everything else is as with one server. In a cluster all keys of a shard share a hash tag, so a shard
-has one primary at a time, and a bus talks to each shard as to a server of its own; a slot that is being moved refuses steps (ASK,
-TRYAGAIN) until it has arrived, and idempotent steps are asked again anyway. redis-py's own cluster client is not used: it asks the
-server for the keys of every XREADGROUP and repeats requests by itself.
+A connection asks where its primary is whenever it connects (see `following`). Everything else is as with one server. In a cluster all
+keys of a shard share a hash tag, so a shard has one primary at a time, and a bus talks to each shard as to a server of its own; a slot
+that is being moved refuses steps (ASK, TRYAGAIN) until it has arrived, and idempotent steps are asked again anyway. redis-py's own
+cluster client is not used: it asks the server for the keys of every XREADGROUP and repeats requests by itself.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from redis import Redis as SyncRedis
 from redis import RedisError
 from redis.asyncio.connection import parse_url
-from redis.connection import Connection as SyncConnection
-from redis.connection import ConnectionPool as SyncPool
-from redis.connection import SSLConnection as SyncTLSConnection
 from redis.crc import key_slot
-from redis.exceptions import AskError, MovedError, ReadOnlyError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.sentinel import Sentinel
 
 from command_bus.errors import InvalidSettings
 from command_bus.settings import redacted
 
-__all__ = ["SCHEMES", "ClusterMap", "Locator", "Place", "SentinelPrimary", "TopologyUrl", "following", "following_pool"]
+__all__ = ["SCHEMES", "ClusterMap", "Locator", "Place", "SentinelPrimary", "TopologyUrl"]
 
 SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://", "redis+cluster://", "rediss+cluster://")
 _LOOK = 1.0  # seconds that one Sentinel or node gets to say where a primary is
@@ -242,92 +235,3 @@ class _SlotPrimary:
     def moved(self) -> None:
         """See `Locator`."""
         self.map.forget()
-
-
-class _Following:
-    """An asyncio connection that finds its server when it connects, and leaves it when it is no primary any more."""
-
-    def __init__(self, *, locator: Locator, **options: Any) -> None:
-        self._locator = locator
-        super().__init__(**options)
-
-    async def _connect(self) -> None:
-        connection: Any = self
-        connection.host, connection.port = await asyncio.to_thread(self._locator.locate)
-        try:
-            await super()._connect()  # type: ignore[misc]
-        except (OSError, RedisError, TimeoutError):
-            self._locator.moved()
-            raise
-
-    async def read_response(self, *args: Any, **options: Any) -> Any:
-        """As redis-py, but an answer from the wrong server breaks the connection."""
-        connection: Any = self
-        try:
-            return await super().read_response(*args, **options)  # type: ignore[misc]
-        except ResponseError as error:
-            if not _wrong_server(error):
-                raise
-            self._locator.moved()
-            await connection.disconnect()
-            raise RedisConnectionError(f"{connection.host}:{connection.port} is not the primary any more: {error}") from error
-        except (OSError, RedisError, TimeoutError):
-            self._locator.moved()
-            raise
-
-
-class _SyncFollowing:
-    """The same for a thread."""
-
-    def __init__(self, *, locator: Locator, **options: Any) -> None:
-        self._locator = locator
-        super().__init__(**options)
-
-    def _connect(self) -> Any:
-        connection: Any = self
-        connection.host, connection.port = self._locator.locate()
-        try:
-            return super()._connect()  # type: ignore[misc]
-        except (OSError, RedisError):
-            self._locator.moved()
-            raise
-
-    def read_response(self, *args: Any, **options: Any) -> Any:
-        """See `_Following`."""
-        connection: Any = self
-        try:
-            return super().read_response(*args, **options)  # type: ignore[misc]
-        except ResponseError as error:
-            if not _wrong_server(error):
-                raise
-            self._locator.moved()
-            connection.disconnect()
-            raise RedisConnectionError(f"{connection.host}:{connection.port} is not the primary any more: {error}") from error
-        except (OSError, RedisError):
-            self._locator.moved()
-            raise
-
-
-def _wrong_server(error: ResponseError) -> bool:
-    """Whether a server says that it does not serve this; before Redis 7, inside of the text of a script's error.
-
-    UNBLOCKED is what whoever waits there is told when the primary becomes a replica.
-    """
-    return (
-        isinstance(error, ReadOnlyError | MovedError | AskError)
-        or "-READONLY" in str(error)
-        or "instance state changed" in str(error)
-    )
-
-
-@lru_cache
-def following(kind: Any) -> Any:
-    """The class of asyncio connections, made to follow its server."""
-    return type(f"Following{kind.__name__}", (_Following, kind), {})
-
-
-def following_pool(url: TopologyUrl, locator: Locator, **options: Any) -> Any:
-    """A pool of synchronous connections that follow their server."""
-    kind = SyncTLSConnection if url.tls else SyncConnection
-    made = type(f"Following{kind.__name__}", (_SyncFollowing, kind), {})
-    return SyncPool(connection_class=cast("Any", made), locator=locator, **{**url.options, **options})

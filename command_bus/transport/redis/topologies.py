@@ -21,9 +21,8 @@ from command_bus.transport.redis.discovery import (
     Locator,
     SentinelPrimary,
     TopologyUrl,
-    following,
-    following_pool,
 )
+from command_bus.transport.redis.following import following, following_pool
 
 __all__ = ["ALL_SCHEMES", "FollowingClients", "clients_of"]
 

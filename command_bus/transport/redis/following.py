@@ -1,0 +1,110 @@
+"""Connections that follow their server: they find it when they connect, and break when it says that it is not the primary (any more).
+
+Once for asyncio and once for threads, as redis-py has its connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import lru_cache
+from typing import Any, cast
+
+from redis import RedisError
+from redis.connection import Connection as SyncConnection
+from redis.connection import ConnectionPool as SyncPool
+from redis.connection import SSLConnection as SyncTLSConnection
+from redis.exceptions import AskError, MovedError, ReadOnlyError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from command_bus.transport.redis.discovery import Locator, TopologyUrl
+
+__all__ = ["following", "following_pool"]
+
+
+class _Following:
+    """An asyncio connection that finds its server when it connects, and leaves it when it is no primary any more."""
+
+    def __init__(self, *, locator: Locator, **options: Any) -> None:
+        self._locator = locator
+        super().__init__(**options)
+
+    async def _connect(self) -> None:
+        connection: Any = self
+        connection.host, connection.port = await asyncio.to_thread(self._locator.locate)
+        try:
+            await super()._connect()  # type: ignore[misc]
+        except (OSError, RedisError, TimeoutError):
+            self._locator.moved()
+            raise
+
+    async def read_response(self, *args: Any, **options: Any) -> Any:
+        """As redis-py, but an answer from the wrong server breaks the connection."""
+        connection: Any = self
+        try:
+            return await super().read_response(*args, **options)  # type: ignore[misc]
+        except ResponseError as error:
+            if not _wrong_server(error):
+                raise
+            self._locator.moved()
+            await connection.disconnect()
+            raise RedisConnectionError(f"{connection.host}:{connection.port} is not the primary any more: {error}") from error
+        except (OSError, RedisError, TimeoutError):
+            self._locator.moved()
+            raise
+
+
+class _SyncFollowing:
+    """The same for a thread."""
+
+    def __init__(self, *, locator: Locator, **options: Any) -> None:
+        self._locator = locator
+        super().__init__(**options)
+
+    def _connect(self) -> Any:
+        connection: Any = self
+        connection.host, connection.port = self._locator.locate()
+        try:
+            return super()._connect()  # type: ignore[misc]
+        except (OSError, RedisError):
+            self._locator.moved()
+            raise
+
+    def read_response(self, *args: Any, **options: Any) -> Any:
+        """See `_Following`."""
+        connection: Any = self
+        try:
+            return super().read_response(*args, **options)  # type: ignore[misc]
+        except ResponseError as error:
+            if not _wrong_server(error):
+                raise
+            self._locator.moved()
+            connection.disconnect()
+            raise RedisConnectionError(f"{connection.host}:{connection.port} is not the primary any more: {error}") from error
+        except (OSError, RedisError):
+            self._locator.moved()
+            raise
+
+
+def _wrong_server(error: ResponseError) -> bool:
+    """Whether a server says that it does not serve this; before Redis 7, inside of the text of a script's error.
+
+    UNBLOCKED is what whoever waits there is told when the primary becomes a replica.
+    """
+    return (
+        isinstance(error, ReadOnlyError | MovedError | AskError)
+        or "-READONLY" in str(error)
+        or "instance state changed" in str(error)
+    )
+
+
+@lru_cache
+def following(kind: Any) -> Any:
+    """The class of asyncio connections, made to follow its server."""
+    return type(f"Following{kind.__name__}", (_Following, kind), {})
+
+
+def following_pool(url: TopologyUrl, locator: Locator, **options: Any) -> Any:
+    """A pool of synchronous connections that follow their server."""
+    kind = SyncTLSConnection if url.tls else SyncConnection
+    made = type(f"Following{kind.__name__}", (_SyncFollowing, kind), {})
+    return SyncPool(connection_class=cast("Any", made), locator=locator, **{**url.options, **options})
