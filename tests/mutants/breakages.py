@@ -193,13 +193,17 @@ MUTANTS = (
     Mutant(
         "a live lease is stolen",
         f"{_REDIS}/recovery.py",
-        "        idle = max(1, int(self._lease * 1000 * 2 / 3))\n        while True:",
+        "        idle = max(1, int(self._lease * 1000 * _SUSPECT))\n        while True:",
         "        idle = 1\n        while True:",
         more=(
-            (f"{_REDIS}/recovery.py", "            if known is None or known[0] != sequence:", "            if known is None:"),
             (
                 f"{_REDIS}/recovery.py",
-                "self._owner, max(1, int(self._lease * 1000 * 2 / 3)), ids, justid",
+                "            if known is None or known.sequence != sequence or now - idle > known.since + _LATE * self._lease:",
+                "            if known is None:",
+            ),
+            (
+                f"{_REDIS}/recovery.py",
+                "self._owner, max(1, int(self._lease * 1000 * _OVER)), ids, justid",
                 "self._owner, 0, ids, justid",
             ),
         ),
@@ -207,17 +211,17 @@ MUTANTS = (
     Mutant(
         "a lease is taken over after half its time",
         f"{_REDIS}/recovery.py",
-        "        idle = max(1, int(self._lease * 1000 * 2 / 3))\n        while True:",
+        "        idle = max(1, int(self._lease * 1000 * _SUSPECT))\n        while True:",
         "        idle = max(1, int(self._lease * 1000 / 3))\n        while True:",
         more=(
             (
                 f"{_REDIS}/recovery.py",
-                "    return max(lease / 3, lease - idle) if idle < lease else lease / 2\n",
+                "    return max(lease * _SHORTEST_WATCH, lease - idle) if idle < lease else lease / 2\n",
                 "    return 0.0\n",
             ),
             (
                 f"{_REDIS}/recovery.py",
-                "max(1, int(self._lease * 1000 * 2 / 3)), ids, justid",
+                "max(1, int(self._lease * 1000 * _OVER)), ids, justid",
                 "max(1, int(self._lease * 1000 / 3)), ids, justid",
             ),
         ),

@@ -102,17 +102,17 @@ class History:
         """An entry was added to a stream."""
         name = key.partition(b"}:")[2]
         if name == b"ready" and rest[1] == b"e":
-            self.homes[entry.decode()] = rest[2].decode()
+            self.homes[_name(key, entry)] = rest[2].decode()
         elif name[:2] == b"m:":
             self.note(name[2:].decode(), f"in the mailbox as {entry.decode()}")
 
-    def touched(self, activation: bytes, consumer: bytes) -> None:
+    def touched(self, key: bytes, activation: bytes, consumer: bytes) -> None:
         """An activation was read."""
-        self.touches.setdefault(activation.decode(), []).append((self._clock(), consumer.decode()))
+        self.touches.setdefault(_name(key, activation), []).append((self._clock(), consumer.decode()))
 
-    def claimed(self, activation: bytes, old: bytes, new: bytes, *, justid: bool) -> None:
+    def claimed(self, key: bytes, activation: bytes, old: bytes, new: bytes, *, justid: bool) -> None:
         """A lease was renewed, or taken over."""
-        name, now = activation.decode(), self._clock()
+        name, now = _name(key, activation), self._clock()
         touches = self.touches.setdefault(name, [])
         if not justid:
             idle = now - touches[-1][0] if touches else 1e9
@@ -163,3 +163,8 @@ class History:
                 if run.ended is not None:
                     lines.append((run.ended, f"{who}: {run.id} {run.how} (attempt {run.attempt})"))
         return [f"{at - 1000:9.4f}  {text}" for at, text in sorted(lines, key=lambda line: line[0])]
+
+
+def _name(ready: bytes, activation: bytes) -> str:
+    """An activation of all shards: two of them may give the same id."""
+    return f"{ready.decode()} {activation.decode()}"

@@ -199,7 +199,7 @@ def read_group(store: Store, args: Args) -> Any:
             found.append([text_of(entry), list(fields)])
             group.pending[entry] = Pending(consumer, now, 1)
             if store.watch is not None:
-                store.watch.touched(text_of(entry), consumer)
+                store.watch.touched(key, text_of(entry), consumer)
     if not found:
         return None
     group.last = id_of(found[-1][0])
@@ -265,7 +265,7 @@ def xclaim(store: Store, args: Args) -> Any:
             del group.pending[entry]
             continue
         if store.watch is not None:
-            store.watch.claimed(text, pending.consumer, consumer, justid=justid)
+            store.watch.claimed(args[0], text, pending.consumer, consumer, justid=justid)
         count = pending.count + (not justid) if retries is None else retries
         group.pending[entry] = Pending(consumer, now, count)
         claimed.append(text if justid else [text, list(fields)])

@@ -540,10 +540,10 @@ class TestLimits:
 
     @pytest.mark.parametrize("from_the_start", [True, False])
     def test_a_server_out_of_memory_is_waited_for(self, spark: SparkSession, full: Place, from_the_start: bool) -> None:
-        rows = journeys(spark, trucks=20, each=50).withColumn("note", F.repeat("truck", 300))
+        rows = journeys(spark, trucks=20, each=50).withColumn("note", F.repeat("truck", 900))
         with Redis.from_url(full.url, decode_responses=True) as client:
             if not from_the_start:  # room for some hundred of a thousand
-                client.config_set("maxmemory", int(client.info("memory")["used_memory"]) + 400_000)
+                client.config_set("maxmemory", int(client.info("memory")["used_memory"]) + 1_000_000)
             else:
                 dispatch_dataframe(rows.limit(1), Move, key="seq", order_by="seq", dispatch_id="0", **full.where)
                 client.config_set("maxmemory", 1)

@@ -38,6 +38,8 @@ Decide = Callable[[Started], Step]
 _SUSPECT = 0.55
 """The part of a lease without renewal after which its owner is watched: later than it renews, early enough for `_SHORTEST_WATCH`."""
 _SHORTEST_WATCH = 0.4
+_OVER = 0.9
+"""The part of a lease that must be over by the server's clock when it is taken: a request that was long under way comes too late for it."""
 _LATE = 0.1
 """The part of a lease by which answers may be late: idle since a little later is no sign of life."""
 
@@ -245,7 +247,7 @@ class _Watch:
         ids: list[Any] = list(expired)
         claimed: Any = await self._connections.ask(
             lambda client: client.xclaim(
-                self.keys.ready, GROUP, self._owner, max(1, int(self._lease * 1000 * _SUSPECT)), ids, justid=False
+                self.keys.ready, GROUP, self._owner, max(1, int(self._lease * 1000 * _OVER)), ids, justid=False
             )
         )
         claimed = [(entry, fields) for entry, fields in claimed if entry is not None]  # Redis 6.2 gives nil for deleted entries
