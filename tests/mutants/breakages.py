@@ -303,8 +303,8 @@ MUTANTS = (
     Mutant(
         "an ambiguous batch is sent as a new one",
         f"{_REDIS}/producer.py",
-        "        token = next(self._tokens)\n        backoff = Backoff()\n        while batch:\n",
-        "        backoff = Backoff()\n        while batch:\n            token = next(self._tokens)\n",
+        "        token = next(self._tokens)\n        backoff = Backoff()\n        unconfirmed: Unconfirmed | None = None\n        while batch:\n",
+        "        backoff = Backoff()\n        unconfirmed: Unconfirmed | None = None\n        while batch:\n            token = next(self._tokens)\n",
     ),
     Mutant(
         "a cancelled command stays",
