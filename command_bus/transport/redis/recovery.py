@@ -253,11 +253,14 @@ class _Watch:
         claimed = [(entry, fields) for entry, fields in claimed if entry is not None]  # Redis 6.2 gives nil for deleted entries
         found = [(entry.decode(), mailbox_of(fields)) for entry, fields in claimed if fields and b"e" in fields]
         litter = [entry.decode() for entry, fields in claimed if not fields or b"e" not in fields]
-        await asyncio.gather(*(self.settle(activation, mailbox) for activation, mailbox in found), self._drop(litter))
+        await asyncio.gather(*(self.settle(activation, mailbox, idle=True) for activation, mailbox in found), self._drop(litter))
 
-    async def settle(self, activation: str, mailbox: str, *, ours: bool = False) -> None:
-        """Decide what becomes of one mailbox whose holder is gone; with `ours`, only if the holder was this worker."""
-        record: Any = await self._connections.ask(lambda client: client.hget(self.keys.active, mailbox))
+    async def settle(self, activation: str, mailbox: str, *, ours: bool = False, idle: bool = False) -> None:
+        """Decide what becomes of one mailbox whose holder is gone; with `ours`, only if the holder was this worker.
+
+        With `idle` it seems to be gone, by its lease; but if it has started a command a moment ago, it was paused, and is back.
+        """
+        record, now_us = await self._connections.ask(self._look_at, mailbox)
         fields = record.decode().split("|") if record else []
         lease = Lease(self._shard, mailbox, activation, mono() + self._lease)
         if not fields or fields[1] != activation:
@@ -265,6 +268,8 @@ class _Watch:
             return
         if ours and fields[0] == "h" and fields[-1].partition("#")[0] != self._owner:
             return  # held by another that may well live: its next renewal claims it back, or its lease ends
+        if idle and fields[0] == "h" and 0 <= now_us - int(fields[2]) < self._lease * 1e6 * _SHORTEST_WATCH:
+            return  # its next renewal claims it back, or its lease ends
         self.recovered += 1
         if fields[0] == "r":
             await self._steps.advance(lease, GiveBack(counts=False))
@@ -285,6 +290,14 @@ class _Watch:
         if isinstance(step, Bury):
             step.follow = "leave"  # the next command is for whoever reads the new activation: nobody here would run it
         await self._steps.advance(lease, step)
+
+    async def _look_at(self, client: Redis, mailbox: str) -> tuple[bytes | None, int]:
+        """A mailbox's state, and the server's time in microseconds, which fences are made of."""
+        pipeline = client.pipeline(transaction=False)
+        pipeline.hget(self.keys.active, mailbox)
+        pipeline.time()
+        record, (seconds, micros) = await pipeline.execute()
+        return record, seconds * 1_000_000 + micros
 
     async def _drop(self, activations: list[str]) -> None:
         if not activations:
