@@ -165,7 +165,8 @@ class LeaseKeeper:
         self._give_up_overdue()
         self._watch_loop()
         now = mono()
-        deadlines = [lease.deadline - now for held in self._held for lease in list(held.values())]
+        # Those to come: one that has passed is given up already, and may be held for long yet by a thread that cannot be cancelled.
+        deadlines = [lease.deadline - now for held in self._held for lease in list(held.values()) if lease.deadline > now]
         return max(0.01, min(self._next_renewal - now, _BLOCKED_AFTER, *deadlines))
 
     def request(self, client: Any, page: Page) -> Any:
