@@ -268,7 +268,7 @@ class CommandBus:
             timeout: Seconds to wait for an outcome.
 
         Raises:
-            UnknownCommand: The id is not known (any more), or it was a dispatch whose result nobody keeps.
+            UnknownCommand: The id is not known (any more), or it is the generated id of a dispatch, whose result nobody keeps.
             CommandTimeout: It is known and not settled.
             CommandBusError: Its outcome, as `call` raises it.
         """
@@ -276,7 +276,11 @@ class CommandBus:
         return await self._outcomes().result(str(command_id), reply_type, timeout)
 
     async def cancel(self, command_id: str | UUID) -> bool:
-        """Take a waiting command out of line; its caller gets `CommandCancelled`. False if it runs, has run or is unknown."""
+        """Take a waiting command out of line; its caller gets `CommandCancelled`. False if it runs, has run or is unknown.
+
+        Quick for ids that were given, for calls and for delayed commands. For the generated id of a dispatch every line is looked through:
+        `bus.entity(…).cancel(…)` looks through one.
+        """
         return await WaitingLine(self.transport.operations, self.settings).cancel(str(command_id))
 
     def entity(self, entity_type: str, entity_id: str | int) -> EntityScope:

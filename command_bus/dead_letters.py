@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from command_bus.errors import InvalidCommand, UnknownDeadLetter
-from command_bus.execution.settled import Windows, digest_of, reading_limits
+from command_bus.execution.settled import Windows, digest_of, is_marked, reading_limits
 from command_bus.receipts import DeadLetter
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
 from command_bus.serialization.msgpack import Undecodable, unpack
 from command_bus.serialization.protection import Protection
-from command_bus.serialization.reply import Cancelled, DeadLetterRecord, pack_reply
+from command_bus.serialization.reply import Cancelled, DeadLetterRecord
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import Remembered
 from command_bus.transport.redis.operations import Operations, StoredLetter
@@ -70,7 +70,7 @@ class DeadLetters:
         """
         stored = await self._stored(letter_id)
         envelope = self._envelope(stored)
-        mark = b"q" + digest_of(envelope) + bytes(8) + stored.mailbox.encode() if envelope.command_id else b""
+        mark = b"q" + digest_of(envelope) + stored.mailbox.encode() if is_marked(envelope) else b""
         if not await self._operations.settle_letter(stored, "replay", Remembered(envelope.command_id, mark, 1)):
             raise _unknown(letter_id)
         return envelope.command_id
@@ -97,8 +97,7 @@ class DeadLetters:
         envelope = self._envelope(stored)
         outcome = Cancelled("discarded by an operator")
         left = self._windows.remembered(envelope, outcome, "discarded")
-        mark = b"d" + digest_of(envelope) + pack_reply(envelope.command_id, outcome) if envelope.command_id else b""
-        return await self._operations.settle_letter(stored, "discard", replace(left, mark=mark, mark_ms=self._windows.dedup))
+        return await self._operations.settle_letter(stored, "discard", replace(left, mark_ms=self._windows.dedup))
 
     async def _stored(self, letter_id: str) -> StoredLetter:
         stored = await self._operations.letter(letter_id)

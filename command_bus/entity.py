@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
 from command_bus.errors import InvalidCommand
 from command_bus.messages import Message, canonical_entity_id, check_entity_type
@@ -68,6 +69,11 @@ class EntityScope:
     async def resume(self) -> bool:
         """Go on after a pause. False if it was not paused. A parked entity needs its dead letter replayed or discarded."""
         return await self._bus.transport.operations.resume(self._mailbox)
+
+    async def cancel(self, command_id: str | UUID) -> bool:
+        """As `CommandBus.cancel`, for a command of this entity: only its line is looked through."""
+        line = WaitingLine(self._bus.transport.operations, self._bus.settings)
+        return await line.cancel_in(self._mailbox, str(command_id))
 
     async def purge(self) -> int:
         """Remove all its waiting commands, not the one that runs; how many. Their callers get `CommandCancelled`."""

@@ -207,6 +207,7 @@ class Sealer:
             digest(out.name, out.entity_type, out.entity_id, out.payload) if out.given_id and not self._encrypts else NO_DIGEST,
             policy.max_depth or self._settings.max_depth,
             out.delay_ms,
+            out.given_id or out.inbox is not None,
         )
 
     def of_item(self, item: Message[Any] | Envelope[Any]) -> Outbound:

@@ -11,7 +11,10 @@ from command_bus.transport.redis.operations import Operations, Waiting
 
 __all__ = ["WaitingLine"]
 
-_MAILBOX_AT = 17
+
+def _mailbox_in(mark: bytes) -> str:
+    """Where a command waits, behind the letter and the digest of its mark."""
+    return mark[9:].decode()
 
 
 class WaitingLine:
@@ -23,17 +26,29 @@ class WaitingLine:
         self._windows = Windows.of(settings)
 
     async def cancel(self, command_id: str) -> bool:
-        """Remove one waiting command; False if it runs, has run or is unknown."""
-        for _, mark in await self._operations.marks(command_id):
-            if mark[:1] != b"q":
-                continue
-            mailbox = mark[_MAILBOX_AT:].decode()
-            async for page in self._operations.waiting(mailbox):
-                for command in page:
-                    envelope = self._envelope(command)
-                    if envelope.command_id == command_id:
-                        left = self._windows.remembered(envelope, Cancelled("cancelled before it started"), message=command.id)
-                        return await self._operations.remove(mailbox, [(command, left)]) > 0
+        """Remove one waiting command; False if it runs, has run or is unknown.
+
+        A mark says where a given id waits, and delayed commands are found by their id. For any other all lines are gone through.
+        """
+        marks = await self._operations.marks(command_id)
+        if marks:
+            return any([await self.cancel_in(_mailbox_in(mark), command_id) for _, mark in marks if mark[:1] == b"q"])
+        mailbox = await self._operations.lines.of_delayed(command_id)
+        if mailbox is not None:
+            return await self.cancel_in(mailbox, command_id)
+        async for name in self._operations.lines.all():
+            if await self.cancel_in(name, command_id):
+                return True
+        return False
+
+    async def cancel_in(self, mailbox: str, command_id: str) -> bool:
+        """Remove one command that waits in this mailbox; False if it does not."""
+        async for page in self._operations.waiting(mailbox):
+            for command in page:
+                envelope = self._envelope(command)
+                if envelope.command_id == command_id:
+                    left = self._windows.remembered(envelope, Cancelled("cancelled before it started"), message=command.id)
+                    return await self._operations.remove(mailbox, [(command, left)]) > 0
         return False
 
     async def purge(self, mailbox: str, entity_type: str, entity_id: str) -> int:

@@ -48,7 +48,7 @@ from command_bus.serialization.reply import (
     Unhandled,
 )
 from command_bus.settings import BusSettings
-from command_bus.transport.interfaces import NO_DIGEST, Bury, Done, GiveBack, Park, Remembered, Retry, Started, Step
+from command_bus.transport.interfaces import Bury, Done, GiveBack, Park, Remembered, Retry, Started, Step
 from command_bus.transport.redis.keys import stands_in
 
 __all__ = ["Decisions", "Runnable", "text_of"]
@@ -193,7 +193,7 @@ class Decisions:
         left = (
             self._windows.remembered(envelope, Invalid(str(error)), "dead_lettered", started)
             if envelope.command_id
-            else Remembered("", b"d" + NO_DIGEST, 1)
+            else Remembered("", b"", 0)
         )
         return Bury(left, record, raw)
 
@@ -243,7 +243,7 @@ class Decisions:
         left = (
             self._windows.remembered(envelope, Unhandled(text), "dead_lettered", started)
             if envelope.command_id
-            else Remembered("", b"d" + NO_DIGEST, 1)
+            else Remembered("", b"", 0)
         )
         return Bury(left, self._record(started, envelope, reason, "NoHandler", text), started.envelope or b"")
 
@@ -308,6 +308,7 @@ def _partial(error: Undecodable) -> WireEnvelope:
         entity_type=None,
         entity_id=None,
         payload=b"",
+        flags=GIVEN_ID,  # it may have a mark, which must not wait for ever
         inbox=error.inbox,
     )
 

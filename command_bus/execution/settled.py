@@ -12,10 +12,7 @@ from command_bus.serialization.reply import Outcome, pack_reply
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import NO_DIGEST, Remembered, Started
 
-__all__ = ["Windows", "accepted_ms", "digest_of", "reading_limits"]
-
-OWN_RETRY_MS = 60_000
-"""How long a generated command id is remembered after settling: it need only cover the producer's own repetition."""
+__all__ = ["Windows", "accepted_ms", "digest_of", "is_marked", "reading_limits"]
 
 _HEAD = 64 * 1024
 """Bytes that an envelope or reply may have beside its payload."""
@@ -40,6 +37,17 @@ def digest_of(envelope: WireEnvelope) -> bytes:
     if envelope.flags & (GIVEN_ID | ENCRYPTED) != GIVEN_ID:
         return NO_DIGEST
     return digest(envelope.name, envelope.entity_type, envelope.entity_id, envelope.payload)
+
+
+def is_marked(envelope: WireEnvelope) -> bool:
+    """Whether a mark remembers its command id: a caller chose it and may send it again, or waits for its reply.
+
+    A generated id is nobody's to repeat but the producer's, which the server answers by the number of its batch.
+    """
+    return bool(envelope.inbox) or envelope.flags & (GIVEN_ID | IN_DISPATCH) == GIVEN_ID
+
+
+_NOTHING = Remembered("", b"", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +82,16 @@ class Windows:
         """
         if envelope.flags & IN_DISPATCH and not envelope.inbox:
             return self._in_dispatch(envelope, outcome, status, started, message)
-        given = envelope.flags & GIVEN_ID
-        record = pack_reply(envelope.command_id, outcome) if given or envelope.inbox else b""
-        kept = OWN_RETRY_MS
-        if given:
-            kept = max(kept, self.dedup)
+        if not is_marked(envelope):
+            return _NOTHING
+        record = pack_reply(envelope.command_id, outcome)
+        kept = self.dedup if envelope.flags & GIVEN_ID else 0
         if envelope.inbox:
             kept = max(kept, self.reply)
         return Remembered(
             envelope.command_id,
             b"d" + digest_of(envelope) + record,
-            kept,
+            max(kept, 1),
             envelope.inbox or "",
             record if envelope.inbox else b"",
         )
@@ -93,9 +100,8 @@ class Windows:
         self, envelope: WireEnvelope, outcome: Outcome, status: Status, started: Started | None, message: str
     ) -> Remembered:
         """A dispatch's command leaves no mark: while it is open the dispatch knows the id, afterwards its fence does."""
-        mark = b"d" + NO_DIGEST
         if not envelope.flags & KEEP_OUTCOME or not envelope.correlation_id:
-            return Remembered(envelope.command_id, mark, 0)
+            return _NOTHING
         place = started.message if started is not None else message
         record = OutcomeRecord(
             status,
@@ -110,4 +116,4 @@ class Windows:
             place,
             pack_reply(envelope.command_id, outcome),
         ).pack()
-        return Remembered(envelope.command_id, mark, 0, dispatch=envelope.correlation_id, outcome=record)
+        return Remembered(envelope.command_id, b"", 0, dispatch=envelope.correlation_id, outcome=record)

@@ -57,6 +57,7 @@ class Submission:
         digest: Eight bytes that differ between different commands; equal ids with unequal digests conflict.
         max_depth: Commands that the mailbox may hold.
         delay_ms: Milliseconds until the command takes its place in the mailbox.
+        marked: Whether a mark remembers the command id, because somebody may send it again or ask for its reply.
     """
 
     mailbox: str
@@ -65,6 +66,7 @@ class Submission:
     digest: bytes
     max_depth: int
     delay_ms: int = 0
+    marked: bool = True
 
 
 class Admission(Enum):
@@ -116,8 +118,7 @@ class Lease:
     Attributes:
         holder: Names this lease, not only its worker: what was started for another lease of the same worker is not its own.
         deadline: Local monotonic time after which nothing may be started: taken before the server was asked, plus the lease.
-        fence: Of the command that runs now; empty before the first start.
-        message: Of the command that runs now.
+        running: Fence and message of the command that runs now, with a bar between; empty before the first start.
         renew_until: Local time after which it is no longer renewed (an async handler far past its timeout), or None.
         cancel: While a handler runs: interrupts it, because the lease is lost.
     """
@@ -127,8 +128,7 @@ class Lease:
     activation: str
     deadline: float
     holder: str = ""
-    fence: str = ""
-    message: str = ""
+    running: str = ""
     renew_until: float | None = None
     cancel: Callable[[str], None] | None = None
 
@@ -194,8 +194,8 @@ class Remembered:
 
     Attributes:
         command_id: Empty if it is unknown (an envelope that cannot be read): then nothing is remembered.
-        mark: The value of the dedup mark.
-        mark_ms: How long it is kept; 0 forgets it at once.
+        mark: The value of the dedup mark; empty for a command that has none.
+        mark_ms: How long it is kept.
         inbox: The process that waits for the reply, or empty.
         reply: What is pushed to it.
         dispatch: The dispatch that keeps the outcome, or empty.
@@ -209,6 +209,11 @@ class Remembered:
     reply: bytes = b""
     dispatch: str = ""
     outcome: bytes = b""
+
+    @property
+    def kept(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self.mark or self.reply or self.outcome)
 
 
 @dataclass(slots=True)

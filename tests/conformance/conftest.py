@@ -70,9 +70,10 @@ class Bench:
         return found
 
     async def entity_keys(self) -> list[str]:
-        """Keys that belong to single entities or commands, without the marks that end by themselves."""
+        """Keys that belong to single entities or commands, without marks and producers' last answers, which end by themselves."""
         standing = ("meta", "commands", "ready", "fence", "stats", "dead", "workers")
-        return [key for key in await self.keys() if key.partition("}:")[2] not in standing and "}:k:" not in key]
+        names = [(key, key.partition("}:")[2]) for key in await self.keys()]
+        return [key for key, name in names if name not in standing and not name.startswith(("k:", "p:"))]
 
 
 Server = EmbeddedServer | SentinelServers | ClusterServers

@@ -571,16 +571,16 @@ async def test_a_batch_that_meets_the_limit_reports_what_was_accepted(bench: Ben
         kind = type(bus.transport.connections)
         run, chunks = kind.run, 0
 
-        async def third_fails(place: Any, script: Any, keys: list[str], args: list[Any]) -> Any:
+        async def second_fails(place: Any, script: Any, keys: list[str], args: list[Any]) -> Any:
             nonlocal chunks
             if script.name == "enqueue":
                 chunks += 1
-                if chunks == 3:
+                if chunks == 2:
                     raise QueueFull("at its memory limit", limit="memory")
             return await run(place, script, keys, args)
 
         with monkeypatch.context() as patch:
-            patch.setattr(kind, "run", third_fails)
+            patch.setattr(kind, "run", second_fails)
             batch = await bus.dispatch_batch(Put(box=f"b{number % 7}", value=number) for number in range(1000))
         assert [outcome.status for outcome in batch.outcomes] == ["accepted"] * 512 + ["rejected"] * 488
         assert all(isinstance(outcome.error, QueueFull) for outcome in batch.rejections)

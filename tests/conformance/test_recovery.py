@@ -294,7 +294,9 @@ async def test_connections_that_break_all_the_time_repeat_and_lose_nothing(
         cuts = 0
         while not over.is_set():
             await client.client_kill_filter(_type="normal", skipme=True)
-            await asyncio.sleep(shortest * 1.02**cuts)  # longer and longer: a machine too busy to connect in 20 ms gets through too
+            await asyncio.sleep(
+                shortest * 1.02**cuts
+            )  # longer and longer: a machine too busy to connect in 20 ms gets through too
             cuts += 1
         return cuts
 

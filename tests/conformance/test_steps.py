@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from asyncio import Future
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.resources import files
 from typing import Any
 
 import pytest
 
+from command_bus.clock import mono
+from command_bus.errors import CommandBusError
 from command_bus.transport.interfaces import (
     NO_DIGEST,
     Admission,
@@ -18,12 +21,14 @@ from command_bus.transport.interfaces import (
     Gone,
     Lease,
     Released,
+    Remembered,
     Retry,
     Started,
     Step,
     Submission,
 )
 from command_bus.transport.redis.keys import GROUP
+from command_bus.transport.redis.producer import _Waiting
 from command_bus.transport.redis.scripts import ENQUEUE, FORGET, REPAIR, SCRIPTS
 from tests.conformance.bare import TAKE, Bare, Hand, bare, bury, done, left, park
 from tests.conformance.conftest import Bench
@@ -79,15 +84,43 @@ async def test_the_same_batch_asked_again_is_answered_as_the_first_time(shelf: B
     lane = shelf.producer._shards[0]
     submissions = [Submission(BOX, name, b"x", NO_DIGEST, 2, delay) for name, delay in (("c1", 0), ("c2", 10_000), ("c3", 0))]
     submissions.append(Submission("box:b", "c1", b"x", NO_DIGEST, 5))
-    waiting: Any = type("W", (), {"submissions": submissions})
-    keys, args = lane._arguments([waiting], b"token--1")
+    waiting: Any = type("W", (), {"submissions": submissions, "deadline": mono() + 5})
+    keys, args = lane._arguments([waiting], 8)
     first = await shelf.connections.run(ENQUEUE, keys, args)
     before = await shelf.everything()
     assert first == b"++e="
     assert await shelf.connections.run(ENQUEUE, keys, args) == b"++e="
     assert await shelf.everything() == before
-    _, other_token = lane._arguments([waiting], b"token--2")
-    assert await shelf.connections.run(ENQUEUE, keys, other_token) == b"==e="
+    _, later = lane._arguments([waiting], 9)
+    assert await shelf.connections.run(ENQUEUE, keys, later) == b"==e="
+    assert await shelf.everything() == before
+
+
+async def test_a_batch_without_marks_asked_again_is_answered_as_the_first_time_even_if_all_is_settled(
+    shelf: Bare, hand: Hand
+) -> None:
+    lane = shelf.producer._shards[0]
+    submissions = [Submission(BOX, name, b"x", NO_DIGEST, 2, delay, marked=False) for name, delay in (("c1", 0), ("c2", 10_000))]
+    waiting: Any = type("W", (), {"submissions": submissions, "deadline": mono() + 5})
+    keys, args = lane._arguments([waiting], 8)
+    assert await shelf.connections.run(ENQUEUE, keys, args) == b"++"
+    lease, _ = await hand.start()
+    await hand.do(lease, done("c1"))
+    before = await shelf.everything()
+    assert await shelf.connections.run(ENQUEUE, keys, args) == b"++"
+    assert await shelf.everything() == before
+
+
+async def test_a_batch_that_was_stuck_on_the_way_is_refused_when_a_later_one_was_answered(shelf: Bare) -> None:
+    lane = shelf.producer._shards[0]
+    stuck, later = (
+        lane._arguments([_Waiting([Submission(BOX, name, b"x", NO_DIGEST, 9, marked=False)], Future(), mono() + 5)], number)
+        for number, name in ((8, "c1"), (9, "c2"))
+    )
+    assert await shelf.connections.run(ENQUEUE, *later) == b"+"
+    before = await shelf.everything()
+    with pytest.raises(CommandBusError, match="STALE"):
+        await shelf.connections.run(ENQUEUE, *stuck)
     assert await shelf.everything() == before
 
 
@@ -202,8 +235,8 @@ async def test_settling_leaves_mark_and_reply_in_one_step(shelf: Bare, hand: Han
     assert 0 < await shelf.client.pttl(inbox) <= 60_000
     assert await shelf.client.get(mark) == b"d" + NO_DIGEST + b"outcome"
     assert 0 < await shelf.client.pttl(mark) <= 5000
-    await hand.do(lease, done("c2", mark_ms=0))
-    assert await shelf.client.exists(shelf.shard.mark("c2")) == 0
+    await hand.do(lease, Done(Remembered("c2", b"", 0)))
+    assert await shelf.client.get(shelf.shard.mark("c2")) == b"q" + NO_DIGEST + BOX.encode(), "as it was put"
 
 
 async def test_one_broken_mailbox_fails_alone_in_its_batch(shelf: Bare, hand: Hand) -> None:
@@ -282,15 +315,15 @@ async def test_a_lost_lease_changes_nothing(
 @each(EVERY_VERB)
 async def test_an_invented_lease_changes_nothing(shelf: Bare, hand: Hand, step_for: Callable[[str], Step]) -> None:
     await shelf.put(BOX, "c1", "c2")
-    lease, _ = await hand.start()
+    lease, started = await hand.start()
     before = await shelf.everything()
     other = shelf.hand("w2")
     wrong = [
         other.lease("box:nobody", lease.activation),
         other.lease(BOX, "1-1"),
         other.lease(BOX, lease.activation),
-        Lease(0, BOX, lease.activation, 0.0, "w2#1", str(int(lease.fence) - 1), lease.message),
-        Lease(0, BOX, lease.activation, 0.0, "w2#1", lease.fence, "1-1"),
+        Lease(0, BOX, lease.activation, 0.0, "w2#1", f"{int(started.fence) - 1}|{started.message}"),
+        Lease(0, BOX, lease.activation, 0.0, "w2#1", f"{started.fence}|1-1"),
     ]
     for invented in wrong:
         assert await other.do(invented, step_for("c1")) == Gone()

@@ -14,6 +14,7 @@ from command_bus.embedded import EmbeddedServer
 from tests.chaos.preload import compiled, cut_to_synced
 from tests.chaos.servers import Preloaded
 from tests.topologies import SentinelServers
+from tests.topologies.node import until as eventually
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -69,6 +70,8 @@ async def test_a_failover_takes_what_no_replica_had(tmp_path: Path, durability: 
         async with bus_to(servers.url, durability) as bus:
             for number in range(20):
                 await bus.dispatch(Note(line="before", number=number))
+            primary.client().set("after-them", "1")
+            eventually(lambda: all(node.client().get("after-them") for node in servers.nodes), "replicas that have them", 20)
             for node in servers.nodes:
                 if node is not primary:
                     node.kill()

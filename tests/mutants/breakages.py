@@ -32,109 +32,116 @@ MUTANTS = (
     Mutant(
         "settle under a stale fence",
         f"{_LUA}/advance.lua",
-        "if verb ~= 'take' and token == held_fence and message == held_message then",
-        "if verb ~= 'take' then",
+        "    if sub(record, 1, #ours) == ours then\n",
+        "    if sub(record, 1, #activation + 3) == 'h|' .. activation .. '|' then\n",
     ),
     Mutant(
         "settle whoever holds the lease",
         f"{_LUA}/advance.lua",
-        "  if held_by ~= activation then return {'gone'} end",
-        "  if held_by ~= activation then\n"
-        "    if verb ~= 'take' and state == 'h' then\n"
-        "      return verbs[verb](name, box, held_by, held_for, held_message, follow, extra, attempt, first)\n    end\n"
-        "    return {'gone'}\n  end",
+        "    if sub(record, 1, #ours) == ours then\n",
+        "    if sub(record, 1, 1) == 'h' then\n",
     ),
     Mutant(
         "a started command is given to whoever asks",
         f"{_LUA}/advance.lua",
-        "  if held_for ~= holder then return {'gone'} end\n",
-        "",
+        "  if state ~= 'h' or held_for ~= holder then return 'gone' end\n",
+        "  if state ~= 'h' then return 'gone' end\n",
         "tests/conformance/test_steps.py::test_another_lease_of_the_same_worker_takes_nothing_that_is_started",
     ),
     Mutant(
         "a take of what is gone starts it again",
         f"{_LUA}/advance.lua",
-        "  if held_by ~= activation then return {'gone'} end",
-        "  if held_by ~= activation and verb ~= 'take' then return {'gone'} end\n"
-        "  if verb == 'take' and state == 'h' then return start(name, box, activation, holder, attempt, first, follow) end",
+        "  if held_by ~= activation then return 'gone' end\n",
+        "  if verb == 't' and state == 'h' then return start(step, name, activation, holder, next_of(step), attempt, first, follow) end\n"
+        "  if held_by ~= activation then return 'gone' end\n",
     ),
-    Mutant("a fence that does not grow", f"{_LUA}/advance.lua", "  fence = fence + 1\n", ""),
+    Mutant(
+        "a fence that does not grow",
+        f"{_LUA}/advance.lua",
+        "  fence, fence_low = fence + 1, fence_low + 1\n",
+        "",
+    ),
     Mutant(
         "a fence that is not kept",
         f"{_LUA}/advance.lua",
-        "local fence = math.max(tonumber(redis.call('GET', fence_key) or '0'), time[1] * 1000000 + time[2] - 1)",
+        "local fence = math.max(tonumber(call('GET', fence_key) or '0'), time[1] * 1000000 + time[2] - 1)",
         "local fence = time[1] * 1000 - 1",
     ),
     Mutant(
         "first in, last out",
         f"{_LUA}/advance.lua",
-        "local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]\n  if not head then return close",
-        "local all = redis.call('XRANGE', box, '-', '+')\n  local head = all[#all]\n  if not head then return close",
+        "heads[stream[1]] = stream[2][1] end",
+        "heads[stream[1]] = stream[2][#stream[2]] end",
+        more=((f"{_LUA}/advance.lua", "{'XREAD', 'COUNT', '1', 'STREAMS'}", "{'XREAD', 'STREAMS'}"),),
     ),
     Mutant(
         "acknowledge before handling",
         f"{_LUA}/advance.lua",
-        "  return delivery(fence_text, attempt, first, head)\nend",
-        "  settled = settled + redis.call('XDEL', box, head[1])\n  return delivery(fence_text, attempt, first, head)\nend",
+        "  bodies[step] = body_of(head[2])\n  return running\nend",
+        "  bodies[step] = body_of(head[2])\n  settled = settled + call('XDEL', KEYS[8 + step], head[1])\n  return running\nend",
     ),
     Mutant(
         "reply before settling",
         f"{_LUA}/advance.lua",
-        "local function perform(name, box, activation, holder, token, message, verb, follow, extra)\n",
-        "local function perform(name, box, activation, holder, token, message, verb, follow, extra)\n"
-        "  if verb == 'done' or verb == 'deny' then push(extra) end\n",
+        "  local record = records[name]\n  if not record then return 'gone' end\n",
+        "  local record = records[name]\n"
+        "  if lefts[step] and (verb == 'd' or verb == 'n') then push(lefts[step]) end\n"
+        "  if not record then return 'gone' end\n",
     ),
     Mutant(
         "no reply with the settling",
         f"{_LUA}/advance.lua",
-        "  remember(extra.mark, extra[1], extra[2])\n  push(extra)\n  note(extra)\n"
-        "  return start(name, box, activation, holder, '0', '0', follow)\nend\n\nfunction verbs.deny",
-        "  remember(extra.mark, extra[1], extra[2])\n  note(extra)\n"
-        "  return start(name, box, activation, holder, '0', '0', follow)\nend\n\nfunction verbs.deny",
+        "    remember(left)\n    push(left)\n    note(left)\n  end\n",
+        "    remember(left)\n    note(left)\n  end\n",
     ),
     Mutant(
         "the next activation is forgotten",
         f"{_LUA}/advance.lua",
-        "  local id = redis.call('XADD', ready, '*', 'e', name)\n  redis.call('HSET', active, name, 'r|' .. id",
-        "  local id = activation\n  redis.call('HSET', active, name, 'r|' .. id",
+        "'r|' .. call('XADD', ready, '*', 'e', name) .. '|||' .. attempt",
+        "'r|' .. activation .. '|||' .. attempt",
     ),
     Mutant(
         "a retry waits for ever",
         f"{_LUA}/advance.lua",
-        "  redis.call('ZADD', due, at, 'r:' .. name)\n",
+        "  call('ZADD', due, at, 'r:' .. name)\n",
         "",
     ),
     Mutant(
         "a retry lets others overtake",
         f"{_LUA}/advance.lua",
-        "  return wait_for_retry(name, activation, extra[1], attempt, first)",
-        "  local running = redis.call('XRANGE', box, message, message)[1]\n"
-        "  redis.call('XDEL', box, message)\n  redis.call('XADD', box, '*', 'e', running[2][2])\n"
-        "  return requeue(name, activation, attempt, first)",
+        "  if verb == 'w' then return wait(",
+        "  if verb == 'w' then\n"
+        "    local box = KEYS[8 + step]\n"
+        "    local running = call('XRANGE', box, messages[step], messages[step])[1]\n"
+        "    call('XDEL', box, messages[step])\n"
+        "    call('XADD', box, '*', 'e', running[2][2])\n"
+        "    return requeue(name, activation, attempt, first)\n"
+        "  end\n"
+        "  if verb == 'w' then return wait(",
     ),
     Mutant(
         "a dead letter is dropped",
         f"{_LUA}/advance.lua",
-        "  letter(name, extra[5], extra[6], '0')\n",
+        "  if verb == 'b' then letter(name, left, '0') end\n",
         "",
     ),
     Mutant(
         "the depth is not counted down",
         f"{_LUA}/advance.lua",
-        "  redis.call('HINCRBY', stats, 'depth', -settled)\n",
+        "  call('HINCRBY', stats, 'depth', -settled)\n",
         "",
     ),
     Mutant(
         "a paused entity is started",
         f"{_LUA}/advance.lua",
-        "  if any_paused and redis.call('HEXISTS', paused, name) == 1 then\n    rest",
+        "  if any_paused and call('HEXISTS', paused, name) == 1 then\n    rest",
         "  if false then\n    rest",
     ),
     Mutant(
         "an untouched give-back counts as an attempt",
         f"{_LUA}/advance.lua",
-        "if extra[1] == '0' then attempt = string.format('%d', math.max(tonumber(attempt) - 1, 0)) end\n  return requeue",
-        "if extra[1] == '0' then attempt = string.format('%d', tonumber(attempt) + 1) end\n  return requeue",
+        "if counts_as_attempt == '0' then attempt = format('%d', math.max(attempt - 1, 0)) end",
+        "if counts_as_attempt == '0' then attempt = format('%d', attempt + 1) end",
     ),
     Mutant(
         "an interrupted attempt is not counted",
@@ -145,32 +152,32 @@ MUTANTS = (
     Mutant(
         "no deduplication",
         f"{_LUA}/enqueue.lua",
-        "if redis.call('SET', KEYS[mark], 'q' .. digest .. token .. name, 'NX') then",
-        "if redis.call('SET', KEYS[mark], 'q' .. digest .. token .. name) then",
+        "call('SET', mark, 'q' .. digest .. names[box], 'NX')",
+        "call('SET', mark, 'q' .. digest .. names[box])",
     ),
     Mutant(
         "a settled id is forgotten",
         f"{_LUA}/advance.lua",
-        "    redis.call('SET', mark, value, 'PX', ttl)\n",
-        "    redis.call('DEL', mark)\n",
+        "    call('SET', left.mark, left.value, 'PX', left.ttl)\n",
+        "    call('DEL', left.mark)\n",
     ),
     Mutant(
         "an idle entity is not activated",
         f"{_LUA}/enqueue.lua",
-        "        if not activated[box] then activate(box, name) end",
-        "        if not activated[box] and room[box] < 9999 then activate(box, name) end",
+        "      if not states[box] then\n",
+        "      if not states[box] and room[box] < 9999 then\n",
     ),
     Mutant(
         "an entity is activated with every command",
         f"{_LUA}/enqueue.lua",
-        "  if redis.call('HEXISTS', active, name) == 1 then return end\n",
-        "",
+        "      if not states[box] then\n",
+        "      if true then\n",
     ),
     Mutant(
         "mailboxes are trimmed",
         f"{_LUA}/enqueue.lua",
-        "        redis.call('XADD', KEYS[7 + box], '*', 'e', ARGV[arg + 5])\n",
-        "        redis.call('XADD', KEYS[7 + box], '*', 'e', ARGV[arg + 5])\n        redis.call('XTRIM', KEYS[7 + box], 'MAXLEN', '3')\n",
+        "      call('XADD', KEYS[8 + box], '*', 'e', ARGV[7 + i])\n",
+        "      call('XADD', KEYS[8 + box], '*', 'e', ARGV[7 + i])\n      call('XTRIM', KEYS[8 + box], 'MAXLEN', '3')\n",
     ),
     Mutant(
         "delayed commands come out of order",
@@ -181,8 +188,8 @@ MUTANTS = (
     Mutant(
         "delayed commands come too soon",
         f"{_LUA}/enqueue.lua",
-        "  local at = now + delay\n",
-        "  local at = now + delay / 2\n",
+        "  local at = time[1] * 1000 + math.floor(time[2] / 1000) + delay\n",
+        "  local at = time[1] * 1000 + math.floor(time[2] / 1000) + delay / 2\n",
     ),
     Mutant(
         "a promoted entity is not woken",
@@ -303,8 +310,23 @@ MUTANTS = (
     Mutant(
         "an ambiguous batch is sent as a new one",
         f"{_REDIS}/producer.py",
-        "        token = next(self._tokens)\n        backoff = Backoff()\n        unconfirmed: Unconfirmed | None = None\n        while batch:\n",
-        "        backoff = Backoff()\n        unconfirmed: Unconfirmed | None = None\n        while batch:\n            token = next(self._tokens)\n",
+        "            pause = backoff.next()\n            batch = self._expire(batch, unknown or error, pause)\n",
+        "            pause = backoff.next()\n            args = [next(self._numbers), *args[1:]]\n"
+        "            batch = self._expire(batch, unknown or error, pause)\n",
+    ),
+    Mutant(
+        "a batch that was stuck on the way is accepted late",
+        f"{_LUA}/enqueue.lua",
+        "  if before > tonumber(number) then return",
+        "  if false then return",
+        "tests/conformance/test_steps.py::test_a_batch_that_was_stuck_on_the_way_is_refused_when_a_later_one_was_answered",
+    ),
+    Mutant(
+        "a batch in doubt is asked again without those who gave up",
+        f"{_REDIS}/producer.py",
+        "            if unknown is None and len(asked) != len(batch):\n",
+        "            if len(asked) != len(batch):\n",
+        "tests/unit/test_producer.py::test_a_batch_in_doubt_stays_as_it_is_when_some_give_up",
     ),
     Mutant(
         "a cancelled command stays",

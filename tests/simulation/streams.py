@@ -135,6 +135,19 @@ def xrange(store: Store, args: Args) -> Any:
     return found
 
 
+@command
+def xread(store: Store, args: Args) -> Any:
+    words = [word.upper() for word in args]
+    count = args[words.index(b"COUNT") + 1] if b"COUNT" in words else b"-1"
+    places = args[words.index(b"STREAMS") + 1 :]
+    half = len(places) // 2
+    found = [
+        [key, xrange(store, [key, b"(" + after, b"+", b"COUNT", count])]
+        for key, after in zip(places[:half], places[half:], strict=True)
+    ]
+    return [stream for stream in found if stream[1]] or None
+
+
 # Groups.
 
 

@@ -255,7 +255,7 @@ class World:
         store = self.server.store
         for key in store.names():
             name = key.partition(b"}:")[2].decode()
-            if name in _STANDING or (name[:2] in ("k:", "in") and key in store.expires):
+            if name in _STANDING or (name[:2] in ("k:", "p:", "in") and key in store.expires):
                 continue
             self.history.leftovers.append(name)
 

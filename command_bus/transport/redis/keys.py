@@ -91,6 +91,7 @@ class ShardKeys:
 
     __slots__ = (
         "_bulk",
+        "_lasts",
         "active",
         "commands",
         "dead",
@@ -130,6 +131,7 @@ class ShardKeys:
         self.mailboxes = prefix + "m:"
         self.marks = prefix + "k:"
         self.inboxes = prefix + "in:"
+        self._lasts = prefix + "p:"
         self._bulk = prefix + "b:"
 
     def mailbox(self, name: str) -> str:
@@ -139,6 +141,10 @@ class ShardKeys:
     def mark(self, command_id: str) -> str:
         """The dedup mark of a command id, which becomes its stored reply."""
         return self.marks + command_id
+
+    def last(self, producer: str) -> str:
+        """How a producer's last batch was answered."""
+        return self._lasts + producer
 
     def inbox(self, process: str) -> str:
         """The list that the replies for one process are pushed to."""

@@ -13,6 +13,7 @@ from redis.exceptions import ResponseError
 from command_bus.transport.interfaces import Remembered
 from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.lines import Lines
 from command_bus.transport.redis.scripts import LETTER, OPERATE, REMOVE
 
 __all__ = ["Operations", "StoredLetter", "Waiting"]
@@ -53,6 +54,7 @@ class Operations:
     def __init__(self, connections: Connections, keys: KeySpace, *, reply_ttl: float) -> None:
         self._connections = connections
         self._keys = keys
+        self.lines = Lines(connections, keys)
         self._reply_ttl_ms = int(reply_ttl * 1000)
 
     # Looking.

@@ -2,7 +2,8 @@
 
 Whatever is enqueued during one turn of the event loop leaves as one batch when the turn ends; what arrives while a batch is under way
 waits for it and leaves as the next. So there is at most one unacknowledged batch per shard: two in flight could be reordered when the
-first is repeated. A batch whose reply was lost is asked again with the same token and answered as the first time.
+first is repeated. A batch has a number that grows per producer, and the server keeps how it answered the last one: asked again after a
+lost reply, it is answered as the first time; an older one that was stuck on the way is refused.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import itertools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from struct import pack
 from typing import Any
 
 from command_bus.clock import mono
@@ -24,11 +26,15 @@ from command_bus.transport.redis.scripts import ENQUEUE
 
 __all__ = ["StreamProducer"]
 
-MAX_COMMANDS = 256
+MAX_COMMANDS = 512
 MAX_BYTES = 1024 * 1024
 """What one script call carries at most: it keeps a script near 1 to 2 ms, so that nobody else waits longer."""
 
+_ANSWER_KEPT_MS = 60_000
+"""How long the last answer outlives the patience of those who wait for it: a request may be that late on its way."""
+
 _ADMISSIONS = {ord(admission.value): admission for admission in Admission}
+_KINDS = {(False, False): "p", (True, False): "m", (False, True): "d", (True, True): "b"}
 _REFUSALS = frozenset({Admission.ENTITY_FULL, Admission.TOTAL_FULL, Admission.PREDECESSOR_REFUSED, Admission.WRONG_TYPE})
 
 
@@ -39,6 +45,7 @@ class _Waiting:
     submissions: Sequence[Submission]
     answer: asyncio.Future[list[Admission]]
     deadline: float
+    failed: bool = False
 
 
 class StreamProducer:
@@ -105,11 +112,13 @@ class _Shard:
     def __init__(self, connections: Connections, keys: ShardKeys, limit: int) -> None:
         self._connections = connections
         self._keys = keys
-        self._head_keys = [keys.ready, keys.active, keys.stats, keys.due, keys.delayed, keys.later, keys.paused]
+        self._head_keys = [
+            keys.ready, keys.active, keys.stats, keys.due, keys.delayed, keys.later, keys.paused, keys.last(token(8).hex()),
+        ]  # fmt: skip
         self._limit = limit
         self._line: deque[_Waiting] = deque()
         self._sender: asyncio.Task[None] | None = None
-        self._tokens = (token(4) + count.to_bytes(4, "big") for count in itertools.count())
+        self._numbers = itertools.count(1)
         self._closed = False
         self.pending = 0
 
@@ -160,16 +169,20 @@ class _Shard:
 
     async def _send(self, batch: list[_Waiting]) -> None:
         """Send until there is an answer; whoever's deadline passes meanwhile is told so."""
-        token = next(self._tokens)
+        number = next(self._numbers)
         backoff = Backoff()
-        unconfirmed: Unconfirmed | None = None
+        unknown: CommandBusError | None = None  # set once the batch may have been applied: from then on it must stay as it is
+        asked: list[_Waiting] = []
+        keys: list[str] = []
+        args: list[Any] = []
         while batch:
-            keys, args = self._arguments(batch, token)
+            if unknown is None and len(asked) != len(batch):
+                asked, (keys, args) = batch, self._arguments(batch, number)
             try:
                 async with asyncio.timeout(max(min(waiting.deadline for waiting in batch) - mono(), 0.001)):
                     answer, confirmed = await self._connections.run_confirmed(ENQUEUE, keys, args, self._keys.stats)
             except TimeoutError:
-                error: CommandBusError = unconfirmed or TransportUnavailable(
+                error: CommandBusError = TransportUnavailable(
                     f"no answer from {self._connections.label} in time", outcome_unknown=True
                 )
             except TransportUnavailable as unavailable:
@@ -179,46 +192,70 @@ class _Shard:
                 return self._fail(batch, refusal)
             else:
                 if confirmed:
-                    return self._resolve(batch, answer)
-                error = unconfirmed = Unconfirmed(
+                    return self._resolve(asked, answer)
+                error = Unconfirmed(
                     f"{self._connections.label} has the command, but too few replicas confirmed it in time (wait_replicas): it may be lost if "
                     "the primary fails now. Sending the same command id again is safe"
                 )
+            if isinstance(error, Unconfirmed) or (unknown is None and error.outcome_unknown):
+                unknown = error
             pause = backoff.next()
-            batch = self._expire(batch, error, pause)
+            batch = self._expire(batch, unknown or error, pause)
             self._line = deque(self._expire(list(self._line), _unsent(error), pause))
             if batch:
                 await asyncio.sleep(pause)
         return None
 
-    def _arguments(self, batch: list[_Waiting], token: bytes) -> tuple[list[str], list[Any]]:
+    def _arguments(self, batch: list[_Waiting], number: int) -> tuple[list[str], list[Any]]:
+        """The keys and arguments of a batch, as the header of enqueue.lua lays down."""
         boxes: dict[str, int] = {}
-        heads: list[Any] = []
+        rooms: list[int] = []
+        places: list[int] = []
+        kinds: list[str] = []
+        envelopes: list[bytes] = []
         marks: list[str] = []
-        commands: list[Any] = []
+        digests: list[bytes] = []
+        delays: list[Any] = []
         for waiting in batch:
             for submission in waiting.submissions:
-                box = boxes.get(submission.mailbox)
+                mailbox = submission.mailbox
+                box = boxes.get(mailbox)
                 if box is None:
-                    boxes[submission.mailbox] = box = len(boxes) + 1
-                    heads += (submission.mailbox, submission.max_depth)
-                marks.append(self._keys.mark(submission.command_id))
-                delayed_id = submission.command_id if submission.delay_ms else ""
-                commands += (box, submission.digest, submission.delay_ms, delayed_id, submission.envelope)
-        keys = [*self._head_keys, *map(self._keys.mailbox, boxes), *marks]
-        return keys, [token, self._limit, len(boxes), *heads, *commands]
+                    boxes[mailbox] = box = len(boxes) + 1
+                    rooms.append(submission.max_depth)
+                places.append(box)
+                envelopes.append(submission.envelope)
+                if submission.marked:
+                    marks.append(self._keys.mark(submission.command_id))
+                    digests.append(submission.digest)
+                if submission.delay_ms:
+                    delays += (submission.delay_ms, submission.command_id)
+                kinds.append(_KINDS[submission.marked, submission.delay_ms > 0])
+        prefix = self._keys.mailboxes
+        spaces = "".join(f"{room}:{sum(1 for _ in same)} " for room, same in itertools.groupby(rooms))
+        patience = max(waiting.deadline for waiting in batch) - mono()
+        args: list[Any] = [
+            number, _ANSWER_KEPT_MS + int(patience * 1000), self._limit, len(prefix), spaces,
+            pack(f">{len(places)}H", *places), "".join(kinds) if marks or delays else "", *envelopes, *digests, *delays,
+        ]  # fmt: skip
+        return [*self._head_keys, *[prefix + mailbox for mailbox in boxes], *marks], args
 
-    def _resolve(self, batch: list[_Waiting], answer: bytes) -> None:
+    def _resolve(self, asked: list[_Waiting], answer: bytes) -> None:
+        """Tell everybody; those who waited no longer have been told that they cannot know."""
         start = 0
-        for waiting in batch:
+        for waiting in asked:
             end = start + len(waiting.submissions)
-            if not waiting.answer.done():
-                waiting.answer.set_result([_ADMISSIONS[code] for code in answer[start:end]])
+            if not waiting.failed:
+                self.pending -= end - start
+                if not waiting.answer.done():
+                    waiting.answer.set_result([_ADMISSIONS[code] for code in answer[start:end]])
             start = end
-        self.pending -= start
 
     def _fail(self, batch: list[_Waiting], error: CommandBusError) -> None:
         for waiting in batch:
+            if waiting.failed:
+                continue
+            waiting.failed = True
             self.pending -= len(waiting.submissions)
             if not waiting.answer.done():
                 waiting.answer.set_exception(error)
@@ -226,7 +263,9 @@ class _Shard:
     def _expire(self, batch: list[_Waiting], error: CommandBusError, pause: float) -> list[_Waiting]:
         """Fail those whose deadline passes before the next try; the others remain."""
         soon = mono() + pause
-        self._fail([waiting for waiting in batch if waiting.deadline <= soon], error)
+        late = [waiting for waiting in batch if waiting.deadline <= soon]
+        if late:
+            self._fail(late, error)
         return [waiting for waiting in batch if waiting.deadline > soon]
 
 

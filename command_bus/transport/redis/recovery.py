@@ -274,15 +274,13 @@ class _Watch:
         if fields[0] == "r":
             await self._steps.advance(lease, GiveBack(counts=False))
             return
-        _, _, lease.fence, lease.message, attempt, first_ms, holder = fields
-        entries: Any = await self._connections.ask(
-            lambda client: client.xrange(self.keys.mailbox(mailbox), lease.message, lease.message)
-        )
+        _, _, fence, message, attempt, first_ms, holder = fields
+        lease.running = f"{fence}|{message}"
+        entries: Any = await self._connections.ask(lambda client: client.xrange(self.keys.mailbox(mailbox), message, message))
         content = entries[0][1] if entries else {}
         raw = [part for pair in content.items() for part in pair]
-        started = Started(
-            lease.fence, lease.message, int(attempt), abs(int(first_ms)), abs(int(first_ms)), content.get(b"e"), raw
-        )
+        first = abs(int(first_ms))
+        started = Started(fence, message, int(attempt), first, first, content.get(b"e"), raw)
         _log.warning(
             "worker %s lost %s: its lease ended while a command ran (attempt %s)", holder.partition("#")[0], mailbox, attempt
         )

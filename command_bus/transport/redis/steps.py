@@ -39,8 +39,8 @@ __all__ = ["StepBatcher"]
 MAX_STEPS = 256
 MAX_BYTES = 1024 * 1024
 _log = logging.getLogger("command_bus.transport")
-_RELEASED = {reason.encode(): Released(reason) for reason in ("idle", "yield", "wait", "stop")}
-_GONE = Gone()
+_SETTLED: dict[bytes, Answer] = {reason.encode(): Released(reason) for reason in ("idle", "yield", "wait", "stop")}
+_SETTLED[b"gone"] = Gone()
 
 _Waiting = tuple[Lease, Step, "asyncio.Future[Answer]"]
 
@@ -94,15 +94,18 @@ class _Shard:
                         waiting.set_exception(error)
 
     async def _send(self, batch: list[_Waiting]) -> None:
-        keys, args = list(self._head_keys), list(self._head_args)
+        prefix = self._keys.mailboxes
+        args = [*self._head_args, len(prefix), len(batch)]
+        names: list[str] = []
         for lease, step, _ in batch:
-            self._encode(lease, step, keys, args)
+            _encode(self._keys, lease, step, names, args)
+        keys = [*self._head_keys, *[prefix + lease.mailbox for lease, _, _ in batch], *names]
         answers, confirmed = await self._ask(keys, args, len(batch))
         now_ms = int(answers[0])
-        for (lease, _, waiting), answer in zip(batch, answers[1:], strict=True):
-            result = _decode(answer, now_ms)
+        for (lease, _, waiting), state, body in zip(batch, answers[1::2], answers[2::2], strict=True):
+            result = _decode(state, body, now_ms)
             if type(result) is Started:
-                lease.fence, lease.message = result.fence, result.message
+                lease.running = f"{result.fence}|{result.message}"
                 result.confirmed = confirmed
             if not waiting.done():
                 waiting.set_result(result)
@@ -118,36 +121,50 @@ class _Shard:
                 self._connections.reconnects += 1
                 await asyncio.sleep(pause)
 
-    def _encode(self, lease: Lease, step: Step, keys: list[str], args: list[Any]) -> None:
-        """Append a step's keys and arguments, as the header of advance.lua lays down."""
-        keys.append(self._keys.mailbox(lease.mailbox))
-        base = (lease.mailbox, lease.activation, lease.holder, lease.fence, lease.message)
-        match step:
-            case Done(left, follow, verb):
-                args += (*base, verb, follow)
-                self._leave(left, keys, args)
-            case Take():
-                args += (*base, "take", "stay")
-            case Retry(delay_ms, counts):
-                args += (*base, "retry", "leave", delay_ms, int(counts))
-            case GiveBack(counts):
-                args += (*base, "back", "leave", int(counts))
-            case Bury(left, record, raw, follow):
-                args += (*base, "bury", follow)
-                self._leave(left, keys, args)
-                args += (record, raw)
-            case Park(left, record, raw):
-                args += (*base, "park", "leave")
-                self._leave(left, keys, args)
-                args += (record, raw)
 
-    def _leave(self, left: Remembered, keys: list[str], args: list[Any]) -> None:
-        keys.append(self._keys.mark(left.command_id))
-        args += (left.mark_ms, left.mark, left.reply, left.outcome)
-        if left.reply:
-            keys.append(self._keys.inbox(left.inbox))
-        if left.outcome:
-            keys += (self._keys.dispatch(left.dispatch), self._keys.outcomes(left.dispatch))
+_VERBS = {"done": "d", "deny": "n", "lapse": "x"}
+_FOLLOWS = {"stay": "s", "yield": "y", "leave": "l"}
+
+
+def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: list[Any]) -> None:
+    """Append a step's arguments and what keys its operation names, as the header of advance.lua lays down."""
+    match step:
+        case Done(left, follow, verb):
+            if left.kept:
+                flags = _leave(keys, left, names, extra := [])
+                args += (_VERBS[verb] + _FOLLOWS[follow] + flags, lease.activation, lease.holder, lease.running, *extra)
+            else:
+                args += (_VERBS[verb] + _FOLLOWS[follow], lease.activation, lease.holder, lease.running)
+        case Take():
+            args += ("ts", lease.activation, lease.holder, lease.running)
+        case Retry(delay_ms, counts):
+            args += ("wl", lease.activation, lease.holder, lease.running, delay_ms, int(counts))
+        case GiveBack(counts):
+            args += ("gl", lease.activation, lease.holder, lease.running, int(counts))
+        case Bury(left, record, raw, follow):
+            flags = _leave(keys, left, names, extra := [])
+            args += ("b" + _FOLLOWS[follow] + flags, lease.activation, lease.holder, lease.running, *extra, record, raw)
+        case Park(left, record, raw):
+            flags = _leave(keys, left, names, extra := [])
+            args += ("pl" + flags, lease.activation, lease.holder, lease.running, *extra, record, raw)
+
+
+def _leave(keys: ShardKeys, left: Remembered, names: list[str], args: list[Any]) -> str:
+    """Append what a settled command leaves; the letters for it."""
+    flags = ""
+    if left.mark:
+        names.append(keys.mark(left.command_id))
+        args += (left.mark_ms, left.mark)
+        flags = "m"
+    if left.reply:
+        names.append(keys.inbox(left.inbox))
+        args.append(left.reply)
+        flags += "i"
+    if left.outcome:
+        names += (keys.dispatch(left.dispatch), keys.outcomes(left.dispatch))
+        args.append(left.outcome)
+        flags += "o"
+    return flags
 
 
 def _batch_of(line: deque[_Waiting]) -> list[_Waiting]:
@@ -171,22 +188,19 @@ def _size(step: Step) -> int:
             return 100
 
 
-def _decode(answer: list[Any], now_ms: int) -> Answer:
-    kind = answer[0]
-    if kind == b"start":
-        fields = answer[5:]
-        envelope = fields[1] if len(fields) == 2 and fields[0] == b"e" else _find_envelope(fields)
-        first_ms = int(answer[4])
-        return Started(
-            answer[1].decode(), answer[2].decode(), int(answer[3]), abs(first_ms), now_ms, envelope, fields, replayed=first_ms < 0
-        )
-    if kind == b"gone":
-        return _GONE
-    if kind == b"error":
-        return Failed(answer[1].decode(errors="replace"))
-    return _RELEASED[kind]
+def _decode(state: bytes, body: Any, now_ms: int) -> Answer:
+    """What a step came to, from its two values."""
+    settled = _SETTLED.get(state)
+    if settled is not None:
+        return settled
+    if state == b"error":
+        return Failed(body.decode(errors="replace"))
+    fence, message, attempt, first = state.decode().split("|")
+    first_ms = int(first)
+    envelope, fields = (body, []) if type(body) is bytes else (_envelope_in(body), body)
+    return Started(fence, message, int(attempt), abs(first_ms), now_ms, envelope, fields, replayed=first_ms < 0)
 
 
-def _find_envelope(fields: list[bytes]) -> bytes | None:
+def _envelope_in(fields: list[bytes]) -> bytes | None:
     pairs = dict(zip(fields[::2], fields[1::2], strict=False))
     return pairs.get(b"e")

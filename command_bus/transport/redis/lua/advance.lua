@@ -8,273 +8,348 @@
 -- KEYS[6]   paused    hash: mailbox name -> why
 -- KEYS[7]   parked    hash: mailbox name -> id of its dead letter
 -- KEYS[8]   dead      stream of dead letters
--- KEYS[9…]  for each step its mailbox; a step that settles adds the mark, one that replies the inbox, one of a dispatch that keeps
---           outcomes the dispatch's record and its stream of outcomes
+-- KEYS[9…]  the mailbox of each step; then, in the order of the steps, what their operations name: m a mark, i an inbox, o the record
+--           and the stream of outcomes of a dispatch
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     who asks: the consumer's name
 -- ARGV[3]   reply ttl in ms, of an inbox
--- ARGV[4…]  for each step: mailbox name, activation, holder, fence, message, verb, follow; then by verb
---           take    -
---           done    mark ttl in ms, mark, reply, outcome
---           deny    mark ttl in ms, mark, reply, outcome                               (done, counted as rejected)
---           lapse   mark ttl in ms, mark, reply, outcome                               (done, counted as expired)
---           bury    mark ttl in ms, mark, reply, outcome, record, raw envelope
---           park    mark ttl in ms, mark, reply, outcome, record, raw envelope   (the mark has no ttl while it is parked)
---           retry   delay in ms, '1' if the attempt counts
---           back    '1' if the attempt counts
---           follow: stay (start the next), yield (only if nobody else waits), leave (start none)
+-- ARGV[4]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
+-- ARGV[5]   steps     how many
+-- ARGV[6…]  for each step: operation, activation, holder, running ('fence|message', or empty if nothing of it was started); then, if the
+--           operation has m: mark ttl in ms, mark; i: reply; o: outcome; and by its verb b, p: record, raw envelope; w: delay in ms, '1'
+--           if the attempt counts; g: '1' if the attempt counts
 --
--- returns now in ms, then for each step one of
---         {'start', fence, message, attempt, first start in ms, field, value …}   running now, under this lease
---         {'idle'} {'yield'} {'wait'} {'stop'}                                      the lease is given up
---         {'gone'}                                                                  the lease is not ours: nothing was changed
---         {'error', text}                                                           a key of this entity is of another type
+-- An operation is a few letters. The verb: t take, d done, n done but denied, x done but expired, b bury, p park, w wait for a retry,
+-- g give back. What follows: s stay (start the next), y yield (only if nobody else waits), l leave (start none). What it leaves: m, i, o.
+--
+-- returns now in ms, then for each step two values:
+--         'fence|message|attempt|first start in ms' and the envelope, of what runs now under this lease (all fields of an entry that
+--         has others)
+--         'idle', 'yield', 'wait' or 'stop', and nil     the lease is given up
+--         'gone' and nil                                 the lease is not ours: nothing was changed
+--         'error' and a text                             a key of this entity is of another type
 --
 -- Asked again by the same holder (a lost reply), a step whose effect is there already answers with the present state. The holder
 -- is one lease of one worker, not the worker: an activation that it lost sight of and meets again is nothing that it may start. The
--- first write frees memory (or nothing), so that a server at its limit still lets work drain.
+-- first write frees memory (or nothing), so that a server at its limit still lets work drain. What all entities share is read once
+-- before the steps and written once after them; `records` is what it is meanwhile.
 
 local ready, active, fence_key, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local due, paused, parked, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local group, owner, reply_ttl = ARGV[1], ARGV[2], ARGV[3]
+local group, owner, reply_ttl, prefix, steps = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local call, try, sub, find, format = redis.call, redis.pcall, string.sub, string.find, string.format
 
-redis.call('XACK', ready, group, '0-0')
-local time = redis.call('TIME')
+call('XACK', ready, group, '0-0')
+local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local now_text = string.format('%.0f', now)
-local fence = math.max(tonumber(redis.call('GET', fence_key) or '0'), time[1] * 1000000 + time[2] - 1)
-local any_paused = redis.call('EXISTS', paused) == 1
+local now_text = format('%.0f', now)
+local fence = math.max(tonumber(call('GET', fence_key) or '0'), time[1] * 1000000 + time[2] - 1)
+local any_paused = call('EXISTS', paused) == 1
+
 local started, settled = 0, 0
 local counts = {rejected = 0, expired = 0, buried = 0, dead = 0, retried = 0}
 local others_wait = nil
-local taken, touched = {}, {}
-local keeps, noted = {}, {}
-local key, arg = 8, 3
+local changed, released, emptied, taken, touched, keeps, noted = {}, {}, {}, {}, {}, {}, {}
+local bodies = {}
+
+-- What the steps are, from ARGV, and what they leave.
+
+local operations, activations, holders, runs, messages, lefts = {}, {}, {}, {}, {}, {}
+local key, arg = 8 + steps, 5
+
+local function read_left(operation, verb)
+  local left = {}
+  for at = 3, #operation do
+    local what = sub(operation, at, at)
+    key, arg = key + 1, arg + 1
+    if what == 'm' then
+      left.mark, left.ttl, left.value = KEYS[key], ARGV[arg], ARGV[arg + 1]
+      arg = arg + 1
+    elseif what == 'i' then
+      left.inbox, left.reply = KEYS[key], ARGV[arg]
+    else
+      left.record, left.outcomes, left.outcome = KEYS[key], KEYS[key + 1], ARGV[arg]
+      key = key + 1
+    end
+  end
+  if verb == 'b' or verb == 'p' or verb == 'w' then
+    left[1], left[2] = ARGV[arg + 1], ARGV[arg + 2]
+    arg = arg + 2
+  elseif verb == 'g' then
+    left[1] = ARGV[arg + 1]
+    arg = arg + 1
+  end
+  return left
+end
+
+local settling = {d = true, n = true, x = true, b = true}
+local names, seen, repeated = {}, {}, {}
+local reading, behind = {'XREAD', 'COUNT', '1', 'STREAMS'}, {}
+for step = 1, steps do
+  local operation, running, box = ARGV[arg + 1], ARGV[arg + 4], KEYS[8 + step]
+  operations[step], activations[step], holders[step], runs[step] = operation, ARGV[arg + 2], ARGV[arg + 3], running
+  arg = arg + 4
+  local verb = sub(operation, 1, 1)
+  if #operation > 2 or (verb ~= 'd' and verb ~= 't') then lefts[step] = read_left(operation, verb) end
+  local bar = find(running, '|', 1, true)
+  if bar then messages[step] = sub(running, bar + 1) end
+  names[step] = sub(box, prefix + 1)
+  if seen[box] then
+    repeated[box] = true
+  elseif verb == 't' or settling[verb] then
+    seen[box] = true
+    reading[#reading + 1] = box
+    behind[#behind + 1] = verb ~= 't' and messages[step] or '0-0'
+  end
+end
+
+-- What all need is read at once: the records, and the command behind the one that is settled, or the first.
+
+local records, heads = {}, nil
+for step, record in ipairs(call('HMGET', active, unpack(names))) do records[names[step]] = record end
+if #behind > 0 then
+  for i = 1, #behind do reading[#reading + 1] = behind[i] end
+  local found = try(unpack(reading))
+  if not found or not found.err then  -- one that is no stream fails alone, below
+    heads = {}
+    for _, stream in ipairs(found or {}) do heads[stream[1]] = stream[2][1] end
+  end
+end
+
+local function next_of(step, settles)
+  local box = KEYS[8 + step]
+  if heads and not repeated[box] then return heads[box] end
+  return call('XRANGE', box, settles and '(' .. settles or '-', '+', 'COUNT', 1)[1]
+end
+
+local function body_of(fields)
+  return #fields == 2 and fields[1] == 'e' and fields[2] or fields
+end
+
+-- Printing a whole fence takes longer than all else here: its last six digits are printed alone.
+local fence_high, fence_low = format('%.0f', math.floor(fence / 1000000)), fence % 1000000
+local function next_fence()
+  fence, fence_low = fence + 1, fence_low + 1
+  if fence_low == 1000000 then fence_high, fence_low = format('%.0f', fence / 1000000), 0 end
+  return fence_high .. format('%06d', fence_low)
+end
 
 local function somebody_waits()
   if others_wait == nil then
-    local pending = redis.pcall('XPENDING', ready, group)  -- the group may be gone: then nobody reads
-    others_wait = not pending.err and redis.call('XLEN', ready) > tonumber(pending[1])
+    local pending = try('XPENDING', ready, group)  -- the group may be gone: then nobody reads
+    others_wait = not pending.err and call('XLEN', ready) > tonumber(pending[1])
   end
   return others_wait
 end
 
-local function release(activation)
-  redis.call('XACK', ready, group, activation)
-  redis.call('XDEL', ready, activation)
-end
+-- The states that a mailbox can come to.
 
-local function close(name, box, activation)
-  release(activation)
-  redis.call('DEL', box)
-  redis.call('HDEL', active, name)
-  return {'idle'}
+local function become(name, record)
+  records[name] = record
+  changed[name] = true
 end
 
 local function rest(name, activation, state, attempt, first)
-  release(activation)
-  redis.call('HSET', active, name, state .. '||||' .. attempt .. '|' .. first .. '|')
+  released[#released + 1] = activation
+  become(name, state .. '||||' .. attempt .. '|' .. first .. '|')
 end
 
 local function requeue(name, activation, attempt, first)
-  release(activation)
-  local id = redis.call('XADD', ready, '*', 'e', name)
-  redis.call('HSET', active, name, 'r|' .. id .. '|||' .. attempt .. '|' .. first .. '|')
-  return {'yield'}
+  released[#released + 1] = activation
+  become(name, 'r|' .. call('XADD', ready, '*', 'e', name) .. '|||' .. attempt .. '|' .. first .. '|')
+  return 'yield'
 end
 
-local function delivery(fence_text, attempt, first, entry)
-  local answer = {'start', fence_text, entry[1], attempt, first}
-  local fields = entry[2]
-  for i = 1, #fields do answer[5 + i] = fields[i] end
-  return answer
-end
-
-local function start(name, box, activation, holder, attempt, first, follow)
-  local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]
-  if not head then return close(name, box, activation) end
-  if any_paused and redis.call('HEXISTS', paused, name) == 1 then
+local function start(step, name, activation, holder, head, attempt, first, follow)
+  if not head then
+    released[#released + 1] = activation
+    emptied[#emptied + 1] = KEYS[8 + step]
+    become(name, false)
+    return 'idle'
+  end
+  if any_paused and call('HEXISTS', paused, name) == 1 then
     rest(name, activation, 's', attempt, first)
-    return {'stop'}
+    return 'stop'
   end
-  if follow == 'leave' or (follow == 'yield' and somebody_waits()) then
-    return requeue(name, activation, attempt, first)
-  end
-  fence = fence + 1
+  if follow ~= 's' and (follow == 'l' or somebody_waits()) then return requeue(name, activation, attempt, first) end
   started = started + 1
   if first == '0' then first = now_text end
-  attempt = string.format('%d', tonumber(attempt) + 1)
-  local fence_text = string.format('%.0f', fence)
-  redis.call('HSET', active, name, table.concat({'h', activation, fence_text, head[1], attempt, first, holder}, '|'))
-  return delivery(fence_text, attempt, first, head)
+  local running = next_fence() .. '|' .. head[1] .. '|' .. attempt + 1 .. '|' .. first
+  become(name, 'h|' .. activation .. '|' .. running .. '|' .. holder)
+  bodies[step] = body_of(head[2])
+  return running
 end
 
-local function settle(box, message)
-  settled = settled + redis.call('XDEL', box, message)
-end
-
-local function remember(mark, ttl, value)
-  if tonumber(ttl) > 0 then
-    redis.call('SET', mark, value, 'PX', ttl)
+-- What a settled command leaves. The mark of a parked one stays until somebody decides.
+local function remember(left, parks)
+  if not left.mark then return end
+  if parks then
+    call('SET', left.mark, left.value)
   else
-    redis.call('DEL', mark)
+    call('SET', left.mark, left.value, 'PX', left.ttl)
   end
 end
 
-local function push(extra)
-  if extra.inbox and type(redis.pcall('LPUSH', extra.inbox, extra[3])) == 'number' then touched[extra.inbox] = true end
+local function push(left)
+  if left.inbox and type(try('LPUSH', left.inbox, left.reply)) == 'number' then touched[left.inbox] = true end
 end
 
 -- Keep the outcome of a dispatch's command, as long and as many as its record says; a dispatch that is forgotten keeps none.
-local function note(extra)
-  if not extra.outcomes then return end
-  local keep = keeps[extra.record]
+local function note(left)
+  if not left.outcomes then return end
+  local keep = keeps[left.record]
   if keep == nil then
-    keep = redis.pcall('HMGET', extra.record, 'keep_ms', 'keep_max')
-    keeps[extra.record] = keep
+    keep = try('HMGET', left.record, 'keep_ms', 'keep_max')
+    keeps[left.record] = keep
   end
   if not keep[1] or keep[1] == '0' then return end
-  local kept = redis.pcall('XADD', extra.outcomes, 'MAXLEN', '~', keep[2], '*', 'r', extra[4])
-  if type(kept) == 'string' then noted[extra.outcomes] = tonumber(keep[1]) end
+  local kept = try('XADD', left.outcomes, 'MAXLEN', '~', keep[2], '*', 'r', left.outcome)
+  if type(kept) == 'string' then noted[left.outcomes] = tonumber(keep[1]) end
 end
 
-local function letter(name, record, raw, is_parked)
+local function letter(name, left, is_parked)
   counts.dead = counts.dead + 1
-  return redis.call('XADD', dead, '*', 'r', record, 'e', raw, 'm', name, 'p', is_parked)
+  return call('XADD', dead, '*', 'r', left[1], 'e', left[2], 'm', name, 'p', is_parked)
 end
 
-local function wait_for_retry(name, activation, delay, attempt, first)
-  rest(name, activation, 'w', attempt, first)
-  local at = now + tonumber(delay)
-  local head = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
-  redis.call('ZADD', due, at, 'r:' .. name)
-  if not head[2] or at < tonumber(head[2]) then redis.call('XADD', ready, '*', 'tick', '1') end
-  counts.retried = counts.retried + 1
-  return {'wait'}
+local counted = {n = 'rejected', x = 'expired', b = 'buried'}
+
+-- Settle a command and go on with the next, if there is one: without, the whole mailbox is deleted.
+local function settle(step, verb, name, activation, holder, follow, left)
+  local message = messages[step]
+  local head = next_of(step, message)  -- raises if the mailbox is no stream, before anything is written
+  if verb == 'b' then letter(name, left, '0') end
+  local counter = counted[verb]
+  if counter then counts[counter] = counts[counter] + 1 end
+  settled = settled + 1
+  if head then call('XDEL', KEYS[8 + step], message) end
+  if left then
+    remember(left)
+    push(left)
+    note(left)
+  end
+  return start(step, name, activation, holder, head, 0, '0', follow)
 end
 
--- What each verb does to the command that runs, once the lease is proved.
-local verbs = {}
-
-function verbs.done(name, box, activation, holder, message, follow, extra)
-  settle(box, message)
-  remember(extra.mark, extra[1], extra[2])
-  push(extra)
-  note(extra)
-  return start(name, box, activation, holder, '0', '0', follow)
-end
-
-function verbs.deny(...)
-  counts.rejected = counts.rejected + 1
-  return verbs.done(...)
-end
-
-function verbs.lapse(...)
-  counts.expired = counts.expired + 1
-  return verbs.done(...)
-end
-
-function verbs.bury(name, box, activation, holder, message, follow, extra)
-  redis.call('XLEN', box)  -- raises if it is no stream: the letter must not be written again with each try
-  letter(name, extra[5], extra[6], '0')
-  counts.buried = counts.buried + 1
-  settle(box, message)
-  remember(extra.mark, extra[1], extra[2])
-  push(extra)
-  note(extra)
-  return start(name, box, activation, holder, '0', '0', follow)
-end
-
-function verbs.park(name, box, activation, holder, message, follow, extra, attempt, first)
-  redis.call('HSET', parked, name, letter(name, extra[5], extra[6], '1'))
+local function park(name, activation, left, attempt, first)
+  call('HSET', parked, name, letter(name, left, '1'))
   rest(name, activation, 's', attempt, first)
-  redis.call('SET', extra.mark, extra[2])
-  push(extra)
-  note(extra)
-  return {'stop'}
+  remember(left, true)
+  push(left)
+  note(left)
+  return 'stop'
 end
 
-function verbs.retry(name, box, activation, holder, message, follow, extra, attempt, first)
-  if extra[2] == '0' then attempt = string.format('%d', tonumber(attempt) - 1) end
-  return wait_for_retry(name, activation, extra[1], attempt, first)
+local function wait(name, activation, delay, counts_as_attempt, attempt, first)
+  rest(name, activation, 'w', counts_as_attempt == '0' and format('%d', attempt - 1) or attempt, first)
+  local at = now + tonumber(delay)
+  local head = call('ZRANGE', due, 0, 0, 'WITHSCORES')
+  call('ZADD', due, at, 'r:' .. name)
+  if not head[2] or at < tonumber(head[2]) then call('XADD', ready, '*', 'tick', '1') end
+  counts.retried = counts.retried + 1
+  return 'wait'
 end
 
-function verbs.back(name, box, activation, holder, message, follow, extra, attempt, first)
-  if extra[1] == '0' then attempt = string.format('%d', math.max(tonumber(attempt) - 1, 0)) end
+local function give_back(name, activation, counts_as_attempt, attempt, first)
+  if counts_as_attempt == '0' then attempt = format('%d', math.max(attempt - 1, 0)) end
   return requeue(name, activation, attempt, first)
 end
 
-local extras = {take = 0, done = 4, deny = 4, lapse = 4, bury = 6, park = 6, retry = 2, back = 1}
-local marked = {done = true, deny = true, lapse = true, bury = true, park = true}
+-- A command runs under this very lease: do to it what the verb says.
+local function proceed(step, verb, name, activation, follow, left, record, at)
+  if settling[verb] then return settle(step, verb, name, activation, holders[step], follow, left) end
+  local attempt, first = string.match(record, '^(%d+)|([^|]*)|', at)
+  if verb == 'p' then return park(name, activation, left, attempt, first) end
+  if verb == 'w' then return wait(name, activation, left[1], left[2], attempt, first) end
+  return give_back(name, activation, left[1], attempt, first)
+end
 
-local function perform(name, box, activation, holder, token, message, verb, follow, extra)
-  local record = redis.call('HGET', active, name)
-  if not record then return {'gone'} end
+-- Something else is the case: the mailbox is ready, the step was done before, or the lease is not ours.
+local function look_again(step, verb, name, activation, follow, record)
+  local holder = holders[step]
   local state, held_by, held_fence, held_message, attempt, first, held_for =
     string.match(record, '^(%a)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|(.*)$')
-  if held_by ~= activation then return {'gone'} end
+  if held_by ~= activation then return 'gone' end
   if state == 'r' then
-    if verb == 'take' then
+    if verb == 't' then
+      local head = next_of(step)
       taken[#taken + 1] = activation
-      return start(name, box, activation, holder, attempt, first, follow)
-    elseif verb == 'back' and token == '' then
+      return start(step, name, activation, holder, head, attempt, first, follow)
+    elseif verb == 'g' and runs[step] == '' then
       return requeue(name, activation, attempt, first)
     end
-    return {'gone'}
+    return 'gone'
   end
-  if state ~= 'h' then return {'gone'} end
-  if verb ~= 'take' and token == held_fence and message == held_message then
-    return verbs[verb](name, box, activation, holder, message, follow, extra, attempt, first)
+  if state ~= 'h' or held_for ~= holder then return 'gone' end
+  local head = call('XRANGE', KEYS[8 + step], held_message, held_message)[1]
+  if not head then return 'gone' end
+  bodies[step] = body_of(head[2])
+  return format('%s|%s|%s|%s', held_fence, held_message, attempt, first)
+end
+
+local function perform(step, verb)
+  local name, operation, activation = names[step], operations[step], activations[step]
+  local record = records[name]
+  if not record then return 'gone' end
+  local follow = sub(operation, 2, 2)
+  if messages[step] and verb ~= 't' then
+    local ours = 'h|' .. activation .. '|' .. runs[step] .. '|'
+    if sub(record, 1, #ours) == ours then
+      return proceed(step, verb, name, activation, follow, lefts[step], record, #ours + 1)
+    end
+  elseif verb == 't' and record == 'r|' .. activation .. '|||0|0|' then
+    local head = next_of(step)
+    taken[#taken + 1] = activation
+    return start(step, name, activation, holders[step], head, 0, '0', follow)
   end
-  if held_for ~= holder then return {'gone'} end
-  local running = redis.call('XRANGE', box, held_message, held_message)[1]
-  if not running then return {'gone'} end
-  return delivery(held_fence, attempt, first, running)
+  return look_again(step, verb, name, activation, follow, record)
 end
 
 local answers = {now_text}
-while arg < #ARGV do
-  local name, activation, holder, token, message, verb, follow =
-    ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3], ARGV[arg + 4], ARGV[arg + 5], ARGV[arg + 6], ARGV[arg + 7]
-  arg = arg + 7
-  key = key + 1
-  local box = KEYS[key]
-  local extra = {}
-  for i = 1, extras[verb] do extra[i] = ARGV[arg + i] end
-  arg = arg + extras[verb]
-  if marked[verb] then
-    key = key + 1
-    extra.mark = KEYS[key]
+for step = 1, steps do
+  local done, answer = pcall(perform, step, sub(operations[step], 1, 1))
+  if done then
+    answers[2 * step], answers[2 * step + 1] = answer, bodies[step] or false
+  else
+    answers[2 * step], answers[2 * step + 1] = 'error', type(answer) == 'table' and answer.err or tostring(answer)
   end
-  if marked[verb] and extra[3] ~= '' then
-    key = key + 1
-    extra.inbox = KEYS[key]
-  end
-  if marked[verb] and extra[4] ~= '' then
-    key = key + 2
-    extra.record, extra.outcomes = KEYS[key - 1], KEYS[key]
-  end
-  local done, answer = pcall(perform, name, box, activation, holder, token, message, verb, follow, extra)
-  answers[#answers + 1] = done and answer or {'error', type(answer) == 'table' and answer.err or tostring(answer)}
 end
 
-for outcomes, ms in pairs(noted) do
-  redis.call('XTRIM', outcomes, 'MINID', '~', string.format('%.0f', now - ms))
-  redis.call('PEXPIRE', outcomes, ms)
+local kept, closed = {active}, {active}
+for name in pairs(changed) do
+  local record = records[name]
+  if record then
+    kept[#kept + 1], kept[#kept + 2] = name, record
+  else
+    closed[#closed + 1] = name
+  end
 end
-for inbox in pairs(touched) do redis.call('PEXPIRE', inbox, reply_ttl) end
+if #released > 0 then
+  call('XACK', ready, group, unpack(released))
+  call('XDEL', ready, unpack(released))
+end
+if #emptied > 0 then
+  call('DEL', unpack(emptied))
+  call('HDEL', unpack(closed))
+end
+if #kept > 1 then call('HSET', unpack(kept)) end
+for outcomes, ms in pairs(noted) do
+  call('XTRIM', outcomes, 'MINID', '~', format('%.0f', now - ms))
+  call('PEXPIRE', outcomes, ms)
+end
+for inbox in pairs(touched) do call('PEXPIRE', inbox, reply_ttl) end
 if #taken > 0 then
   local claim = {'XCLAIM', ready, group, owner, '0'}
   for i = 1, #taken do claim[5 + i] = taken[i] end
   claim[#claim + 1] = 'JUSTID'
-  redis.pcall(unpack(claim))  -- the group may be gone: what has started has started
+  try(unpack(claim))  -- the group may be gone: what has started has started
 end
-if started > 0 then redis.call('SET', fence_key, string.format('%.0f', fence)) end
+if started > 0 then call('SET', fence_key, format('%.0f', fence)) end
 if settled > 0 then
-  redis.call('HINCRBY', stats, 'depth', -settled)
-  redis.call('HINCRBY', stats, 'settled', settled)
+  call('HINCRBY', stats, 'depth', -settled)
+  call('HINCRBY', stats, 'settled', settled)
 end
 for name, count in pairs(counts) do
-  if count > 0 then redis.call('HINCRBY', stats, name, count) end
+  if count > 0 then call('HINCRBY', stats, name, count) end
 end
 return answers

@@ -7,60 +7,71 @@
 -- KEYS[5]   delayed   hash: command id -> mailbox name, newline, envelope
 -- KEYS[6]   later     hash: mailbox name -> number of delayed commands
 -- KEYS[7]   paused    hash: mailbox name -> why
--- KEYS[8…]  the mailboxes, then one mark per command
--- ARGV[1]   token     of this batch: the same batch asked again is answered as the first time
--- ARGV[2]   limit     of commands in this shard
--- ARGV[3]   count     of mailboxes; then for each: name, limit of its commands
--- ARGV[…]   for each command: index of its mailbox, digest, delay in ms, id if delayed, envelope
+-- KEYS[8]   last      number of the producer's last batch, a colon, and how it was answered
+-- KEYS[9…]  the mailboxes, then the mark of each command that has one, in their order
+-- ARGV[1]   number    of this batch, growing per producer: asked again it is answered as the first time
+-- ARGV[2]   ttl       ms for which the answer is kept
+-- ARGV[3]   limit     of commands in this shard
+-- ARGV[4]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
+-- ARGV[5]   rooms     'commands that a mailbox may hold:number of mailboxes ' for each stretch of equal ones
+-- ARGV[6]   places    two bytes for each command: the number of its mailbox
+-- ARGV[7]   kinds     a letter for each command: p plain, m with a mark, d delayed, b both; empty if all are plain
+-- ARGV[8…]  for each command its envelope; then for each with a mark its digest, in their order; then for each that is delayed its ms
+--           and its id. Few arguments: each costs 0.2 us
 --
 -- returns one character per command: + accepted, = duplicate, ! same id with another payload, e mailbox full,
 --         t shard full, p an earlier command of this mailbox was refused, w a key is of another type
 --
--- No write before the first SET, so that a server at its memory limit refuses the whole batch with nothing done.
+-- Nothing is written before the first SET or XADD, so that a server at its memory limit refuses the whole batch with nothing done.
 
-local ready, active, stats, due, delayed, later, paused = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local token, limit, boxes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local before = tonumber(redis.call('HGET', stats, 'depth') or '0')
-local any_later = redis.call('EXISTS', later) == 1
-local any_paused = redis.call('EXISTS', paused) == 1
-local first_due = nil
+local ready, active, stats, due, delayed, later, paused, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local number, limit, prefix, places, kinds = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6], ARGV[7]
+local call, byte, sub = redis.call, string.byte, string.sub
 
-local room, broken, refused, activated, own = {}, {}, {}, {}, {}
+local answered = call('GET', last)
+if answered then
+  local colon = string.find(answered, ':', 1, true)
+  local before = tonumber(sub(answered, 1, colon - 1))
+  if before == tonumber(number) then return sub(answered, colon + 1) end
+  if before > tonumber(number) then return {err = 'STALE a later batch of this producer was answered'} end
+end
+
+local any_later = call('EXISTS', later) == 1
+local any_paused = call('EXISTS', paused) == 1
+local free = limit - tonumber(call('HGET', stats, 'depth') or '0')
+
+local names, room = {}, {}
+for space, many in string.gmatch(ARGV[5], '(%d+):(%d+) ') do
+  for box = #names + 1, #names + many do
+    names[box] = sub(KEYS[8 + box], prefix + 1)
+    room[box] = tonumber(space)
+  end
+end
+local boxes = #names
+local states = call('HMGET', active, unpack(names))
 for box = 1, boxes do
-  local length = redis.pcall('XLEN', KEYS[7 + box])
+  local length = redis.pcall('XLEN', KEYS[8 + box])
   if type(length) == 'number' then
-    local waiting = any_later and tonumber(redis.call('HGET', later, ARGV[2 + 2 * box]) or '0') or 0
-    room[box] = tonumber(ARGV[3 + 2 * box]) - length - waiting
+    room[box] = room[box] - length - (any_later and tonumber(call('HGET', later, names[box]) or '0') or 0)
   else
-    broken[box] = true
+    room[box] = false
   end
 end
 
-local function activate(box, name)
-  activated[box] = true
-  if redis.call('HEXISTS', active, name) == 1 then return end
-  if any_paused and redis.call('HEXISTS', paused, name) == 1 then
-    redis.call('HSET', active, name, 's||||0|0|')
-  else
-    local id = redis.call('XADD', ready, '*', 'e', name)
-    redis.call('HSET', active, name, 'r|' .. id .. '|||0|0|')
-  end
-end
-
+local first_due = nil
 local function postpone(name, id, delay, envelope)
-  local at = now + delay
-  redis.call('HSET', delayed, id, name .. '\n' .. envelope)
-  redis.call('HINCRBY', later, name, 1)
+  local time = call('TIME')
+  local at = time[1] * 1000 + math.floor(time[2] / 1000) + delay
+  call('HSET', delayed, id, name .. '\n' .. envelope)
+  call('HINCRBY', later, name, 1)
   if not first_due then
-    local head = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
+    local head = call('ZRANGE', due, 0, 0, 'WITHSCORES')
     first_due = tonumber(head[2] or '9007199254740991')
   end
-  redis.call('ZADD', due, at, 'd:' .. id)
+  call('ZADD', due, at, 'd:' .. id)
   if at < first_due then
     first_due = at
-    redis.call('XADD', ready, '*', 'tick', '1')
+    call('XADD', ready, '*', 'tick', '1')
   end
 end
 
@@ -68,51 +79,68 @@ local function known(mark, digest)
   local value = redis.pcall('GET', mark)
   if type(value) == 'table' then return 'w' end
   if not value then return nil end
-  if string.sub(value, 2, 9) ~= digest then return '!' end
-  if own[mark] or string.sub(value, 1, 1) ~= 'q' or string.sub(value, 10, 17) ~= token then return '=' end
-  own[mark] = true
-  return '+'
+  return sub(value, 2, 9) == digest and '=' or '!'
 end
 
-local outcomes = {}
-local accepted = 0
-local arg = 3 + 2 * boxes
-local mark = 7 + boxes
-while arg < #ARGV do
-  local box, digest, delay = tonumber(ARGV[arg + 1]), ARGV[arg + 2], tonumber(ARGV[arg + 3])
-  mark = mark + 1
-  local outcome
-  if broken[box] then
+local count = #places / 2
+local outcomes, refused, states_now = {}, {}, {active}
+local accepted, marks, digests = 0, 8 + boxes, 7 + count
+local delays = digests
+if kinds ~= '' then
+  local _, marked = string.gsub(kinds, '[mb]', '')
+  delays = digests + marked
+end
+
+for i = 1, count do
+  local high, low = byte(places, 2 * i - 1, 2 * i)
+  local box, kind, mark, digest, outcome = 256 * high + low, 'p', nil, nil, nil
+  if kinds ~= '' then
+    kind = sub(kinds, i, i)
+    if kind == 'm' or kind == 'b' then
+      marks, digests = marks + 1, digests + 1
+      mark, digest = KEYS[marks], ARGV[digests]
+    end
+    if kind == 'd' or kind == 'b' then delays = delays + 2 end
+  end
+  if not room[box] then
     outcome = 'w'
-  elseif refused[box] or room[box] < 1 or before + accepted >= limit then
-    outcome = known(KEYS[mark], digest)
+  elseif refused[box] or room[box] < 1 or free < 1 then
+    outcome = mark and known(mark, digest)
     if not outcome then
       outcome = refused[box] and 'p' or (room[box] < 1 and 'e' or 't')
       refused[box] = true
     end
+  elseif mark and not call('SET', mark, 'q' .. digest .. names[box], 'NX') then
+    outcome = known(mark, digest)
   else
-    local name = ARGV[2 + 2 * box]
-    if redis.call('SET', KEYS[mark], 'q' .. digest .. token .. name, 'NX') then
-      if delay > 0 then
-        postpone(name, ARGV[arg + 4], delay, ARGV[arg + 5])
-      else
-        redis.call('XADD', KEYS[7 + box], '*', 'e', ARGV[arg + 5])
-        if not activated[box] then activate(box, name) end
-      end
-      own[KEYS[mark]] = true
-      room[box] = room[box] - 1
-      accepted = accepted + 1
-      outcome = '+'
+    if kind == 'd' or kind == 'b' then
+      postpone(names[box], ARGV[delays], tonumber(ARGV[delays - 1]), ARGV[7 + i])
     else
-      outcome = known(KEYS[mark], digest)
+      call('XADD', KEYS[8 + box], '*', 'e', ARGV[7 + i])
+      if not states[box] then
+        local name = names[box]
+        states[box] = true
+        states_now[#states_now + 1] = name
+        if any_paused and call('HEXISTS', paused, name) == 1 then
+          states_now[#states_now + 1] = 's||||0|0|'
+        else
+          states_now[#states_now + 1] = 'r|' .. call('XADD', ready, '*', 'e', name) .. '|||0|0|'
+        end
+      end
     end
+    room[box] = room[box] - 1
+    free = free - 1
+    accepted = accepted + 1
+    outcome = '+'
   end
-  outcomes[#outcomes + 1] = outcome
-  arg = arg + 5
+  outcomes[i] = outcome
 end
 
+local answer = table.concat(outcomes)
 if accepted > 0 then
-  redis.call('HINCRBY', stats, 'depth', accepted)
-  redis.call('HINCRBY', stats, 'accepted', accepted)
+  if #states_now > 1 then call('HSET', unpack(states_now)) end
+  call('HINCRBY', stats, 'depth', accepted)
+  call('HINCRBY', stats, 'accepted', accepted)
+  call('SET', last, number .. ':' .. answer, 'PX', ARGV[2])
 end
-return table.concat(outcomes)
+return answer

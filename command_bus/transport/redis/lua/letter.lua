@@ -15,7 +15,7 @@
 -- ARGV[3]   letter    id of the entry in `dead`
 -- ARGV[4]   name      of the mailbox
 -- ARGV[5]   mark ttl in ms, of a command that is discarded while parked
--- ARGV[6]   mark      of a command that waits (replay) or was discarded; empty if its id is unknown
+-- ARGV[6]   mark      of a command that waits (replay) or was discarded; empty if it has none
 -- ARGV[7]   outcome   of a command that is discarded, for its dispatch; empty if none keeps it
 --
 -- returns 'replayed', 'discarded', or 'gone' if there is no such letter
@@ -61,11 +61,7 @@ if redis.call('HGET', parked, name) == id then
       redis.call('XDEL', box, head[1])
       redis.call('HINCRBY', stats, 'depth', -1)
     end
-    if tonumber(ARGV[5]) > 0 and ARGV[6] ~= '' then
-      redis.call('SET', mark, ARGV[6], 'PX', ARGV[5])
-    else
-      redis.call('DEL', mark)
-    end
+    if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6], 'PX', ARGV[5]) end
   end
   if redis.call('XLEN', box) == 0 then
     redis.call('DEL', box)

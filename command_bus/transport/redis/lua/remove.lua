@@ -58,11 +58,7 @@ local key = 9
 for arg = 4, #ARGV, 5 do
   if take_out(ARGV[arg]) then
     removed = removed + 1
-    if tonumber(ARGV[arg + 1]) > 0 then
-      redis.call('SET', KEYS[key + 1], ARGV[arg + 2], 'PX', ARGV[arg + 1])
-    else
-      redis.call('DEL', KEYS[key + 1])
-    end
+    if ARGV[arg + 2] ~= '' then redis.call('SET', KEYS[key + 1], ARGV[arg + 2], 'PX', ARGV[arg + 1]) end
     if ARGV[arg + 3] ~= '' then
       redis.call('LPUSH', KEYS[key + 2], ARGV[arg + 3])
       redis.call('PEXPIRE', KEYS[key + 2], reply_ttl)

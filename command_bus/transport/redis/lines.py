@@ -1,0 +1,51 @@
+"""`Lines`: where commands stand, over all mailboxes of a namespace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from command_bus.transport.redis.connections import Connections
+from command_bus.transport.redis.keys import KeySpace
+
+__all__ = ["Lines"]
+
+_PAGE = 500
+
+
+class Lines:
+    """Looks for mailboxes.
+
+    Args:
+        connections: Of this process.
+        keys: The shards.
+    """
+
+    def __init__(self, connections: Connections, keys: KeySpace) -> None:
+        self._connections = connections
+        self._keys = keys
+
+    async def of_delayed(self, command_id: str) -> str | None:
+        """The mailbox that a delayed command will stand in, or None."""
+        values = await asyncio.gather(
+            *(
+                self._connections.at(shard.prefix).ask(lambda client, key: client.hget(key, command_id), shard.delayed)
+                for shard in self._keys.shards
+            )
+        )
+        return next((value.partition(b"\n")[0].decode() for value in values if value is not None), None)
+
+    async def all(self) -> AsyncIterator[str]:
+        """Every mailbox that has work, in no order, perhaps one twice."""
+        for shard in self._keys.shards:
+            cursor = 0
+            while True:
+                answer: Any = await self._connections.at(shard.prefix).ask(
+                    lambda client, key, at: client.hscan(key, at, count=_PAGE), shard.active, cursor
+                )
+                cursor, page = answer
+                for name in page:
+                    yield name.decode()
+                if not cursor:
+                    break

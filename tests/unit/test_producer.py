@@ -1,0 +1,78 @@
+"""The line in front of a shard, when the server leaves it in doubt."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from command_bus.errors import TransportUnavailable
+from command_bus.transport.interfaces import NO_DIGEST, Admission, Submission
+from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.producer import StreamProducer
+
+ENVELOPES = 7
+
+
+class Server:
+    """Notes what it is asked, and answers as it is told to."""
+
+    label = "server"
+    reconnects = 0
+
+    def __init__(self, *answers: bytes | Exception) -> None:
+        self.asked: list[tuple[int, list[bytes]]] = []
+        self._answers = list(answers)
+
+    def at(self, tag: str) -> Server:
+        return self
+
+    async def run_confirmed(self, script: object, keys: list[str], args: list[Any], written: str) -> tuple[bytes, bool]:
+        self.asked.append((args[0], args[ENVELOPES:]))
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer, True
+
+
+def producer(server: Server) -> StreamProducer:
+    connections: Any = server
+    return StreamProducer(connections, KeySpace("unit", 1), max_total_depth=100, max_pending=10)
+
+
+def plain(name: str) -> Submission:
+    return Submission(f"box:{name}", name, name.encode(), NO_DIGEST, 10, marked=False)
+
+
+IN_DOUBT = TransportUnavailable("cut off", outcome_unknown=True)
+REFUSED = TransportUnavailable("refused")
+
+
+async def test_a_batch_in_doubt_stays_as_it_is_when_some_give_up() -> None:
+    server = Server(IN_DOUBT, REFUSED, b"++")
+    line = producer(server)
+    hasty, patient = await asyncio.gather(line.enqueue(plain("a"), 0.02), line.enqueue(plain("b"), 5.0), return_exceptions=True)
+    assert isinstance(hasty, TransportUnavailable)
+    assert hasty.outcome_unknown
+    assert patient is Admission.ACCEPTED
+    assert server.asked == [(1, [b"a", b"b"])] * 3
+    assert line._shards[0].pending == 0
+
+
+async def test_a_batch_that_certainly_did_not_arrive_goes_on_without_those_who_gave_up() -> None:
+    server = Server(REFUSED, b"+")
+    line = producer(server)
+    hasty, patient = await asyncio.gather(line.enqueue(plain("a"), 0.005), line.enqueue(plain("b"), 5.0), return_exceptions=True)
+    assert isinstance(hasty, TransportUnavailable)
+    assert not hasty.outcome_unknown
+    assert patient is Admission.ACCEPTED
+    assert [commands for _, commands in server.asked] == [[b"a", b"b"], [b"b"]]
+    assert line._shards[0].pending == 0
+
+
+async def test_whoever_gives_up_when_all_is_in_doubt_learns_so() -> None:
+    server = Server(IN_DOUBT, REFUSED, REFUSED, REFUSED)
+    with pytest.raises(TransportUnavailable) as raised:
+        await producer(server).enqueue(plain("a"), 0.05)
+    assert raised.value.outcome_unknown
