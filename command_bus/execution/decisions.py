@@ -48,7 +48,7 @@ from command_bus.serialization.reply import (
     Unhandled,
 )
 from command_bus.settings import BusSettings
-from command_bus.transport.interfaces import Bury, Done, GiveBack, Park, Remembered, Retry, Started, Step
+from command_bus.transport.interfaces import NOTHING_LEFT, Bury, Done, GiveBack, Park, Retry, Started, Step
 from command_bus.transport.redis.keys import stands_in
 
 __all__ = ["Decisions", "Runnable", "text_of"]
@@ -145,14 +145,15 @@ class Decisions:
 
     def completed(self, run: Runnable, value: Any) -> Step:
         """The handler returned: settle the command, whatever can be sent of its result."""
-        outcome: Outcome = Completed(b"")
-        if run.envelope.inbox or run.envelope.flags & (GIVEN_ID | KEEP_OUTCOME):
-            try:
-                packed = reply_codec_for(run.handler.spec.reply).encode(value, self._limits)
-                outcome = Completed(packed) if self._protection is None else self._protection.reply(run.envelope, packed)
-            except BadResult as error:
-                outcome = BadReply(error.message)
-        return Done(self._windows.remembered(run.envelope, outcome, "completed", run.started))
+        envelope = run.envelope
+        if not (envelope.inbox or envelope.flags & (GIVEN_ID | KEEP_OUTCOME)):
+            return Done(NOTHING_LEFT)
+        try:
+            packed = reply_codec_for(run.handler.spec.reply).encode(value, self._limits)
+            outcome: Outcome = Completed(packed) if self._protection is None else self._protection.reply(envelope, packed)
+        except BadResult as error:
+            outcome = BadReply(error.message)
+        return Done(self._windows.remembered(envelope, outcome, "completed", run.started))
 
     def rejected(self, run: Runnable, refusal: Reject) -> Step:
         """The handler refused for business reasons: settled, not retried."""
@@ -193,7 +194,7 @@ class Decisions:
         left = (
             self._windows.remembered(envelope, Invalid(str(error)), "dead_lettered", started)
             if envelope.command_id
-            else Remembered("", b"", 0)
+            else NOTHING_LEFT
         )
         return Bury(left, record, raw)
 
@@ -243,7 +244,7 @@ class Decisions:
         left = (
             self._windows.remembered(envelope, Unhandled(text), "dead_lettered", started)
             if envelope.command_id
-            else Remembered("", b"", 0)
+            else NOTHING_LEFT
         )
         return Bury(left, self._record(started, envelope, reason, "NoHandler", text), started.envelope or b"")
 
@@ -254,8 +255,10 @@ class Decisions:
     @staticmethod
     def _check_entity(spec: MessageSpec, envelope: WireEnvelope, message: Any) -> None:
         """The entity that the command was sequenced by must be the one that it names."""
-        named = message.entity_id()
-        if spec.entity is not None and (envelope.entity_type != spec.entity or envelope.entity_id != named):
+        if spec.entity is None or spec.key is None:
+            return
+        named = getattr(message, spec.key)  # checked with the message
+        if envelope.entity_type != spec.entity or envelope.entity_id != (named if type(named) is str else str(named)):
             raise InvalidCommand(
                 f"sequenced for entity {envelope.entity_type}:{envelope.entity_id}, but its payload names {spec.entity}:{named}"
             )

@@ -42,20 +42,23 @@ class EntityRun:
 
     async def run(self, lease: Lease) -> None:
         """Run the mailbox's commands in order."""
+        task = asyncio.current_task()
         answer = await self._advance(lease, _TAKE)
         began, commands = mono(), 0
-        while isinstance(answer, Started):
+        while type(answer) is Started:
             if self._stopping():
                 answer = await self._advance(lease, _UNTOUCHED)
                 break
-            step = await self._executor.execute(lease, answer)
+            step = await self._executor.execute(lease, answer, task)
             if step is None:
                 return
             commands += 1
             self.handled += 1
-            if isinstance(step, Done | Bury):
+            if type(step) is Done or type(step) is Bury:
                 step.follow = self._follow(commands, began)
-            answer = await self._advance(lease, step)
+            answer = await self._steps.advance(lease, step)
+            if type(answer) is Failed:
+                answer = await self._repaired(lease, step, answer)
 
     def _follow(self, commands: int, began: float) -> Follow:
         """Whether the entity keeps its slot: a hot one must not starve the others."""
@@ -64,8 +67,11 @@ class EntityRun:
         return "yield" if commands >= self._quantum or mono() - began > self._quantum_time else "stay"
 
     async def _advance(self, lease: Lease, step: Step) -> Answer:
-        """One step; where a key of the entity is of another type, again and again: an operator must repair it, nothing is lost."""
         answer = await self._steps.advance(lease, step)
+        return await self._repaired(lease, step, answer) if type(answer) is Failed else answer
+
+    async def _repaired(self, lease: Lease, step: Step, answer: Answer) -> Answer:
+        """A step that failed, again and again, as a key of the entity is of another type: an operator must repair it, nothing is lost."""
         while isinstance(answer, Failed) and not self._stopping():
             _log.error("%s is stuck: %s. Repair the key; its work goes on then", mailbox_label(lease.mailbox), answer.reason)
             await asyncio.sleep(_BROKEN_PAUSE)

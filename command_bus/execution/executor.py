@@ -80,17 +80,18 @@ class Executor:
         self._call: Handling = around(self._invoke) if around is not None else self._invoke
         self._needs_context = around is not None
 
-    async def execute(self, lease: Lease, started: Started) -> Step | None:
-        """Run what was delivered and say what becomes of it."""
+    async def execute(self, lease: Lease, started: Started, task: asyncio.Task[Any] | None) -> Step | None:
+        """Run what was delivered, in this task, and say what becomes of it."""
         if mono() >= lease.deadline:
             return _NOT_STARTED
         read = self._decisions.read(started, lease.mailbox)
         if not isinstance(read, Runnable):
             return read
-        result = await self._run(lease, read)
-        if not isinstance(result, _Interrupted | _Raised):
+        result = await self._run(lease, read, task)
+        kind = type(result)
+        if kind is not _Interrupted and kind is not _Raised:
             return self._decisions.completed(read, result)
-        if isinstance(result, _Raised):
+        if kind is _Raised:
             error = result.error
             if isinstance(error, Reject):
                 return self._decisions.rejected(read, error)
@@ -103,9 +104,8 @@ class Executor:
             return None
         return _NOT_STARTED if result.never_started else self._decisions.interrupted(started, STOPPING)
 
-    async def _run(self, lease: Lease, run: Runnable) -> Any:
+    async def _run(self, lease: Lease, run: Runnable, task: asyncio.Task[Any] | None) -> Any:
         """The handler's result, or `_Raised`, or `_Interrupted`."""
-        task = asyncio.current_task()
         context = self._context(run) if run.handler.wants_context or self._needs_context else None
 
         def interrupt(reason: str) -> None:

@@ -10,7 +10,7 @@ from command_bus.serialization.msgpack import Limits
 from command_bus.serialization.outcome import OutcomeRecord, Status
 from command_bus.serialization.reply import Outcome, pack_reply
 from command_bus.settings import BusSettings
-from command_bus.transport.interfaces import NO_DIGEST, Remembered, Started
+from command_bus.transport.interfaces import NO_DIGEST, NOTHING_LEFT, Remembered, Started
 
 __all__ = ["Windows", "accepted_ms", "digest_of", "is_marked", "reading_limits"]
 
@@ -47,9 +47,6 @@ def is_marked(envelope: WireEnvelope) -> bool:
     return bool(envelope.inbox) or envelope.flags & (GIVEN_ID | IN_DISPATCH) == GIVEN_ID
 
 
-_NOTHING = Remembered("", b"", 0)
-
-
 @dataclass(frozen=True, slots=True)
 class Windows:
     """How long settled commands are remembered, in ms; and who settles them, for the outcomes of dispatches."""
@@ -83,7 +80,7 @@ class Windows:
         if envelope.flags & IN_DISPATCH and not envelope.inbox:
             return self._in_dispatch(envelope, outcome, status, started, message)
         if not is_marked(envelope):
-            return _NOTHING
+            return NOTHING_LEFT
         record = pack_reply(envelope.command_id, outcome)
         kept = self.dedup if envelope.flags & GIVEN_ID else 0
         if envelope.inbox:
@@ -101,7 +98,7 @@ class Windows:
     ) -> Remembered:
         """A dispatch's command leaves no mark: while it is open the dispatch knows the id, afterwards its fence does."""
         if not envelope.flags & KEEP_OUTCOME or not envelope.correlation_id:
-            return _NOTHING
+            return NOTHING_LEFT
         place = started.message if started is not None else message
         record = OutcomeRecord(
             status,

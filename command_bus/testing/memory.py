@@ -72,6 +72,9 @@ class MemoryClients:
         """See `ClientFactory`."""
         return self._client()
 
+    def pipe(self) -> None:
+        """See `ClientFactory`: there is no socket."""
+
     def thread(self, patience: float) -> SyncRedis:
         """See `ClientFactory`."""
         client: SyncRedis = fakeredis.FakeRedis(server=self._server, protocol=2)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from asyncio import Task
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, Protocol
 
 from command_bus.errors import CommandBusError
 
 __all__ = [
+    "NOTHING_LEFT",
     "NO_DIGEST",
     "Activation",
     "Admission",
@@ -141,23 +142,31 @@ class Started:
         fence: Grows with every start in the shard.
         message: Its id in the mailbox; the part before the dash is the time of acceptance in ms.
         attempt: 1 for the first start.
-        first_ms: The server's time of the first start.
+        first: The server's time of the first start in ms; below zero if an operator replayed it where it was parked.
         now_ms: The server's time of this start.
         envelope: None if the entry has no envelope at all.
-        raw: The entry's fields as they are.
-        replayed: Whether an operator replayed it where it was parked.
+        raw: The entry's fields as they are, where there are others than an envelope.
         confirmed: Whether the replicas that must know of the start do.
     """
 
     fence: str
     message: str
     attempt: int
-    first_ms: int
+    first: int
     now_ms: int
     envelope: bytes | None
-    raw: list[bytes] = field(default_factory=list)
-    replayed: bool = False
+    raw: Sequence[bytes] = ()
     confirmed: bool = True
+
+    @property
+    def first_ms(self) -> int:
+        """The server's time of the first start."""
+        return abs(self.first)
+
+    @property
+    def replayed(self) -> bool:
+        """Whether an operator replayed it where it was parked."""
+        return self.first < 0
 
 
 @dataclass(slots=True, frozen=True)
@@ -210,10 +219,9 @@ class Remembered:
     dispatch: str = ""
     outcome: bytes = b""
 
-    @property
-    def kept(self) -> bool:
-        """Whether there is anything to write."""
-        return bool(self.mark or self.reply or self.outcome)
+
+NOTHING_LEFT = Remembered("", b"", 0)
+"""Of a command whose id nobody can repeat or ask for."""
 
 
 @dataclass(slots=True)

@@ -144,6 +144,9 @@ class SimClients:
         """See `ClientFactory`."""
         return SimRedis(_Wire(self._network, self._owner, block + PATIENCE))
 
+    def pipe(self) -> None:
+        """See `ClientFactory`: the network that is simulated is under the client."""
+
     def thread(self, patience: float) -> SyncRedis:
         """An asynchronous one here: the thread is simulated as a task."""
         return cast("SyncRedis", SimRedis(_Wire(self._network, self._owner, patience)))

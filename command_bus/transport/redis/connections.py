@@ -30,6 +30,7 @@ from command_bus.errors import TransportUnavailable, Unconfirmed, UnsuitableServ
 from command_bus.randomness import JITTER
 from command_bus.settings import redacted
 from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
+from command_bus.transport.redis.pipe import Pipe
 from command_bus.transport.redis.scripts import SCRIPTS, Script
 
 __all__ = ["Backoff", "ClientFactory", "Connections", "UrlClients", "packing"]
@@ -57,6 +58,10 @@ class ClientFactory(Protocol):
 
     def blocking(self, block: float) -> Redis:
         """A client with one connection for reads that block up to `block` seconds."""
+        ...
+
+    def pipe(self) -> Pipe | None:
+        """A connection for scripts; None where there are no sockets, and `commands` has to do."""
         ...
 
     def thread(self, patience: float) -> SyncRedis:
@@ -88,6 +93,10 @@ class UrlClients:
     def blocking(self, block: float) -> Redis:
         """See `ClientFactory`."""
         return self._client(block + SOCKET_TIMEOUT, 2)
+
+    def pipe(self) -> Pipe:
+        """See `ClientFactory`."""
+        return Pipe(self._client(SOCKET_TIMEOUT, 1), SOCKET_TIMEOUT)
 
     def _client(self, socket_timeout: float, connections: int) -> Redis:
         pool = BlockingConnectionPool.from_url(
@@ -178,6 +187,8 @@ class Connections:
         self.label = factory.label
         self._replicas = replicas
         self._commands: Redis | None = None
+        self._pipe: Pipe | None = None
+        self._piped = False
         self._owned: list[Redis] = []
         self._places: dict[str, Connections] = {}
         self.reconnects = 0
@@ -211,6 +222,9 @@ class Connections:
         for place in places.values():
             if place is not self:
                 await place.close()
+        pipe, self._pipe, self._piped = self._pipe, None, False
+        if pipe is not None:
+            await pipe.close()
         owned, self._owned, self._commands = self._owned, [], None
         for client in owned:
             try:
@@ -224,15 +238,21 @@ class Connections:
         Raises:
             CommandBusError: As `translated` decides.
         """
-        client = self.commands
+        send = self._sender()
         try:
             try:
-                return await client.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
+                return await send("EVALSHA", script.sha, len(keys), *keys, *args)
             except NoScriptError:
                 await self.load_scripts(script)
-                return await client.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
+                return await send("EVALSHA", script.sha, len(keys), *keys, *args)
         except CONNECTION_ERRORS as error:
             raise translated(error, self.label) from error
+
+    def _sender(self) -> Callable[..., Awaitable[Any]]:
+        """What sends a script: a pipe, or the client for short requests."""
+        if not self._piped:
+            self._pipe, self._piped = self.factory.pipe(), True
+        return self.commands.execute_command if self._pipe is None else self._pipe.request
 
     async def load_scripts(self, wanted: Script | None = None) -> None:
         """Load all scripts, `wanted` last: if it breaks off, that one is missed again.

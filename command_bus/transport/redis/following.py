@@ -42,15 +42,26 @@ class _Following:
         connection: Any = self
         try:
             return await super().read_response(*args, **options)  # type: ignore[misc]
-        except ResponseError as error:
-            if not _wrong_server(error):
+        except (OSError, RedisError, TimeoutError) as error:
+            fatal = self.left(error)
+            if fatal is None or fatal is error:
                 raise
-            self._locator.moved()
             await connection.disconnect()
-            raise RedisConnectionError(f"{connection.host}:{connection.port} is not the primary any more: {error}") from error
-        except (OSError, RedisError, TimeoutError):
-            self._locator.moved()
-            raise
+            raise fatal from error
+
+    def left(self, error: Exception) -> Exception | None:
+        """What ends the connection, if this error does: it failed, or its server is not the primary any more."""
+        if isinstance(error, ResponseError) and not _wrong_server(error):
+            return None
+        self.lost()
+        if not isinstance(error, ResponseError):
+            return error
+        connection: Any = self
+        return RedisConnectionError(f"{connection.host}:{connection.port} is not the primary any more: {error}")
+
+    def lost(self) -> None:
+        """The connection is of no use any more: whoever connects next must look for the primary."""
+        self._locator.moved()
 
 
 class _SyncFollowing:

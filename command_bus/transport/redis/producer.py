@@ -197,7 +197,7 @@ class _Shard:
                     f"{self._connections.label} has the command, but too few replicas confirmed it in time (wait_replicas): it may be lost if "
                     "the primary fails now. Sending the same command id again is safe"
                 )
-            if isinstance(error, Unconfirmed) or (unknown is None and error.outcome_unknown):
+            if isinstance(error, Unconfirmed) or (unknown is None and getattr(error, "outcome_unknown", False)):
                 unknown = error
             pause = backoff.next()
             batch = self._expire(batch, unknown or error, pause)

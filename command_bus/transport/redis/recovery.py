@@ -279,8 +279,7 @@ class _Watch:
         entries: Any = await self._connections.ask(lambda client: client.xrange(self.keys.mailbox(mailbox), message, message))
         content = entries[0][1] if entries else {}
         raw = [part for pair in content.items() for part in pair]
-        first = abs(int(first_ms))
-        started = Started(fence, message, int(attempt), first, first, content.get(b"e"), raw)
+        started = Started(fence, message, int(attempt), int(first_ms), abs(int(first_ms)), content.get(b"e"), raw)
         _log.warning(
             "worker %s lost %s: its lease ended while a command ran (attempt %s)", holder.partition("#")[0], mailbox, attempt
         )

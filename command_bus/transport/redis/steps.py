@@ -8,12 +8,14 @@ without its server has nothing better to do.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import deque
 from typing import Any
 
 from command_bus.errors import CommandBusError
 from command_bus.transport.interfaces import (
+    NOTHING_LEFT,
     Answer,
     Bury,
     Done,
@@ -38,9 +40,11 @@ __all__ = ["StepBatcher"]
 
 MAX_STEPS = 256
 MAX_BYTES = 1024 * 1024
+_SMALL = 100  # bytes of a step that carries nothing
 _log = logging.getLogger("command_bus.transport")
 _SETTLED: dict[bytes, Answer] = {reason.encode(): Released(reason) for reason in ("idle", "yield", "wait", "stop")}
 _SETTLED[b"gone"] = Gone()
+_NO_FIELDS: list[bytes] = []
 
 _Waiting = tuple[Lease, Step, "asyncio.Future[Answer]"]
 
@@ -72,26 +76,32 @@ class _Shard:
         self._head_keys = [keys.ready, keys.active, keys.fence, keys.stats, keys.due, keys.paused, keys.parked, keys.dead]
         self._head_args: list[Any] = [GROUP, owner, reply_ttl_ms]
         self._line: deque[_Waiting] = deque()
+        self._loop: asyncio.AbstractEventLoop
+        self._sending = False
         self.sender: asyncio.Task[None] | None = None
 
     def submit(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Answer] = loop.create_future()
+        if not self._sending:
+            self._loop = asyncio.get_running_loop()  # not for each step: before Python 3.12 it asks the kernel for the process id
+            self._sending = True
+            self.sender = self._loop.create_task(self._send_all(), name=f"command_bus.steps{self._keys.prefix}")
+        answer: asyncio.Future[Answer] = self._loop.create_future()
         self._line.append((lease, step, answer))
-        if self.sender is None or self.sender.done():
-            self.sender = loop.create_task(self._send_all(), name=f"command_bus.steps{self._keys.prefix}")
         return answer
 
     async def _send_all(self) -> None:
         line = self._line
-        while line:
-            batch = _batch_of(line)
-            try:
-                await self._send(batch)
-            except Exception as error:  # noqa: BLE001 - whoever waits must learn of it, whatever it is
-                for _, _, waiting in batch:
-                    if not waiting.done():
-                        waiting.set_exception(error)
+        try:
+            while line:
+                batch = _batch_of(line)
+                try:
+                    await self._send(batch)
+                except Exception as error:  # noqa: BLE001 - whoever waits must learn of it, whatever it is
+                    for _, _, waiting in batch:
+                        if not waiting.done():
+                            waiting.set_exception(error)
+        finally:
+            self._sending = False
 
     async def _send(self, batch: list[_Waiting]) -> None:
         prefix = self._keys.mailboxes
@@ -103,10 +113,7 @@ class _Shard:
         answers, confirmed = await self._ask(keys, args, len(batch))
         now_ms = int(answers[0])
         for (lease, _, waiting), state, body in zip(batch, answers[1::2], answers[2::2], strict=True):
-            result = _decode(state, body, now_ms)
-            if type(result) is Started:
-                lease.running = f"{result.fence}|{result.message}"
-                result.confirmed = confirmed
+            result = _SETTLED.get(state) or _decode(lease, state, body, now_ms, confirmed)
             if not waiting.done():
                 waiting.set_result(result)
 
@@ -128,10 +135,11 @@ _FOLLOWS = {"stay": "s", "yield": "y", "leave": "l"}
 
 def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: list[Any]) -> None:
     """Append a step's arguments and what keys its operation names, as the header of advance.lua lays down."""
+    extra: list[Any] = []
     match step:
         case Done(left, follow, verb):
-            if left.kept:
-                flags = _leave(keys, left, names, extra := [])
+            if left is not NOTHING_LEFT:
+                flags = _leave(keys, left, names, extra)
                 args += (_VERBS[verb] + _FOLLOWS[follow] + flags, lease.activation, lease.holder, lease.running, *extra)
             else:
                 args += (_VERBS[verb] + _FOLLOWS[follow], lease.activation, lease.holder, lease.running)
@@ -142,10 +150,10 @@ def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: l
         case GiveBack(counts):
             args += ("gl", lease.activation, lease.holder, lease.running, int(counts))
         case Bury(left, record, raw, follow):
-            flags = _leave(keys, left, names, extra := [])
+            flags = _leave(keys, left, names, extra)
             args += ("b" + _FOLLOWS[follow] + flags, lease.activation, lease.holder, lease.running, *extra, record, raw)
         case Park(left, record, raw):
-            flags = _leave(keys, left, names, extra := [])
+            flags = _leave(keys, left, names, extra)
             args += ("pl" + flags, lease.activation, lease.holder, lease.running, *extra, record, raw)
 
 
@@ -169,36 +177,37 @@ def _leave(keys: ShardKeys, left: Remembered, names: list[str], args: list[Any])
 
 def _batch_of(line: deque[_Waiting]) -> list[_Waiting]:
     """What leaves together: bounded in count and bytes, but at least one."""
-    batch = [line.popleft()]
-    size = _size(batch[0][1])
-    while line and len(batch) < MAX_STEPS and size + _size(line[0][1]) <= MAX_BYTES:
-        batch.append(line.popleft())
-        size += _size(batch[-1][1])
+    batch: list[_Waiting] = []
+    size = 0
+    for waiting in itertools.islice(line, MAX_STEPS):
+        size += _size(waiting[1])
+        if size > MAX_BYTES and batch:
+            break
+        batch.append(waiting)
+    for _ in batch:
+        line.popleft()
     return batch
 
 
 def _size(step: Step) -> int:
     """About how many bytes a step carries."""
-    match step:
-        case Done(left):
-            return 100 + len(left.mark) + len(left.reply) + len(left.outcome)
-        case Bury(left, record, raw) | Park(left, record, raw):
-            return 100 + len(left.mark) + len(left.reply) + len(left.outcome) + len(record) + len(raw)
-        case _:
-            return 100
+    if type(step) is Done or type(step) is Bury or type(step) is Park:
+        left = step.left
+        if left is NOTHING_LEFT:
+            return _SMALL
+        size = _SMALL + len(left.mark) + len(left.reply) + len(left.outcome)
+        return size if type(step) is Done else size + len(step.record) + len(step.raw)
+    return _SMALL
 
 
-def _decode(state: bytes, body: Any, now_ms: int) -> Answer:
-    """What a step came to, from its two values."""
-    settled = _SETTLED.get(state)
-    if settled is not None:
-        return settled
+def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool) -> Answer:
+    """What a step came to that did not give up its lease, from its two values."""
     if state == b"error":
         return Failed(body.decode(errors="replace"))
     fence, message, attempt, first = state.decode().split("|")
-    first_ms = int(first)
-    envelope, fields = (body, []) if type(body) is bytes else (_envelope_in(body), body)
-    return Started(fence, message, int(attempt), abs(first_ms), now_ms, envelope, fields, replayed=first_ms < 0)
+    lease.running = fence + "|" + message
+    envelope, fields = (body, _NO_FIELDS) if type(body) is bytes else (_envelope_in(body), body)
+    return Started(fence, message, int(attempt), int(first), now_ms, envelope, fields, confirmed)
 
 
 def _envelope_in(fields: list[bytes]) -> bytes | None:

@@ -23,6 +23,7 @@ from command_bus.transport.redis.discovery import (
     TopologyUrl,
 )
 from command_bus.transport.redis.following import following, following_pool
+from command_bus.transport.redis.pipe import Pipe
 
 __all__ = ["ALL_SCHEMES", "FollowingClients", "clients_of"]
 
@@ -93,6 +94,10 @@ class FollowingClients:
         kind = packing(following(SSLConnection if self._url.tls else Connection))
         pool = BlockingConnectionPool(connection_class=kind, max_connections=connections, timeout=SOCKET_TIMEOUT, **options)  # pyright: ignore[reportArgumentType]
         return Redis.from_pool(pool)
+
+    def pipe(self) -> Pipe:
+        """See `ClientFactory`."""
+        return Pipe(self._client(SOCKET_TIMEOUT, 1), SOCKET_TIMEOUT)
 
     def thread(self, patience: float) -> SyncRedis:
         """See `ClientFactory`."""
