@@ -197,8 +197,12 @@ class CommandBus:
         Raises:
             BusClosed: The bus is not open.
         """
-        sender = BatchSender(self._sealer, self.transport.producer, self._prepare, self.settings.dispatch_timeout)
-        return await sender.send(commands)
+        producer, namespace = self.transport.producer, self.transport.namespace
+
+        def agreed(entity_type: str | None) -> bool:
+            return not self.middleware and (entity_type is None or namespace.agreed(entity_type) is not None)
+
+        return await BatchSender(self._sealer, producer, self._prepare, self.settings.dispatch_timeout, agreed).send(commands)
 
     async def call(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from command_bus.errors import CommandBusError
 
@@ -24,8 +24,7 @@ class Receipt:
     status: Literal["accepted", "duplicate"]
 
 
-@dataclass(frozen=True, slots=True)
-class BatchOutcome:
+class BatchOutcome(NamedTuple):
     """What became of one command of a batch.
 
     Attributes:

@@ -242,9 +242,7 @@ class Decisions:
         if left_ms > 0:
             return Retry(min(_UNKNOWN_OFFER_MS, left_ms), counts=False)
         left = (
-            self._windows.remembered(envelope, Unhandled(text), "dead_lettered", started)
-            if envelope.command_id
-            else NOTHING_LEFT
+            self._windows.remembered(envelope, Unhandled(text), "dead_lettered", started) if envelope.command_id else NOTHING_LEFT
         )
         return Bury(left, self._record(started, envelope, reason, "NoHandler", text), started.envelope or b"")
 

@@ -70,6 +70,7 @@ _LONGEST = 13
 _NAME = 2
 _INBOX = 8
 _NO_TAIL = [0, None, None, None, None, None, None]
+_SHORT_TEXT = [bytes([0xA0 | size]) for size in range(32)]
 _SIGNED = bytes([0x90 | _LONGEST])
 
 
@@ -169,9 +170,13 @@ class EnvelopeStamp:
 
 
 def packed_text(text: str) -> bytes:
-    """The text as MessagePack."""
-    data: bytes = Packer(buf_size=64).pack(text)
-    return data
+    """The text as MessagePack; for short ones in half of a packer's time."""
+    data = text.encode()
+    size = len(data)
+    if size < len(_SHORT_TEXT):
+        return _SHORT_TEXT[size] + data
+    packed: bytes = Packer(buf_size=64).pack(text)
+    return packed
 
 
 def unpack_envelope(data: bytes, limits: Limits = DEFAULT_LIMITS) -> WireEnvelope:

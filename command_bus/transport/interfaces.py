@@ -86,6 +86,11 @@ class Admission(Enum):
 class Producer(Protocol):
     """Puts commands into mailboxes."""
 
+    @property
+    def window(self) -> int:
+        """How many commands leave together at most."""
+        ...
+
     def enqueue(self, submission: Submission, timeout: float) -> Awaitable[Admission]:
         """Accept one command; concurrent calls of one event-loop turn leave as one batch, in the order of the calls.
 

@@ -57,12 +57,22 @@ class StreamProducer:
         self._keys = keys
         self._max_pending = max_pending
 
+    @property
+    def window(self) -> int:
+        """See `Producer`: a full request for each shard."""
+        return MAX_COMMANDS * len(self._shards)
+
     async def enqueue(self, submission: Submission, timeout: float) -> Admission:
         """See `Producer`."""
         return (await self._submit(self._keys.shard_of(submission.mailbox), (submission,), timeout))[0]
 
     async def enqueue_many(self, submissions: Sequence[Submission], timeout: float) -> list[Admission | CommandBusError]:
         """See `Producer`."""
+        if self._keys.count == 1 and _is_one_request(submissions):
+            try:
+                return [*await self._submit(0, submissions, timeout)]
+            except CommandBusError as error:
+                return [error] * len(submissions)
         by_shard: dict[int, list[int]] = {}
         for index, submission in enumerate(submissions):
             by_shard.setdefault(self._keys.shard_of(submission.mailbox), []).append(index)
@@ -216,21 +226,22 @@ class _Shard:
         marks: list[str] = []
         digests: list[bytes] = []
         delays: list[Any] = []
-        for waiting in batch:
-            for submission in waiting.submissions:
-                mailbox = submission.mailbox
-                box = boxes.get(mailbox)
-                if box is None:
-                    boxes[mailbox] = box = len(boxes) + 1
-                    rooms.append(submission.max_depth)
-                places.append(box)
-                envelopes.append(submission.envelope)
-                if submission.marked:
-                    marks.append(self._keys.mark(submission.command_id))
-                    digests.append(submission.digest)
-                if submission.delay_ms:
-                    delays += (submission.delay_ms, submission.command_id)
-                kinds.append(_KINDS[submission.marked, submission.delay_ms > 0])
+        for submission in itertools.chain.from_iterable(waiting.submissions for waiting in batch):
+            box = boxes.get(submission.mailbox)
+            if box is None:
+                box = boxes[submission.mailbox] = len(boxes) + 1
+                rooms.append(submission.max_depth)
+            places.append(box)
+            envelopes.append(submission.envelope)
+            if not submission.marked and not submission.delay_ms:
+                kinds.append("p")
+                continue
+            kinds.append(_KINDS[submission.marked, submission.delay_ms > 0])
+            if submission.marked:
+                marks.append(self._keys.mark(submission.command_id))
+                digests.append(submission.digest)
+            if submission.delay_ms:
+                delays += (submission.delay_ms, submission.command_id)
         prefix = self._keys.mailboxes
         spaces = "".join(f"{room}:{sum(1 for _ in same)} " for room, same in itertools.groupby(rooms))
         patience = max(waiting.deadline for waiting in batch) - mono()
@@ -272,6 +283,10 @@ class _Shard:
 def _unsent(error: CommandBusError) -> CommandBusError:
     """The same error for commands behind the one that failed: these were certainly not sent."""
     return TransportUnavailable(error.message) if isinstance(error, TransportUnavailable | Unconfirmed) else error
+
+
+def _is_one_request(submissions: Sequence[Submission]) -> bool:
+    return 0 < len(submissions) <= MAX_COMMANDS and sum(len(submission.envelope) for submission in submissions) <= MAX_BYTES
 
 
 def _chunks(submissions: Sequence[Submission], indices: list[int]) -> list[list[int]]:
