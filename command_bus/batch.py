@@ -92,8 +92,7 @@ class BatchSender:
         stamps = self._sealer.stamps
         while len(sealed) < self._producer.window:
             items = list(itertools.islice(source, _SLICE))
-            for item in items:
-                sealed.append((self._stamped(item) if stamps else None) or await self._seal(item))
+            sealed += [(self._stamped(item) if stamps else None) or await self._seal(item) for item in items]
             if len(items) < _SLICE:
                 break
             await asyncio.sleep(0)

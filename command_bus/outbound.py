@@ -94,12 +94,12 @@ class _Ids:
     """Where new command ids come from: random per process, then counted. Ten times cheaper than a uuid."""
 
     def __init__(self) -> None:
-        self._next = itertools.count().__next__
         self.begin()
 
     def begin(self) -> None:
-        """Take another random part: in a fork of this process, too."""
+        """Begin anew with another random part; a fork of this process does."""
         self._process = token(8).hex()
+        self._next = itertools.count().__next__
 
     def __call__(self) -> str:
         return f"{self._process}-{self._next():x}"
@@ -256,7 +256,7 @@ class Sealer:
             entity_id = canonical_entity_id(getattr(message, spec.key, None))
             mailbox, packed_id = mailbox_name(spec.entity, entity_id, route.mailbox), packed_text(entity_id)
         envelope = route.stamp.pack(packed_text(command_id), packed_id, payload)
-        return Submission(mailbox, command_id, envelope, NO_DIGEST, route.max_depth, 0, False)  # noqa: FBT003
+        return Submission(mailbox, command_id, envelope, NO_DIGEST, route.max_depth, 0, False)
 
     def entity_of(self, message: Message[Any]) -> str | None:
         """The entity type of a message.

@@ -13,6 +13,7 @@ from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
 from command_bus.errors import MissingExtra
+from command_bus.transport.redis.pipe import Unpiped
 
 try:
     import fakeredis
@@ -68,12 +69,9 @@ class MemoryClients:
         """See `ClientFactory`."""
         return self._client()
 
-    def blocking(self, block: float) -> Redis:
-        """See `ClientFactory`."""
-        return self._client()
-
-    def pipe(self) -> None:
+    def pipe(self, block: float = 0.0) -> Unpiped:
         """See `ClientFactory`: there is no socket."""
+        return Unpiped(self._client())
 
     def thread(self, patience: float) -> SyncRedis:
         """See `ClientFactory`."""

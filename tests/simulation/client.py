@@ -14,7 +14,7 @@ from redis.asyncio.client import Pipeline
 from tests.simulation.network import PATIENCE, Network
 from tests.simulation.server import Link
 
-__all__ = ["SimClients"]
+__all__ = ["SimClients", "SimPipe"]
 
 _template: Any = Redis(protocol=2)
 _CALLBACKS: dict[str, Callable[..., Any]] = dict(_template.response_callbacks)
@@ -123,6 +123,24 @@ class SimPipeline(_Commands, Pipeline):  # type: ignore[misc]  # as above
         return found
 
 
+class SimPipe:
+    """Implements `Requests`: what scripts and blocking reads go over."""
+
+    def __init__(self, wire: _Wire) -> None:
+        self._wire = wire
+
+    async def request(self, *request: Any) -> Any:
+        """See `Requests`."""
+        (answer,) = await self._wire.exchange([_packed(request)])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def close(self) -> None:
+        """See `Requests`."""
+        self._wire.close()
+
+
 class SimClients:
     """Implements `ClientFactory` for one process."""
 
@@ -140,12 +158,9 @@ class SimClients:
         """See `ClientFactory`."""
         return SimRedis(_Wire(self._network, self._owner, PATIENCE))
 
-    def blocking(self, block: float) -> Redis:
+    def pipe(self, block: float = 0.0) -> SimPipe:
         """See `ClientFactory`."""
-        return SimRedis(_Wire(self._network, self._owner, block + PATIENCE))
-
-    def pipe(self) -> None:
-        """See `ClientFactory`: the network that is simulated is under the client."""
+        return SimPipe(_Wire(self._network, self._owner, block + PATIENCE))
 
     def thread(self, patience: float) -> SyncRedis:
         """An asynchronous one here: the thread is simulated as a task."""

@@ -129,8 +129,7 @@ def ground(seed: int, loop: SimLoop) -> Iterator[None]:
     source = randomness._source
     randomness.use_tokens_from(tokens.randbytes)
     randomness.JITTER.seed(f"jitter {seed}")
-    outbound._process = (0, "")
-    outbound._counter = __import__("itertools").count()
+    outbound.new_command_id.begin()
     logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
@@ -138,7 +137,7 @@ def ground(seed: int, loop: SimLoop) -> Iterator[None]:
         logger.setLevel(level)
         randomness.use_tokens_from(source)
         randomness.JITTER.seed()
-        outbound._process = (0, "")
+        outbound.new_command_id.begin()
         for restore in undo:
             restore()
     assert before is randomness.token

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from tests.conformance.conftest import Bench
 from tests.conformance.test_steps import *  # noqa: F403 - the tests themselves
 from tests.conformance.test_steps import hand, shelf
-from tests.simulation.client import SimRedis
+from tests.simulation.client import SimPipe, SimRedis
 from tests.simulation.server import Link, Server
 
 __all__ = ["bench", "hand", "shelf"]
@@ -54,8 +54,8 @@ class LiveClients:
     def commands(self) -> Redis:
         return SimRedis(cast("Any", Wire(self._server)))
 
-    def blocking(self, block: float) -> Redis:
-        return self.commands()
+    def pipe(self, block: float = 0.0) -> SimPipe:
+        return SimPipe(cast("Any", Wire(self._server)))
 
     def thread(self, patience: float) -> Any:
         raise NotImplementedError

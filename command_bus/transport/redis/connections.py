@@ -1,4 +1,4 @@
-"""Connections: one client for commands, one for each blocking read.
+"""Connections: a pipe for scripts, one for each blocking read, and a client for what is rare.
 
 redis-py 8 repeats a request up to ten times when a reply is lost, and its default socket timeout (5 s) is shorter than a blocking
 read: one cut reply made two entries of one XADD, and `XREADGROUP BLOCK 7000` failed after a minute. So connections here never retry
@@ -30,7 +30,7 @@ from command_bus.errors import TransportUnavailable, Unconfirmed, UnsuitableServ
 from command_bus.randomness import JITTER
 from command_bus.settings import redacted
 from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
-from command_bus.transport.redis.pipe import Pipe
+from command_bus.transport.redis.pipe import Pipe, Requests
 from command_bus.transport.redis.scripts import SCRIPTS, Script
 
 __all__ = ["Backoff", "ClientFactory", "Connections", "UrlClients", "packing"]
@@ -56,12 +56,8 @@ class ClientFactory(Protocol):
         """A client for short requests."""
         ...
 
-    def blocking(self, block: float) -> Redis:
-        """A client with one connection for reads that block up to `block` seconds."""
-        ...
-
-    def pipe(self) -> Pipe | None:
-        """A connection for scripts; None where there are no sockets, and `commands` has to do."""
+    def pipe(self, block: float = 0.0) -> Requests:
+        """A connection of its own for scripts, or for reads that block up to `block` seconds."""
         ...
 
     def thread(self, patience: float) -> SyncRedis:
@@ -90,13 +86,9 @@ class UrlClients:
         """See `ClientFactory`."""
         return self._client(SOCKET_TIMEOUT, 16)
 
-    def blocking(self, block: float) -> Redis:
+    def pipe(self, block: float = 0.0) -> Pipe:
         """See `ClientFactory`."""
-        return self._client(block + SOCKET_TIMEOUT, 2)
-
-    def pipe(self) -> Pipe:
-        """See `ClientFactory`."""
-        return Pipe(self._client(SOCKET_TIMEOUT, 1), SOCKET_TIMEOUT)
+        return Pipe(self._client(SOCKET_TIMEOUT, 1), block + SOCKET_TIMEOUT)
 
     def _client(self, socket_timeout: float, connections: int) -> Redis:
         pool = BlockingConnectionPool.from_url(
@@ -187,9 +179,8 @@ class Connections:
         self.label = factory.label
         self._replicas = replicas
         self._commands: Redis | None = None
-        self._pipe: Pipe | None = None
-        self._piped = False
-        self._owned: list[Redis] = []
+        self._scripts: Requests | None = None
+        self._pipes: list[Requests] = []
         self._places: dict[str, Connections] = {}
         self.reconnects = 0
         self._scripts_seen = 0.0
@@ -207,14 +198,20 @@ class Connections:
         """The client for short requests."""
         if self._commands is None:
             self._commands = self.factory.commands()
-            self._owned.append(self._commands)
         return self._commands
 
-    def blocking(self, block: float) -> Redis:
-        """A new client for one blocking reader."""
-        client = self.factory.blocking(block)
-        self._owned.append(client)
-        return client
+    @property
+    def scripts(self) -> Requests:
+        """What scripts are sent over."""
+        if self._scripts is None:
+            self._scripts = self.pipe()
+        return self._scripts
+
+    def pipe(self, block: float = 0.0) -> Requests:
+        """A new connection, for one reader that blocks up to `block` seconds."""
+        pipe = self.factory.pipe(block)
+        self._pipes.append(pipe)
+        return pipe
 
     async def close(self) -> None:
         """Close every client; idempotent."""
@@ -222,15 +219,13 @@ class Connections:
         for place in places.values():
             if place is not self:
                 await place.close()
-        pipe, self._pipe, self._piped = self._pipe, None, False
-        if pipe is not None:
+        pipes, self._pipes, self._scripts = self._pipes, [], None
+        for pipe in pipes:
             await pipe.close()
-        owned, self._owned, self._commands = self._owned, [], None
-        for client in owned:
-            try:
-                await client.aclose()
-            except CONNECTION_ERRORS:  # a connection that is broken already is closed enough
-                continue
+        commands, self._commands = self._commands, None
+        if commands is not None:
+            with suppress(*CONNECTION_ERRORS):  # a connection that is broken already is closed enough
+                await commands.aclose()
 
     async def run(self, script: Script, keys: list[str], args: list[Any]) -> Any:
         """Run a script once; load it where the server does not know it.
@@ -238,21 +233,15 @@ class Connections:
         Raises:
             CommandBusError: As `translated` decides.
         """
-        send = self._sender()
+        request = ("EVALSHA", script.sha, len(keys), *keys, *args)
         try:
             try:
-                return await send("EVALSHA", script.sha, len(keys), *keys, *args)
+                return await self.scripts.request(*request)
             except NoScriptError:
                 await self.load_scripts(script)
-                return await send("EVALSHA", script.sha, len(keys), *keys, *args)
+                return await self.scripts.request(*request)
         except CONNECTION_ERRORS as error:
             raise translated(error, self.label) from error
-
-    def _sender(self) -> Callable[..., Awaitable[Any]]:
-        """What sends a script: a pipe, or the client for short requests."""
-        if not self._piped:
-            self._pipe, self._piped = self.factory.pipe(), True
-        return self.commands.execute_command if self._pipe is None else self._pipe.request
 
     async def load_scripts(self, wanted: Script | None = None) -> None:
         """Load all scripts, `wanted` last: if it breaks off, that one is missed again.

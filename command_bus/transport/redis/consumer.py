@@ -183,7 +183,7 @@ class _Reader:
     def __init__(self, loop: ConsumerLoop, connections: Connections, keys: ShardKeys, shard: int, owner: str) -> None:
         self._loop = loop
         self._connections = connections.at(keys.prefix)
-        self._client = self._connections.blocking(BLOCK)
+        self._pipe = self._connections.pipe(BLOCK)
         self._keys = keys
         self._shard = shard
         self._owner = owner
@@ -209,6 +209,7 @@ class _Reader:
         except CONNECTION_ERRORS:
             pass  # not reachable or not permitted: the cancellation below does it as well
         await end_tasks([self._task])
+        await self._pipe.close()  # nothing more may be delivered to it
         try:
             async with asyncio.timeout(1.0):
                 await self._discard(self._loop.hand_back(self._shard, await self._unknown_pending()))
@@ -258,8 +259,18 @@ class _Reader:
         try:
             if not self._client_id:
                 self._client_id = await self._own_id()
-            answer: Any = await self._client.xreadgroup(
-                GROUP, self._owner, {self._keys.ready: ">"}, count=count, block=int(BLOCK * 1000)
+            answer: Any = await self._pipe.request(
+                "XREADGROUP",
+                "GROUP",
+                GROUP,
+                self._owner,
+                "COUNT",
+                count,
+                "BLOCK",
+                int(BLOCK * 1000),
+                "STREAMS",
+                self._keys.ready,
+                ">",
             )
         except ResponseError as error:
             if "NOGROUP" in str(error) or "UNBLOCKED" in str(error) or "requires the key to exist" in str(error):
@@ -267,11 +278,13 @@ class _Reader:
             raise translated(error, self._connections.label) from error
         except CONNECTION_ERRORS as error:
             raise translated(error, self._connections.label) from error
-        return [(entry.decode(), fields or {}) for entry, fields in answer[0][1]] if answer else []
+        if not answer:
+            return []
+        return [(entry.decode(), dict(zip(fields[::2], fields[1::2], strict=True))) for entry, fields in answer[0][1]]
 
     async def _own_id(self) -> int:
         try:
-            return int(await self._client.client_id())
+            return int(await self._pipe.request("CLIENT", "ID"))
         except ResponseError:
             return -1  # not permitted, or a server that lacks it: reading works without
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import hiredis
 from redis.asyncio import Redis
@@ -21,7 +21,40 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from command_bus.clock import mono
 
-__all__ = ["Pipe"]
+__all__ = ["Pipe", "Requests", "Unpiped"]
+
+
+class Requests(Protocol):
+    """Sends requests and gives their answers as they come: bytes, int, None or lists of these."""
+
+    async def request(self, *request: Any) -> Any:
+        """The answer to one request.
+
+        Raises:
+            RedisError, OSError: As redis-py's: an error reply, or the connection failed.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End it; what is under way fails."""
+        ...
+
+
+class Unpiped:
+    """The same over a client whose connections are no sockets of ours."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+        client.response_callbacks = {}
+
+    async def request(self, *request: Any) -> Any:
+        """See `Requests`."""
+        return await self._client.execute_command(*request)  # type: ignore[no-untyped-call]
+
+    async def close(self) -> None:
+        """See `Requests`."""
+        await self._client.aclose()
+
 
 _Waiting = tuple["asyncio.Future[Any]", float]
 
@@ -112,7 +145,7 @@ def _broken_by(error: Exception) -> Exception | None:
 
 
 class Pipe:
-    """Requests over one connection.
+    """Implements `Requests` over one connection.
 
     Args:
         client: Whose pool makes the connection.
@@ -127,18 +160,14 @@ class Pipe:
         self._closed = False
 
     async def request(self, *request: Any) -> Any:
-        """The answer to one request, as it comes: bytes, int, None or list.
-
-        Raises:
-            RedisError, OSError: As redis-py's: an error reply, or the connection failed.
-        """
+        """See `Requests`."""
         answers = self._answers
         if answers is None or answers.broken:
             answers = await self._connected()
         return await answers.send(request)
 
     async def close(self) -> None:
-        """Close the connection; what is under way fails."""
+        """See `Requests`."""
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -157,7 +186,8 @@ class Pipe:
         return await asyncio.shield(self._connecting)
 
     async def _connect(self) -> _Answers:
-        connection: Any = self._client.connection_pool.make_connection()
+        pool: Any = self._client.connection_pool
+        connection = pool.make_connection()
         await connection.connect()
         return _Answers(connection, self._patience)
 

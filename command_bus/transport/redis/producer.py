@@ -73,6 +73,10 @@ class StreamProducer:
                 return [*await self._submit(0, submissions, timeout)]
             except CommandBusError as error:
                 return [error] * len(submissions)
+        return await self._enqueue_in_chunks(submissions, timeout)
+
+    async def _enqueue_in_chunks(self, submissions: Sequence[Submission], timeout: float) -> list[Admission | CommandBusError]:
+        """The shards side by side, each chunk by chunk; a refused command keeps its mailbox's later ones back."""
         by_shard: dict[int, list[int]] = {}
         for index, submission in enumerate(submissions):
             by_shard.setdefault(self._keys.shard_of(submission.mailbox), []).append(index)

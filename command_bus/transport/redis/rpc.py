@@ -12,7 +12,6 @@ import asyncio
 import logging
 from typing import Any
 
-from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
 from command_bus.clock import mono
@@ -23,6 +22,7 @@ from command_bus.transport.redis.cancellation import end_tasks
 from command_bus.transport.redis.connections import Backoff, Connections
 from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
+from command_bus.transport.redis.pipe import Requests
 
 __all__ = ["RpcHandler", "reply_in"]
 
@@ -114,7 +114,7 @@ class RpcHandler:
                 pass  # the inboxes expire by themselves
 
     async def _receive(self, keys: ShardKeys) -> None:
-        client = self._connections.at(keys.prefix).blocking(BLOCK)
+        pipe = self._connections.at(keys.prefix).pipe(BLOCK)
         inbox = keys.inbox(self.process)
         backoff = Backoff()
         rereads: list[float] = []
@@ -123,7 +123,7 @@ class RpcHandler:
                 while rereads and mono() >= rereads[0]:
                     await self._reread(keys)
                     rereads.pop(0)
-                replies = await self._pop(client, inbox)
+                replies = await self._pop(pipe, inbox)
                 backoff.reset()
             except CommandBusError as error:
                 pause = backoff.next()
@@ -135,20 +135,20 @@ class RpcHandler:
             for reply in replies:
                 self._deliver(reply)
 
-    async def _pop(self, client: Redis, inbox: str) -> list[bytes]:
+    async def _pop(self, pipe: Requests, inbox: str) -> list[bytes]:
         try:
             if self._bites:
                 try:
-                    popped: Any = await client.blmpop(BLOCK, 1, inbox, direction="RIGHT", count=_BITE)
+                    popped: Any = await pipe.request("BLMPOP", BLOCK, 1, inbox, "RIGHT", "COUNT", _BITE)
                     return list(popped[1]) if popped else []
                 except ResponseError as error:
                     if "unknown command" not in str(error).lower() and not isinstance(error, NoPermissionError):
                         raise
                     self._bites = False
-            single: Any = await client.brpop([inbox], timeout=BLOCK)
+            single: Any = await pipe.request("BRPOP", inbox, BLOCK)
             if not single:
                 return []
-            more: Any = await client.rpop(inbox, _BITE)
+            more: Any = await pipe.request("RPOP", inbox, _BITE)
             return [single[1], *(more or [])]
         except CONNECTION_ERRORS as error:
             raise translated(error, self._connections.label) from error

@@ -45,6 +45,7 @@ _log = logging.getLogger("command_bus.transport")
 _SETTLED: dict[bytes, Answer] = {reason.encode(): Released(reason) for reason in ("idle", "yield", "wait", "stop")}
 _SETTLED[b"gone"] = Gone()
 _NO_FIELDS: list[bytes] = []
+_GIVEN_UP = (Bury, Park)
 
 _Waiting = tuple[Lease, Step, "asyncio.Future[Answer]"]
 
@@ -191,13 +192,13 @@ def _batch_of(line: deque[_Waiting]) -> list[_Waiting]:
 
 def _size(step: Step) -> int:
     """About how many bytes a step carries."""
-    if type(step) is Done or type(step) is Bury or type(step) is Park:
-        left = step.left
-        if left is NOTHING_LEFT:
-            return _SMALL
-        size = _SMALL + len(left.mark) + len(left.reply) + len(left.outcome)
-        return size if type(step) is Done else size + len(step.record) + len(step.raw)
-    return _SMALL
+    if isinstance(step, _GIVEN_UP):
+        return _SMALL + _size_of(step.left) + len(step.record) + len(step.raw)
+    return _SMALL + _size_of(step.left) if type(step) is Done and step.left is not NOTHING_LEFT else _SMALL
+
+
+def _size_of(left: Remembered) -> int:
+    return len(left.mark) + len(left.reply) + len(left.outcome)
 
 
 def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool) -> Answer:

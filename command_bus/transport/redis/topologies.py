@@ -76,9 +76,9 @@ class FollowingClients:
         """See `ClientFactory`."""
         return self._client(SOCKET_TIMEOUT, 16)
 
-    def blocking(self, block: float) -> Redis:
+    def pipe(self, block: float = 0.0) -> Pipe:
         """See `ClientFactory`."""
-        return self._client(block + SOCKET_TIMEOUT, 2)
+        return Pipe(self._client(SOCKET_TIMEOUT, 1), block + SOCKET_TIMEOUT)
 
     def _client(self, socket_timeout: float, connections: int) -> Redis:
         options: dict[str, Any] = {
@@ -94,10 +94,6 @@ class FollowingClients:
         kind = packing(following(SSLConnection if self._url.tls else Connection))
         pool = BlockingConnectionPool(connection_class=kind, max_connections=connections, timeout=SOCKET_TIMEOUT, **options)  # pyright: ignore[reportArgumentType]
         return Redis.from_pool(pool)
-
-    def pipe(self) -> Pipe:
-        """See `ClientFactory`."""
-        return Pipe(self._client(SOCKET_TIMEOUT, 1), SOCKET_TIMEOUT)
 
     def thread(self, patience: float) -> SyncRedis:
         """See `ClientFactory`."""
