@@ -60,6 +60,4 @@ def to_json(figures: Figures) -> dict[str, Any]:
 
 def from_json(data: Mapping[str, Any]) -> Figures:
     """What `to_json` gave."""
-    return {
-        case: {metric: Figure.of(found["samples"]) for metric, found in metrics.items()} for case, metrics in data.items()
-    }
+    return {case: {metric: Figure.of(found["samples"]) for metric, found in metrics.items()} for case, metrics in data.items()}

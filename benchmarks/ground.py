@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ class Ground:
         return Program(python("benchmarks.cases.program", role, url=self.url, count=count, **options))
 
     @contextlib.contextmanager
-    def spending(self) -> Iterator[Spent]:
+    def spending(self) -> Generator[Spent]:
         """What the server spends in the block is known after it."""
         spent = Spent()
         self.client.config_resetstat()
@@ -92,7 +92,7 @@ class Ground:
 
 
 @contextlib.contextmanager
-def ground(server: str, scale: float) -> Iterator[Ground]:
+def ground(server: str, scale: float) -> Generator[Ground]:
     """A private server (`embedded`, or `redis` for the one on PATH), or the server at a URL, which is flushed."""
     if "://" in server:
         yield Ground(server, scale)

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _PATIENCE = 180.0
 
 
-class ProgramFailed(Exception):  # noqa: N818 - as all errors here, it names the fact
+class ProgramFailed(Exception):
     """A measured process ended, or said nothing for too long."""
 
 
@@ -44,7 +44,11 @@ class Program:
         self._reader.start()
 
     def __enter__(self) -> Self:
-        self.report()  # {"ready": true}
+        try:
+            self.report()  # {"ready": true}
+        except BaseException:
+            self.end()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -17,7 +17,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 __all__ = ["TEXT", "Handled", "Stretch", "parser", "quantile", "ready", "say"]
 
@@ -92,7 +92,7 @@ class Stretch:
         self._count = count
         self.times: list[float] = []
 
-    def __enter__(self) -> Stretch:
+    def __enter__(self) -> Self:
         self._began, self._cpu = time.perf_counter(), time.process_time()
         return self
 

@@ -17,7 +17,7 @@ __all__ = ["TARGETS", "Target", "Verdict", "verdicts"]
 Measured = Mapping[str, Mapping[str, Figure]]
 
 
-class _Missing(Exception):  # noqa: N818 - internal
+class _Missing(Exception):
     """A figure that the run does not have."""
 
 
@@ -36,9 +36,7 @@ class Run:
     def best_peer(self, case: str, metric: str = "per_s", *, python: bool = False, lowest: bool = False) -> float:
         """The best figure of all peers in their case `NAME, case`."""
         names = [name for name, language in self._peers.items() if language == "Python" or not python]
-        values = [
-            figures[metric].median for name in names if metric in (figures := self._figures.get(f"{name}, {case}", {}))
-        ]
+        values = [figures[metric].median for name in names if metric in (figures := self._figures.get(f"{name}, {case}", {}))]
         if not values:
             raise _Missing(f"no peer's {case}: {metric}")
         return min(values) if lowest else max(values)

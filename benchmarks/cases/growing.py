@@ -27,7 +27,7 @@ _BATCH = 1000
 def redis_seconds(stats: dict[str, Any]) -> float:
     """Seconds that Redis ran commands for a client: scripts with all that they call, and the blocking reads; no sockets."""
     top = ("cmdstat_eval", "cmdstat_evalsha", "cmdstat_xreadgroup")
-    return sum(stats[name]["usec"] for name in top if name in stats) / 1e6
+    return float(sum(stats[name]["usec"] for name in top if name in stats)) / 1e6
 
 
 class _Turn:

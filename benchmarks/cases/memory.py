@@ -69,23 +69,28 @@ def bare(ground: Ground) -> Sample:
 def idle(ground: Ground) -> Sample:
     """Keys and bytes that are left of entities whose work is done, the dedup marks aside."""
     count = ground.count(10_000, least=1000)
-    for phase in ("before", "after"):
-        with ground.ours("fill", count, entities=count) as filler:
-            filler.go()
-            filler.report()
-        with ground.ours("work", count) as worker:
-            worker.go()
-            report = worker.report()
-            with SyncCommandBus(ground.url, namespace=NAMESPACE) as bus:
-                bus.wait_idle(60)
-        _without_marks(ground)
-        if phase == "before":  # hash tables, once grown, are the same for any number of idle entities
-            keys, used = _keys(ground), _used(ground)
+    _come_and_gone(ground, count)  # hash tables, once grown, are the same for any number of idle entities
+    keys, used = _keys(ground), _used(ground)
+    resident = _come_and_gone(ground, count)
     return {
         "keys_each": (_keys(ground) - keys) / count,
         "bytes_each": max(_used(ground) - used, 0) / count,
-        "rss_mb": report["rss"] / 1e6,
+        "rss_mb": resident / 1e6,
     }
+
+
+def _come_and_gone(ground: Ground, count: int) -> int:
+    """So many entities get a command, which is handled; the worker's resident bytes."""
+    with ground.ours("fill", count, entities=count) as filler:
+        filler.go()
+        filler.report()
+    with ground.ours("work", count) as worker:
+        worker.go()
+        report = worker.report()
+        with SyncCommandBus(ground.url, namespace=NAMESPACE) as bus:
+            bus.wait_idle(60)
+    _without_marks(ground)
+    return int(report["rss"])
 
 
 def _shard() -> ShardKeys:

@@ -13,7 +13,7 @@ from benchmarks.peers.field import Peer
 __all__ = ["EnvironmentFailed", "install"]
 
 
-class EnvironmentFailed(Exception):  # noqa: N818 - as all errors here, it names the fact
+class EnvironmentFailed(Exception):
     """A peer could not be installed."""
 
 
