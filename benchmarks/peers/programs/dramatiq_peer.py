@@ -1,4 +1,4 @@
-"""Dramatiq: eight threads, its default middleware; results in Redis when calling, none when draining."""
+"""Dramatiq: 32 threads (it polls with pauses: more threads poll more), its default middleware; results in Redis when calling, none when draining."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dramatiq.results.backends import RedisBackend
 from benchmarks.peers.programs.jobs import call_from_threads, fill_one_by_one
 from benchmarks.protocol import Handled, main, ready
 
-THREADS = 8
+THREADS = 32
 
 
 def actor_of(given: argparse.Namespace, *, results: bool) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""huey: eight threads with blocking reads; results notified through Redis when calling, none when draining."""
+"""huey: four threads with blocking reads; results notified through Redis when calling, none when draining."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from huey import RedisHuey
 from benchmarks.peers.programs.jobs import call_from_threads, fill_one_by_one
 from benchmarks.protocol import Handled, main, ready
 
-THREADS = 8
+THREADS = 4
 
 
 def huey_of(given: argparse.Namespace, *, results: bool) -> tuple[Any, Any]:
