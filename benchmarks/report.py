@@ -22,6 +22,7 @@ _COLUMNS = {
 }
 _WIDTH = 11
 _MORE = {
+    "bound_per_s": "one server core bears/s",
     "bytes_each": "bytes each",
     "mark_bytes": "bytes a dedup mark",
     "keys_each": "keys each",
@@ -57,8 +58,8 @@ def _rows(results: Results) -> Iterator[str]:
     for name, metrics in results.figures.items():
         cells = "".join(f"{_number(metrics.get(metric)):>{_WIDTH}}" for metric in _COLUMNS)
         more = "  ".join(f"{title} {_number(metrics[metric])}" for metric, title in _MORE.items() if metric in metrics)
-        row = f"{name:{wide}}{cells}{_spread(metrics):>8}" if not more else f"{name:{wide}}  {more}"
-        yield row.rstrip()
+        row = f"{cells}{_spread(metrics):>8}" if cells.strip() else ""
+        yield f"{name:{wide}}{row}  {more}".rstrip()
     for name, why in results.failed.items():
         yield f"{name:{wide}}  FAILED: {why.splitlines()[0]}"
 

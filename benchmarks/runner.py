@@ -43,10 +43,33 @@ class Results:
 
 
 def run(ground: Ground, cases: list[Case], runs: int) -> Results:
-    """Measure every case `runs` times; one that fails is told of and left out of the later turns."""
+    """Measure every case `runs` times; one that fails is told of and left out of the later turns. Ctrl-C ends with what there is."""
     samples: dict[str, list[Sample]] = {case.name: [] for case in cases}
     failed: dict[str, str] = {}
     loads = [machine.load()]
+    try:
+        _take_turns(ground, cases, runs, samples, failed, loads)
+    except KeyboardInterrupt:
+        _tell("interrupted: the figures are of what was measured")
+    ground.clear()
+    about = {
+        "machine": machine.machine(),
+        "versions": machine.versions() | {"server": ground.server_version()},
+        "load": [value for value in loads if value is not None],
+        "runs": max((len(taken) for taken in samples.values()), default=0),
+        "scale": ground.scale,
+    }
+    return Results(figures_of(samples), failed, about)
+
+
+def _take_turns(
+    ground: Ground,
+    cases: list[Case],
+    runs: int,
+    samples: dict[str, list[Sample]],
+    failed: dict[str, str],
+    loads: list[float | None],
+) -> None:
     for number in range(runs):
         due = [case for case in cases if number < case.most and case.name not in failed]
         for place, case in enumerate(due, 1):
@@ -61,15 +84,6 @@ def run(ground: Ground, cases: list[Case], runs: int) -> Results:
             else:
                 _tell(f"{where}: {case.name} ({time.monotonic() - began:.1f} s)")
         loads.append(machine.load())
-    ground.clear()
-    about = {
-        "machine": machine.machine(),
-        "versions": machine.versions() | {"server": ground.server_version()},
-        "load": [value for value in loads if value is not None],
-        "runs": runs,
-        "scale": ground.scale,
-    }
-    return Results(figures_of(samples), failed, about)
 
 
 def _tell(text: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.case import Case
 from benchmarks.figures import Sample
-from benchmarks.ground import NAMESPACE, Ground
+from benchmarks.ground import NAMESPACE, Ground, Spent
 from command_bus import SyncCommandBus
 
 __all__ = ["ALL", "together"]
@@ -50,7 +50,7 @@ def measured(ground: Ground, drain: Drain) -> Sample:
         if drain.live:
             _fill(ground, drain, count)
         report = worker.report()
-    return together([report], count) | spent.per(count)
+    return together([report], count) | spent.per(count) | _bound(spent, count)
 
 
 def _fill(ground: Ground, drain: Drain, count: int) -> None:
@@ -77,7 +77,12 @@ def _by_several(ground: Ground, drain: Drain, count: int) -> Sample:
     finally:
         for worker in workers:
             worker.end()
-    return together(reports, count) | spent.per(count)
+    return together(reports, count) | spent.per(count) | _bound(spent, count)
+
+
+def _bound(spent: Spent, count: int) -> dict[str, float]:
+    """How many commands a second one core for the server would bear, however many workers there are."""
+    return {"bound_per_s": count / spent.cpu} if spent.cpu else {}
 
 
 def together(reports: list[dict[str, Any]], count: int) -> dict[str, float]:

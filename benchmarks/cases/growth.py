@@ -1,6 +1,7 @@
 """Whether a command costs the same when much waits, when there are many entities, when there are more workers.
 
-A growth case is a row of points, each a case by itself; `points` names its row and its place on it for the plot and the targets.
+A growth case is a row of points, each a case by itself; `ROWS` names them for the plot and the targets. What does not grow stays the same
+along a row: as the backlog grows, a thousand entities have more and more; as the entities grow, each has one command.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ __all__ = ["ALL", "ROWS", "Row"]
 
 _ROUND = 2_000
 _ROUNDS = 3
+_FEW, _OWN = 1_000, 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,9 @@ ROWS = (
 
 
 def measured(ground: Ground, size: int, *, spread: bool) -> Sample:
-    """Costs on top of a backlog of `size` commands, of 1,000 entities or of as many as there are commands."""
+    """Costs on top of a backlog of `size` commands: of a thousand entities, or each of an entity of its own."""
     backlog = ground.count(size, least=100)
-    entities = backlog if spread else min(1_000, backlog)
+    entities = _OWN if spread else ground.count(_FEW, least=100)
     count = ground.count(_ROUND, least=100)
     rows: list[dict[str, float]] = []
     with ground.ours("grow", count, backlog=backlog, entities=entities, rounds=_ROUNDS) as program:

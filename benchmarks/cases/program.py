@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import redis.asyncio
+
 from benchmarks import protocol
 from benchmarks.cases.growing import grow
 from benchmarks.cases.messages import HANDLERS, Ping, note, registry
@@ -67,15 +69,23 @@ WAYS: dict[str, Callable[[CommandBus, argparse.Namespace, Stretch], Coroutine[An
 
 
 async def fill(given: argparse.Namespace) -> None:
-    async with bus_of(given, namespace="warm") as bus:  # code and scripts have run once, and nothing is left in our namespace
-        for number in range(_WARM):
-            await bus.dispatch(note(number, given.entities, once=given.once))
-        await bus.dispatch_batch([note(number, given.entities, once=given.once) for number in range(_WARM)])
+    await _warm_up(given)
     async with bus_of(given) as bus:
         await bus.ping()
         protocol.ready()
         with Stretch(given.count) as stretch:
             await WAYS[given.way](bus, given, stretch)
+
+
+async def _warm_up(given: argparse.Namespace) -> None:
+    """Let code and scripts run once, in a namespace of which nothing is left."""
+    async with bus_of(given, namespace="warm") as bus:
+        for number in range(_WARM):
+            await bus.dispatch(note(number, given.entities, once=given.once))
+        await bus.dispatch_batch([note(number, given.entities, once=given.once) for number in range(_WARM)])
+    client: Any = redis.asyncio.Redis.from_url(given.url)
+    await client.delete(*[name async for name in client.scan_iter("{warm:*", count=1000)])
+    await client.aclose()
 
 
 def fill_from_sync(given: argparse.Namespace) -> None:
