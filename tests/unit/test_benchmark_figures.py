@@ -221,6 +221,7 @@ def test_the_table_tells_targets_failures_and_a_busy_machine() -> None:
     assert re.search(r"met +1\.33 × +drain, 1,000 entities +≥ 3 × bullmq +\(40,000 against 30,000\)", text)
     assert re.search(r"MISSED +0\.89 × +drain, 1,000 entities +≤ 8 µs server CPU", text)
     assert re.search(r"arq, drain +FAILED: it ended$", text, re.MULTILINE)
+    assert "traceback" not in text
     assert "not ours alone" not in text
     busy = results()
     busy.about = {**ABOUT, "load": [3.0, 4.0]}
