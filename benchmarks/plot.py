@@ -63,7 +63,11 @@ def _peers(results: Results) -> Any:
         return None
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 0.32 * max(len(rates), len(calls)) + 1.1))
     _bars(left, sorted(rates.items(), key=lambda item: item[1]), "{:,.0f}", "no-op jobs a second, one worker process")
-    _bars(right, sorted(calls.items(), key=lambda item: -item[1]), "{:.2f}", "ms from a call to its reply, median, 1 in flight")
+    _bars(right, sorted(calls.items(), key=lambda item: -item[1]), "{:.2f}", "ms from a call to its reply, median (logarithmic)")
+    right.set_xscale("log")
+    right.set_xlim(min(calls.values(), default=1) / 3, max(calls.values(), default=1) * 3)
+    right.set_xticks([])
+    right.minorticks_off()
     figure.tight_layout()
     return figure
 
@@ -101,10 +105,10 @@ def _growth(results: Results) -> Any:
         else:
             axes.set_xscale("log")
         axes.set_xlabel(row.name)
-        axes.set_ylim(bottom=0)
-    grid[0][0].set_ylabel("µs per command")
-    grid[0][0].legend(fontsize=7, frameon=False)
-    figure.tight_layout()
+    grid[0][0].set_ylim(bottom=0)  # after all lines are drawn: the scale is shared
+    grid[0][0].set_ylabel("µs of processor time per command")
+    figure.legend(*grid[0][0].get_legend_handles_labels(), ncols=len(_COSTS), loc="upper center", fontsize=8, frameon=False)
+    figure.tight_layout(rect=(0, 0, 1, 0.92))
     return figure
 
 

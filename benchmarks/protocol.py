@@ -14,7 +14,9 @@ import argparse
 import itertools
 import json
 import math
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -35,9 +37,17 @@ def say(**fields: Any) -> None:
 
 
 def ready() -> None:
-    """Say that everything is imported and connected, and wait for the word to begin."""
+    """Say that everything is imported and connected, wait for the word to begin, and from then on end with whoever gave it."""
     say(ready=True)
     sys.stdin.readline()
+    threading.Thread(target=_end_with_the_measurer, daemon=True).start()
+
+
+def _end_with_the_measurer() -> None:
+    """A worker that outlived a killed benchmark would look for its server for ever."""
+    while os.read(0, 1024):
+        pass
+    os._exit(1)
 
 
 def parser(*roles: str) -> argparse.ArgumentParser:

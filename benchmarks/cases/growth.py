@@ -63,7 +63,7 @@ def by_workers(ground: Ground, workers: int) -> Sample:
     sample = drained(ground, Drain(workers=workers))
     return {
         "drain_python_us": sample["worker_us"],
-        "drain_redis_us": sample["script_us"],
+        "drain_redis_us": sample["server_us"],
         "per_s": sample["per_s"],
         "size": float(workers),
     }

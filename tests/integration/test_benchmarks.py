@@ -53,7 +53,7 @@ def ground() -> Iterator[Ground]:
 
 
 STUB = """
-import sys
+import signal
 from benchmarks import protocol
 from benchmarks.protocol import Handled, Stretch
 def fill(given):
@@ -63,7 +63,7 @@ def work(given):
     protocol.ready()
     handled = Handled(given.count)
     for _ in range(given.count): handled()
-    sys.stdin.read()
+    signal.pause()
 def call(given):
     protocol.ready()
     with Stretch(given.count) as stretch:

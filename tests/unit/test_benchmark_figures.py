@@ -13,7 +13,6 @@ from benchmarks import figures, protocol
 from benchmarks.__main__ import arguments, plan
 from benchmarks.case import Case, chosen
 from benchmarks.cases.drain import together
-from benchmarks.cases.growing import redis_seconds
 from benchmarks.cases.growth import ROWS
 from benchmarks.catalogue import GROUPS, catalogue
 from benchmarks.figures import Figure, figures_of, from_json
@@ -75,10 +74,6 @@ def test_two_workers_are_one_from_the_first_job_of_any_to_the_last() -> None:
     late = {"count": 40, "first": 11.0, "last": 14.0, "cpu": 0.2, "rss": 40e6}
     idle = {"count": 0, "first": 0.0, "last": 0.0, "cpu": 0.0, "rss": 1.0}
     assert together([early, late, idle], 100) == pytest.approx({"per_s": 25.0, "worker_us": 8000.0, "rss_mb": 90.0})
-
-
-def test_what_scripts_call_is_not_counted_twice() -> None:
-    assert redis_seconds({"cmdstat_evalsha": {"usec": 5}, "cmdstat_xadd": {"usec": 4}, "cmdstat_xreadgroup": {"usec": 1}}) == 6e-6
 
 
 def test_a_worker_counts_its_jobs(capfd: pytest.CaptureFixture[str]) -> None:

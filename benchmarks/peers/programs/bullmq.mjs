@@ -20,7 +20,7 @@ const kept = { removeOnComplete: { age: 60 }, removeOnFail: true }; // a job tha
 
 let lines;
 function ready() {
-  lines ??= createInterface({ input: process.stdin });
+  lines ??= createInterface({ input: process.stdin }).on("close", () => process.exit(1));
   const told = new Promise((resolve) => lines.once("line", resolve));
   say({ ready: true });
   return told;
