@@ -106,7 +106,7 @@ def _growth(results: Results) -> Any:
             axes.set_xscale("log")
         axes.set_xlabel(row.name)
     grid[0][0].set_ylim(bottom=0)  # after all lines are drawn: the scale is shared
-    grid[0][0].set_ylabel("µs of processor time per command")
+    grid[0][0].set_ylabel("CPU µs per command")
     figure.legend(*grid[0][0].get_legend_handles_labels(), ncols=len(_COSTS), loc="upper center", fontsize=8, frameon=False)
     figure.tight_layout(rect=(0, 0, 1, 0.92))
     return figure

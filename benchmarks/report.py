@@ -37,8 +37,8 @@ _MORE = {
 def report(results: Results) -> str:
     """Everything that a person wants to see of a run."""
     judged = [verdict for verdict in verdicts(results.figures, results.peers) if verdict.met is not None]
-    parts = [_about(results), "\n".join(_rows(results)), *(["\n".join(_targets(judged))] if judged else [])]
-    return "\n\n".join(parts) + "\n"
+    parts = [[_about(results)], _rows(results), _peers(results), _targets(judged) if judged else ()]
+    return "\n\n".join(text for part in parts if (text := "\n".join(part))) + "\n"
 
 
 def _about(results: Results) -> str:
@@ -62,6 +62,11 @@ def _rows(results: Results) -> Iterator[str]:
         yield f"{name:{wide}}{row}  {more}".rstrip()
     for name, why in results.failed.items():
         yield f"{name:{wide}}  FAILED: {why.splitlines()[0]}"
+
+
+def _peers(results: Results) -> Iterator[str]:
+    for name, peer in results.about.get("peers", {}).items():
+        yield f"{name} {peer['version']} ({peer['language']}): {peer['settings']}; order per entity: {peer['order']}"
 
 
 def _targets(judged: list[Verdict]) -> Iterator[str]:

@@ -63,7 +63,7 @@ PEERS = (
     Peer("bullmq", "Node", "concurrency 100, addBulk, removeOnComplete", "none (groups are in the Pro edition)", quick=True),
     Peer("dramatiq", "Python", "one process, 32 threads, no results when draining", "none", quick=True),
     Peer("taskiq", "Python", "RedisStreamBroker, 100 at a time, msgpack, uvloop, no results when draining", "none", quick=True),
-    Peer("arq", "Python", "max_jobs 100, no results when draining, uvloop", "none, but one job at a time in all"),
+    Peer("arq", "Python", "max_jobs 100, no results when draining, uvloop", "none"),
     Peer("streaq", "Python", "concurrency 100, uvloop, results expire at once when draining", "none"),
     Peer("huey", "Python", "4 threads, blocking reads, no results when draining", "none", quick=True),
     Peer("celery", "Python", "threads pool of 8, prefetch 100, no results when draining", "none"),

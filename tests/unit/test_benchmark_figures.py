@@ -29,6 +29,7 @@ ABOUT = {
     "load": [0.2, 0.4],
     "runs": 3,
     "scale": 1.0,
+    "peers": {"bullmq": {"version": "6.7.0", "language": "Node", "settings": "quick", "order": "none"}},
 }
 
 
@@ -217,6 +218,7 @@ def test_the_table_tells_targets_failures_and_a_busy_machine() -> None:
     assert re.search(r"MISSED +0\.89 × +drain, 1,000 entities +≤ 8 µs server CPU", text)
     assert re.search(r"arq, drain +FAILED: it ended$", text, re.MULTILINE)
     assert "traceback" not in text
+    assert "bullmq 6.7.0 (Node): quick; order per entity: none" in text
     assert "not ours alone" not in text
     busy = results()
     busy.about = {**ABOUT, "load": [3.0, 4.0]}
