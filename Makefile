@@ -2,7 +2,7 @@
 PYTHON ?= python3
 SETUP = $(PYTHON) scripts/setup.py
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-lite demo-full demo-stream test bench proofs chaos simulate mutants fuzz check format lock clean
+.PHONY: help setup demo demo-lite demo-full demo-stream test bench bench-all bench-spark proofs chaos simulate mutants fuzz check format lock clean
 
 help:       ## list these targets
 	@sed -n 's/^\([a-z-]*\): *## /  make \1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -22,8 +22,14 @@ demo-stream: ## a stream of real purchases, with invalid rows, a query that is s
 test:       ## the tests, those of Spark where there is a Java 17 (ARGS="-k word -x" is passed on to pytest)
 	@$(SETUP) test $(ARGS)
 
-bench:      ## what Spark's way into the bus costs, beside bare pipelines (ARGS="--rows 100000")
+bench:      ## a quick measurement: the bus beside the floor and the peers that matter (ARGS="drain call --runs 3 --json FILE")
 	@$(SETUP) bench $(ARGS)
+
+bench-all:  ## everything, with all peers: about twenty minutes (ARGS="--server redis --json FILE")
+	@$(SETUP) bench-all $(ARGS)
+
+bench-spark: ## what Spark's way into the bus costs, beside bare pipelines (ARGS="--rows 100000")
+	@$(SETUP) bench-spark $(ARGS)
 
 proofs:     ## Spark on clusters: a million rows, speculation, a lost executor, ways of shipping, Connect (ARGS="million --rows 100000")
 	@$(SETUP) proofs $(ARGS)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Sets up what a command of this repository needs, then runs it: nothing to install by hand, nothing outside the folder.
 
-    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | test | bench | proofs | chaos | simulate | mutants |
-                             fuzz | check | format | setup | lock | clean   [arguments]
+    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | test | bench | bench-all | bench-spark | proofs | chaos |
+                             simulate | mutants | fuzz | check | format | setup | lock | clean   [arguments]
 
 Any Python of 3.11 or later will do, and only its standard library is used. The first run makes `.venv` (by `uv` if there is one,
 else by `venv` and `pip`) with exactly the versions and hashes of constraints.txt, and the project itself as an editable install.
@@ -225,6 +225,15 @@ def demo_stream(arguments: list[str]) -> None:
 
 def bench(arguments: list[str]) -> None:
     set_up(BASE)
+    become([str(PYTHON), "-m", "benchmarks", *arguments])
+
+
+def bench_all(arguments: list[str]) -> None:
+    bench(["--all", *arguments])
+
+
+def bench_spark(arguments: list[str]) -> None:
+    set_up(BASE)
     missing = set_up_spark(java.find())
     if missing is not None:
         sys.exit(f"setup: {missing}")
@@ -343,6 +352,8 @@ COMMANDS = {
     "demo-stream": demo_stream,
     "test": test,
     "bench": bench,
+    "bench-all": bench_all,
+    "bench-spark": bench_spark,
     "proofs": proofs,
     "fuzz": fuzz,
     "chaos": chaos,

@@ -1,0 +1,34 @@
+"""How fast commands are accepted: `dispatch` returns when the server has them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from benchmarks.case import Case
+from benchmarks.figures import Sample
+from benchmarks.ground import Ground
+
+__all__ = ["ALL"]
+
+
+def measured(ground: Ground, full: int, way: str, flight: int) -> Sample:
+    count = ground.count(full)
+    with ground.ours("fill", count, way=way, flight=flight) as program, ground.spending() as spent:
+        program.go()
+        report = program.report()
+    sample = {"per_s": count / report["seconds"], "client_us": report["cpu"] / count * 1e6, **spent.per(count)}
+    return sample | {name: report[name] for name in ("p50_ms", "p99_ms") if name in report}
+
+
+def _case(name: str, full: int, way: str, flight: int = 1, *, quick: bool = False) -> Case:
+    return Case(f"dispatch, {name}", "dispatch", partial(measured, full=full, way=way, flight=flight), quick)
+
+
+ALL = [
+    _case("one by one", 3_000, "one", quick=True),
+    _case("50 concurrent", 20_000, "concurrent", 50),
+    _case("500 concurrent", 40_000, "concurrent", 500, quick=True),
+    _case("batches of 100", 40_000, "batch", 100),
+    _case("batches of 1,000", 60_000, "batch", 1000, quick=True),
+    _case("SyncCommandBus, one by one", 3_000, "sync"),
+]

@@ -1,0 +1,169 @@
+"""The bus in a process of its own, speaking `protocol`: sends in one of several ways, works, or calls.
+
+It runs on uvloop where that is installed, as `command-bus worker` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import redis.asyncio
+
+from benchmarks import protocol
+from benchmarks.cases.growing import grow
+from benchmarks.cases.messages import HANDLERS, Ping, note, registry
+from benchmarks.ground import NAMESPACE
+from benchmarks.protocol import Handled, Stretch, latencies, say
+from command_bus import CommandBus, SyncCommandBus
+
+__all__ = ["main"]
+
+_UNLIMITED = 10_000_000
+_WARM = 50
+
+
+def bus_of(arguments: argparse.Namespace, namespace: str = NAMESPACE, **options: Any) -> CommandBus:
+    return CommandBus(arguments.url, namespace=namespace, max_depth=_UNLIMITED, max_total_depth=_UNLIMITED, **options)
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(work)
+    else:
+        uvloop.run(work)
+
+
+# Sending.
+
+
+async def one_by_one(bus: CommandBus, given: argparse.Namespace, stretch: Stretch) -> None:
+    for number in range(given.count):
+        began = time.perf_counter()
+        await bus.dispatch(note(number, given.entities, once=given.once))
+        stretch.timed(began)
+
+
+async def concurrently(bus: CommandBus, given: argparse.Namespace, _stretch: Stretch) -> None:
+    for start in range(0, given.count, given.flight):
+        numbers = range(start, min(start + given.flight, given.count))
+        await asyncio.gather(*(bus.dispatch(note(number, given.entities, once=given.once)) for number in numbers))
+
+
+async def in_batches(bus: CommandBus, given: argparse.Namespace, _stretch: Stretch) -> None:
+    for start in range(0, given.count, given.flight):
+        numbers = range(start, min(start + given.flight, given.count))
+        await bus.dispatch_batch([note(number, given.entities, once=given.once) for number in numbers])
+
+
+WAYS: dict[str, Callable[[CommandBus, argparse.Namespace, Stretch], Coroutine[Any, Any, None]]] = {
+    "one": one_by_one,
+    "concurrent": concurrently,
+    "batch": in_batches,
+}
+
+
+async def fill(given: argparse.Namespace) -> None:
+    await _warm_up(given)
+    async with bus_of(given) as bus:
+        await bus.ping()
+        protocol.ready()
+        with Stretch(given.count) as stretch:
+            await WAYS[given.way](bus, given, stretch)
+
+
+async def _warm_up(given: argparse.Namespace) -> None:
+    """Let code and scripts run once, in a namespace of which nothing is left."""
+    async with bus_of(given, namespace="warm") as bus:
+        for number in range(_WARM):
+            await bus.dispatch(note(number, given.entities, once=given.once))
+        await bus.dispatch_batch([note(number, given.entities, once=given.once) for number in range(_WARM)])
+    client: Any = redis.asyncio.Redis.from_url(given.url)
+    await client.delete(*[name async for name in client.scan_iter("{warm:*", count=1000)])
+    await client.aclose()
+
+
+def fill_from_sync(given: argparse.Namespace) -> None:
+    limits = {"max_depth": _UNLIMITED, "max_total_depth": _UNLIMITED}
+    with SyncCommandBus(given.url, namespace=NAMESPACE, **limits) as bus:
+        for number in range(_WARM):
+            bus.dispatch(note(number, given.entities))
+        protocol.ready()
+        with Stretch(given.count) as stretch:
+            for number in range(given.count):
+                began = time.perf_counter()
+                bus.dispatch(note(number, given.entities))
+                stretch.timed(began)
+
+
+# Working and calling.
+
+
+async def work(given: argparse.Namespace) -> None:
+    handled = Handled(given.count)
+    pings: list[float] = []
+    handlers = registry(given.handler, handled, pings.append)
+    async with bus_of(given, registry=handlers) as bus:
+        await bus.ping()
+        worker = bus.worker(concurrency=given.concurrency)
+        await asyncio.get_running_loop().run_in_executor(None, protocol.ready)
+        await worker.run()
+    if pings:
+        say(**latencies(pings))
+    elif not given.count:
+        handled.report()
+
+
+async def call(given: argparse.Namespace) -> None:
+    async with bus_of(given) as bus:
+        for number in range(_WARM):
+            await bus.call(note(number, given.entities), timeout=60)
+        protocol.ready()
+        with Stretch(given.count) as stretch:
+
+            async def lane(first: int) -> None:
+                for number in range(first, given.count, given.flight):
+                    began = time.perf_counter()
+                    await bus.call(note(number, given.entities), timeout=60)
+                    stretch.timed(began)
+
+            await asyncio.gather(*map(lane, range(given.flight)))
+
+
+async def ping(given: argparse.Namespace) -> None:
+    """Dispatches with pauses, so that the bus is idle each time."""
+    async with bus_of(given) as bus:
+        await bus.ping()
+        protocol.ready()
+        with Stretch(given.count):
+            for number in range(given.count):
+                await asyncio.sleep(0.01)
+                await bus.dispatch(Ping(entity=f"w{number}", sent=time.monotonic()))
+            await bus.wait_idle(10)
+
+
+def main() -> None:
+    parser = protocol.parser("fill", "work", "call", "ping", "grow")
+    parser.add_argument("--entities", type=int, default=1000)
+    parser.add_argument("--way", choices=(*WAYS, "sync"), default="batch")
+    parser.add_argument("--once", type=int, default=0, help="1: at most once")
+    parser.add_argument("--handler", choices=tuple(HANDLERS), default="noop")
+    parser.add_argument("--concurrency", type=int, default=100)
+    parser.add_argument("--backlog", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    if given.role == "fill" and given.way == "sync":
+        fill_from_sync(given)
+    elif given.role == "grow":
+        run(grow(given, bus_of))
+    else:
+        run({"fill": fill, "work": work, "call": call, "ping": ping}[given.role](given))
+
+
+if __name__ == "__main__":
+    main()

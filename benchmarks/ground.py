@@ -1,0 +1,112 @@
+"""Where the cases are measured: one private server, and what it spends."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from benchmarks.programs import Program, python
+from command_bus.embedded import EmbeddedServer
+from command_bus.embedded.binary import find_server_binary
+
+__all__ = ["NAMESPACE", "Ground", "Spent", "ground"]
+
+NAMESPACE = "bench"
+
+_SCRIPTS = ("cmdstat_eval", "cmdstat_evalsha", "cmdstat_fcall")
+_SETTLING = 0.05
+
+
+@dataclass(slots=True)
+class Spent:
+    """What the server spent while a block ran.
+
+    Attributes:
+        cpu: Processor seconds of its process: commands, and the reading and writing of sockets.
+        scripts: Seconds inside scripts.
+        calls: Calls by command name, those inside scripts included.
+    """
+
+    cpu: float = 0.0
+    scripts: float = 0.0
+    calls: dict[str, int] = field(default_factory=dict[str, int])
+
+    def per(self, count: int) -> dict[str, float]:
+        """In µs a command."""
+        return {"server_us": self.cpu / count * 1e6, "script_us": self.scripts / count * 1e6}
+
+
+class Ground:
+    """The server of a run, and how large the cases shall be."""
+
+    def __init__(self, url: str, scale: float = 1.0) -> None:
+        self.url = url
+        self.scale = scale
+        self.client = redis.Redis.from_url(url, decode_responses=True)
+
+    def count(self, full: int, least: int = 200) -> int:
+        """How many commands a case has that has `full` of them at scale 1."""
+        return max(int(full * self.scale), min(full, least))
+
+    def clear(self) -> None:
+        """An empty server."""
+        self.client.flushall()
+
+    def ours(self, role: str, count: int, **options: Any) -> Program:
+        """The bus in a process of its own."""
+        return Program(python("benchmarks.cases.program", role, url=self.url, count=count, **options))
+
+    @contextlib.contextmanager
+    def spending(self) -> Generator[Spent]:
+        """What the server spends in the block is known after it."""
+        spent = Spent()
+        self.client.config_resetstat()
+        before = self._cpu()
+        yield spent
+        time.sleep(_SETTLING)  # the last acknowledgements are on their way
+        spent.cpu = self._cpu() - before
+        stats: dict[str, Any] = self._info("commandstats")
+        spent.calls = {name.removeprefix("cmdstat_"): row["calls"] for name, row in stats.items()}
+        spent.scripts = sum(stats[name]["usec"] for name in _SCRIPTS if name in stats) / 1e6
+
+    def server_version(self) -> str:
+        """Name and version."""
+        info: dict[str, Any] = self._info("server")
+        valkey = info.get("valkey_version")
+        return f"Valkey {valkey}" if valkey else f"Redis {info['redis_version']}"
+
+    def _cpu(self) -> float:
+        info = self._info("cpu")
+        return float(info["used_cpu_sys"]) + float(info["used_cpu_user"])
+
+    def _info(self, section: str) -> dict[str, Any]:
+        found: Any = self.client.info(section)
+        return dict(found)
+
+
+@contextlib.contextmanager
+def ground(server: str, scale: float) -> Generator[Ground]:
+    """A private server (`embedded`, or `redis` for the one on PATH), or the server at a URL, which is flushed."""
+    if "://" in server:
+        yield Ground(server, scale)
+        return
+    with EmbeddedServer.start(tcp=True, binary=_binary(server)) as started:
+        made = Ground(started.url, scale)
+        yield made
+        made.client.close()
+
+
+def _binary(server: str) -> Path:
+    if server == "embedded":
+        return find_server_binary()
+    found = shutil.which("redis-server")
+    if found is None:
+        raise SystemExit("benchmarks: no redis-server on PATH; leave --server out for the embedded one")
+    return Path(found)

@@ -1,0 +1,71 @@
+"""The peers: what they are, how they run, and what each can say about order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.programs import ROOT
+
+__all__ = ["PEERS", "Peer"]
+
+_REQUIREMENTS = Path(__file__).resolve().parent / "requirements"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another library.
+
+    Attributes:
+        name: Its package.
+        language: Python or Node.
+        settings: How it is run: what its own documentation calls fast.
+        order: What it offers for one entity at a time in order.
+        quick: Whether it is in the quick set.
+    """
+
+    name: str
+    language: str
+    settings: str
+    order: str
+    quick: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """Where its environment is."""
+        return ROOT / "build" / "peers" / self.name
+
+    @property
+    def requirements(self) -> Path:
+        """What its environment is made of."""
+        return _REQUIREMENTS / ("package.json" if self.language == "Node" else f"{self.name}.txt")
+
+    def command(self) -> Sequence[str]:
+        """What starts its program, without arguments."""
+        if self.language == "Node":
+            return ["node", str(ROOT / "benchmarks" / "peers" / "programs" / f"{self.name}.mjs")]
+        return [str(self.folder / "bin" / "python"), "-m", f"benchmarks.peers.programs.{self.name}_peer"]
+
+    def about(self) -> dict[str, str]:
+        """For the JSON."""
+        return {"version": self.version(), "language": self.language, "settings": self.settings, "order": self.order}
+
+    def version(self) -> str:
+        """As pinned."""
+        text = self.requirements.read_text(encoding="utf-8")
+        if self.language == "Node":
+            return text.partition(f'"{self.name}": "')[2].partition('"')[0]
+        return text.partition(f"{self.name}==")[2].split(maxsplit=1)[0]
+
+
+PEERS = (
+    Peer("bullmq", "Node", "concurrency 100, addBulk, removeOnComplete", "none (groups are in the Pro edition)", quick=True),
+    Peer("dramatiq", "Python", "one process, 32 threads, no results when draining", "none", quick=True),
+    Peer("taskiq", "Python", "RedisStreamBroker, 100 at a time, msgpack, uvloop, no results when draining", "none", quick=True),
+    Peer("arq", "Python", "max_jobs 100, no results when draining, uvloop", "none"),
+    Peer("streaq", "Python", "concurrency 100, uvloop, results expire at once when draining", "none"),
+    Peer("huey", "Python", "4 threads, blocking reads, no results when draining", "none", quick=True),
+    Peer("celery", "Python", "threads pool of 8, prefetch 100, no results when draining", "none"),
+)
+"""Who is measured."""

@@ -1,0 +1,99 @@
+// BullMQ: a hundred jobs at a time, added in bulk, removed when done; results by queue events when calling.
+import { createRequire } from "node:module";
+import { readFileSync } from "node:fs";
+import { createInterface } from "node:readline";
+import { parseArgs } from "node:util";
+
+const require = createRequire(`${process.env.PEER}/package.json`);
+const { Queue, QueueEvents, Worker } = require("bullmq");
+const Redis = require("ioredis").default ?? require("ioredis");
+
+const TEXT = "x".repeat(60);
+const BULK = 1000;
+const WARM = 20;
+
+const say = (fields) => process.stdout.write(JSON.stringify(fields) + "\n");
+const cpu = () => { const used = process.cpuUsage(); return (used.user + used.system) / 1e6; };
+const job = (number) => ({ entity: `e${number % 1000}`, number, text: TEXT });
+const options = { removeOnComplete: true, removeOnFail: true };
+const kept = { removeOnComplete: { age: 60 }, removeOnFail: true }; // a job that is gone has no result
+
+let lines;
+function ready() {
+  lines ??= createInterface({ input: process.stdin }).on("close", () => process.exit(1));
+  const told = new Promise((resolve) => lines.once("line", resolve));
+  say({ ready: true });
+  return told;
+}
+
+function resident() {
+  const found = /VmRSS:\s+(\d+)/.exec(readFileSync("/proc/self/status", "ascii"));
+  return found ? Number(found[1]) * 1024 : 0;
+}
+
+async function stretch(count, work) {
+  const times = [];
+  const began = performance.now(), spent = cpu();
+  await work(times);
+  const row = { count, seconds: (performance.now() - began) / 1000, cpu: cpu() - spent };
+  times.sort((a, b) => a - b);
+  const at = (share) => times[Math.max(Math.ceil(share * times.length), 1) - 1];
+  say(times.length ? { ...row, p50_ms: at(0.5), p99_ms: at(0.99) } : row);
+}
+
+async function fill({ connection, count }) {
+  const queue = new Queue("bench", { connection, defaultJobOptions: options });
+  await queue.waitUntilReady();
+  await ready();
+  await stretch(count, async () => {
+    for (let start = 0; start < count; start += BULK) {
+      const size = Math.min(BULK, count - start);
+      await queue.addBulk(Array.from({ length: size }, (_, i) => ({ name: "noop", data: job(start + i) })));
+    }
+  });
+}
+
+async function work({ connection, count }) {
+  let number = 0, first = 0, spent = 0;
+  await ready();
+  new Worker("bench", async (each) => {
+    number += 1;
+    if (number === 1) { first = performance.now(); spent = cpu(); }
+    if (number === count) {
+      const last = performance.now();
+      say({ count, first: first / 1000, last: last / 1000, seconds: (last - first) / 1000, cpu: cpu() - spent, rss: resident() });
+    }
+    return each.data.number;
+  }, { connection, concurrency: 100 });
+  await new Promise(() => {});
+}
+
+async function call({ connection, count, flight }) {
+  const queue = new Queue("bench", { connection, defaultJobOptions: kept });
+  const events = new QueueEvents("bench", { connection: connection.duplicate() });
+  events.setMaxListeners(0);
+  await Promise.all([queue.waitUntilReady(), events.waitUntilReady()]);
+  const one = async (number) => (await queue.add("noop", job(number))).waitUntilFinished(events, 60000);
+  for (let number = 0; number < WARM; number += 1) await one(number);
+  await ready();
+  await stretch(count, async (times) => {
+    let next = 0;
+    const lane = async () => {
+      while (next < count) {
+        const began = performance.now();
+        await one(next++);
+        times.push(performance.now() - began);
+      }
+    };
+    await Promise.all(Array.from({ length: flight }, lane));
+  });
+}
+
+const { values, positionals } = parseArgs({
+  allowPositionals: true,
+  options: { url: { type: "string" }, count: { type: "string" }, flight: { type: "string", default: "1" } },
+});
+const roles = { fill, work, call };
+const connection = new Redis(values.url, { maxRetriesPerRequest: null });
+await roles[positionals[0]]({ connection, count: Number(values.count), flight: Number(values.flight) });
+process.exit(0);

@@ -1,0 +1,77 @@
+"""What all peers' jobs carry, and lanes of calls."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from benchmarks.protocol import TEXT, Stretch, ready
+
+WARM = 20
+POLL = 0.001
+
+
+def job(number: int) -> dict[str, Any]:
+    return {"entity": f"e{number % 1000}", "number": number, "text": TEXT}
+
+
+def jobs(count: int) -> Iterator[dict[str, Any]]:
+    return map(job, range(count))
+
+
+def fill_one_by_one(count: int, send: Callable[[dict[str, Any]], Any]) -> None:
+    """For libraries without a bulk way."""
+    ready()
+    with Stretch(count):
+        for each in jobs(count):
+            send(each)
+
+
+async def fill_concurrently(count: int, send: Callable[[dict[str, Any]], Awaitable[Any]], flight: int = 100) -> None:
+    """For libraries on asyncio without a bulk way."""
+    ready()
+    with Stretch(count):
+        numbers = iter(range(count))
+
+        async def lane() -> None:
+            for number in numbers:
+                await send(job(number))
+
+        await asyncio.gather(*(lane() for _ in range(flight)))
+
+
+def call_from_threads(count: int, flight: int, call: Callable[[dict[str, Any]], Any]) -> None:
+    """Each call in flight has a thread."""
+    with ThreadPoolExecutor(flight) as threads:
+        list(threads.map(lambda number: call(job(number)), range(max(WARM, flight))))
+        ready()
+        with Stretch(count) as stretch:
+            numbers = itertools.count()
+
+            def lane(_: int) -> None:
+                while (number := next(numbers)) < count:
+                    began = time.perf_counter()
+                    call(job(number))
+                    stretch.timed(began)
+
+            list(threads.map(lane, range(flight)))
+
+
+async def call_concurrently(count: int, flight: int, call: Callable[[dict[str, Any]], Awaitable[Any]]) -> None:
+    for number in range(WARM):
+        await call(job(number))
+    ready()
+    with Stretch(count) as stretch:
+        numbers = iter(range(count))
+
+        async def lane() -> None:
+            for number in numbers:
+                began = time.perf_counter()
+                await call(job(number))
+                stretch.timed(began)
+
+        await asyncio.gather(*(lane() for _ in range(flight)))
