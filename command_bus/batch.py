@@ -45,7 +45,7 @@ class BatchSender:
         producer: Enqueues.
         prepare: Turns an outbound value into a submission: agreement on its entity type, middleware, sealing.
         timeout: Seconds per step.
-        agreed: Whether a message of this entity type may be sealed at once, without `prepare`.
+        agreed: Whether a message may be sealed at once, without `prepare`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class BatchSender:
         producer: Producer,
         prepare: Callable[[Outbound], Awaitable[Submission]],
         timeout: float,
-        agreed: Callable[[str | None], bool],
+        agreed: Callable[[Message[Any]], bool],
     ) -> None:
         self._sealer = sealer
         self._producer = producer
@@ -103,7 +103,7 @@ class BatchSender:
         if isinstance(item, Envelope):
             return None
         try:
-            return self._sealer.plain(item) if self._agreed(self._sealer.entity_of(item)) else None
+            return self._sealer.plain(item) if self._agreed(item) else None
         except CommandBusError as error:
             return self._unsealed(item, error)
 

@@ -167,6 +167,11 @@ class CommandBus:
             TransportUnavailable: The server did not answer within `dispatch_timeout`.
             BusClosed: The bus is not open.
         """
+        if command_id is None and not delay and not headers and expires is None and self._sealer.stamps and self._agreed(command):
+            submission = self._sealer.plain(command)
+            return receipt(
+                submission.command_id, await self.transport.producer.enqueue(submission, self.settings.dispatch_timeout)
+            )
         out = self._sealer.outbound(command, command_id=command_id, delay=delay, headers=headers, expires=expires)
         return receipt(out.command_id, await self._send(out))
 
@@ -197,12 +202,8 @@ class CommandBus:
         Raises:
             BusClosed: The bus is not open.
         """
-        producer, namespace = self.transport.producer, self.transport.namespace
-
-        def agreed(entity_type: str | None) -> bool:
-            return not self.middleware and (entity_type is None or namespace.agreed(entity_type) is not None)
-
-        return await BatchSender(self._sealer, producer, self._prepare, self.settings.dispatch_timeout, agreed).send(commands)
+        sender = BatchSender(self._sealer, self.transport.producer, self._prepare, self.settings.dispatch_timeout, self._agreed)
+        return await sender.send(commands)
 
     async def call(
         self,
@@ -388,6 +389,13 @@ class CommandBus:
         if out.inbox and out.ttl_ms is not None:
             timeout = min(timeout, out.ttl_ms / 1000)
         return await self.transport.producer.enqueue(await self._seal(out), timeout)
+
+    def _agreed(self, message: Message[Any]) -> bool:
+        """Whether a message can be sealed at once: no middleware wants to see it, and its entity type is agreed on."""
+        if self.middleware:
+            return False
+        entity_type = self._sealer.entity_of(message)
+        return entity_type is None or self.transport.namespace.agreed(entity_type) is not None
 
     async def _seal(self, out: Outbound) -> Submission:
         """The submission of an outbound value; with the first of an entity type, agree on its mailboxes."""

@@ -11,8 +11,7 @@ from command_bus.errors import CommandBusError
 __all__ = ["BatchOutcome", "BatchResult", "DeadLetter", "Receipt", "Stats", "WorkerInfo"]
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(NamedTuple):
     """The server has the command.
 
     Attributes:

@@ -164,20 +164,20 @@ MUTANTS = (
     Mutant(
         "an idle entity is not activated",
         f"{_LUA}/enqueue.lua",
-        "      if not states[box] then\n",
-        "      if not states[box] and room[box] < 9999 then\n",
+        "  if states[box] then return nil end\n",
+        "  if states[box] or room[box] >= 9999 then return nil end\n",
     ),
     Mutant(
         "an entity is activated with every command",
         f"{_LUA}/enqueue.lua",
-        "      if not states[box] then\n",
-        "      if true then\n",
+        "  if states[box] then return nil end\n",
+        "",
     ),
     Mutant(
         "mailboxes are trimmed",
         f"{_LUA}/enqueue.lua",
-        "      call('XADD', KEYS[8 + box], '*', 'e', ARGV[7 + i])\n",
-        "      call('XADD', KEYS[8 + box], '*', 'e', ARGV[7 + i])\n      call('XTRIM', KEYS[8 + box], 'MAXLEN', '3')\n",
+        "  if states[box] then return nil end\n",
+        "  call('XTRIM', KEYS[8 + box], 'MAXLEN', '3')\n  if states[box] then return nil end\n",
     ),
     Mutant(
         "delayed commands come out of order",

@@ -31,6 +31,7 @@ from command_bus.randomness import JITTER
 from command_bus.settings import redacted
 from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.pipe import Pipe, Requests
+from command_bus.transport.redis.piped import PipedRedis
 from command_bus.transport.redis.scripts import SCRIPTS, Script
 
 __all__ = ["Backoff", "ClientFactory", "Connections", "UrlClients", "packing"]
@@ -179,6 +180,7 @@ class Connections:
         self.label = factory.label
         self._replicas = replicas
         self._commands: Redis | None = None
+        self._patient: Redis | None = None
         self._scripts: Requests | None = None
         self._pipes: list[Requests] = []
         self._places: dict[str, Connections] = {}
@@ -197,8 +199,15 @@ class Connections:
     def commands(self) -> Redis:
         """The client for short requests."""
         if self._commands is None:
-            self._commands = self.factory.commands()
+            self._commands = PipedRedis(self.scripts) if isinstance(self.scripts, Pipe) else self.factory.commands()
         return self._commands
+
+    @property
+    def _confirming(self) -> Redis:
+        """The client whose connections may wait for replicas: a WAIT keeps back all that follows on its connection."""
+        if self._patient is None:
+            self._patient = self.factory.commands()
+        return self._patient
 
     @property
     def scripts(self) -> Requests:
@@ -222,10 +231,11 @@ class Connections:
         pipes, self._pipes, self._scripts = self._pipes, [], None
         for pipe in pipes:
             await pipe.close()
-        commands, self._commands = self._commands, None
-        if commands is not None:
+        clients = [client for client in (self._commands, self._patient) if client is not None]
+        self._commands = self._patient = None
+        for client in clients:
             with suppress(*CONNECTION_ERRORS):  # a connection that is broken already is closed enough
-                await commands.aclose()
+                await client.aclose()
 
     async def run(self, script: Script, keys: list[str], args: list[Any]) -> Any:
         """Run a script once; load it where the server does not know it.
@@ -289,7 +299,7 @@ class Connections:
         if replicas is None:
             return await self.run(script, keys, args), True
         for _ in range(2):
-            pipeline: Any = self.commands.pipeline(transaction=False)
+            pipeline: Any = self._confirming.pipeline(transaction=False)
             pipeline.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
             pipeline.hincrby(written, "confirmations", 1)
             pipeline.wait(replicas.count, int(replicas.patience * 1000))

@@ -36,8 +36,7 @@ if answered then
   if before > tonumber(number) then return {err = 'STALE a later batch of this producer was answered'} end
 end
 
-local any_later = call('EXISTS', later) == 1
-local any_paused = call('EXISTS', paused) == 1
+local any = call('EXISTS', later, paused) > 0  -- delayed commands, or paused mailboxes
 local free = limit - tonumber(call('HGET', stats, 'depth') or '0')
 
 local names, room = {}, {}
@@ -50,12 +49,11 @@ end
 local boxes = #names
 local states = call('HMGET', active, unpack(names))
 for box = 1, boxes do
-  local length = redis.pcall('XLEN', KEYS[8 + box])
-  if type(length) == 'number' then
-    room[box] = room[box] - length - (any_later and tonumber(call('HGET', later, names[box]) or '0') or 0)
-  else
-    room[box] = false
+  if states[box] then  -- an idle one is empty
+    local length = redis.pcall('XLEN', KEYS[8 + box])
+    room[box] = type(length) == 'number' and room[box] - length
   end
+  if any and room[box] then room[box] = room[box] - tonumber(call('HGET', later, names[box]) or '0') end
 end
 
 local first_due = nil
@@ -82,8 +80,24 @@ local function known(mark, digest)
   return sub(value, 2, 9) == digest and '=' or '!'
 end
 
-local count = #places / 2
 local outcomes, refused, states_now = {}, {}, {active}
+
+-- Put a command into its mailbox, and activate that if it was idle; the error, if there is one.
+local function put(box, envelope)
+  local added = redis.pcall('XADD', KEYS[8 + box], '*', 'e', envelope)
+  if type(added) == 'table' then return added end
+  if states[box] then return nil end
+  local name = names[box]
+  states[box] = true
+  states_now[#states_now + 1] = name
+  if any and call('HEXISTS', paused, name) == 1 then
+    states_now[#states_now + 1] = 's||||0|0|'
+  else
+    states_now[#states_now + 1] = 'r|' .. call('XADD', ready, '*', 'e', name) .. '|||0|0|'
+  end
+end
+
+local count = #places / 2
 local accepted, marks, digests = 0, 8 + boxes, 7 + count
 local delays = digests
 if kinds ~= '' then
@@ -113,25 +127,23 @@ for i = 1, count do
   elseif mark and not call('SET', mark, 'q' .. digest .. names[box], 'NX') then
     outcome = known(mark, digest)
   else
+    local fault = nil
     if kind == 'd' or kind == 'b' then
       postpone(names[box], ARGV[delays], tonumber(ARGV[delays - 1]), ARGV[7 + i])
     else
-      call('XADD', KEYS[8 + box], '*', 'e', ARGV[7 + i])
-      if not states[box] then
-        local name = names[box]
-        states[box] = true
-        states_now[#states_now + 1] = name
-        if any_paused and call('HEXISTS', paused, name) == 1 then
-          states_now[#states_now + 1] = 's||||0|0|'
-        else
-          states_now[#states_now + 1] = 'r|' .. call('XADD', ready, '*', 'e', name) .. '|||0|0|'
-        end
-      end
+      fault = put(box, ARGV[7 + i])
     end
-    room[box] = room[box] - 1
-    free = free - 1
-    accepted = accepted + 1
-    outcome = '+'
+    if not fault then
+      room[box] = room[box] - 1
+      free = free - 1
+      accepted = accepted + 1
+      outcome = '+'
+    elseif string.find(fault.err, 'WRONGTYPE', 1, true) then
+      if mark then call('DEL', mark) end
+      room[box], outcome = false, 'w'
+    else
+      return fault  -- at the memory limit: this would have been the first write
+    end
   end
   outcomes[i] = outcome
 end
