@@ -43,8 +43,10 @@ class _Waiting:
     """Some commands of one caller that leave together."""
 
     submissions: Sequence[Submission]
-    answer: asyncio.Future[list[Admission]]
+    answer: asyncio.Future[Any]
     deadline: float
+    alone: bool = False
+    """Its answer is that of one command, not a list."""
     failed: bool = False
 
 
@@ -62,9 +64,10 @@ class StreamProducer:
         """See `Producer`: a full request for each shard."""
         return MAX_COMMANDS * len(self._shards)
 
-    async def enqueue(self, submission: Submission, timeout: float) -> Admission:
+    def enqueue(self, submission: Submission, timeout: float) -> asyncio.Future[Admission]:
         """See `Producer`."""
-        return (await self._submit(self._keys.shard_of(submission.mailbox), (submission,), timeout))[0]
+        lane = self._room(self._keys.shard_of(submission.mailbox), 1)
+        return lane.submit((submission,), mono() + timeout, alone=True)
 
     async def enqueue_many(self, submissions: Sequence[Submission], timeout: float) -> list[Admission | CommandBusError]:
         """See `Producer`."""
@@ -107,12 +110,20 @@ class StreamProducer:
         return list(outcomes.values())
 
     def _submit(self, shard: int, submissions: Sequence[Submission], timeout: float) -> asyncio.Future[list[Admission]]:
+        return self._room(shard, len(submissions)).submit(submissions, mono() + timeout)
+
+    def _room(self, shard: int, commands: int) -> _Shard:
+        """The line of a shard, if it may take so many more.
+
+        Raises:
+            TransportUnavailable: It may not.
+        """
         lane = self._shards[shard]
-        if lane.pending + len(submissions) > self._max_pending:
+        if lane.pending + commands > self._max_pending:
             raise TransportUnavailable(
                 f"{lane.pending} commands of this process wait for the server already (max_pending={self._max_pending}): slow down or try later"
             )
-        return lane.submit(submissions, mono() + timeout)
+        return lane
 
     async def close(self) -> None:
         """Let what was enqueued leave, then refuse more."""
@@ -131,21 +142,26 @@ class _Shard:
         ]  # fmt: skip
         self._limit = limit
         self._line: deque[_Waiting] = deque()
+        self._loop: asyncio.AbstractEventLoop
+        self._sending = False
         self._sender: asyncio.Task[None] | None = None
         self._numbers = itertools.count(1)
         self._closed = False
         self.pending = 0
 
-    def submit(self, submissions: Sequence[Submission], deadline: float) -> asyncio.Future[list[Admission]]:
+    def submit(self, submissions: Sequence[Submission], deadline: float, *, alone: bool = False) -> asyncio.Future[Any]:
         if self._closed:
             raise BusClosed("the bus is closed")
-        loop = asyncio.get_running_loop()
-        waiting = _Waiting(submissions, loop.create_future(), deadline)
-        self._line.append(waiting)
+        if not self._sending:
+            self._loop = (
+                asyncio.get_running_loop()
+            )  # not for each command: before Python 3.12 it asks the kernel for the process id
+            self._sending = True
+            self._sender = self._loop.create_task(self._send_all(), name=f"command_bus.producer{self._keys.prefix}")
+        answer = self._loop.create_future()
+        self._line.append(_Waiting(submissions, answer, deadline, alone))
         self.pending += len(submissions)
-        if self._sender is None or self._sender.done():
-            self._sender = loop.create_task(self._send_all(), name=f"command_bus.producer{self._keys.prefix}")
-        return waiting.answer
+        return answer
 
     async def close(self) -> None:
         self._closed = True
@@ -153,17 +169,20 @@ class _Shard:
             await asyncio.gather(self._sender, return_exceptions=True)
 
     async def _send_all(self) -> None:
-        while self._line:
-            batch = self._next_batch()
-            try:
-                await self._send(batch)
-            except BaseException as error:
-                self._fail(
-                    [*batch, *self._line],
-                    error if isinstance(error, CommandBusError) else BusClosed("the bus was closed meanwhile"),
-                )
-                self._line.clear()
-                raise
+        try:
+            while self._line:
+                batch = self._next_batch()
+                try:
+                    await self._send(batch)
+                except BaseException as error:
+                    self._fail(
+                        [*batch, *self._line],
+                        error if isinstance(error, CommandBusError) else BusClosed("the bus was closed meanwhile"),
+                    )
+                    self._line.clear()
+                    raise
+        finally:
+            self._sending = False
 
     def _next_batch(self) -> list[_Waiting]:
         batch: list[_Waiting] = []
@@ -263,7 +282,8 @@ class _Shard:
             if not waiting.failed:
                 self.pending -= end - start
                 if not waiting.answer.done():
-                    waiting.answer.set_result([_ADMISSIONS[code] for code in answer[start:end]])
+                    codes = answer[start:end]
+                    waiting.answer.set_result(_ADMISSIONS[codes[0]] if waiting.alone else [_ADMISSIONS[code] for code in codes])
             start = end
 
     def _fail(self, batch: list[_Waiting], error: CommandBusError) -> None:
