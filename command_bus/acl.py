@@ -45,7 +45,7 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("hget hset hexists hincrby exists", "active stats paused later"),
         ("zadd zrange hset", "due delayed"),
         ("xadd xlen", "m:*"),
-        ("set get del exists mget", "k:*"),
+        ("set get exists mget", "k:*"),
         ("get set", "p:*"),
         ("blmpop brpop rpop del", "in:*"),
         ("hget", "commands"),

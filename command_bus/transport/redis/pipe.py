@@ -77,11 +77,19 @@ class _Answers(asyncio.Protocol):
         self._waiting: deque[_Waiting] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport = connection._writer.transport  # noqa: SLF001
-        self._transport.set_protocol(self)
         self.broken = False
+        self._transport.set_protocol(self)
+        if self._transport.is_closing():  # whoever had it before was told so
+            self.end(_closed())
 
     def send(self, request: tuple[Any, ...]) -> asyncio.Future[Any]:
-        """Send a request; its answer."""
+        """Send a request; its answer.
+
+        Raises:
+            RedisConnectionError: The connection is broken: nothing was sent.
+        """
+        if self.broken:
+            raise _closed()
         answer: asyncio.Future[Any] = self._loop.create_future()
         data = hiredis.pack_command(request)
         self._waiting.append((answer, mono()))
@@ -110,7 +118,7 @@ class _Answers(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail what is under way; see asyncio."""
-        self.end(RedisConnectionError(f"Connection lost: {exc}" if exc else "Connection closed by server."))
+        self.end(RedisConnectionError(f"Connection lost: {exc}") if exc else _closed())
 
     def end(self, error: Exception) -> None:
         """Close the connection, and fail what is under way."""
@@ -137,6 +145,10 @@ class _Answers(asyncio.Protocol):
             self.end(RedisTimeoutError(f"no answer in {self._patience:g} s"))
         else:
             self._timer = self._loop.call_later(left, self._look)
+
+
+def _closed() -> RedisConnectionError:
+    return RedisConnectionError("Connection closed by server.")
 
 
 def _broken_by(error: Exception) -> Exception | None:

@@ -138,8 +138,8 @@ for i = 1, count do
       free = free - 1
       accepted = accepted + 1
       outcome = '+'
-    elseif string.find(fault.err, 'WRONGTYPE', 1, true) then
-      if mark then call('DEL', mark) end
+    elseif string.find(tostring(fault.err), 'WRONGTYPE', 1, true) then
+      if mark then call('SET', mark, '', 'PX', 1) end  -- not deleted: who may only dispatch must not delete marks
       room[box], outcome = false, 'w'
     else
       return fault  -- at the memory limit: this would have been the first write

@@ -1,0 +1,190 @@
+"""A pipe over connections that break, stall and talk nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from command_bus.embedded import EmbeddedServer
+from command_bus.transport.redis.pipe import Pipe
+
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def client_of(port: int) -> Redis:
+    pool = BlockingConnectionPool(host="127.0.0.1", port=port, protocol=2, retry=Retry(NoBackoff(), 0), driver_info=None)  # pyright: ignore[reportArgumentType]
+    return Redis.from_pool(pool)
+
+
+@asynccontextmanager
+async def pipe_to(*talks: Talk, patience: float = 5.0) -> AsyncIterator[Pipe]:
+    """A pipe to a server whose first connection talks like this, the second like that; the last goes on."""
+    left = list(talks)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talk = left.pop(0) if len(left) > 1 else left[0]
+        try:
+            await talk(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    pipe = Pipe(client_of(server.sockets[0].getsockname()[1]), patience)
+    try:
+        yield pipe
+    finally:
+        await pipe.close()
+        server.close()
+
+
+async def _request(reader: asyncio.StreamReader) -> None:
+    """Read one request of one word."""
+    for _ in range(3):
+        await reader.readuntil(b"\r\n")
+
+
+async def pong(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while True:
+        await _request(reader)
+        writer.write(b"+PONG\r\n")
+
+
+async def hangs_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Closes as soon as somebody is there."""
+
+
+async def hangs_up_in_the_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await _request(reader)
+    writer.write(b"$100\r\nhalf")
+    await writer.drain()
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await _request(reader)
+    writer.write(b"%%%\r\n")
+    await reader.read()
+
+
+async def talkative(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await _request(reader)
+    writer.write(b"+PONG\r\n+PONG\r\n")
+    await reader.read()
+
+
+async def loading(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await _request(reader)
+    writer.write(b"-LOADING Redis is loading the dataset in memory\r\n")
+    await reader.read()
+
+
+@pytest.mark.parametrize("bad", [hangs_up_in_the_answer, nonsense, loading])
+async def test_what_was_under_way_fails_and_the_next_request_connects_anew(bad: Talk) -> None:
+    async with pipe_to(bad, pong) as pipe:
+        first, second = await asyncio.gather(pipe.request("PING"), pipe.request("PING"), return_exceptions=True)
+        assert isinstance(first, RedisConnectionError)
+        assert isinstance(second, RedisConnectionError)
+        assert await pipe.request("PING") == b"PONG"
+
+
+async def test_a_connection_that_breaks_before_the_first_request_fails_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pipe_to(silent, pong) as pipe:
+        made = pipe._connected
+
+        async def broken_at_once() -> Any:
+            answers = await made()
+            answers.connection_lost(None)
+            return answers
+
+        with monkeypatch.context() as patch:
+            patch.setattr(pipe, "_connected", broken_at_once)
+            with pytest.raises(RedisConnectionError):
+                await asyncio.wait_for(pipe.request("PING"), 2)
+        assert await pipe.request("PING") == b"PONG"
+
+
+async def test_a_server_that_hangs_up_at_once_is_met_again_and_again() -> None:
+    async with pipe_to(hangs_up) as pipe:
+        for _ in range(50):
+            with pytest.raises(RedisConnectionError):
+                await asyncio.wait_for(pipe.request("PING"), 2)
+
+
+async def test_an_answer_that_does_not_come_breaks_the_connection() -> None:
+    async with pipe_to(silent, pong, patience=0.1) as pipe:
+        with pytest.raises(RedisTimeoutError):
+            await pipe.request("PING")
+        assert await pipe.request("PING") == b"PONG"
+
+
+async def test_an_answer_without_a_question_breaks_the_connection() -> None:
+    async with pipe_to(talkative, pong) as pipe:
+        assert await pipe.request("PING") == b"PONG"
+        await asyncio.sleep(0.05)
+        assert await pipe.request("PING") == b"PONG"
+
+
+async def test_who_is_cancelled_takes_nobody_s_answer() -> None:
+    gate = asyncio.Event()
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for name in (b"one", b"two", b"three"):
+            await _request(reader)
+            await gate.wait()
+            writer.write(b"+" + name + b"\r\n")
+        await reader.read()
+
+    async with pipe_to(slow) as pipe:
+        tasks = [asyncio.create_task(pipe.request("PING")) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        tasks[1].cancel()
+        gate.set()
+        assert await tasks[0] == b"one"
+        assert await tasks[2] == b"three"
+
+
+async def test_who_is_cancelled_while_it_connects_leaves_the_connection_to_the_others() -> None:
+    async with pipe_to(pong) as pipe:
+        tasks = [asyncio.create_task(pipe.request("PING")) for _ in range(2)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        assert await tasks[1] == b"PONG"
+
+
+async def test_closing_fails_what_is_under_way() -> None:
+    async with pipe_to(silent) as pipe:
+        waiting = asyncio.create_task(pipe.request("PING"))
+        await asyncio.sleep(0.05)
+        await pipe.close()
+        with pytest.raises(RedisConnectionError):
+            await waiting
+        with pytest.raises(RedisConnectionError):
+            await pipe.request("PING")
+
+
+async def test_error_replies_are_redis_py_s_and_break_nothing() -> None:
+    with EmbeddedServer.start(tcp=True) as server:
+        pipe = Pipe(client_of(int(server.url.rpartition(":")[2].partition("/")[0])), 5.0)
+        with pytest.raises(NoScriptError):
+            await pipe.request("EVALSHA", "0" * 40, 0)
+        with pytest.raises(ResponseError):
+            await pipe.request("NOTHING", "x")
+        await pipe.request("SET", "a", 1)
+        answers = await asyncio.gather(*(pipe.request("INCR", "a") for _ in range(100)))
+        assert answers == list(range(2, 102))
+        await pipe.close()
