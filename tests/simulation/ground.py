@@ -1,16 +1,11 @@
-"""The ground under the bus: its clock, its randomness and its renewing thread, put into virtual time.
-
-`mono` is `time.monotonic` bound by name in every module that uses it, because a call through another function would be paid for by
-every command. So each binding is replaced here, while a simulation runs, and put back.
-"""
+"""The ground under the bus: its clock, its randomness and its renewing thread, put into virtual time while a simulation runs."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from random import Random
@@ -18,27 +13,11 @@ from typing import Any
 
 import command_bus.worker
 from command_bus import clock, outbound, randomness
-from command_bus.transport.redis.errors import CONNECTION_ERRORS
+from command_bus.testing.simulated.ground import TaskKeeper, rebind
 from command_bus.transport.redis.lease_keeper import LeaseKeeper
 from tests.simulation.loop import LANE, SimLoop
 
 __all__ = ["ground"]
-
-
-class _Wake:
-    """A `threading.Event` for a thread that is a task."""
-
-    def __init__(self) -> None:
-        self._set = asyncio.Event()
-        self.set = self._set.set
-        self.clear = self._set.clear
-
-    async def wait(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._set.wait()
-        except TimeoutError:
-            pass
 
 
 class _HandlersLoop:
@@ -55,63 +34,16 @@ class _HandlersLoop:
         self._loop.call_soon(callback, *args, context=self._context)
 
 
-class TaskKeeper(LeaseKeeper):
-    """The lease keeper with its thread simulated as a task of the process's second lane, which runs on while the loop is blocked."""
+class LaneKeeper(TaskKeeper):
+    """The lease keeper as a task of the process's second lane, which runs on while the loop is blocked."""
 
-    def start(self) -> None:
+    def begin(self) -> tuple[Any, asyncio.Task[None]]:
         loop: Any = asyncio.get_running_loop()
         lane = LANE.get()
         assert lane is not None
         process = lane.process
-        self._wake: Any = _Wake()
-        self._loop: Any = _HandlersLoop(loop, process.context)
-        self._task = loop.create_task(self._run_as_task(), name="command_bus.leases", context=process.thread_context.copy())
-
-    async def stop(self) -> None:
-        self._stopping = True
-        self._wake.set()
-        await asyncio.wait([self._task], timeout=10.0)
-
-    async def _run_as_task(self) -> None:
-        client: Any = self._factory.thread(self.patience)
-        try:
-            while not self._stopping:
-                await self._wake.wait(await self._turn_in_time(client))
-                self._wake.clear()
-        finally:
-            await client.aclose()
-
-    async def _turn_in_time(self, client: Any) -> float:
-        turn, answers = self.turn(), None
-        while True:
-            try:
-                page = turn.send(answers)
-            except StopIteration as end:
-                return float(end.value)
-            try:
-                answers = await self.request(client, page).execute(raise_on_error=False)
-            except CONNECTION_ERRORS as error:
-                answers = error
-
-
-def _rebind(name: str, old: Any, new: Any) -> Callable[[], None]:
-    """Replace a function wherever the package has bound it; gives what puts it back."""
-    modules = [
-        module
-        for path, module in list(sys.modules.items())
-        if path.partition(".")[0] == "command_bus" and vars(module).get(name) is old
-    ]
-    for module in modules:
-        setattr(module, name, new)
-
-    def undo() -> None:
-        for module in modules:
-            setattr(module, name, old)
-
-    return undo
-
-
-_NOBODY: Any = None
+        task = loop.create_task(self.renewing(), name="command_bus.leases", context=process.thread_context.copy())
+        return _HandlersLoop(loop, process.context), task
 
 
 @contextmanager
@@ -120,10 +52,10 @@ def ground(seed: int, loop: SimLoop) -> Iterator[None]:
     tokens = Random(f"tokens {seed}")
     logger = logging.getLogger("command_bus")
     undo = [
-        _rebind("mono", time.monotonic, loop.time),
-        _rebind("wall_ms", clock.wall_ms, lambda: int((loop.time() + 1_700_000_000) * 1000)),
-        _rebind("LeaseKeeper", LeaseKeeper, TaskKeeper),
-        _rebind("descriptions", command_bus.worker.descriptions, _descriptions),
+        rebind("mono", time.monotonic, loop.time),
+        rebind("wall_ms", clock.wall_ms, lambda: int((loop.time() + 1_700_000_000) * 1000)),
+        rebind("LeaseKeeper", LeaseKeeper, LaneKeeper),
+        rebind("descriptions", command_bus.worker.descriptions, _descriptions),
     ]
     before, level = randomness.token, logger.level
     source = randomness._source

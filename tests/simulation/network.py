@@ -14,8 +14,8 @@ from typing import Any
 
 from redis import exceptions as redis_errors
 
+from command_bus.testing.simulated.server import Link, Server
 from tests.simulation.loop import SimLoop
-from tests.simulation.server import Link, Server
 
 __all__ = ["CALM", "Network", "Weather"]
 

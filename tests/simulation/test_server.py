@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
+from command_bus.testing.simulated.client import WiredPipe, WiredRedis
+from command_bus.testing.simulated.server import Link, Server
 from tests.conformance.conftest import Bench
 from tests.conformance.test_steps import *  # noqa: F403 - the tests themselves
 from tests.conformance.test_steps import hand, shelf
-from tests.simulation.client import SimPipe, SimRedis
-from tests.simulation.server import Link, Server
 
 __all__ = ["bench", "hand", "shelf"]
 
@@ -52,10 +52,10 @@ class LiveClients:
         return self
 
     def commands(self) -> Redis:
-        return SimRedis(cast("Any", Wire(self._server)))
+        return WiredRedis(Wire(self._server))
 
-    def pipe(self, block: float = 0.0) -> SimPipe:
-        return SimPipe(cast("Any", Wire(self._server)))
+    def pipe(self, block: float = 0.0) -> WiredPipe:
+        return WiredPipe(Wire(self._server))
 
     def thread(self, patience: float) -> Any:
         raise NotImplementedError

@@ -11,6 +11,9 @@ from random import Random
 from typing import Any
 
 from command_bus import BusSettings, CommandBus, CommandBusError
+from command_bus.testing.simulated.server import Link, Server
+from command_bus.testing.simulated.store import ZSet
+from command_bus.testing.simulated.streams import Stream
 from command_bus.transport.redis.keys import KeySpace
 from tests.simulation.checker import check
 from tests.simulation.client import SimClients
@@ -19,9 +22,6 @@ from tests.simulation.history import History
 from tests.simulation.loop import Livelock, Process, SimLoop, SimTask
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
-from tests.simulation.server import Link, Server
-from tests.simulation.store import ZSet
-from tests.simulation.streams import Stream
 from tests.simulation.workload import REGISTRY, Operator, Producer, current
 
 __all__ = ["Run", "Shape", "World", "run"]

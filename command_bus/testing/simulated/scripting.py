@@ -7,7 +7,7 @@ from typing import Any
 
 from lupa import lua51
 
-from tests.simulation.store import COMMANDS, ReplyError, Store
+from command_bus.testing.simulated.store import COMMANDS, ReplyError, Store
 
 __all__ = ["Scripts"]
 

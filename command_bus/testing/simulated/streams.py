@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.simulation.store import COMMANDS, Args, ReplyError, Store, command
+from command_bus.testing.simulated.store import COMMANDS, Args, ReplyError, Store, command
 
 __all__ = ["Pending", "Stream", "read_group"]
 
