@@ -1,0 +1,82 @@
+"""Virtual time on the event loop that a test runs in: real time, and leaps over what nobody needs to wait for.
+
+The loop's own clock is replaced, so timers, `asyncio.sleep` and `asyncio.timeout` follow; so are the bus's two clocks. Time flows as
+always between leaps: what waits for a socket or a thread is waited for. `time.time()` in a handler is not changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from command_bus.clock import wall_ms
+from command_bus.testing.simulated.ground import rebind
+
+__all__ = ["VirtualClock"]
+
+_monotonic = time.monotonic
+_wall = time.time
+_MOST_TURNS = 10_000
+
+
+class VirtualClock:
+    """The clock of one event loop, from `start` until `stop`. Several may be started one after the other: they leap together."""
+
+    def __init__(self) -> None:
+        self._offset = 0.0
+        self._loop: Any = None
+        self._undo: list[Callable[[], None]] = []
+
+    def time(self) -> float:
+        """Monotonic seconds, with all leaps."""
+        return _monotonic() + self._offset
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the epoch, with all leaps."""
+        return int((_wall() + self._offset) * 1000)
+
+    def start(self) -> None:
+        """Take over the running loop.
+
+        Raises:
+            RuntimeError: It is not asyncio's own.
+        """
+        loop: Any = asyncio.get_running_loop()
+        if not isinstance(loop, asyncio.BaseEventLoop):
+            raise RuntimeError(  # noqa: TRY004 - not a wrong argument, but a wrong surrounding
+                f"virtual time needs asyncio's own event loop, this is {type(loop).__module__}: use the default policy for this test"
+            )
+        own, wall = self.time, self.wall_ms
+        before = loop.time
+        loop.time = own  # type: ignore[method-assign]  # its one clock, read for every timer
+        self._loop = loop
+
+        def give_back() -> None:
+            if loop.time is own:
+                loop.time = before  # type: ignore[method-assign]  # as it was
+
+        self._undo = [give_back, rebind("mono", _monotonic, own), rebind("wall_ms", wall_ms, wall)]
+
+    def stop(self) -> None:
+        """Give the clocks back; idempotent."""
+        undo, self._undo = self._undo, []
+        for restore in undo:
+            restore()
+
+    async def quiet(self) -> None:
+        """Let the loop run until nothing is ready: all that is left waits for a timer, a thread or a socket."""
+        for _ in range(_MOST_TURNS):
+            await asyncio.sleep(0)
+            if not self._loop._ready:  # noqa: SLF001 - the loop does not tell otherwise
+                return
+
+    def next_timer(self) -> float | None:
+        """When the next timer is due, or None."""
+        timers: list[Any] = self._loop._scheduled  # noqa: SLF001 - as above
+        return min((timer.when() for timer in timers if not timer.cancelled()), default=None)
+
+    def leap(self, until: float) -> None:
+        """Be at a time at once; never back."""
+        self._offset += max(0.0, until - self.time())

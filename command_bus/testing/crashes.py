@@ -1,0 +1,110 @@
+"""Crashes at a chosen step of a command, to show that its handler bears being run again.
+
+    claimed   the worker has started the command, its handler has not run
+    handled   the handler has returned, the server has not learned of it: the command runs again
+    settled   the server has settled the command, the worker has not learned of it
+
+Between `handled` and the settlement lies the window in which any at-least-once system runs a command twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
+
+from command_bus.messages import Message
+from command_bus.middleware import Middleware
+from command_bus.testing.records import Handled, Recorder
+from command_bus.testing.simulated.live import Process
+
+if TYPE_CHECKING:
+    from command_bus.context import CommandContext
+
+__all__ = ["CRASH_POINTS", "Crash", "CrashPoint", "Crashing"]
+
+CrashPoint = Literal["claimed", "handled", "settled"]
+CRASH_POINTS: tuple[CrashPoint, ...] = get_args(CrashPoint)
+
+
+@dataclass(slots=True)
+class Crash:
+    """A crash that is planned.
+
+    Attributes:
+        point: The step after which the worker ends.
+        command: The type that it waits for; None: any.
+        nth: Which of its attempts, from 1.
+        times: How many in a row.
+    """
+
+    point: CrashPoint
+    command: type[Message[Any]] | None = None
+    nth: int = 1
+    times: int = 1
+
+    def meets(self, command: Any) -> bool:
+        """Whether it is this attempt's turn; counts."""
+        if self.command is not None and not isinstance(command, self.command):
+            return False
+        self.nth -= 1
+        if self.nth > 0 or self.times <= 0:
+            return False
+        self.times -= 1
+        return True
+
+
+class Crashing(Middleware):
+    """The outermost layer around the handlers of one worker: notes attempts, and ends the worker where it is planned.
+
+    Args:
+        recorder: Takes the notes.
+        crashes: What is planned, for all workers together.
+        process: The worker's.
+        killed: Told once the process is dead.
+    """
+
+    def __init__(self, recorder: Recorder, crashes: list[Crash], process: Process, killed: Callable[[], None]) -> None:
+        self._recorder = recorder
+        self._crashes = crashes
+        self._process = process
+        self._killed = killed
+
+    async def handle(self, command: Any, context: CommandContext, proceed: Callable[[], Awaitable[Any]]) -> Any:
+        """See `Middleware`."""
+        point = next((crash.point for crash in self._crashes if crash.meets(command)), None)
+        if point == "claimed":
+            await self._end()
+        note = await self._recorder.attempt(command, context, proceed)
+        if self._process.dead:
+            note.lost = True
+        elif point == "handled":
+            note.lost = True
+            await self._end()
+        elif point == "settled":
+            self._end_once_settled(context.command_id)
+        return _result(note)
+
+    def _end_once_settled(self, command_id: str) -> None:
+        wanted = command_id.encode()
+
+        def carried_out(requests: list[list[bytes]]) -> None:
+            if any(wanted in part for request in requests if request[0].upper() == b"EVALSHA" for part in request):
+                self._process.watch = None
+                self._process.kill()
+                self._killed()
+
+        self._process.watch = carried_out
+
+    async def _end(self) -> NoReturn:
+        self._process.kill()
+        self._killed()
+        await asyncio.Event().wait()  # a dead process does nothing more; what remains of it is cancelled
+        raise AssertionError
+
+
+def _result(note: Handled) -> Any:
+    if note.error is not None:
+        raise note.error
+    return note.value
