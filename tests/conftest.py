@@ -7,9 +7,16 @@ import os
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from command_bus.testing.plugin import (  # by hand: the plugin is found by itself only where the project is installed
+    command_bus,
+    command_bus_app,
+    command_bus_options,
+    command_bus_registry,
+    command_bus_server,
+)
 from tests.spark.presence import what_is_missing
 
-__all__: list[str] = []
+__all__ = ["command_bus", "command_bus_app", "command_bus_options", "command_bus_registry", "command_bus_server"]
 
 # Before anything is collected, so that subprocesses inherit it too. COMMAND_BUS_TEST_… is for the tests themselves.
 for _name in list(os.environ):

@@ -136,9 +136,7 @@ class TestBus:
 
     # Crashes.
 
-    def crash_after(
-        self, point: CrashPoint, command: type[Message[Any]] | None = None, *, nth: int = 1, times: int = 1
-    ) -> None:
+    def crash_after(self, point: CrashPoint, command: type[Message[Any]] | None = None, *, nth: int = 1, times: int = 1) -> None:
         """Let a worker die at a step; another takes its place, and recovers what it held.
 
         Args:
@@ -200,7 +198,7 @@ class TestBus:
         task = asyncio.ensure_future(work)
         try:
             while not task.done():
-                await self._handlers(None, lambda: task.done())
+                await self._handlers(None, task.done)
                 if not task.done():
                     await self._leap(None)
         except asyncio.CancelledError:

@@ -21,7 +21,9 @@ from command_bus.testing.simulated.server import Server
 from command_bus.transport.redis.lease_keeper import LeaseKeeper
 from command_bus.worker import Worker
 
-__all__ = ["Fleet"]
+__all__ = ["Fleet", "keeper_for"]
+
+_thread_keeper = LeaseKeeper  # under a name that `rebind` leaves alone
 
 
 @dataclass(slots=True)
@@ -49,7 +51,7 @@ class Fleet:
     ) -> None:
         if bus is not None and (options or bus.is_open):
             raise TypeError("a bus of your own brings its options, and must not be open yet")
-        self.bus = bus or CommandBus(**{"url": "redis://in-memory", "registry": registry, **options})
+        self.bus = bus or _bus(registry, options)
         self.recorder = Recorder()
         self.crashes: list[Crash] = []
         self.crashed = 0
@@ -78,7 +80,7 @@ class Fleet:
             if self._server is not None:
                 return
             self._clock.start()
-            self._undo.callback(rebind("LeaseKeeper", LeaseKeeper, _keeper))
+            self._undo.callback(rebind("LeaseKeeper", LeaseKeeper, keeper_for))
             self._server = live_server(self._clock.time)
             self._adopt(self.bus, self.recorder, Process(self._server))
             await self.bus.open()
@@ -112,14 +114,17 @@ class Fleet:
         bus._clients, bus._transport, bus._closed, bus._opening = process, None, False, asyncio.Lock()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the kit is a part of the package
         bus._send = around_dispatch(layers, bus._transmit)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as above
         bus._prepare = around_dispatch(layers, bus._seal)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as above
-        self._undo.callback(lambda: [setattr(bus, name, value) for name, value in before.items()])
+        for name, value in before.items():
+            self._undo.callback(setattr, bus, name, value)
 
     async def _add(self) -> None:
         assert self._server is not None  # noqa: S101 - opened before
         process = Process(self._server)
         layer = Crashing(self.recorder, self.crashes, process, partial(self._killed, process))
         given = self.bus
-        bus = CommandBus(settings=given.settings, registry=self._registry, middleware=(layer, *given.middleware), lifespan=given.lifespan)
+        bus = CommandBus(
+            settings=given.settings, registry=self._registry, middleware=(layer, *given.middleware), lifespan=given.lifespan
+        )
         bus.protection = given.protection
         bus._clients = process  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as above
         member = _Member(bus, bus.worker(), process)
@@ -147,7 +152,12 @@ class Fleet:
         await member.bus.close()
 
 
-def _keeper(factory: Any, *arguments: Any, **options: Any) -> LeaseKeeper:
+def _bus(registry: HandlerRegistry | None, options: dict[str, Any]) -> CommandBus:
+    arguments: dict[str, Any] = {"url": "redis://in-memory", "registry": registry, **options}
+    return CommandBus(**arguments)
+
+
+def keeper_for(factory: Any, *arguments: Any, **options: Any) -> LeaseKeeper:
     """The keeper that fits a worker's server: a bus on a real one may run in the same test."""
-    kind = TaskKeeper if isinstance(factory, Process) else LeaseKeeper
+    kind = TaskKeeper if isinstance(factory, Process) else _thread_keeper
     return kind(factory, *arguments, **options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -111,7 +111,7 @@ class Recorder(Middleware):
         return note
 
     @contextmanager
-    def waiting(self, command_id: str) -> Iterator[None]:
+    def waiting(self, command_id: str) -> Generator[None]:
         """Do not count an attempt as running: its handler waits for the bus."""
         held = {key: note for key, note in self.running.items() if note.context.command_id == command_id}
         for key in held:

@@ -43,6 +43,7 @@ POINTS_UP = {
 HOMES = {
     "dependency_injector": ("command_bus.container",),
     "fakeredis": ("command_bus.testing",),
+    "lupa": ("command_bus.testing",),
     "matplotlib": (),
     "msgpack": ("command_bus.serialization",),
     "opentelemetry": ("command_bus.telemetry",),
@@ -50,6 +51,7 @@ HOMES = {
     "prometheus_client": ("command_bus.telemetry",),
     "pyarrow": ("command_bus.spark",),
     "pyspark": ("command_bus.spark",),
+    "pytest": ("command_bus.testing",),
     "redis": ("command_bus.transport.redis", "command_bus.testing"),
     "rich": ("command_bus.cli",),
     "typer": ("command_bus.cli",),

@@ -5,9 +5,14 @@ from __future__ import annotations
 from hashlib import sha1
 from typing import Any
 
-from lupa import lua51
 
+from command_bus.errors import MissingExtra
 from command_bus.testing.simulated.store import COMMANDS, ReplyError, Store
+
+try:
+    import lupa.lua51
+except ImportError as error:  # pragma: no cover - depends on the environment
+    raise MissingExtra("TestBus needs Lua: pip install 'command-bus[testing]'") from error
 
 __all__ = ["Scripts"]
 
@@ -30,6 +35,7 @@ return function(body)
 end
 """
 
+lua51: Any = lupa.lua51  # its stubs know text only, here all is bytes
 _lua = lua51.LuaRuntime(encoding=None, unpack_returned_tuples=True)
 _table_from = _lua.table_from
 _lua_type = lua51.lua_type

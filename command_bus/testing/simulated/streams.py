@@ -73,14 +73,18 @@ def _group(store: Store, key: bytes, name: bytes) -> tuple[Stream, Group]:
 @command
 def xadd(store: Store, args: Args) -> Any:
     key, rest = args[0], args[1:]
+    most = 0
     if rest[0].upper() == b"MAXLEN":
-        rest = rest[3:] if rest[1] in (b"~", b"=") else rest[2:]
+        rest = rest[2:] if rest[1] in (b"~", b"=") else rest[1:]
+        most, rest = int(float(rest[0])), rest[1:]
     stream = store.make(key, Stream)
     if rest[0] != b"*":
         raise ReplyError("ERR this store makes ids itself")
     now = store.now
     stream.last = (now, 0) if now > stream.last[0] else (stream.last[0], stream.last[1] + 1)
     stream.entries[stream.last] = rest[1:]
+    while most and len(stream.entries) > most:
+        del stream.entries[next(iter(stream.entries))]
     store.fed[key] = None
     if store.watch is not None:
         store.watch.added(key, text_of(stream.last), rest)

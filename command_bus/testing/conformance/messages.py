@@ -1,0 +1,130 @@
+"""The commands of the promises, and handlers that note what they do."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+
+from command_bus.context import CommandContext
+from command_bus.errors import Reject
+from command_bus.messages import Command, EntityId
+from command_bus.policies import RetryPolicy
+from command_bus.registry import HandlerRegistry
+
+__all__ = ["Held", "Log", "Once", "Parking", "Refuse", "Unknown", "Work"]
+
+_RETRY = RetryPolicy(attempts=3, delay=0.05, jitter=0.0)
+
+
+class Work(Command[int], entity="item", name="conformance.work", retry=_RETRY):
+    """Returns its number; fails at its first `fails` attempts; waits where the log's gate is closed."""
+
+    item: EntityId
+    number: int
+    fails: int = 0
+
+
+class Once(Command[int], entity="item", name="conformance.once", delivery="at_most_once"):
+    """As `Work`, at most once."""
+
+    item: EntityId
+    number: int
+
+
+class Held(Command[int], entity="item", name="conformance.held"):
+    """Returns its fence, from a thread that nobody can cancel; its first attempt waits to be released."""
+
+    item: EntityId
+
+
+class Parking(Command[int], entity="item", name="conformance.parking", retry=RetryPolicy(attempts=1), on_poison="park"):
+    """Fails until the log is mended, and holds its entity."""
+
+    item: EntityId
+    number: int
+
+
+class Refuse(Command[None], entity="item", name="conformance.refuse"):
+    """Is refused."""
+
+    item: EntityId
+
+
+class Unknown(Command[None], entity="item", name="conformance.unknown"):
+    """Has no handler."""
+
+    item: EntityId
+
+
+class Log:
+    """What the handlers saw.
+
+    Attributes:
+        started: Entity, number, attempt, fence of every attempt.
+        overlaps: Attempts that started while another of their entity ran.
+        most: Entities that ran at a time.
+        gate: While it is cleared, `Work` and `Once` wait.
+        mended: Whether `Parking` succeeds.
+        release: Lets the first attempt of `Held` go on.
+    """
+
+    def __init__(self, registry: HandlerRegistry) -> None:
+        self.started: list[tuple[str, int, int, int]] = []
+        self.running: Counter[str] = Counter()
+        self.overlaps = 0
+        self.most = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.mended = False
+        self.release = threading.Event()
+        registry.handles(Work)(self.work)
+        registry.handles(Once)(self.once)
+        registry.handles(Held)(self.held)
+        registry.handles(Parking)(self.parking)
+        registry.handles(Refuse)(self.refuse)
+
+    def of(self, item: str) -> list[int]:
+        """The numbers of an entity, as they started."""
+        return [number for entity, number, _, _ in self.started if entity == item]
+
+    async def work(self, command: Work, context: CommandContext) -> int:
+        """Handles `Work`."""
+        await self._run(str(command.item), command.number, context)
+        if context.attempt <= command.fails:
+            raise OSError("as planned")
+        return command.number
+
+    async def once(self, command: Once, context: CommandContext) -> int:
+        """Handles `Once`."""
+        await self._run(str(command.item), command.number, context)
+        return command.number
+
+    def held(self, command: Held, context: CommandContext) -> int:
+        """Handles `Held`."""
+        self.started.append((str(command.item), 0, context.attempt, context.fence))
+        if context.attempt == 1:
+            self.release.wait(30)
+        return context.fence
+
+    async def parking(self, command: Parking, context: CommandContext) -> int:
+        """Handles `Parking`."""
+        self.started.append((str(command.item), command.number, context.attempt, context.fence))
+        if not self.mended:
+            raise OSError("as planned")
+        return command.number
+
+    async def refuse(self, command: Refuse) -> None:
+        """Handles `Refuse`."""
+        raise Reject("as planned", code="planned", details={"left": 3})
+
+    async def _run(self, item: str, number: int, context: CommandContext) -> None:
+        self.overlaps += self.running[item] > 0
+        self.running[item] += 1
+        self.most = max(self.most, sum(count > 0 for count in self.running.values()))
+        self.started.append((item, number, context.attempt, context.fence))
+        try:
+            await self.gate.wait()
+            await asyncio.sleep(0.0005 * (number % 3))
+        finally:
+            self.running[item] -= 1

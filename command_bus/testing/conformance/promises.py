@@ -1,0 +1,294 @@
+"""The promises, each a coroutine that fails with an `AssertionError` which says what was broken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from command_bus.errors import (
+    CommandExpired,
+    CommandFailed,
+    CommandRejected,
+    EntitiesStopped,
+    IdempotencyConflict,
+    NoHandler,
+    QueueFull,
+)
+from command_bus.testing.conformance.messages import Held, Log, Once, Parking, Refuse, Unknown, Work
+from command_bus.testing.conformance.stage import LEASE, Stage, expect, until
+
+__all__ = ["PROMISES", "Promise"]
+
+Promise = Callable[[Stage], Coroutine[Any, Any, None]]
+_IDLE = 20.0
+
+
+async def order_and_one_at_a_time(stage: Stage) -> None:
+    """Each entity's commands start in the accepted order, one at a time, whichever of several workers runs them."""
+    log = Log(stage.registry)
+    async with stage.working(3) as bus:
+        for number in range(20):
+            await bus.dispatch_batch(Work(item=f"i{item}", number=number) for item in range(10))
+        await bus.wait_idle(_IDLE)
+        expect((await bus.stats()).completed, 200, "commands completed")
+    expect(log.overlaps, 0, "attempts that overlapped another of their entity")
+    for item in range(10):
+        expect(log.of(f"i{item}"), list(range(20)), f"order of entity i{item}")
+
+
+async def entities_run_concurrently(stage: Stage) -> None:
+    """An entity that takes long holds up no other."""
+    log = Log(stage.registry)
+    log.gate.clear()
+    async with stage.working() as bus:
+        await bus.dispatch_batch(Work(item=f"i{item}", number=0) for item in range(10))
+        await until(lambda: log.most == 10, "ten entities at a time")
+        log.gate.set()
+        await bus.wait_idle(_IDLE)
+
+
+async def a_retry_holds_its_entity(stage: Stage) -> None:
+    """Nobody overtakes a command that waits for its retry."""
+    log = Log(stage.registry)
+    async with stage.working(2) as bus:
+        await bus.dispatch_batch([Work(item="a", number=1, fails=2), Work(item="a", number=2), Work(item="b", number=1)])
+        await bus.wait_idle(_IDLE)
+    expect(log.of("a"), [1, 1, 1, 2], "starts of the entity")
+    expect([attempt for item, number, attempt, _ in log.started if (item, number) == ("a", 1)], [1, 2, 3], "attempts")
+
+
+async def a_repeated_id_runs_once(stage: Stage) -> None:
+    """A repeat is a duplicate, waiting or settled; a repeated call gets the stored reply; other content is a conflict."""
+    log = Log(stage.registry)
+    async with stage.bus() as bus:
+        statuses = [(await bus.dispatch(Work(item="a", number=1), command_id="c-1")).status for _ in range(2)]
+        expect(statuses, ["accepted", "duplicate"], "receipts")
+        async with bus.worker():
+            await bus.wait_idle(_IDLE)
+            expect((await bus.dispatch(Work(item="a", number=1), command_id="c-1")).status, "duplicate", "receipt after the end")
+            replies = [await bus.call(Work(item="a", number=2), command_id="c-2") for _ in range(2)]
+            expect(replies, [2, 2], "replies of a repeated call")
+            try:
+                await bus.dispatch(Work(item="a", number=3), command_id="c-2")
+            except IdempotencyConflict:
+                pass
+            else:
+                raise AssertionError("another command under a used id was accepted")
+    expect(log.of("a"), [1, 2], "starts")
+
+
+async def callers_learn_the_outcome(stage: Stage) -> None:
+    """A result, a refusal with its code and details, a failure with its cause: each as soon as it is decided."""
+    Log(stage.registry)
+    async with stage.working() as bus:
+        expect(await bus.call(Work(item="a", number=7), timeout=_IDLE), 7, "result")
+        try:
+            await bus.call(Refuse(item="a"), timeout=_IDLE)
+        except CommandRejected as refusal:
+            expect((refusal.code, refusal.details), ("planned", {"left": 3}), "refusal")
+        else:
+            raise AssertionError("a refusal did not reach its caller")
+        try:
+            await bus.call(Work(item="a", number=1, fails=9), timeout=_IDLE)
+        except CommandFailed as failure:
+            expect((failure.error_type, failure.attempts), ("OSError", 3), "failure")
+        else:
+            raise AssertionError("a failure did not reach its caller")
+
+
+async def dead_letters_and_replay(stage: Stage) -> None:
+    """A command whose attempts are used up becomes a dead letter with its cause, its entity goes on, and a replay is a new start."""
+    log = Log(stage.registry)
+    async with stage.working() as bus:
+        await bus.dispatch_batch([Work(item="a", number=1, fails=4), Work(item="a", number=2)])
+        await bus.wait_idle(_IDLE)
+        expect(log.of("a"), [1, 1, 1, 2], "starts")
+        (letter,) = await stage.letters(bus)
+        expect((letter.reason, letter.entity, letter.error_message), ("failed", "item:a", "as planned"), "dead letter")
+        await bus.dead_letters.replay(letter.id)
+        await bus.wait_idle(_IDLE)
+        expect(log.of("a")[:5], [1, 1, 1, 2, 1], "starts with the replay")
+        await bus.dead_letters.purge()
+        expect(await stage.letters(bus), [], "dead letters after the purge")
+
+
+async def a_parked_entity_waits(stage: Stage) -> None:
+    """A poisoned command that parks holds its followers until an operator replays it; then they go on in order."""
+    log = Log(stage.registry)
+    async with stage.working(2) as bus:
+        await bus.dispatch_batch([Parking(item="a", number=1), Work(item="a", number=2), Work(item="b", number=1)])
+        try:
+            await bus.wait_idle(_IDLE)
+        except EntitiesStopped:
+            pass
+        else:
+            raise AssertionError("a parked entity counts as idle")
+        expect((log.of("a"), log.of("b")), ([1], [1]), "starts while it is parked")
+        log.mended = True
+        (letter,) = await stage.letters(bus)
+        await bus.dead_letters.replay(letter.id)
+        await bus.wait_idle(_IDLE)
+        expect(log.of("a"), [1, 1, 2], "starts after the replay")
+
+
+async def a_delay_holds_nobody(stage: Stage) -> None:
+    """A delayed command takes its place when it is due."""
+    log = Log(stage.registry)
+    async with stage.working() as bus:
+        await bus.dispatch(Work(item="a", number=1), delay=0.3)
+        await bus.dispatch(Work(item="a", number=2))
+        await bus.wait_idle(_IDLE)
+    expect(log.of("a"), [2, 1], "starts")
+
+
+async def what_expired_is_not_started(stage: Stage) -> None:
+    """A command past its expiry is settled as expired."""
+    log = Log(stage.registry)
+    async with stage.bus() as bus:
+        receipt = await bus.dispatch(Work(item="a", number=1), expires=0.05, command_id="late")
+        await asyncio.sleep(0.1)
+        async with bus.worker():
+            await bus.wait_idle(_IDLE)
+            try:
+                await bus.result(receipt.command_id, timeout=_IDLE)
+            except CommandExpired:
+                pass
+            else:
+                raise AssertionError("an expired command has a result")
+    expect(log.started, [], "starts")
+
+
+async def limits_refuse(stage: Stage) -> None:
+    """A full entity refuses more, says when to come again, and nothing refused is run."""
+    log = Log(stage.registry)
+    async with stage.bus() as bus:
+        await bus.dispatch_batch(Work(item="a", number=number) for number in range(bus.settings.max_depth))
+        try:
+            await bus.dispatch(Work(item="a", number=-1))
+        except QueueFull as refusal:
+            expect(refusal.retry_after > 0, True, "retry_after is positive")
+        else:
+            raise AssertionError("more than max_depth was accepted")
+        await bus.entity("item", "a").purge()
+        await bus.dispatch(Work(item="a", number=1))
+        async with bus.worker():
+            await bus.wait_idle(_IDLE)
+    expect(log.of("a"), [1], "starts")
+
+
+async def pause_and_resume(stage: Stage) -> None:
+    """A paused entity starts nothing and loses nothing."""
+    log = Log(stage.registry)
+    async with stage.working() as bus:
+        entity = bus.entity("item", "a")
+        await entity.pause()
+        await bus.dispatch_batch([Work(item="a", number=1), Work(item="a", number=2), Work(item="b", number=1)])
+        await until(lambda: log.of("b"), "the other entity goes on")
+        expect(log.of("a"), [], "starts while it is paused")
+        await entity.resume()
+        await bus.wait_idle(_IDLE)
+    expect(log.of("a"), [1, 2], "starts after it was resumed")
+
+
+async def an_unknown_command_is_answered(stage: Stage) -> None:
+    """What no worker handles is dead-lettered after its grace, and its caller told."""
+    log = Log(stage.registry)
+    async with stage.working() as bus:
+        call = asyncio.create_task(bus.call(Unknown(item="a"), timeout=_IDLE))
+        try:
+            await call
+        except NoHandler:
+            pass
+        else:
+            raise AssertionError("a command without a handler has a result")
+        expect(await bus.call(Work(item="a", number=1), timeout=_IDLE), 1, "what follows it")
+    expect(log.of("a"), [1], "starts")
+
+
+async def a_lost_worker_is_succeeded(stage: Stage) -> None:
+    """After its lease another worker runs what it had started, under a larger fence and before what follows."""
+    log = Log(stage.registry)
+    log.gate.clear()
+    async with stage.bus() as bus, stage.worker_to_lose() as line:
+        await bus.dispatch_batch([Work(item="a", number=1), Work(item="a", number=2)])
+        await until(lambda: log.started, "the first start")
+        line.sever()
+        async with bus.worker():
+            await until(lambda: len(log.started) == 2, "the takeover")
+            log.gate.set()
+            await bus.wait_idle(_IDLE)
+    expect(log.of("a"), [1, 1, 2], "starts")
+    (_, _, first, fence), (_, _, second, larger) = log.started[:2]
+    expect((first, second), (1, 2), "attempts")
+    expect(larger > fence, True, "the fence grows")
+
+
+async def at_most_once_never_starts_again(stage: Stage) -> None:
+    """What was interrupted is dead-lettered, and its entity goes on."""
+    log = Log(stage.registry)
+    log.gate.clear()
+    async with stage.bus() as bus, stage.worker_to_lose() as line:
+        await bus.dispatch_batch([Once(item="a", number=1), Work(item="a", number=2)])
+        await until(lambda: log.started, "the first start")
+        line.sever()
+        async with bus.worker():
+            await until(lambda: log.of("a") == [1, 2], "the follower's start")
+            log.gate.set()
+            await bus.wait_idle(_IDLE)
+        expect([letter.reason for letter in await stage.letters(bus)], ["interrupted"], "dead letters")
+    expect(log.of("a"), [1, 2], "starts")
+
+
+async def a_lost_holder_changes_nothing(stage: Stage) -> None:
+    """A worker that was given up and comes back settles nothing: its successor's result stands."""
+    log = Log(stage.registry)
+    async with stage.bus() as bus:
+        try:
+            async with stage.worker_to_lose() as line:
+                await bus.dispatch(Held(item="a"), command_id="held")
+                await until(lambda: log.started, "the first start")
+                line.sever()
+                async with bus.worker():
+                    await until(lambda: len(log.started) == 2, "the takeover")
+                    await bus.wait_idle(_IDLE)
+                    line.heal()
+                    log.release.set()
+                    await asyncio.sleep(LEASE / 2)
+                    fences = [fence for _, _, _, fence in log.started]
+                    expect(await bus.call(Held(item="a"), command_id="held", timeout=_IDLE), fences[1], "the stored result")
+                    expect((await bus.stats()).settled, 1, "settled commands")
+        finally:
+            log.release.set()
+    expect([attempt for _, _, attempt, _ in log.started], [1, 2], "attempts")
+
+
+async def idle_costs_nothing(stage: Stage) -> None:
+    """An entity without work leaves nothing behind."""
+    Log(stage.registry)
+    async with stage.working() as bus:
+        await bus.dispatch_batch(Work(item=f"i{item}", number=0) for item in range(50))
+        await bus.wait_idle(_IDLE)
+        stats = await bus.stats()
+        expect((stats.entities, stats.depth, stats.in_flight), (0, 0, 0), "entities, depth, in flight")
+
+
+PROMISES: tuple[Promise, ...] = (
+    order_and_one_at_a_time,
+    entities_run_concurrently,
+    a_retry_holds_its_entity,
+    a_repeated_id_runs_once,
+    callers_learn_the_outcome,
+    dead_letters_and_replay,
+    a_parked_entity_waits,
+    a_delay_holds_nobody,
+    what_expired_is_not_started,
+    limits_refuse,
+    pause_and_resume,
+    an_unknown_command_is_answered,
+    a_lost_worker_is_succeeded,
+    at_most_once_never_starts_again,
+    a_lost_holder_changes_nothing,
+    idle_costs_nothing,
+)
+"""All of them."""

@@ -1,0 +1,19 @@
+"""The promises as a pytest test; needs a fixture `command_bus_clients` that gives a `ClientFactory`."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from command_bus.testing.conformance.promises import PROMISES, Promise
+from command_bus.testing.conformance.stage import Stage
+from command_bus.transport.redis.connections import ClientFactory
+
+__all__ = ["test_promise"]
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+def test_promise(promise: Promise, command_bus_clients: ClientFactory) -> None:
+    """One promise, in an event loop of its own."""
+    asyncio.run(promise(Stage(command_bus_clients)))

@@ -1,0 +1,14 @@
+"""The suite that authors of other transports run, on every server at hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from command_bus.testing.conformance.promises import PROMISES, Promise
+from command_bus.testing.conformance.stage import Stage
+from tests.conformance.conftest import Bench
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+async def test_promise(bench: Bench, promise: Promise) -> None:
+    await promise(Stage(bench.clients, namespace=bench.namespace))

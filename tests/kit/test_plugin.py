@@ -1,0 +1,98 @@
+"""The plugin as other projects load it: in a pytest of its own, under each way of running async tests."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+_TESTS = """
+from __future__ import annotations
+import pytest
+from command_bus import Command, EntityId, HandlerRegistry
+
+registry = HandlerRegistry()
+
+class Add(Command[int], entity="cart"):
+    cart_id: EntityId
+    pieces: int
+
+@registry.handles(Add)
+async def add(command: Add) -> int:
+    return command.pieces + 1
+
+@pytest.fixture
+def command_bus_registry():
+    return registry
+
+{mark}
+async def test_add(command_bus):
+    command_bus.crash_after("handled")
+    await command_bus.dispatch(Add(cart_id="c", pieces=1), delay=60)
+    await command_bus.run_until_idle()
+    assert command_bus.replies == [2]
+    assert command_bus.crashed == 1
+
+{mark}
+async def test_call(command_bus):
+    assert await command_bus.call(Add(cart_id="c", pieces=2)) == 3
+    await command_bus.dispatch(Add(cart_id="c", pieces=2))  # left as it is
+
+def test_without_async(command_bus):
+    command_bus.assert_not_dispatched(Add)
+"""
+
+
+_INSTALLED = any(point.value == "command_bus.testing.plugin" for point in entry_points(group="pytest11"))
+_LOADED = () if _INSTALLED else ("-p", "command_bus.testing.plugin")
+_SCOPE = ("-o", "asyncio_default_fixture_loop_scope=function")  # unset, pytest-asyncio warns
+
+
+def _pytest(tmp_path: Path, *options: str, source: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    (tmp_path / "test_it.py").write_text(source)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *_LOADED, *options]
+    return subprocess.run(
+        command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, timeout=50, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "mark"),
+    [
+        ((*_SCOPE, "-o", "asyncio_mode=strict"), "@pytest.mark.asyncio"),
+        ((*_SCOPE, "-o", "asyncio_mode=auto"), ""),
+        (("-p", "no:asyncio", "-k", "asyncio or without"), "@pytest.mark.anyio"),
+    ],
+    ids=["strict", "auto", "anyio"],
+)
+def test_every_way_of_running_async_tests(tmp_path: Path, options: tuple[str, ...], mark: str) -> None:
+    if "anyio" in mark and importlib.util.find_spec("anyio") is None:
+        pytest.skip("anyio is not installed")
+    done = _pytest(tmp_path, *options, source=_TESTS.format(mark=mark))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout
+
+
+def test_loading_it_imports_nothing_of_the_package_but_its_door(tmp_path: Path) -> None:
+    """Or coverage, which begins later, would find every line of the package unvisited."""
+    source = "import sys\n\ndef test_it():\n    print(sorted(name for name in sys.modules if name.startswith('command_bus')))\n"
+    done = _pytest(tmp_path, "-s", *_SCOPE, source=source)
+    assert "['command_bus', 'command_bus.testing', 'command_bus.testing.plugin']" in done.stdout, done.stdout + done.stderr
+
+
+def test_pytest_finds_it() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["entry-points"]["pytest11"] == {"command_bus": "command_bus.testing.plugin"}
+
+
+def test_the_real_server(tmp_path: Path) -> None:
+    source = "def test_it(command_bus_server):\n    assert command_bus_server.url\n"
+    done = _pytest(tmp_path, *_SCOPE, source=source)
+    assert done.returncode == 0, done.stdout + done.stderr

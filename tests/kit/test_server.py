@@ -1,0 +1,39 @@
+"""The server of `TestBus` is what it stands for: the conformance tests run on it, in real time, as on every other server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from command_bus.testing.conformance.promises import PROMISES, Promise
+from command_bus.testing.conformance.stage import Stage
+from command_bus.testing.fleet import keeper_for
+from command_bus.testing.simulated.ground import rebind
+from command_bus.testing.simulated.live import Process, live_server
+from command_bus.transport.redis.lease_keeper import LeaseKeeper
+from tests.conformance.conftest import Bench
+from tests.conformance.test_delivery import *  # noqa: F403 - the tests themselves
+from tests.conformance.test_delivery import app
+from tests.conformance.test_dispatches import *  # noqa: F403 - as above
+
+__all__ = ["app", "bench"]
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    undo = rebind("LeaseKeeper", LeaseKeeper, keeper_for)
+    yield Bench("memory", Process(live_server(time.monotonic)))
+    undo()
+
+
+_THREADS = ("a_lost_worker_is_succeeded", "at_most_once_never_starts_again", "a_lost_holder_changes_nothing")
+"""They sever the connection of the renewing thread, which is a task here; how a worker is lost here is for test_bus.py."""
+
+
+@pytest.mark.parametrize(
+    "promise", [promise for promise in PROMISES if promise.__name__ not in _THREADS], ids=lambda promise: promise.__name__
+)
+async def test_promise(bench: Bench, promise: Promise) -> None:
+    await promise(Stage(bench.clients))
