@@ -2,7 +2,7 @@
 PYTHON ?= python3
 SETUP = $(PYTHON) scripts/setup.py
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-lite demo-full demo-stream test bench bench-all bench-spark proofs chaos simulate mutants fuzz check format lock clean
+.PHONY: help setup demo demo-lite demo-full demo-stream test bench bench-all bench-spark proofs chaos simulate mutants fuzz docs check format lock clean
 
 help:       ## list these targets
 	@sed -n 's/^\([a-z-]*\): *## /  make \1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -45,6 +45,9 @@ simulate:   ## seeds of the deterministic simulator: faults, and every promise c
 
 mutants:    ## break the bus in forty ways; each must be found out
 	@$(SETUP) mutants $(ARGS)
+
+docs:       ## build the documentation site in build/site, warnings as errors
+	@$(SETUP) docs
 
 check:      ## ruff, mypy, pyright and the architecture tests
 	@$(SETUP) check $(ARGS)

@@ -2,7 +2,7 @@
 """Sets up what a command of this repository needs, then runs it: nothing to install by hand, nothing outside the folder.
 
     python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | test | bench | bench-all | bench-spark | proofs | chaos |
-                             simulate | mutants | fuzz | check | format | setup | lock | clean   [arguments]
+                             simulate | mutants | fuzz | docs | check | format | setup | lock | clean   [arguments]
 
 Any Python of 3.11 or later will do, and only its standard library is used. The first run makes `.venv` (by `uv` if there is one,
 else by `venv` and `pip`) with exactly the versions and hashes of constraints.txt, and the project itself as an editable install.
@@ -39,6 +39,7 @@ from typing import NoReturn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # of this script alone Python would put its own folder there
 
+from scripts import docs as site  # noqa: E402
 from scripts import java, redis62  # noqa: E402
 
 VENV = ROOT / ".venv"
@@ -280,6 +281,13 @@ def mutants(arguments: list[str]) -> None:
     become([str(PYTHON), "-m", "tests.mutants", *arguments])
 
 
+def docs(_arguments: list[str]) -> None:
+    """Build the site: warnings are errors."""
+    if site.main():
+        sys.exit("setup: the documentation does not build, see above")
+    say("the site is in build/site: open build/site/index.html")
+
+
 def check(arguments: list[str]) -> None:
     """All checks, also after one that failed: one run shows everything that is to be mended."""
     set_up(BASE, SPARK)
@@ -324,6 +332,7 @@ def lock(arguments: list[str]) -> None:
     compile_lock(BASE, compiler, left_out=["command-bus"])
     after = ["--constraint", str(BASE.lock)]
     compile_lock(SPARK, [*compiler, *after], left_out=["command-bus", *BASE.packages()], after=f"after {BASE.lock.name} ")
+    compile_docs_lock([*compiler[:3], "-", *compiler[4:]])
 
 
 def compile_lock(part: Part, compiler: list[str], left_out: list[str], after: str = "") -> None:
@@ -339,8 +348,16 @@ def compile_lock(part: Part, compiler: list[str], left_out: list[str], after: st
         compiled.unlink()
 
 
+def compile_docs_lock(compiler: list[str]) -> None:
+    say(f"pinning every package in {site.LOCK.name}")
+    given = "\n".join(site.REQUIREMENTS)
+    compiled = subprocess.run(compiler, input=given, text=True, stdout=subprocess.PIPE, check=True, cwd=ROOT, env=environment())
+    header = LOCK_HEADER.replace("(extras {extras})", "of the documentation").format(after="", file=site.LOCK.name)
+    site.LOCK.write_text(header + compiled.stdout)
+
+
 def clean(_arguments: list[str]) -> None:
-    for name in (".venv", *LEFTOVERS):
+    for name in (".venv", ".venv-docs", *LEFTOVERS):
         shutil.rmtree(ROOT / name, ignore_errors=True)
     say("removed .venv, caches and builds")
 
@@ -356,6 +373,7 @@ COMMANDS = {
     "bench-spark": bench_spark,
     "proofs": proofs,
     "fuzz": fuzz,
+    "docs": docs,
     "chaos": chaos,
     "simulate": simulate,
     "mutants": mutants,

@@ -1,0 +1,94 @@
+"""The files of the page on Django, in a project: its views through Django's test client, its worker as the management command."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from command_bus.embedded import EmbeddedServer
+
+pytest.importorskip("django")
+
+ROOT = Path(__file__).parents[2]
+_FILE = re.compile(r'^```python title="([^"]+)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
+_SETTINGS = """
+import os
+SECRET_KEY = "test"
+ALLOWED_HOSTS = ["*"]
+USE_TZ = True
+COMMAND_BUS_URL = os.environ["COMMAND_BUS_URL"]
+INSTALLED_APPS = ["shop.apps.ShopConfig"]
+ROOT_URLCONF = "site_urls"
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "shop.sqlite3", "OPTIONS": {"timeout": 30}}}
+"""
+_URLS = """
+from django.urls import path
+from shop import views
+urlpatterns = [path("restock/<str:article>", views.restock), path("order/<str:article>", views.order)]
+"""
+_VISIT = """
+import django
+django.setup()
+from django.apps import apps
+from django.test import Client
+client = Client()
+print(client.get("/restock/lamp?pieces=5").json())
+answers = [client.get("/order/lamp", headers={"Idempotency-Key": "o-1"}) for _ in range(2)]
+print([answer.status_code for answer in answers])
+print(client.get("/restock/lamp?pieces=1").json())
+refused = client.get("/restock/lamp?pieces=101")
+print(refused.status_code, refused.json())
+apps.get_app_config("shop").bus.close()
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    page = (ROOT / "docs" / "django.md").read_text(encoding="utf-8")
+    for name, text in _FILE.findall(page):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    for folder in ("shop", "shop/management", "shop/management/commands"):
+        (tmp_path / folder / "__init__.py").touch()
+    (tmp_path / "site_settings.py").write_text(_SETTINGS, encoding="utf-8")
+    (tmp_path / "site_urls.py").write_text(_URLS, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def environment(project: Path) -> Iterator[dict[str, str]]:
+    with EmbeddedServer.start() as server:
+        yield {
+            **os.environ,
+            "PYTHONPATH": f"{project}{os.pathsep}{ROOT}",
+            "COMMAND_BUS_URL": server.url,
+            "DJANGO_SETTINGS_MODULE": "site_settings",
+        }
+
+
+def test_django_finds_nothing_wrong(project: Path, environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "django", "check", "--fail-level", "WARNING"]
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("worker", [("django", "run_worker"), ("command_bus", "worker", "shop.bus:make_bus")], ids=lambda words: words[0])
+def test_views_and_worker(project: Path, environment: dict[str, str], worker: tuple[str, ...]) -> None:
+    running = subprocess.Popen([sys.executable, "-m", *worker], cwd=project, env=environment)
+    try:
+        visit = [sys.executable, "-c", _VISIT]
+        done = subprocess.run(visit, cwd=project, env=environment, capture_output=True, text=True, timeout=50, check=False)
+    finally:
+        running.send_signal(signal.SIGTERM)
+        code = running.wait(20)
+    assert done.stdout.splitlines() == ["{'stock': 5}", "[202, 202]", "{'stock': 7}", "409 {'code': 'too_many'}"], done.stderr
+    assert code == 0
