@@ -45,7 +45,7 @@ from scripts import java, redis62  # noqa: E402
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 CHECKED = ("command_bus", "tests", "examples", "scripts", "benchmarks", "integrations")
-LEFTOVERS = (".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "build", "dist")
+LEFTOVERS = (".cache", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "build", "dist")
 
 
 @dataclass(frozen=True)
