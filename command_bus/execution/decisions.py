@@ -55,6 +55,7 @@ __all__ = ["Decisions", "Runnable", "text_of"]
 
 _log = logging.getLogger("command_bus.worker")
 _UNKNOWN_OFFER_MS = 1000
+_PASS_ON = 0.5
 _MAX_TRACEBACK = 16 * 1024
 
 
@@ -237,8 +238,14 @@ class Decisions:
         return Bury(left, self._record(started, envelope, "expired", "Expired", text), started.envelope or b"")
 
     def _unknown(self, started: Started, envelope: WireEnvelope, reason: str, text: str) -> Step:
-        """Leave it to a newer worker for a while: a rolling deploy must not lose it."""
+        """Leave it to a newer worker for a while: a rolling deploy must not lose it.
+
+        By chance it goes on at once to the worker that has waited longest, or waits for a second. Waiting alone would offer it to the same
+        workers for ever: the server wakes readers in turn, and each wait wakes two, one for its clock and one for the command.
+        """
         left_ms = self._unknown_grace_ms - (started.now_ms - started.first_ms)
+        if left_ms > 0 and self._random.random() < _PASS_ON:
+            return GiveBack(counts=False)
         if left_ms > 0:
             return Retry(min(_UNKNOWN_OFFER_MS, left_ms), counts=False)
         left = (

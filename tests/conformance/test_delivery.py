@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from command_bus import (
     EntityId,
     EntityPolicy,
     Envelope,
+    HandlerRegistry,
     IdempotencyConflict,
     InvalidSettings,
     NoHandler,
@@ -381,6 +383,31 @@ async def test_an_unknown_command_waits_for_a_newer_worker(bench: Bench, app: Ap
             await bus.wait_idle(10)
             assert app.seen == [("l", "new"), ("l", 1)]
             assert await bus.result("n") == "done"
+
+
+@pytest.mark.parametrize("older", [1, 3])
+async def test_an_unknown_command_reaches_a_newer_worker_among_older_ones(bench: Bench, app: App, older: int) -> None:
+    """Readers are woken in turn, and a retry wakes two of them, once for itself and once for the clock: the same ones every time."""
+    if bench.name == "memory":
+        pytest.skip("fakeredis does not wake readers in turn")
+
+    class Newer(Command[str], entity="line"):
+        line: EntityId
+
+    newer = HandlerRegistry()
+
+    @newer.handles(Newer)
+    async def handle(command: Newer) -> str:
+        return "done"
+
+    async with AsyncExitStack() as stack:
+        bus = await stack.enter_async_context(bench.bus(unknown_grace=15))
+        for _ in range(older):
+            await stack.enter_async_context(bus.worker())
+        call = asyncio.create_task(bus.call(Newer(line="l"), timeout=20))
+        await asyncio.sleep(0.05)
+        await stack.enter_async_context(bus.worker(registry=newer))
+        assert await call == "done"
 
 
 async def test_an_unknown_command_is_answered_after_its_grace(bench: Bench, app: App) -> None:
