@@ -26,7 +26,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "build" / "pages"
 VENV = ROOT / ".venv-docs"
 LOCK = ROOT / "constraints-docs.txt"
-REQUIREMENTS = ("zensical<0.1", "mkdocstrings-python>=2")  # 0.1 could not be installed when this was written: its own pin was not to be had
+REQUIREMENTS = (
+    "zensical<0.1",
+    "mkdocstrings-python>=2",
+)  # 0.1 could not be installed when this was written: its own pin was not to be had
 ROOT_PAGES = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",

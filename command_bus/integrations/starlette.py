@@ -12,7 +12,7 @@ with `worker=True` one runs beside the application, which suits demos and small 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -58,9 +58,7 @@ _STATUS: dict[type[CommandBusError], int] = {
 """A more special class stands before its base. What is not here is the server's own fault: 500."""
 
 
-def bus_lifespan(
-    bus: CommandBus | Callable[[], CommandBus], *, worker: bool = False, inner: Lifespan | None = None
-) -> Lifespan:
+def bus_lifespan(bus: CommandBus | Callable[[], CommandBus], *, worker: bool = False, inner: Lifespan | None = None) -> Lifespan:
     """What to give to `Starlette(lifespan=…)` or `FastAPI(lifespan=…)`.
 
     Args:
@@ -96,7 +94,7 @@ def bus_of(connection: HTTPConnection) -> CommandBus:
     return bus
 
 
-def exception_handlers() -> dict[Any, Callable[[Request, Any], Awaitable[Response]]]:
+def exception_handlers() -> dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]]:
     """What to give to `Starlette(exception_handlers=…)`: errors of the bus as JSON `{"code", "message"}` with a fitting status.
 
     A refusal is 409 with the handler's code and details, a full queue 503 with `Retry-After`, a reply that did not come in time 504 with
@@ -105,7 +103,7 @@ def exception_handlers() -> dict[Any, Callable[[Request, Any], Awaitable[Respons
     return {CommandBusError: _answer}
 
 
-async def _answer(request: Request, error: CommandBusError) -> Response:
+async def _answer(_request: Request, error: CommandBusError) -> Response:
     status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 500)
     body: dict[str, Any] = {"code": error.code, "message": error.message if status < 500 else "the command was not carried out"}
     headers: dict[str, str] = {}

@@ -14,10 +14,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
+from command_bus.context import current_command
 from command_bus.messages import Message
 from command_bus.middleware import Middleware
 from command_bus.testing.records import Handled, Recorder
 from command_bus.testing.simulated.live import Process
+from command_bus.testing.simulated.streams import Stream
+from command_bus.transport.redis.keys import KeySpace
 
 if TYPE_CHECKING:
     from command_bus.context import CommandContext
@@ -62,13 +65,17 @@ class Crashing(Middleware):
         recorder: Takes the notes.
         crashes: What is planned, for all workers together.
         process: The worker's.
+        keys: Of its namespace.
         killed: Told once the process is dead.
     """
 
-    def __init__(self, recorder: Recorder, crashes: list[Crash], process: Process, killed: Callable[[], None]) -> None:
+    def __init__(
+        self, recorder: Recorder, crashes: list[Crash], process: Process, keys: KeySpace, killed: Callable[[], None]
+    ) -> None:
         self._recorder = recorder
         self._crashes = crashes
         self._process = process
+        self._keys = keys
         self._killed = killed
 
     async def handle(self, command: Any, context: CommandContext, proceed: Callable[[], Awaitable[Any]]) -> Any:
@@ -83,19 +90,25 @@ class Crashing(Middleware):
             note.lost = True
             await self._end()
         elif point == "settled":
-            self._end_once_settled(context.command_id)
+            self._end_once_settled()
         return _result(note)
 
-    def _end_once_settled(self, command_id: str) -> None:
-        wanted = command_id.encode()
+    def _end_once_settled(self) -> None:
+        """A settled command is not in its mailbox any more; now it is, at the head."""
+        running = current_command.get()
+        assert running is not None  # noqa: S101 - set around every handler
+        store = self._process.server.store
+        key = self._keys.shards[self._keys.shard_of(running.mailbox)].mailbox(running.mailbox).encode()
+        mailbox = store.get(key, Stream)
+        head = next(iter(mailbox.entries)) if mailbox is not None and mailbox.entries else None
 
-        def carried_out(requests: list[list[bytes]]) -> None:
-            if any(wanted in part for request in requests if request[0].upper() == b"EVALSHA" for part in request):
-                self._process.watch = None
+        def look() -> None:
+            now = store.get(key, Stream)
+            if (now is None or head not in now.entries) and not self._process.dead:
                 self._process.kill()
                 self._killed()
 
-        self._process.watch = carried_out
+        self._process.after.append(look)
 
     async def _end(self) -> NoReturn:
         self._process.kill()

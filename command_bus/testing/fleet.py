@@ -18,6 +18,7 @@ from command_bus.testing.records import Recorder
 from command_bus.testing.simulated.ground import TaskKeeper, rebind
 from command_bus.testing.simulated.live import Process, live_server
 from command_bus.testing.simulated.server import Server
+from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.lease_keeper import LeaseKeeper
 from command_bus.worker import Worker
 
@@ -120,8 +121,9 @@ class Fleet:
     async def _add(self) -> None:
         assert self._server is not None  # noqa: S101 - opened before
         process = Process(self._server)
-        layer = Crashing(self.recorder, self.crashes, process, partial(self._killed, process))
         given = self.bus
+        keys = KeySpace(given.settings.namespace, given.settings.shards)
+        layer = Crashing(self.recorder, self.crashes, process, keys, partial(self._killed, process))
         bus = CommandBus(
             settings=given.settings, registry=self._registry, middleware=(layer, *given.middleware), lifespan=given.lifespan
         )

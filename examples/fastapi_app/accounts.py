@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -50,7 +50,7 @@ class Books:
         self._path = path  # opened by each command: importing a program makes no file
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Generator[sqlite3.Connection]:
         database = sqlite3.connect(self._path, timeout=30)
         try:
             database.executescript(_TABLES)

@@ -1,4 +1,7 @@
-"""The application: each request becomes a command. `uvicorn examples.fastapi_app.app:app`, and beside it `command-bus worker examples.fastapi_app.app:bus`.
+"""The application: each request becomes a command.
+
+    uvicorn examples.fastapi_app.app:app
+    command-bus worker examples.fastapi_app.app:bus
 
 With ACCOUNTS_WORKER=1 a worker runs within the application, so that one terminal is enough.
 """

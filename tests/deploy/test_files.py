@@ -37,7 +37,12 @@ KEDA: dict[str, Any] = {
         "required": ["scaleTargetRef", "triggers"],
         "additionalProperties": False,
         "properties": {
-            "scaleTargetRef": {"type": "object", "required": ["name"], "properties": {"name": _TEXT}, "additionalProperties": False},
+            "scaleTargetRef": {
+                "type": "object",
+                "required": ["name"],
+                "properties": {"name": _TEXT},
+                "additionalProperties": False,
+            },
             "minReplicaCount": _COUNT,
             "maxReplicaCount": _COUNT,
             "pollingInterval": _COUNT,

@@ -81,7 +81,9 @@ def test_django_finds_nothing_wrong(project: Path, environment: dict[str, str]) 
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("worker", [("django", "run_worker"), ("command_bus", "worker", "shop.bus:make_bus")], ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    "worker", [("django", "run_worker"), ("command_bus", "worker", "shop.bus:make_bus")], ids=lambda words: words[0]
+)
 def test_views_and_worker(project: Path, environment: dict[str, str], worker: tuple[str, ...]) -> None:
     running = subprocess.Popen([sys.executable, "-m", *worker], cwd=project, env=environment)
     try:

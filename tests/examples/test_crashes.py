@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import date
 from decimal import Decimal
 
@@ -84,7 +83,7 @@ class TestBank:
         return bank.registry
 
     @pytest.fixture
-    async def opened(self, command_bus: TestBus) -> AsyncIterator[TestBus]:
+    async def opened(self, command_bus: TestBus) -> TestBus:
         await command_bus.dispatch(bank.Deposit(account_id="a-1", amount=100))
         return command_bus
 

@@ -37,8 +37,8 @@ class Process:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.dead = False
-        self.watch: Callable[[list[list[bytes]]], None] | None = None
-        """Told of requests that were carried out, before anybody learns their answers."""
+        self.after: list[Callable[[], None]] = []
+        """Called when a request was carried out, before anybody learns its answer."""
         self._open: set[asyncio.Future[Any]] = set()
 
     def at(self, tag: str) -> Process:
@@ -73,8 +73,8 @@ class Process:
         self._open.add(future)
         try:
             self.server.execute(link, requests, lambda answers: None if future.done() else future.set_result(answers))
-            if self.watch is not None:
-                self.watch(requests)
+            for look in list(self.after):
+                look()
             if self.dead and future.done() and future.exception() is None:
                 raise _gone()
             return await future

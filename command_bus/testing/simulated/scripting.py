@@ -5,7 +5,6 @@ from __future__ import annotations
 from hashlib import sha1
 from typing import Any
 
-
 from command_bus.errors import MissingExtra
 from command_bus.testing.simulated.store import COMMANDS, ReplyError, Store
 
