@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+import logging
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +18,7 @@ from command_bus.testing.clock import VirtualClock
 from command_bus.testing.crashes import Crash, Crashing
 from command_bus.testing.records import Recorder
 from command_bus.testing.simulated.ground import TaskKeeper, rebind
-from command_bus.testing.simulated.live import Process, live_server
+from command_bus.testing.simulated.live import PROCESS, Process, live_server
 from command_bus.testing.simulated.server import Server
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.lease_keeper import LeaseKeeper
@@ -24,6 +26,7 @@ from command_bus.worker import Worker
 
 __all__ = ["Fleet", "keeper_for"]
 
+_LOGGERS = ("command_bus.worker", "command_bus.transport")
 _thread_keeper = LeaseKeeper  # under a name that `rebind` leaves alone
 
 
@@ -82,6 +85,9 @@ class Fleet:
                 return
             self._clock.start()
             self._undo.callback(rebind("LeaseKeeper", LeaseKeeper, keeper_for))
+            for name in _LOGGERS:
+                logging.getLogger(name).addFilter(_spoken_by_the_living)
+                self._undo.callback(logging.getLogger(name).removeFilter, _spoken_by_the_living)
             self._server = live_server(self._clock.time)
             self._adopt(self.bus, self.recorder, Process(self._server))
             await self.bus.open()
@@ -130,9 +136,14 @@ class Fleet:
         bus.protection = given.protection
         bus._clients = process  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as above
         member = _Member(bus, bus.worker(), process)
-        await bus.open()
-        await member.worker.start()
+        surroundings = contextvars.copy_context()
+        surroundings.run(PROCESS.set, process)
+        await asyncio.get_running_loop().create_task(self._begin(member), name="command_bus.testing", context=surroundings)
         self._members.append(member)
+
+    async def _begin(self, member: _Member) -> None:
+        await member.bus.open()
+        await member.worker.start()
 
     def _killed(self, process: Process) -> None:
         """A process has died: clear away what is left of it here, and put another in its place."""
@@ -152,6 +163,12 @@ class Fleet:
     async def _bury(self, member: _Member) -> None:
         await member.worker.stop(grace=0)
         await member.bus.close()
+
+
+def _spoken_by_the_living(_record: logging.LogRecord) -> bool:
+    """What remains of a dead process tries this and that until it is cleared away; nobody wants to read of it."""
+    process = PROCESS.get()
+    return process is None or not process.dead
 
 
 def _bus(registry: HandlerRegistry | None, options: dict[str, Any]) -> CommandBus:

@@ -28,6 +28,7 @@ class Severable:
 
     def __init__(self, clients: ClientFactory, cut: _Cut | None = None) -> None:
         self.label = clients.label
+        self.cluster = getattr(clients, "cluster", False)  # what a Redis Cluster's factory says of itself
         self._clients = clients
         self._cut = cut or _Cut()
 

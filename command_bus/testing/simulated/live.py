@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, cast
 
 from redis import Redis as SyncRedis
@@ -14,7 +15,10 @@ from redis.asyncio import Redis
 from command_bus.testing.simulated.client import WiredRedis
 from command_bus.testing.simulated.server import Link, Server
 
-__all__ = ["Process", "live_server"]
+__all__ = ["PROCESS", "Process", "live_server"]
+
+PROCESS: ContextVar[Process | None] = ContextVar("command_bus_testing_process", default=None)
+"""The process that a task belongs to; its tasks inherit it."""
 
 
 def live_server(clock: Callable[[], float]) -> Server:
