@@ -197,6 +197,17 @@ async def test_a_crash_between_handling_and_settling_runs_a_command_twice(comman
     assert command_bus.replies == [2, 4]
 
 
+@pytest.mark.parametrize("point", ["claimed", "handled"])
+async def test_a_dead_worker_hands_nothing_back(command_bus: TestBus, point) -> None:
+    """Its successor waits for the end of the lease, as after a real death, and the worker is not told from another."""
+    command_bus.crash_after(point, Add)
+    await command_bus.dispatch(Add(box="a", value=1))
+    began = command_bus.clock.time()
+    await command_bus.run_until_idle()
+    lease = command_bus.bus.settings.lease
+    assert 0.8 * lease < command_bus.clock.time() - began < 1.5 * lease
+
+
 @pytest.mark.parametrize("point", CRASH_POINTS)
 async def test_an_idempotent_handler_bears_every_crash(command_bus: TestBus, point) -> None:
     command_bus.crash_after(point, AddOnce, times=2)
@@ -241,6 +252,8 @@ async def test_assertions(command_bus: TestBus) -> None:
     command_bus.assert_not_dispatched(Add, box="c")
     with pytest.raises(AssertionError, match=r"expected Add\(box='c'\), found 0; sent were:"):
         command_bus.assert_dispatched(Add, box="c")
+    with pytest.raises(AssertionError, match="3 times, found 2"):
+        command_bus.assert_dispatched(Add, value=1, count=3)
     with pytest.raises(AssertionError, match="expected no Add"):
         command_bus.assert_not_dispatched(Add, box="a")
     with pytest.raises(TypeError, match="no field bax"):
