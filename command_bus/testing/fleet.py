@@ -60,6 +60,7 @@ class Fleet:
         self.crashes: list[Crash] = []
         self.crashed = 0
         self._registry = registry or self.bus.registry
+        self._middleware = self.bus.middleware
         self._workers = workers
         self._clock = clock
         self._server: Server | None = None
@@ -115,9 +116,9 @@ class Fleet:
 
     def _adopt(self, bus: CommandBus, recorder: Recorder, process: Process) -> None:
         """Let a bus talk to our server and be noted; undone by `release`."""
-        names = ("_clients", "_transport", "_closed", "_opening", "_send", "_prepare")
+        names = ("_clients", "_transport", "_closed", "_opening", "_send", "_prepare", "middleware")
         before = {name: getattr(bus, name) for name in names}
-        layers = (recorder, *bus.middleware)
+        bus.middleware = layers = (recorder, *bus.middleware)
         bus._clients, bus._transport, bus._closed, bus._opening = process, None, False, asyncio.Lock()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the kit is a part of the package
         bus._send = around_dispatch(layers, bus._transmit)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as above
         bus._prepare = around_dispatch(layers, bus._seal)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as above
@@ -131,7 +132,7 @@ class Fleet:
         keys = KeySpace(given.settings.namespace, given.settings.shards)
         layer = Crashing(self.recorder, self.crashes, process, keys, partial(self._killed, process))
         bus = CommandBus(
-            settings=given.settings, registry=self._registry, middleware=(layer, *given.middleware), lifespan=given.lifespan
+            settings=given.settings, registry=self._registry, middleware=(layer, *self._middleware), lifespan=given.lifespan
         )
         bus.protection = given.protection
         bus._clients = process  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as above

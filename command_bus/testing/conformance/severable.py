@@ -9,6 +9,7 @@ from redis import exceptions as redis_errors
 from redis.asyncio import Redis
 
 from command_bus.transport.redis.connections import ClientFactory
+from command_bus.transport.redis.pipe import Requests
 
 __all__ = ["Severable"]
 
@@ -21,6 +22,21 @@ class _Cut:
     def check(self) -> None:
         if self.on:
             raise redis_errors.ConnectionError("severed by the test")
+
+
+class _SeverablePipe:
+    """Implements `Requests`."""
+
+    def __init__(self, pipe: Requests, cut: _Cut) -> None:
+        self._pipe = pipe
+        self._cut = cut
+        self.close = pipe.close
+
+    async def request(self, *request: Any) -> Any:
+        self._cut.check()
+        answer = await self._pipe.request(*request)
+        self._cut.check()
+        return answer
 
 
 class Severable:
@@ -49,9 +65,9 @@ class Severable:
         """See `ClientFactory`."""
         return self._guarded(self._clients.commands())
 
-    def blocking(self, block: float) -> Redis:
+    def pipe(self, block: float = 0.0) -> Requests:
         """See `ClientFactory`."""
-        return self._guarded(self._clients.blocking(block))
+        return _SeverablePipe(self._clients.pipe(block), self._cut)
 
     def thread(self, patience: float) -> SyncRedis:
         """See `ClientFactory`."""

@@ -12,7 +12,7 @@ from redis import Redis as SyncRedis
 from redis import exceptions as redis_errors
 from redis.asyncio import Redis
 
-from command_bus.testing.simulated.client import WiredRedis
+from command_bus.testing.simulated.client import WiredPipe, WiredRedis
 from command_bus.testing.simulated.server import Link, Server
 
 __all__ = ["PROCESS", "Process", "live_server"]
@@ -53,9 +53,9 @@ class Process:
         """See `ClientFactory`."""
         return WiredRedis(_Wire(self))
 
-    def blocking(self, block: float) -> Redis:
+    def pipe(self, block: float = 0.0) -> WiredPipe:
         """See `ClientFactory`."""
-        return WiredRedis(_Wire(self))
+        return WiredPipe(_Wire(self))
 
     def thread(self, patience: float) -> SyncRedis:
         """An asynchronous one: the thread is a task here."""
