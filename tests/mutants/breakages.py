@@ -134,7 +134,7 @@ MUTANTS = (
     Mutant(
         "a paused entity is started",
         f"{_LUA}/advance.lua",
-        "  if any_paused and call('HEXISTS', paused, name) == 1 then\n    rest",
+        "  if any_paused and stopped(name) then\n    rest",
         "  if false then\n    rest",
     ),
     Mutant(
