@@ -11,7 +11,7 @@ from command_bus.serialization.msgpack import Limits, Undecodable, pack, unpack
 from command_bus.transport.redis.keys import KeySpace, mailbox_label
 from command_bus.transport.redis.operations import Operations
 
-__all__ = ["Monitor", "worker_record"]
+__all__ = ["Monitor", "read_worker", "worker_record"]
 
 _NAMED = 100
 _LIMITS = Limits(max_bytes=1024 * 1024)
@@ -110,19 +110,20 @@ class Monitor:
         oldest = wall_ms() - self._silent_ms
         for shot in shots:
             for record in shot["workers"].values():
-                try:
-                    values: dict[str, Any] = unpack(record, _LIMITS)
-                    info = _worker_info(values)
-                except (Undecodable, TypeError, KeyError):
-                    continue  # written by another version
-                if info.seen_ms >= oldest:
+                info = read_worker(record)
+                if info is not None and info.seen_ms >= oldest:
                     found[info.name] = info
         return tuple(found.values())
 
 
-def _worker_info(values: dict[str, Any]) -> WorkerInfo:
-    commands = tuple(values.pop("commands"))
-    return WorkerInfo(**values, commands=commands)
+def read_worker(record: bytes) -> WorkerInfo | None:
+    """What a worker wrote of itself; None if it was of another version."""
+    try:
+        values: dict[str, Any] = unpack(record, _LIMITS)
+        commands = tuple(values.pop("commands"))
+        return WorkerInfo(**values, commands=commands)
+    except (Undecodable, TypeError, KeyError):
+        return None
 
 
 def _pending(summary: dict[str, Any]) -> int:

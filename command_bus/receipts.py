@@ -152,7 +152,7 @@ class Stats:
         in_flight: Entities held by workers.
         ready: Entities that wait for a worker.
         delayed: Commands and retries that wait for their time.
-        paused: Paused entities.
+        paused: Entities, entity types and buses that were paused or drained; see `bus.entities.holds()`.
         parked: Entities held by a poisoned command.
         entities: Entities with work.
         oldest_age: Seconds since the longest-waiting or longest-held entity became ready, 0.0 if there is none.

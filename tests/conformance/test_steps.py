@@ -741,8 +741,12 @@ async def test_repair_gives_lost_activations_back_and_only_those(shelf: Bare, ha
         await shelf.client.xdel(shelf.shard.ready, leases[box].activation)
     names = [name.decode() for name in await shelf.client.hkeys(shelf.shard.active)]  # type: ignore[misc]
     run: Any = shelf.connections.run
-    assert await run(REPAIR, [shelf.shard.ready, shelf.shard.active, shelf.shard.paused, shelf.shard.parked], [GROUP, *names]) == 2
-    assert await run(REPAIR, [shelf.shard.ready, shelf.shard.active, shelf.shard.paused, shelf.shard.parked], [GROUP, *names]) == 0
+    assert (
+        await run(REPAIR, [shelf.shard.ready, shelf.shard.active, shelf.shard.paused, shelf.shard.parked], [GROUP, *names]) == 2
+    )
+    assert (
+        await run(REPAIR, [shelf.shard.ready, shelf.shard.active, shelf.shard.paused, shelf.shard.parked], [GROUP, *names]) == 0
+    )
     assert sorted(await shelf.activations()) == ["box:fine", "box:held", "box:ready"]
     other = shelf.hand("w2")
     again = {lease.mailbox: lease for lease in await other.read()}

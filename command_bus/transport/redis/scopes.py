@@ -108,7 +108,9 @@ class Scopes:
         """All entity types that this namespace has seen."""
         first = self._keys.shards[0]
         meta: dict[bytes, bytes] = await self._ask(first, lambda client, key: client.hgetall(key), first.meta)
-        found = {name.removeprefix(_MAILBOX_POLICY).removeprefix(_HELD) for name in meta if name.startswith((_MAILBOX_POLICY, _HELD))}
+        found = {
+            name.removeprefix(_MAILBOX_POLICY).removeprefix(_HELD) for name in meta if name.startswith((_MAILBOX_POLICY, _HELD))
+        }
         return sorted(name.decode() for name in found)
 
     async def _known(self) -> list[str]:
