@@ -24,7 +24,10 @@ from command_bus import (
     lanes,
 )
 from command_bus.errors import EntitiesStopped
-from command_bus.transport.interfaces import Released, Retry, Started
+from command_bus.outbound import Envelope
+from command_bus.serialization.envelope import IN_DISPATCH, WireEnvelope, pack_envelope
+from command_bus.transport.dispatches import LoadItem, Opening, Version
+from command_bus.transport.interfaces import Admission, Released, Retry, Started
 from command_bus.transport.redis.keys import EVERYTHING
 from command_bus.transport.redis.scripts import REPAIR
 from tests.conformance.bare import TAKE, Bare, Hand, bare, done
@@ -251,6 +254,40 @@ async def test_a_paused_type_starts_nothing_on_any_shard_and_goes_on_in_order(be
         assert seen.of("new") == [1]
         assert (await bus.stats()).entities == 0
         assert await bus.entities.holds() == []
+
+
+async def test_bulk_loads_are_held_and_refused_like_all_else(bench: Bench, seen: Seen) -> None:
+    version = Version("d", 0)
+    async with bench.bus(shards=3) as bus:
+        items = [_item(bus, f"n{number % 3}", number) for number in range(9)]
+        await bus.transport.dispatches.open(version, Opening(keep_ms=0, remember_ms=60_000))
+        await bus.entities.of("sum").pause()
+        assert await _load(bus, version, items[:6]) == [Admission.ACCEPTED] * 6
+        async with bus.worker():
+            await _held(bus)
+            assert seen.started == []
+            await bus.entities.of("sum").drain()
+            assert await _load(bus, version, items) == [Admission.DUPLICATE] * 6 + [Admission.DRAINING] * 3
+            await bus.wait_idle(10)
+            await bus.entities.of("sum").resume()
+            assert await _load(bus, version, items) == [Admission.DUPLICATE] * 6 + [Admission.ACCEPTED] * 3
+            await bus.wait_idle(10)
+        assert [seen.of(f"n{number}") for number in range(3)] == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
+
+
+def _item(bus: CommandBus, name: str, number: int) -> LoadItem:
+    out = bus._sealer.of_item(Envelope(Add(name=name, number=number), command_id=f"{name}-{number}"))
+    envelope = WireEnvelope(out.command_id, out.name, out.entity_type, out.entity_id, out.payload, IN_DISPATCH)
+    return bus._sealer.seal(out).mailbox, out.command_id, bytes(4), pack_envelope(envelope), name, 0
+
+
+async def _load(bus: CommandBus, version: Version, items: list[LoadItem]) -> list[Admission]:
+    answers: dict[int, Admission] = {}
+    for shard in range(bus.transport.keys.count):
+        chosen = [index for index, each in enumerate(items) if bus.transport.keys.shard_of(each[0]) == shard]
+        loaded = await bus.transport.dispatches.load(version, shard, [items[index] for index in chosen]) if chosen else None
+        answers |= dict(zip(chosen, loaded.admissions, strict=True)) if loaded else {}
+    return [answers[index] for index in range(len(items))]
 
 
 @pytest.mark.parametrize("shards", [1, 3])
