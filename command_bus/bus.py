@@ -310,7 +310,7 @@ class CommandBus:
     async def stats(self) -> Stats:
         """A snapshot of the namespace, in one round trip per shard."""
         transport = self.transport
-        return await Monitor(transport.operations, transport.keys, self.settings.lease).stats()
+        return await Monitor(transport.operations, transport.keys).stats()
 
     async def ping(self) -> float:
         """Seconds of one round trip to the server.
@@ -330,7 +330,7 @@ class CommandBus:
             IdleTimeout: There is still work after `timeout` seconds.
         """
         transport = self.transport
-        monitor = Monitor(transport.operations, transport.keys, self.settings.lease)
+        monitor = Monitor(transport.operations, transport.keys)
         deadline = math.inf if timeout is None else mono() + timeout
         pause = _POLL_FIRST
         while depth := await monitor.busy():

@@ -30,16 +30,15 @@ class Fleet:
         """
         found: dict[str, WorkerStatus] = {}
         now = wall_ms()
-        limit = max(self._bus.settings.lease * 2, 5.0)
         for record in await self._inspection().workers():
             info = read_worker(record)
             if info is None:
                 continue
-            silent = max(now - info.seen_ms, 0) / 1000
+            silent = max(now - info.seen_ms, 0)
             known = found.get(info.name)
-            if known is None or silent < known.silent_for:
+            if known is None or silent / 1000 < known.silent_for:
                 found[info.name] = WorkerStatus(
-                    info.name, info.host, info.pid, info.started_ms, silent, silent < limit, info.concurrency, info.running,
+                    info.name, info.host, info.pid, info.started_ms, silent / 1000, silent <= info.patience_ms, info.concurrency, info.running,
                     info.commands,
                 )  # fmt: skip
         return sorted(found.values(), key=lambda worker: (not worker.alive, worker.host, worker.started_ms, worker.name))

@@ -28,13 +28,11 @@ class Monitor:
     Args:
         operations: Reads.
         keys: The shards.
-        lease: Seconds; a worker silent for two of them is not counted as live.
     """
 
-    def __init__(self, operations: Operations, keys: KeySpace, lease: float) -> None:
+    def __init__(self, operations: Operations, keys: KeySpace) -> None:
         self._operations = operations
         self._keys = keys
-        self._silent_ms = int(max(lease * 2, 5.0) * 1000)
 
     async def stats(self) -> Stats:
         """The sum over the shards."""
@@ -107,11 +105,11 @@ class Monitor:
 
     def _workers(self, shots: list[dict[str, Any]]) -> tuple[WorkerInfo, ...]:
         found: dict[str, WorkerInfo] = {}
-        oldest = wall_ms() - self._silent_ms
+        now = wall_ms()
         for shot in shots:
             for record in shot["workers"].values():
                 info = read_worker(record)
-                if info is not None and info.seen_ms >= oldest:
+                if info is not None and info.seen_ms >= now - info.patience_ms:
                     found[info.name] = info
         return tuple(found.values())
 

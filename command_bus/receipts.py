@@ -131,6 +131,7 @@ class WorkerInfo:
         concurrency: How many entities it runs at a time.
         running: How many it ran then.
         commands: The wire names that it handles.
+        lease: Seconds of its leases.
     """
 
     name: str
@@ -141,6 +142,12 @@ class WorkerInfo:
     concurrency: int
     running: int
     commands: tuple[str, ...]
+    lease: float = 30.0
+
+    @property
+    def patience_ms(self) -> int:
+        """After how long without a sign of life it is no longer counted as live."""
+        return int(max(self.lease * 2, 5.0) * 1000)
 
 
 @dataclass(frozen=True, slots=True)

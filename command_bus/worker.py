@@ -211,6 +211,7 @@ class Worker:
             concurrency=self.settings.concurrency,
             running=self.running,
             commands=self.registry.names(),
+            lease=self.settings.lease,
         )
 
 

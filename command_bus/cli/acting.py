@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from command_bus.cli.options import Outcome
-from command_bus.cli.places import App, Json, Namespace, Place, Url, Yes, complain, connected, execute, plainly, refuse_unless_sure
+from command_bus.cli.places import (
+    App,
+    Json,
+    Namespace,
+    Place,
+    Url,
+    Yes,
+    complain,
+    connected,
+    execute,
+    plainly,
+    refuse_unless_sure,
+)
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
@@ -35,8 +47,13 @@ class Action(StrEnum):
 
 
 def pause(
-    entity_type: Chosen = None, *, everything: Everything = False, reason: Reason = "", url: Url = None,
-    namespace: Namespace = None, app: App = None,
+    entity_type: Chosen = None,
+    *,
+    everything: Everything = False,
+    reason: Reason = "",
+    url: Url = None,
+    namespace: Namespace = None,
+    app: App = None,
 ) -> None:
     """Start no command of a type, or of the whole bus (--all), until `resume`. What runs is not touched; commands are accepted.
 
@@ -65,8 +82,13 @@ def resume(
 
 
 def drain(
-    entity_type: Chosen = None, *, everything: Everything = False, reason: Reason = "", url: Url = None,
-    namespace: Namespace = None, app: App = None,
+    entity_type: Chosen = None,
+    *,
+    everything: Everything = False,
+    reason: Reason = "",
+    url: Url = None,
+    namespace: Namespace = None,
+    app: App = None,
 ) -> None:
     """Refuse new commands of a type, or of the whole bus (--all), and work off what was accepted, until `resume`.
 
@@ -81,8 +103,14 @@ def drain(
 
 
 def purge(
-    entity_type: Chosen = None, *, everything: Everything = False, dry_run: DryRun = False, yes: Yes = False, url: Url = None,
-    namespace: Namespace = None, app: App = None,
+    entity_type: Chosen = None,
+    *,
+    everything: Everything = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    url: Url = None,
+    namespace: Namespace = None,
+    app: App = None,
 ) -> None:
     """Remove all waiting commands of a type, or of the whole bus (--all). What runs is left; callers are told.
 
@@ -104,13 +132,15 @@ def purge(
                 if cursor is None:
                     return depth, entities
 
+    from command_bus.cli.tables import counted
+
     depth, entities = execute(count)
-    typer.echo(f"{what}: {depth:,} waiting commands of {entities:,} entities")
+    typer.echo(f"{what}: {counted(depth, 'waiting command', 'waiting commands')} of {counted(entities, 'entity', 'entities')}")
     if dry_run or not depth:
         return
-    refuse_unless_sure(f"Remove them? {'It cannot be undone.' if depth else ''}", yes=yes)
+    refuse_unless_sure("Remove them? It cannot be undone.", yes=yes)
     removed: int = _act(place, entity_type, lambda chosen: chosen.purge())
-    typer.echo(f"{what}: {removed:,} commands removed")
+    typer.echo(f"{what}: {counted(removed, 'command', 'commands')} removed")
 
 
 def entity(
@@ -154,15 +184,17 @@ def entity(
                 case Action.RESUME:
                     return "resumed" if await scope.resume() else None
                 case _:
-                    return f"{await scope.purge():,} commands removed"
+                    return f"{counted(await scope.purge(), 'command', 'commands')} removed"
 
     if action is Action.SHOW:
         _show(execute(details), as_json=as_json)
         return
+    from command_bus.cli.tables import counted
+
     if action is Action.PURGE:
         found = execute(details)
         count = found.entity.depth - (found.entity.state == "running")
-        typer.echo(f"{name}: {count:,} waiting commands")
+        typer.echo(f"{name}: {counted(count, 'waiting command', 'waiting commands')}")
         refuse_unless_sure("Remove them? It cannot be undone.", yes=yes)
     done = execute(lambda: act(action))
     if done is None:
@@ -195,7 +227,7 @@ def _show(found: EntityDetails, *, as_json: bool) -> None:
 
 
 def _lines(found: EntityDetails) -> list[tuple[str, Any]]:
-    from command_bus.cli.tables import duration, since
+    from command_bus.cli.tables import counted, duration, since
 
     entity, head, letter, hold, holder = found.entity, found.head, found.letter, found.entity.hold, found.holder
     lines: list[tuple[str, Any]] = [("entity", entity.name), ("state", entity.state), ("depth", entity.depth)]
@@ -205,7 +237,10 @@ def _lines(found: EntityDetails) -> list[tuple[str, Any]]:
         lines += [
             ("head", f"{head.name or '(its bytes cannot be read)'} {head.command_id}"),
             ("accepted", since(head.accepted_ms)),
-            ("attempt", f"{entity.attempt}, first started {since(found.first_started_ms)}" if entity.attempt else "not started yet"),
+            (
+                "attempt",
+                f"{entity.attempt}, first started {since(found.first_started_ms)}" if entity.attempt else "not started yet",
+            ),
         ]
         if not found.handlers:
             lines.append(("handled by", "no live worker: start one that knows it"))
@@ -220,7 +255,10 @@ def _lines(found: EntityDetails) -> list[tuple[str, Any]]:
         ]
     if letter is not None:
         lines += [
-            ("parked by", f"dead letter {letter.id}: {letter.reason} after {letter.attempts} attempts, {since(letter.failed_ms)}"),
+            (
+                "parked by",
+                f"dead letter {letter.id}: {letter.reason} after {counted(letter.attempts, 'attempt', 'attempts')}, {since(letter.failed_ms)}",
+            ),
             ("error", f"{letter.error_type}: {letter.error_message}"),
             ("to go on", f"dlq replay {letter.id} (runs it again) or dlq discard {letter.id} (skips it)"),
         ]

@@ -167,7 +167,11 @@ def _doc(schema: Schema) -> list[str]:
     if not text:
         return []
     lines = str(text).replace("\\", "\\\\").replace('"""', "'''").splitlines()
-    return [f'    """{lines[0]}', *(f"    {line}".rstrip() for line in lines[1:]), '    """', ""] if len(lines) > 1 else [f'    """{lines[0]}"""', ""]
+    return (
+        [f'    """{lines[0]}', *(f"    {line}".rstrip() for line in lines[1:]), '    """', ""]
+        if len(lines) > 1
+        else [f'    """{lines[0]}"""', ""]
+    )
 
 
 def _imports(text: str) -> list[str]:
@@ -179,7 +183,12 @@ def _imports(text: str) -> list[str]:
         return [name for name in names if re.search(rf"\b{name}\b", text)]
 
     lines = ["import datetime as dt"] if "dt." in text else []
-    standard = {"decimal": used("Decimal"), "enum": used("Enum"), "typing": used("Annotated", "Any", "Literal"), "uuid": used("UUID")}
+    standard = {
+        "decimal": used("Decimal"),
+        "enum": used("Enum"),
+        "typing": used("Annotated", "Any", "Literal"),
+        "uuid": used("UUID"),
+    }
     lines += [f"from {module} import {', '.join(names)}" for module, names in standard.items() if names]
     foreign = used("BaseModel", "ConfigDict", "Field", "TypeAdapter")
     lines += ["", f"from pydantic import {', '.join(foreign)}"] if foreign else []

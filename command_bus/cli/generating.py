@@ -22,8 +22,12 @@ def generate(
     ] = None,
     *,
     json_schema: Annotated[bool, typer.Option("--json-schema", help="JSON Schema instead of Python.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", "-o", show_default=False, help="Into this file, not to standard output.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit with 1 if the file (--out) is not up to date.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", show_default=False, help="Into this file, not to standard output.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit with 1 if the file (--out) is not up to date.")
+    ] = False,
     url: Url = None,
     namespace: Namespace = None,
     app: App = None,

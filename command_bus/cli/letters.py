@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from command_bus.cli.options import Outcome
-from command_bus.cli.places import App, Json, Namespace, Place, Url, Yes, complain, connected, execute, plainly, refuse_unless_sure
+from command_bus.cli.places import (
+    App,
+    Json,
+    Namespace,
+    Place,
+    Url,
+    Yes,
+    complain,
+    connected,
+    execute,
+    plainly,
+    refuse_unless_sure,
+)
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
@@ -29,9 +41,13 @@ Id = Annotated[str | None, typer.Option("--id", show_default=False, help="Of the
 Command = Annotated[str | None, typer.Option("--command", show_default=False, help="Of this command.")]
 Reason = Annotated[str | None, typer.Option(show_default=False, help="failed, interrupted, no_handler, invalid, expired …")]
 Parked = Annotated[bool | None, typer.Option("--parked/--not-parked", show_default=False, help="That hold their entity, or not.")]
-Since = Annotated[str | None, typer.Option(show_default=False, help="Given up since: 90s, 30m, 2h, 7d, or a time as 2026-11-21T10:00.")]
+Since = Annotated[
+    str | None, typer.Option(show_default=False, help="Given up since: 90s, 30m, 2h, 7d, or a time as 2026-11-21T10:00.")
+]
 Until = Annotated[str | None, typer.Option(show_default=False, help="Given up before; as --since.")]
-Letters = Annotated[list[str] | None, typer.Argument(metavar="[LETTER]...", show_default=False, help="Ids, as `dlq list` shows them.")]
+Letters = Annotated[
+    list[str] | None, typer.Argument(metavar="[LETTER]...", show_default=False, help="Ids, as `dlq list` shows them.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 
 
@@ -54,10 +70,19 @@ def moment_of(text: str | None) -> datetime | None:
 
 @dlq.command("list")
 def list_letters(
-    *, entity_type: Type = None, entity_id: Id = None, command: Command = None, reason: Reason = None, parked: Parked = None,
-    since: Since = None, until: Until = None,
+    *,
+    entity_type: Type = None,
+    entity_id: Id = None,
+    command: Command = None,
+    reason: Reason = None,
+    parked: Parked = None,
+    since: Since = None,
+    until: Until = None,
     limit: Annotated[int, typer.Option(min=1, help="How many to show.")] = 50,
-    url: Url = None, namespace: Namespace = None, app: App = None, as_json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+    app: App = None,
+    as_json: Json = False,
 ) -> None:
     """The letters that match, oldest first, and how many there are.
 
@@ -96,7 +121,11 @@ def list_letters(
 @dlq.command()
 def show(
     letter: Annotated[str, typer.Argument(metavar="LETTER", show_default=False)],
-    *, url: Url = None, namespace: Namespace = None, app: App = None, as_json: Json = False,
+    *,
+    url: Url = None,
+    namespace: Namespace = None,
+    app: App = None,
+    as_json: Json = False,
 ) -> None:
     """One letter with its payload, headers and traceback.
 
@@ -133,10 +162,20 @@ def show(
 @dlq.command()
 def replay(
     letters: Letters = None,
-    *, everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    entity_type: Type = None, entity_id: Id = None, command: Command = None, reason: Reason = None, parked: Parked = None,
-    since: Since = None, until: Until = None, dry_run: DryRun = False, yes: Yes = False,
-    url: Url = None, namespace: Namespace = None, app: App = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    entity_type: Type = None,
+    entity_id: Id = None,
+    command: Command = None,
+    reason: Reason = None,
+    parked: Parked = None,
+    since: Since = None,
+    until: Until = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    url: Url = None,
+    namespace: Namespace = None,
+    app: App = None,
 ) -> None:
     """Run commands again under their old ids: these letters, or all that match, or --all.
 
@@ -159,7 +198,11 @@ def replay(
 @dlq.command()
 def discard(
     letters: Annotated[list[str], typer.Argument(metavar="LETTER...", show_default=False)],
-    *, yes: Yes = False, url: Url = None, namespace: Namespace = None, app: App = None,
+    *,
+    yes: Yes = False,
+    url: Url = None,
+    namespace: Namespace = None,
+    app: App = None,
 ) -> None:
     """Delete letters. An entity that is parked by one goes on with its next command.
 
@@ -171,17 +214,27 @@ def discard(
         await bus.dead_letters.discard(letter)
         typer.echo(f"{letter}: discarded")
 
-    typer.echo(f"{len(letters):,} letters")
+    typer.echo(", ".join(letters))
     refuse_unless_sure("Discard them? It cannot be undone.", yes=yes)
     _settle(Place(url, namespace, app), letters, {}, False, "", False, True, one, None)
 
 
 @dlq.command()
 def purge(
-    *, everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    entity_type: Type = None, entity_id: Id = None, command: Command = None, reason: Reason = None, parked: Parked = None,
-    since: Since = None, until: Until = None, dry_run: DryRun = False, yes: Yes = False,
-    url: Url = None, namespace: Namespace = None, app: App = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    entity_type: Type = None,
+    entity_id: Id = None,
+    command: Command = None,
+    reason: Reason = None,
+    parked: Parked = None,
+    since: Since = None,
+    until: Until = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    url: Url = None,
+    namespace: Namespace = None,
+    app: App = None,
 ) -> None:
     """Delete all letters that match, or --all. Entities that are parked by them go on with their next command.
 
@@ -194,7 +247,15 @@ def purge(
         typer.echo(f"{await bus.dead_letters.purge(**filters):,} deleted")
 
     _settle(
-        Place(url, namespace, app), None, filters, everything, "Delete them? It cannot be undone.", dry_run, yes, None, all_of_them
+        Place(url, namespace, app),
+        None,
+        filters,
+        everything,
+        "Delete them? It cannot be undone.",
+        dry_run,
+        yes,
+        None,
+        all_of_them,
     )
 
 
@@ -260,5 +321,7 @@ def _filters(
 def _counted(counts: Counter[tuple[str, str]]) -> str:
     if not counts:
         return "no letter matches"
+    from command_bus.cli.tables import counted
+
     parts = ", ".join(f"{count:,} {name or '(unreadable)'} {reason}" for (reason, name), count in counts.most_common())
-    return f"{counts.total():,} letters: {parts}"
+    return f"{counted(counts.total(), 'letter', 'letters')}: {parts}"

@@ -69,8 +69,8 @@ def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
         ("oldest ready", duration(found.oldest_age)),
         ("dead letters", found.dead_letters),
         ("workers", f"{len(found.workers)} live, {sum(worker.running for worker in found.workers):,} entities running"),
-        ("since the start", f"{found.accepted:,} accepted, {found.settled:,} settled: {found.completed:,} completed, "
-         f"{found.rejected:,} rejected, {found.expired:,} expired, {found.dead_lettered:,} dead-lettered; {found.retried:,} retries"),
+        ("since the start", (f"{found.accepted:,} accepted, {found.settled:,} settled: {found.completed:,} completed, "
+         f"{found.rejected:,} rejected, {found.expired:,} expired, {found.dead_lettered:,} dead-lettered; {found.retried:,} retries")),
     ]  # fmt: skip
     for hold in holds:
         spread = "" if hold.everywhere else " (not on every shard: ask again)"
@@ -133,15 +133,13 @@ def entity_table(page: EntityPage) -> Any:
         if entity.hold is not None:
             return f"{entity.hold.what} {entity.hold.mode}{': ' if entity.hold.reason else ''}{entity.hold.reason}"
         if entity.retry_at_ms is not None:
-            return f"retry at {since(entity.retry_at_ms)}"
+            told = "" if entity.attempt else "no worker that saw it knows the command: "
+            return f"{told}again at {since(entity.retry_at_ms)}"
         return "" if entity.running_for is None else f"for {duration(entity.running_for)}"
 
     return table(
         ["entity", "state", "depth#", "head age#", "attempt#", "worker", "why, how long"],
-        [
-            (each.name, each.state, each.depth, duration(each.age), each.attempt, each.worker, why(each))
-            for each in page.entities
-        ],
+        [(each.name, each.state, each.depth, duration(each.age), each.attempt, each.worker, why(each)) for each in page.entities],
     )
 
 
@@ -229,5 +227,9 @@ def _field(command: CommandInfo, field: str) -> str:
 
 def _policy(command: CommandInfo) -> str:
     policy = command.policy
-    words = [f"{policy.get('attempts', '?')} attempts", policy.get("on_poison"), policy.get("timeout") and f"{policy['timeout']:g} s"]
+    words = [
+        f"{policy.get('attempts', '?')} attempts",
+        policy.get("on_poison"),
+        policy.get("timeout") and f"{policy['timeout']:g} s",
+    ]
     return ", ".join(word for word in words if word)

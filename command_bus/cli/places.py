@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -27,13 +27,30 @@ if TYPE_CHECKING:
     from command_bus.bus import CommandBus
     from command_bus.settings import BusSettings
 
-__all__ = ["App", "Json", "Namespace", "Place", "Url", "Yes", "complain", "connected", "execute", "plainly", "refuse_unless_sure", "settings_of"]
+__all__ = [
+    "App",
+    "Json",
+    "Namespace",
+    "Place",
+    "Url",
+    "Yes",
+    "complain",
+    "connected",
+    "execute",
+    "plainly",
+    "refuse_unless_sure",
+    "settings_of",
+]
 
 T = TypeVar("T")
 _PATIENCE = 5.0  # seconds for the server: a person waits
 
-Url = Annotated[str | None, typer.Option(show_default=False, help="Server [default: COMMAND_BUS_URL, REDIS_URL, or this project's `dev`].")]
-Namespace = Annotated[str | None, typer.Option("--namespace", "-n", show_default=False, help="Fleet [default: COMMAND_BUS_NAMESPACE].")]
+Url = Annotated[
+    str | None, typer.Option(show_default=False, help="Server [default: COMMAND_BUS_URL, REDIS_URL, or this project's `dev`].")
+]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", show_default=False, help="Fleet [default: COMMAND_BUS_NAMESPACE].")
+]
 App = Annotated[
     str | None,
     typer.Option(metavar="MODULE[:ATTRIBUTE]", show_default=False, help="Use the bus, classes and settings of an application."),
@@ -83,7 +100,7 @@ def execute(work: Callable[[], Awaitable[T]]) -> T:
 
 
 @asynccontextmanager
-async def connected(place: Place) -> AsyncIterator[CommandBus]:
+async def connected(place: Place) -> AsyncGenerator[CommandBus]:
     """An open bus at that place.
 
     Raises:
@@ -153,7 +170,7 @@ async def _of_app(place: Place) -> CommandBus:
         bus = await bus_from(target, load(target))
     except CommandBusError:
         raise
-    except Exception as error:  # noqa: BLE001 - the application's module may raise anything
+    except Exception as error:
         raise InvalidSettings(f"{target} cannot be loaded: {type(error).__name__}: {error}") from error
     for what, given, its in (("url", place.url, bus.settings.server_url), ("namespace", place.namespace, bus.settings.namespace)):
         if given is not None and given != its:

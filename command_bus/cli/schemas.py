@@ -66,10 +66,18 @@ def _problems(value: Any, schema: Schema, definitions: Mapping[str, Schema], at:
 def _bounds(value: Any, schema: Schema, at: str) -> list[str]:
     found: list[str] = []
     if _TYPES["number"](value):
-        found += [f"{_name(at)} is {word} {schema[key]}" for key, (word, holds) in _BOUNDS.items() if key in schema and not holds(value, schema[key])]
+        found += [
+            f"{_name(at)} is {word} {schema[key]}"
+            for key, (word, holds) in _BOUNDS.items()
+            if key in schema and not holds(value, schema[key])
+        ]
     if isinstance(value, str | list):
         size = len(value)
-        found += [f"{_name(at)} has {word} {schema[key]}" for key, (word, holds) in _LENGTHS.items() if key in schema and not holds(size, schema[key])]
+        found += [
+            f"{_name(at)} has {word} {schema[key]}"
+            for key, (word, holds) in _LENGTHS.items()
+            if key in schema and not holds(size, schema[key])
+        ]
     pattern = schema.get("pattern")
     if isinstance(value, str) and pattern is not None and not _matches(pattern, value):
         found.append(f"{_name(at)} matches {pattern}")

@@ -23,16 +23,28 @@ Fields = Annotated[
     str | None,
     typer.Argument(metavar="[JSON]", show_default=False, help="Its fields: JSON, @FILE, or - for standard input [default: -]."),
 ]
-CommandId = Annotated[str | None, typer.Option("--command-id", show_default=False, help="Makes it idempotent: a repeat does not run twice.")]
-Headers = Annotated[list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", show_default=False, help="May be repeated.")]
+CommandId = Annotated[
+    str | None, typer.Option("--command-id", show_default=False, help="Makes it idempotent: a repeat does not run twice.")
+]
+Headers = Annotated[
+    list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", show_default=False, help="May be repeated.")
+]
 
 
 def send(
-    command: Name, fields: Fields = None,
-    *, command_id: CommandId = None, header: Headers = None,
+    command: Name,
+    fields: Fields = None,
+    *,
+    command_id: CommandId = None,
+    header: Headers = None,
     delay: Annotated[float, typer.Option(min=0.0, help="Seconds until it takes its place in line.")] = 0.0,
-    expires: Annotated[float | None, typer.Option(show_default=False, help="Seconds after which it is not started any more.")] = None,
-    url: Url = None, namespace: Namespace = None, app: App = None, as_json: Json = False,
+    expires: Annotated[
+        float | None, typer.Option(show_default=False, help="Seconds after which it is not started any more.")
+    ] = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    app: App = None,
+    as_json: Json = False,
 ) -> None:
     """Dispatch a command: when this ends, the server has it.
 
@@ -56,10 +68,15 @@ def send(
 
 
 def call(
-    command: Name, fields: Fields = None,
-    *, command_id: CommandId = None, header: Headers = None,
+    command: Name,
+    fields: Fields = None,
+    *,
+    command_id: CommandId = None,
+    header: Headers = None,
     timeout: Annotated[float, typer.Option(min=0.01, help="Seconds to wait; a command not started by then never is.")] = 30.0,
-    url: Url = None, namespace: Namespace = None, app: App = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    app: App = None,
 ) -> None:
     """Send a command or query, wait for its outcome, and print its reply as JSON.
 
@@ -106,7 +123,7 @@ def _fields(given: str | None) -> dict[str, Any]:
         complain(f"{where} is no JSON: {error}")
         raise typer.Exit(Outcome.USAGE) from None
     if not isinstance(values, dict):
-        complain(f"{where}: the fields of a command are a JSON object, as in '{{\"account_id\": \"a-1\"}}'")
+        complain(f'{where}: the fields of a command are a JSON object, as in \'{{"account_id": "a-1"}}\'')
         raise typer.Exit(Outcome.USAGE)
     return values
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["console", "duration", "fields", "moment", "shown", "since", "table"]
+__all__ = ["console", "counted", "duration", "fields", "moment", "shown", "since", "table"]
 
 _WIDE = 140  # columns where nobody says how wide it is: in a pipe nothing is cut off
 
@@ -83,6 +83,11 @@ def duration(seconds: float | None) -> str:
     if seconds < 2 * 86400:
         return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
     return f"{seconds / 86400:.0f} d"
+
+
+def counted(count: int, one: str, many: str) -> str:
+    """`1 letter`, `2,000 letters`."""
+    return f"{count:,} {one if count == 1 else many}"
 
 
 def moment(ms: int | None) -> str:
