@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,9 +67,9 @@ def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
     lines: list[tuple[str, Any]] = [
         ("commands", f"{found.depth:,} accepted and not settled, {found.delayed:,} of them delayed or waiting for a retry"),
         ("entities", f"{found.entities:,} with work: {found.in_flight:,} held, {found.ready:,} ready; {found.parked:,} parked"),
-        ("oldest ready", duration(found.oldest_age)),
+        ("longest", f"{duration(found.oldest_age)} waited for a worker, or held by one"),
         ("dead letters", found.dead_letters),
-        ("workers", f"{len(found.workers)} live, {sum(worker.running for worker in found.workers):,} entities running"),
+        ("workers", f"{len(found.workers)} live, running {sum(worker.running for worker in found.workers):,}"),
         ("since the start", (f"{found.accepted:,} accepted, {found.settled:,} settled: {found.completed:,} completed, "
          f"{found.rejected:,} rejected, {found.expired:,} expired, {found.dead_lettered:,} dead-lettered; {found.retried:,} retries")),
     ]  # fmt: skip
@@ -125,7 +126,7 @@ def entities(
 
 def entity_table(page: EntityPage) -> Any:
     """A page of entities."""
-    from command_bus.cli.tables import duration, since, table
+    from command_bus.cli.tables import duration, table
 
     def why(entity: Any) -> str:
         if entity.letter_id is not None:
@@ -133,8 +134,8 @@ def entity_table(page: EntityPage) -> Any:
         if entity.hold is not None:
             return f"{entity.hold.what} {entity.hold.mode}{': ' if entity.hold.reason else ''}{entity.hold.reason}"
         if entity.retry_at_ms is not None:
-            told = "" if entity.attempt else "no worker that saw it knows the command: "
-            return f"{told}again at {since(entity.retry_at_ms)}"
+            told = "" if entity.attempt else "no worker knows the command, asked "
+            return f"{told}again in {duration(max(entity.retry_at_ms / 1000 - time.time(), 0.0))}"
         return "" if entity.running_for is None else f"for {duration(entity.running_for)}"
 
     return table(

@@ -113,13 +113,19 @@ class Trouble:
         self.environment = {name: value for name, value in os.environ.items() if name not in hidden} | {
             "COMMAND_BUS_URL": self.url,
             "COMMAND_BUS_NAMESPACE": NAMESPACE,
-            "PYTHONPATH": str(ROOT),
-            "COLUMNS": "125",
+            "PYTHONPATH": f"{folder / 'bin'}{os.pathsep}{ROOT}",
+            "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "COLUMNS": "140",
         }
         self._workers: list[subprocess.Popen[bytes]] = []
 
     async def __aenter__(self) -> Self:
         (self.folder / "shop.py").write_text(_APP)
+        (self.folder / "bin").mkdir()
+        (self.folder / "bin" / "sitecustomize.py").write_text('import socket\n\nsocket.gethostname = lambda: "host-1"\n')
+        program = self.folder / "bin" / "command-bus"
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m command_bus "$@"\n')
+        program.chmod(0o755)
         try:
             await self._make()
         except BaseException:
@@ -144,6 +150,21 @@ class Trouble:
             capture_output=True,
             text=True,
             timeout=30,
+            check=False,
+        )
+
+    def shell(self, line: str) -> subprocess.CompletedProcess[str]:
+        """Run a line of shell, in which the program is called `command-bus`."""
+        return subprocess.run(
+            ["/bin/sh", "-c", line],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+            check=False,
         )
 
     def start(self, *arguments: str, log: str = "log") -> subprocess.Popen[bytes]:
@@ -161,7 +182,7 @@ class Trouble:
             await _until(lambda: _count(bus, alive=1))
             doomed = self._workers[0]
             await bus.dispatch_raw("parcel", "p-5", "Ship", {"parcel": "p-5"}, command_id="ship-5")
-            await _until(lambda: _stands(bus, "parcel:p-5", "running"))
+            await _until(lambda: _stand(bus, {"parcel:p-5": "running"}))
             doomed.kill()
             doomed.wait()
             self.start("worker", "shop")
@@ -180,13 +201,8 @@ class Trouble:
             for number in range(4):
                 fields = {"account_id": "a-3", "amount": 10 + number}
                 await bus.dispatch_raw("account", "a-3", "Deposit", fields, command_id=f"deposit-3-{number}")
-            for name, state in (
-                ("order:o-7", "parked"),
-                ("report:sales", "running"),
-                ("account:a-9", "retrying"),
-                ("account:a-3", "paused"),
-            ):
-                await _until(lambda name=name, state=state: _stands(bus, name, state))
+            wanted = {"order:o-7": "parked", "report:sales": "running", "account:a-9": "retrying", "account:a-3": "paused"}
+            await _until(lambda: _stand(bus, wanted))
             await _until(lambda: _count(bus, alive=1, lost=1))
 
     def _end(self) -> None:
@@ -209,9 +225,9 @@ async def _count(bus: CommandBus, *, alive: int, lost: int = 0) -> bool:
     return (sum(worker.alive for worker in workers), sum(not worker.alive for worker in workers)) == (alive, lost)
 
 
-async def _stands(bus: CommandBus, name: str, state: str) -> bool:
-    page = await bus.entities.list()
-    return any(entity.name == name and entity.state == state for entity in page.entities)
+async def _stand(bus: CommandBus, wanted: dict[str, str]) -> bool:
+    found = {entity.name: entity.state for entity in (await bus.entities.list()).entities}
+    return wanted.items() <= found.items()
 
 
 async def _letters(bus: CommandBus, count: int) -> bool:
