@@ -21,7 +21,7 @@ import typer
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.options import Outcome
-from command_bus.errors import CommandBusError, InvalidSettings, TransportUnavailable
+from command_bus.errors import CommandBusError, CommandTimeout, InvalidSettings, TransportUnavailable
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
@@ -85,7 +85,10 @@ def execute(work: Callable[[], Awaitable[T]]) -> T:
         return asyncio.run(_awaited(work))
     except TransportUnavailable as error:
         complain(error.message)
-        raise typer.Exit(Outcome.UNREACHABLE) from None
+        raise typer.Exit(Outcome.UNKNOWN if error.outcome_unknown else Outcome.UNREACHABLE) from None
+    except CommandTimeout as error:
+        complain(f"{error.code}: {error.message}")
+        raise typer.Exit(Outcome.UNKNOWN) from None
     except InvalidSettings as error:
         complain(error.message)
         raise typer.Exit(Outcome.USAGE) from None

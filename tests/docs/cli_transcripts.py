@@ -13,7 +13,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from tests.docs.trouble import Trouble
+from tests.docs.trouble import ROOT, Trouble
 
 __all__ = ["PAGE", "rendered", "words"]
 
@@ -80,6 +80,7 @@ def words(text: str) -> list[list[str]]:
 def _run(trouble: Trouble, line: str) -> list[str]:
     done = trouble.shell(line)
     out = done.stdout.replace(trouble.url, "redis://127.0.0.1:6379").rstrip()
+    out = out.replace(str(trouble.folder), "/srv/shop").replace(f"{ROOT}/", "/srv/lib/")
     lines = [f"$ {line}", *(each.rstrip() for each in out.splitlines())]
     return [*lines, f"[exit code {done.returncode}]"] if done.returncode else lines
 

@@ -23,7 +23,7 @@ from typing import Any, Self
 from command_bus import CommandBus, HandlerRegistry
 from command_bus.embedded import EmbeddedServer
 
-__all__ = ["Trouble"]
+__all__ = ["NAMESPACE", "ROOT", "Trouble"]
 
 ROOT = Path(__file__).parents[2]
 NAMESPACE = "shop"
