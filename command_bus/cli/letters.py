@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from command_bus.bus import CommandBus
     from command_bus.dead_letters import LetterFilters
     from command_bus.receipts import DeadLetter
+
+    OnOne = Callable[[CommandBus, str], Awaitable[None]]
+    OnAll = Callable[[CommandBus], Awaitable[None]]
 
 __all__ = ["dlq", "moment_of"]
 
@@ -192,7 +197,8 @@ def replay(
     async def all_of_them(bus: CommandBus) -> None:
         typer.echo(f"{await bus.dead_letters.replay_all(**filters):,} replayed")
 
-    _settle(Place(url, namespace, app), letters, filters, everything, "Run them again?", dry_run, yes, one, all_of_them)
+    choice = _Choice(letters or (), filters, everything, dry_run)
+    _settle(Place(url, namespace, app), choice, "Run them again?", one, all_of_them, yes=yes)
 
 
 @dlq.command()
@@ -209,14 +215,16 @@ def discard(
     \b
     Exit codes: 0 discarded, 1 no such letter, or not wanted, 2 wrong usage, or nobody to ask, 4 no server.
     """  # noqa: D301  # fmt: skip
-
-    async def one(bus: CommandBus, letter: str) -> None:
-        await bus.dead_letters.discard(letter)
-        typer.echo(f"{letter}: discarded")
-
     typer.echo(", ".join(letters))
     refuse_unless_sure("Discard them? It cannot be undone.", yes=yes)
-    _settle(Place(url, namespace, app), letters, {}, False, "", False, True, one, None)
+
+    async def work() -> None:
+        async with connected(Place(url, namespace, app)) as bus:
+            for letter in letters:
+                await bus.dead_letters.discard(letter)
+                typer.echo(f"{letter}: discarded")
+
+    execute(work)
 
 
 @dlq.command()
@@ -246,58 +254,64 @@ def purge(
     async def all_of_them(bus: CommandBus) -> None:
         typer.echo(f"{await bus.dead_letters.purge(**filters):,} deleted")
 
-    _settle(
-        Place(url, namespace, app),
-        None,
-        filters,
-        everything,
-        "Delete them? It cannot be undone.",
-        dry_run,
-        yes,
-        None,
-        all_of_them,
-    )
+    choice = _Choice((), filters, everything, dry_run)
+    _settle(Place(url, namespace, app), choice, "Delete them? It cannot be undone.", None, all_of_them, yes=yes)
 
 
-def _settle(
-    place: Place,
-    letters: list[str] | None,
-    filters: LetterFilters,
-    everything: bool,
-    question: str,
-    dry_run: bool,
-    yes: bool,
-    one: Any,
-    all_of_them: Any,
-) -> None:
-    """Letters by id, or all that match: counted, asked about, done."""
-    narrowed = any(value is not None for value in filters.values())
-    if sum((bool(letters), narrowed, everything)) != 1:
-        complain("name letters, or filters, or --all")
-        raise typer.Exit(Outcome.USAGE)
+def _nothing() -> LetterFilters:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Letters by id, or all that match, or all."""
+
+    letters: Sequence[str] = ()
+    filters: LetterFilters = field(default_factory=_nothing)
+    everything: bool = False
+    dry_run: bool = False
+
+    def check(self) -> None:
+        """Exactly one of the three.
+
+        Raises:
+            typer.Exit: It is none or several.
+        """
+        narrowed = any(value is not None for value in self.filters.values())
+        if sum((bool(self.letters), narrowed, self.everything)) != 1:
+            complain("name letters, or filters, or --all")
+            raise typer.Exit(Outcome.USAGE)
+
+
+def _settle(place: Place, choice: _Choice, question: str, one: OnOne | None, on_all: OnAll, *, yes: bool) -> None:
+    """Count, ask, do."""
+    choice.check()
 
     async def count() -> Counter[tuple[str, str]]:
         async with connected(place) as bus:
-            return await bus.dead_letters.count(**filters)
+            return await bus.dead_letters.count(**choice.filters)
 
-    async def act() -> None:
+    async def each() -> None:
         async with connected(place) as bus:
-            for letter in letters or ():
-                if dry_run:
+            for letter in choice.letters:
+                if choice.dry_run or one is None:
                     found = await bus.dead_letters.get(letter)
                     typer.echo(f"{letter}: {found.reason} {found.name} {found.entity or ''}")
                 else:
                     await one(bus, letter)
-            if not letters:
-                await all_of_them(bus)
 
-    if not letters:
-        counts = execute(count)
-        typer.echo(_counted(counts))
-        if dry_run or not counts:
-            return
+    async def together() -> None:
+        async with connected(place) as bus:
+            await on_all(bus)
+
+    if choice.letters:
+        execute(each)
+        return
+    counts = execute(count)
+    typer.echo(_counted(counts))
+    if counts and not choice.dry_run:
         refuse_unless_sure(question, yes=yes)
-    execute(act)
+        execute(together)
 
 
 def _filters(

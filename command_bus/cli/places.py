@@ -8,7 +8,6 @@ namespace that nobody has opened yet is refused, rather than made by a typing er
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sys
@@ -80,6 +79,8 @@ def execute(work: Callable[[], Awaitable[T]]) -> T:
     Raises:
         typer.Exit: With that code.
     """
+    import asyncio
+
     logging.getLogger("command_bus").setLevel(logging.ERROR)  # a worker warns of the server's settings; here `doctor` does
     try:
         return asyncio.run(_awaited(work))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -54,6 +53,8 @@ def top(
 
 
 async def _watch(bus: CommandBus, rows: int, sort: Order, interval: float) -> None:
+    import asyncio
+
     from rich.live import Live
     from rich.text import Text
 

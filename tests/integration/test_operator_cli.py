@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("typer")
 
 from command_bus.cli import main
-from tests.docs.trouble import NAMESPACE, ROOT, Trouble
+from tests.docs.trouble import ROOT, Trouble
 
 pytestmark = pytest.mark.server
 
@@ -47,6 +47,10 @@ def say(trouble: Trouble, *arguments: str, code: int = 0, **options: Any) -> str
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr
+
+
+def _without(environment: dict[str, str], *names: str) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in names}
 
 
 def one_line(text: str) -> str:
@@ -210,7 +214,7 @@ class TestMistakes:
         done = subprocess.run(
             [sys.executable, "-m", "command_bus", "stats"],
             cwd=tmp_path,
-            env={**trouble.environment, "COMMAND_BUS_URL": "", "XDG_RUNTIME_DIR": str(tmp_path)},
+            env=_without(trouble.environment, "COMMAND_BUS_URL") | {"XDG_RUNTIME_DIR": str(tmp_path)},
             capture_output=True,
             text=True,
             check=False,
@@ -397,7 +401,7 @@ class TestReload:
         log, app = tmp_path / "log", tmp_path / "app.py"
         source = (trouble.folder / "shop.py").read_text().replace("grace=0.2", 'grace=0.2, namespace="reload"')
         app.write_text(source)
-        environment = {name: value for name, value in trouble.environment.items() if name != "COMMAND_BUS_NAMESPACE"}
+        environment = _without(trouble.environment, "COMMAND_BUS_NAMESPACE")
         with log.open("wb") as out:
             process = subprocess.Popen(
                 [sys.executable, "-m", "command_bus", "worker", "app", "--reload", "--processes", processes],
@@ -420,8 +424,7 @@ class TestReload:
     def test_dev_is_server_and_worker_in_one(self, trouble: Trouble, tmp_path: Path, eventually: Callable[..., None]) -> None:
         (tmp_path / ".git").mkdir()
         (tmp_path / "app.py").write_text((trouble.folder / "shop.py").read_text())
-        hidden = {"COMMAND_BUS_URL", "COMMAND_BUS_NAMESPACE"}
-        environment = {name: value for name, value in trouble.environment.items() if name not in hidden}
+        environment = _without(trouble.environment, "COMMAND_BUS_URL", "COMMAND_BUS_NAMESPACE")
         log = tmp_path / "log"
 
         def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -444,7 +447,3 @@ class TestReload:
         finally:
             process.kill()
             process.wait()
-
-
-def test_the_namespace_of_the_stage_is_the_one_that_is_asked_for(trouble: Trouble) -> None:
-    assert trouble.environment["COMMAND_BUS_NAMESPACE"] == NAMESPACE
