@@ -22,8 +22,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LETTER = re.compile(r"\b\d+-\d{13}-\d+\b")
 _VARYING = (
-    (re.compile(r"[0-9a-f]{12}"), "WORKER"),
     (re.compile(r"\b[0-9a-f]{16}-[0-9a-f]+\b"), "ID"),
+    (re.compile(r"\b[0-9a-f]{12}\b"), "WORKER"),
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\dZ?"), "TIME"),
     (re.compile(r"[+-]?\d[\d.,]*( (s|min|h|d|ms)\b( \d+ min)?)?"), "N"),
 )
