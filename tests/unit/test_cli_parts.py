@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter, create_model
 
 pytest.importorskip("typer")
 
@@ -160,10 +160,8 @@ class TestGenerated:
 
     def test_models_of_one_name_stay_apart(self) -> None:
         def with_item(kind: Any, name: str) -> CommandInfo:
-            class Thing(BaseModel):
-                value: kind
-
-            schema = TypeAdapter(list[Thing]).json_schema()
+            thing = create_model("Thing", value=(kind, ...))
+            schema = TypeAdapter(list[thing]).json_schema()  # type: ignore[valid-type]
             fields = {"properties": {"things": schema}, "required": ["things"], "$defs": schema.pop("$defs"), "type": "object"}
             return CommandInfo(name, "command", None, None, "at_least_once", {}, fields, None, ())
 
