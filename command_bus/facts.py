@@ -195,10 +195,12 @@ class CommandInfo:
 
 
 def as_plain(value: Any) -> Any:
-    """A value for JSON: dataclasses as objects, bytes left out."""
+    """A value for JSON: dataclasses and named tuples as objects, bytes left out."""
     if is_dataclass(value) and not isinstance(value, type):
         shown = [each.name for each in fields(value) if not isinstance(getattr(value, each.name), bytes)]
         return {name: as_plain(getattr(value, name)) for name in shown}
+    if isinstance(value, tuple) and (names := getattr(value, "_fields", None)):
+        return {name: as_plain(each) for name, each in zip(names, value, strict=True)}
     if isinstance(value, Mapping):
         return {str(name): as_plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

@@ -73,8 +73,12 @@ def complain(message: str) -> None:
     print(f"{PROGRAM}: {text}", file=sys.stderr)  # noqa: T201 - a program's answer
 
 
-def execute(work: Callable[[], Awaitable[T]]) -> T:
+def execute(work: Callable[[], Awaitable[T]], *, sends: bool = False) -> T:
     """Run a command's work; what this library raises on purpose becomes one line and an exit code.
+
+    Args:
+        work: What to do.
+        sends: Whether an answer that is lost leaves open what happened; all else can simply be asked again.
 
     Raises:
         typer.Exit: With that code.
@@ -86,7 +90,7 @@ def execute(work: Callable[[], Awaitable[T]]) -> T:
         return asyncio.run(_awaited(work))
     except TransportUnavailable as error:
         complain(error.message)
-        raise typer.Exit(Outcome.UNKNOWN if error.outcome_unknown else Outcome.UNREACHABLE) from None
+        raise typer.Exit(Outcome.UNKNOWN if sends and error.outcome_unknown else Outcome.UNREACHABLE) from None
     except CommandTimeout as error:
         complain(f"{error.code}: {error.message}")
         raise typer.Exit(Outcome.UNKNOWN) from None
@@ -111,7 +115,11 @@ async def connected(place: Place) -> AsyncGenerator[CommandBus]:
         InvalidSettings: There is no such place.
         TransportUnavailable: The server cannot be reached.
     """
-    bus = await _of_app(place) if place.app is not None else await _of_settings(place)
+    try:
+        bus = await _of_app(place) if place.app is not None else await _of_settings(place)
+        await bus.open()
+    except TransportUnavailable as error:  # nothing was sent yet
+        raise TransportUnavailable(error.message) from error
     async with bus:
         yield bus
 

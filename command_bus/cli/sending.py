@@ -63,7 +63,7 @@ def send(
                 kind, entity_id, command, values, command_id=command_id, delay=delay, headers=headers, expires=expires
             )
 
-    receipt = execute(work)
+    receipt = execute(work, sends=True)
     typer.echo(plainly(receipt) if as_json else f"{receipt.command_id}: {receipt.status}")
 
 
@@ -97,7 +97,7 @@ def call(
             await bus.dispatch_raw(kind, entity_id, command, values, command_id=given, headers=headers, expires=timeout)
             return await bus.result(given, timeout=timeout)
 
-    typer.echo(plainly(execute(work)))
+    typer.echo(plainly(execute(work, sends=True)))
 
 
 def _fields(given: str | None) -> dict[str, Any]:
