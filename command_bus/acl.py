@@ -42,7 +42,7 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
     "producer": (
         ("hget hmget hsetnx hscan", "meta active"),
         ("xgroup|create xinfo|groups xadd xack xrange", "ready"),
-        ("hget hset hexists hincrby exists", "active stats paused later"),
+        ("hget hmget hset hexists hincrby exists", "active stats paused later"),
         ("zadd zrange hset", "due delayed"),
         ("xadd xlen", "m:*"),
         ("set get exists mget", "k:*"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from command_bus.errors import CommandBusError, IdempotencyConflict, InvalidCommand, QueueFull
+from command_bus.errors import CommandBusError, Draining, IdempotencyConflict, InvalidCommand, QueueFull
 from command_bus.receipts import Receipt
 from command_bus.transport.interfaces import Admission
 
@@ -12,6 +12,9 @@ __all__ = ["receipt", "refusal", "status_of"]
 
 _RETRY_AFTER = 0.25
 """Seconds; a full entity drains a command in far less, and a producer that waits this long loses little."""
+
+_RETRY_AFTER_DRAIN = 5.0
+"""Seconds; people take their time."""
 
 _FULL: dict[Admission, tuple[str, str]] = {
     Admission.ENTITY_FULL: ("entity", "the entity holds as many commands as max_depth allows"),
@@ -32,6 +35,11 @@ def refusal(admission: Admission, command_id: str) -> CommandBusError | None:
     if admission is Admission.WRONG_TYPE:
         return InvalidCommand(
             "a key of this entity's mailbox holds something else (WRONGTYPE): another program uses the namespace"
+        )
+    if admission is Admission.DRAINING:
+        return Draining(
+            "an operator drains this entity, its type or the whole bus: nothing new is accepted until it is resumed",
+            retry_after=_RETRY_AFTER_DRAIN,
         )
     limit, text = _FULL[admission]
     return QueueFull(text, retry_after=_RETRY_AFTER, limit=limit)

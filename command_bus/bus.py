@@ -18,6 +18,7 @@ from command_bus.batch import BatchSender
 from command_bus.calls import Outcomes, checked_timeout
 from command_bus.clock import mono
 from command_bus.dead_letters import DeadLetters
+from command_bus.entities import Entities
 from command_bus.entity import EntityScope
 from command_bus.errors import (
     BusClosed,
@@ -25,6 +26,7 @@ from command_bus.errors import (
     IdleTimeout,
     InvalidSettings,
 )
+from command_bus.fleet import Fleet
 from command_bus.messages import Message
 from command_bus.middleware import Middleware, around_dispatch
 from command_bus.monitor import Monitor
@@ -61,6 +63,10 @@ class CommandBus:
         lifespan: Makes an async context manager that a worker holds open from before its first command until its last.
         cipher: Encrypts payloads, and replies to encrypted commands.
 
+    Attributes:
+        entities: All entities, for operators: list, pause, resume, drain, purge them; `entities.of("account")` is one type.
+        fleet: Who works here, and the commands that the workers announce.
+
     Raises:
         InvalidSettings: A setting is out of range.
     """
@@ -81,6 +87,8 @@ class CommandBus:
         self.registry = default_registry if registry is None else registry
         self.middleware = tuple(middleware)
         self.lifespan = lifespan
+        self.entities = Entities(self)
+        self.fleet = Fleet(self)
         self._clients: ClientFactory | None = None
         self._transport: RedisTransport | None = None
         self._closed = False
@@ -289,7 +297,7 @@ class CommandBus:
         return await WaitingLine(self.transport.operations, self.settings).cancel(str(command_id))
 
     def entity(self, entity_type: str, entity_id: str | int) -> EntityScope:
-        """One entity: dispatch and call for it, see its depth, pause, resume and purge it."""
+        """One entity: dispatch and call for it, see its depth, pause, drain, resume and purge it."""
         return EntityScope(self, entity_type, entity_id, self._sealer.mailbox_of)
 
     # Looking.
@@ -302,7 +310,7 @@ class CommandBus:
     async def stats(self) -> Stats:
         """A snapshot of the namespace, in one round trip per shard."""
         transport = self.transport
-        return await Monitor(transport.operations, transport.keys, self.settings.lease).stats()
+        return await Monitor(transport.operations, transport.keys).stats()
 
     async def ping(self) -> float:
         """Seconds of one round trip to the server.
@@ -322,7 +330,7 @@ class CommandBus:
             IdleTimeout: There is still work after `timeout` seconds.
         """
         transport = self.transport
-        monitor = Monitor(transport.operations, transport.keys, self.settings.lease)
+        monitor = Monitor(transport.operations, transport.keys)
         deadline = math.inf if timeout is None else mono() + timeout
         pause = _POLL_FIRST
         while depth := await monitor.busy():

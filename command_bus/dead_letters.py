@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
+from datetime import datetime
+from typing import Any, TypedDict, Unpack
 
 from command_bus.errors import InvalidCommand, UnknownDeadLetter
 from command_bus.execution.settled import Windows, digest_of, is_marked, reading_limits
@@ -17,7 +19,23 @@ from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import Remembered
 from command_bus.transport.redis.operations import Operations, StoredLetter
 
-__all__ = ["DeadLetters"]
+__all__ = ["DeadLetters", "LetterFilters"]
+
+
+class LetterFilters(TypedDict, total=False):
+    """What letters are chosen by; all that are given apply, None is as if not given."""
+
+    entity_type: str | None
+    entity_id: str | int | None
+    name: str | None
+    """The command's wire name."""
+    reason: str | None
+    parked: bool | None
+    """Whether their entity waits for a decision about them."""
+    since: datetime | None
+    """Given up then or later; without a time zone it is local time."""
+    until: datetime | None
+    """Given up before then."""
 
 
 class DeadLetters:
@@ -29,14 +47,7 @@ class DeadLetters:
         self._limits = reading_limits(settings)
         self._windows = Windows.of(settings)
 
-    async def list(
-        self,
-        *,
-        entity_type: str | None = None,
-        entity_id: str | int | None = None,
-        name: str | None = None,
-        reason: str | None = None,
-    ) -> AsyncIterator[DeadLetter]:
+    async def list(self, **filters: Unpack[LetterFilters]) -> AsyncIterator[DeadLetter]:
         """The letters, oldest first per shard, all filters applying.
 
         Raises:
@@ -44,13 +55,15 @@ class DeadLetters:
         """
         async for stored in self._operations.letters():
             letter = self._read(stored)
-            if entity_type is not None and letter.entity_type != entity_type:
-                continue
-            if entity_id is not None and letter.entity_id != str(entity_id):
-                continue
-            if (name is not None and letter.name != name) or (reason is not None and letter.reason != reason):
-                continue
-            yield letter
+            if _matches(letter, filters):
+                yield letter
+
+    async def count(self, **filters: Unpack[LetterFilters]) -> Counter[tuple[str, str]]:
+        """How many match, by reason and wire name: what `replay_all` or `purge` with the same filters would concern."""
+        counts: Counter[tuple[str, str]] = Counter()
+        async for letter in self.list(**filters):
+            counts[letter.reason, letter.name] += 1
+        return counts
 
     async def get(self, letter_id: str) -> DeadLetter:
         """One letter.
@@ -75,6 +88,17 @@ class DeadLetters:
             raise _unknown(letter_id)
         return envelope.command_id
 
+    async def replay_all(self, **filters: Unpack[LetterFilters]) -> int:
+        """Replay all letters that match now, oldest first; how many. One that fails again is not replayed twice."""
+        replayed = 0
+        for letter_id in [letter.id async for letter in self.list(**filters)]:
+            try:
+                await self.replay(letter_id)
+            except UnknownDeadLetter:  # somebody else decided meanwhile
+                continue
+            replayed += 1
+        return replayed
+
     async def discard(self, letter_id: str) -> None:
         """Delete a letter. If its entity is parked by it, the entity goes on with the next command.
 
@@ -84,10 +108,10 @@ class DeadLetters:
         if not await self._discard(await self._stored(letter_id)):
             raise _unknown(letter_id)
 
-    async def purge(self, *, entity_type: str | None = None, name: str | None = None, reason: str | None = None) -> int:
+    async def purge(self, **filters: Unpack[LetterFilters]) -> int:
         """Discard all letters that match; how many. Entities that were parked by them go on."""
         purged = 0
-        async for letter in self.list(entity_type=entity_type, name=name, reason=reason):
+        async for letter in self.list(**filters):
             stored = await self._operations.letter(letter.id)
             if stored is not None and await self._discard(stored):
                 purged += 1
@@ -148,6 +172,23 @@ class DeadLetters:
         except (Undecodable, InvalidCommand):
             return None
         return payload if isinstance(payload, dict) else None
+
+
+def _matches(letter: DeadLetter, filters: LetterFilters) -> bool:
+    wanted = {
+        "entity_type": letter.entity_type,
+        "entity_id": letter.entity_id,
+        "name": letter.name,
+        "reason": letter.reason,
+        "parked": letter.parked,
+    }
+    for what, value in wanted.items():
+        asked: Any = filters.get(what)
+        if asked is not None and value != (str(asked) if what == "entity_id" else asked):
+            return False
+    since, until = filters.get("since"), filters.get("until")
+    failed = letter.failed_ms / 1000
+    return (since is None or failed >= since.timestamp()) and (until is None or failed < until.timestamp())
 
 
 def _unknown(letter_id: str) -> UnknownDeadLetter:

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
+from command_bus.details import details_of
 from command_bus.errors import InvalidCommand
 from command_bus.messages import Message, canonical_entity_id, check_entity_type
 from command_bus.waiting import WaitingLine
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
+    from command_bus.facts import EntityDetails
     from command_bus.receipts import Receipt
 
 __all__ = ["EntityScope"]
@@ -20,7 +22,7 @@ R = TypeVar("R")
 
 
 class EntityScope:
-    """Sends to one entity and operates on it. With `lanes(n)` depth, pause and resume concern the entity's whole lane.
+    """Sends to one entity and operates on it. With `lanes(n)` depth, pause, drain and resume concern the entity's whole lane.
 
     Raises:
         InvalidCommand: The type or id is not what it may be.
@@ -64,11 +66,26 @@ class EntityScope:
 
     async def pause(self, reason: str = "") -> bool:
         """Start none of its commands until `resume`, across restarts; what runs is not touched. False if it was paused already."""
-        return await self._bus.transport.operations.pause(self._mailbox, reason)
+        return await self._bus.transport.scopes.pause(self._mailbox, reason)
+
+    async def drain(self, reason: str = "") -> bool:
+        """Refuse new commands for it (`Draining`) and work off what is there, until `resume`. False if it was drained already."""
+        return await self._bus.transport.scopes.drain(self._mailbox, reason)
 
     async def resume(self) -> bool:
-        """Go on after a pause. False if it was not paused. A parked entity needs its dead letter replayed or discarded."""
-        return await self._bus.transport.operations.resume(self._mailbox)
+        """Go on after a pause or drain of this entity. False if there was none.
+
+        A parked entity needs its dead letter replayed or discarded; one whose type or bus is paused waits for that.
+        """
+        return await self._bus.transport.scopes.resume(self._mailbox)
+
+    async def show(self, *, waiting: int = 20) -> EntityDetails:
+        """All there is to know of it now: who holds it, since when, what is at its head, what waits behind, what stops it.
+
+        Args:
+            waiting: How many of its commands to name at most.
+        """
+        return await details_of(self._bus, self._mailbox, waiting)
 
     async def cancel(self, command_id: str | UUID) -> bool:
         """As `CommandBus.cancel`, for a command of this entity: only its line is looked through."""

@@ -25,6 +25,7 @@ __all__ = [
     "DispatchConflict",
     "DispatchFenced",
     "DispatchStalled",
+    "Draining",
     "EntitiesStopped",
     "IdempotencyConflict",
     "IdleTimeout",
@@ -137,7 +138,7 @@ class QueueFull(CommandBusError):
 
     Attributes:
         retry_after: Seconds after which a new try is sensible.
-        limit: Which limit: `"entity"`, `"total"`, `"memory"`, or `"predecessor"` when an earlier command of the same
+        limit: Which limit: `"entity"`, `"total"`, `"memory"`, `"drain"` (see `Draining`), or `"predecessor"` when an earlier command of the same
             entity in the same batch was refused and this one must not overtake it.
     """
 
@@ -148,6 +149,15 @@ class QueueFull(CommandBusError):
         super().__init__(message)
         self.retry_after = retry_after
         self.limit = limit
+
+
+class Draining(QueueFull):
+    """An operator drains the entity, its type or the whole bus: nothing new is accepted until it is resumed."""
+
+    code = "draining"
+
+    def __init__(self, message: str = "", *, retry_after: float = 1.0, limit: str = "drain") -> None:
+        super().__init__(message, retry_after=retry_after, limit=limit)
 
 
 class IdempotencyConflict(CommandBusError):

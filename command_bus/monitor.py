@@ -11,7 +11,7 @@ from command_bus.serialization.msgpack import Limits, Undecodable, pack, unpack
 from command_bus.transport.redis.keys import KeySpace, mailbox_label
 from command_bus.transport.redis.operations import Operations
 
-__all__ = ["Monitor", "worker_record"]
+__all__ = ["Monitor", "read_worker", "worker_record"]
 
 _NAMED = 100
 _LIMITS = Limits(max_bytes=1024 * 1024)
@@ -28,13 +28,11 @@ class Monitor:
     Args:
         operations: Reads.
         keys: The shards.
-        lease: Seconds; a worker silent for two of them is not counted as live.
     """
 
-    def __init__(self, operations: Operations, keys: KeySpace, lease: float) -> None:
+    def __init__(self, operations: Operations, keys: KeySpace) -> None:
         self._operations = operations
         self._keys = keys
-        self._silent_ms = int(max(lease * 2, 5.0) * 1000)
 
     async def stats(self) -> Stats:
         """The sum over the shards."""
@@ -107,22 +105,23 @@ class Monitor:
 
     def _workers(self, shots: list[dict[str, Any]]) -> tuple[WorkerInfo, ...]:
         found: dict[str, WorkerInfo] = {}
-        oldest = wall_ms() - self._silent_ms
+        now = wall_ms()
         for shot in shots:
             for record in shot["workers"].values():
-                try:
-                    values: dict[str, Any] = unpack(record, _LIMITS)
-                    info = _worker_info(values)
-                except (Undecodable, TypeError, KeyError):
-                    continue  # written by another version
-                if info.seen_ms >= oldest:
+                info = read_worker(record)
+                if info is not None and info.seen_ms >= now - info.patience_ms:
                     found[info.name] = info
         return tuple(found.values())
 
 
-def _worker_info(values: dict[str, Any]) -> WorkerInfo:
-    commands = tuple(values.pop("commands"))
-    return WorkerInfo(**values, commands=commands)
+def read_worker(record: bytes) -> WorkerInfo | None:
+    """What a worker wrote of itself; None if it was of another version."""
+    try:
+        values: dict[str, Any] = unpack(record, _LIMITS)
+        commands = tuple(values.pop("commands"))
+        return WorkerInfo(**values, commands=commands)
+    except (Undecodable, TypeError, KeyError):
+        return None
 
 
 def _pending(summary: dict[str, Any]) -> int:

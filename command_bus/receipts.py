@@ -131,6 +131,7 @@ class WorkerInfo:
         concurrency: How many entities it runs at a time.
         running: How many it ran then.
         commands: The wire names that it handles.
+        lease: Seconds of its leases.
     """
 
     name: str
@@ -141,6 +142,12 @@ class WorkerInfo:
     concurrency: int
     running: int
     commands: tuple[str, ...]
+    lease: float = 30.0
+
+    @property
+    def patience_ms(self) -> int:
+        """After how long without a sign of life it is no longer counted as live."""
+        return int(max(self.lease * 2, 5.0) * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +159,7 @@ class Stats:
         in_flight: Entities held by workers.
         ready: Entities that wait for a worker.
         delayed: Commands and retries that wait for their time.
-        paused: Paused entities.
+        paused: Entities, entity types and buses that were paused or drained; see `bus.entities.holds()`.
         parked: Entities held by a poisoned command.
         entities: Entities with work.
         oldest_age: Seconds since the longest-waiting or longest-held entity became ready, 0.0 if there is none.

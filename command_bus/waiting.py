@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from command_bus.execution.settled import Windows, reading_limits
 from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
 from command_bus.serialization.msgpack import Undecodable
 from command_bus.serialization.reply import Cancelled
 from command_bus.settings import BusSettings
+from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.operations import Operations, Waiting
 
 __all__ = ["WaitingLine"]
@@ -64,6 +67,32 @@ class WaitingLine:
             if batch:
                 removed += await self._operations.remove(mailbox, batch)
         return removed
+
+    async def purge_mailbox(self, mailbox: str) -> int:
+        """Remove all that waits in a mailbox now, whosever it is; how many. What is delayed is left."""
+        removed = 0
+        async for page in self._operations.lined_up(mailbox):
+            removed += await self._remove(mailbox, page)
+        return removed
+
+    async def purge_delayed(self, shard: ShardKeys, wanted: Callable[[str], bool]) -> int:
+        """Remove the delayed commands of these mailboxes of a shard; how many."""
+        removed = 0
+        async for page in self._operations.delayed(shard):
+            by_mailbox: dict[str, list[Waiting]] = {}
+            for mailbox, command in page:
+                if wanted(mailbox):
+                    by_mailbox.setdefault(mailbox, []).append(command)
+            for mailbox, commands in by_mailbox.items():
+                removed += await self._remove(mailbox, commands)
+        return removed
+
+    async def _remove(self, mailbox: str, commands: Iterable[Waiting]) -> int:
+        batch = [
+            (command, self._windows.remembered(self._envelope(command), Cancelled("its entity was purged"), message=command.id))
+            for command in commands
+        ]
+        return await self._operations.remove(mailbox, batch) if batch else 0
 
     def _envelope(self, command: Waiting) -> WireEnvelope:
         try:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic.errors import PydanticInvalidForJsonSchema
 
+from command_bus.announcement import more_facts
 from command_bus.clock import mono, wall_ms
 from command_bus.errors import CommandBusError, QueueFull
 from command_bus.execution.decisions import Decisions
@@ -210,6 +211,7 @@ class Worker:
             concurrency=self.settings.concurrency,
             running=self.running,
             commands=self.registry.names(),
+            lease=self.settings.lease,
         )
 
 
@@ -223,6 +225,7 @@ def descriptions(registry: HandlerRegistry) -> dict[str, bytes]:
         except PydanticInvalidForJsonSchema:  # a field of a type that JSON Schema lacks: the class is needed then
             continue
         facts = {"entity": spec.entity, "key": spec.key, "delivery": spec.delivery, "schema": schema}
+        facts |= more_facts(handler.message_type, spec)
         found[spec.name] = json.dumps(facts, sort_keys=True, default=str).encode()
     return found
 

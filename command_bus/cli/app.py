@@ -1,14 +1,19 @@
-"""The commands and their options. Everything heavy is imported by the command that needs it."""
+"""The commands and their options. Everything heavy is imported by the command that needs it.
+
+`worker` and `dev` are here; the others are functions of modules of their own, which are registered below in the order of `--help`.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import command_bus
-from command_bus.cli import PROGRAM
+from command_bus.cli import PROGRAM, acting, doctor, generating, letters, looking, sending, watching
 from command_bus.cli.options import LogFormat, LogLevel, WorkerOptions
 
 __all__ = ["app"]
@@ -76,6 +81,9 @@ def worker(
     ] = False,
     log_level: Annotated[LogLevel, typer.Option(help="What is logged, to standard error.")] = LogLevel.INFO,
     log_format: Annotated[LogFormat, typer.Option(help="Lines for people, or one JSON object per line.")] = LogFormat.TEXT,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="For development: start anew when a Python file below the current folder changes.")
+    ] = False,
     channel: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run the handlers of an application.
@@ -103,14 +111,68 @@ def worker(
         log_level=log_level,
         log_format=log_format,
         channel=channel,
+        reload=reload,
     )
     from command_bus.cli.logs import configure
 
     configure(options.log_level, options.log_format)
-    if options.processes > 1:
+    if options.processes > 1 or options.reload:
         from command_bus.cli.supervisor import run_supervisor
 
         sys.exit(run_supervisor(options))
     from command_bus.cli.worker import run_worker
 
     sys.exit(run_worker(options))
+
+
+@app.command(short_help="Embedded server and reloading worker in one.")
+def dev(
+    target: Annotated[str, typer.Argument(metavar="MODULE[:ATTRIBUTE]", help="Where the bus is, as for `worker`.")],
+    *,
+    processes: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 1,
+    data: Annotated[
+        Path | None, typer.Option(show_default=False, help="Keep the server's data in this folder; by default it forgets.")
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", show_default=False, help="As COMMAND_BUS_NAMESPACE.")
+    ] = None,
+    log_level: Annotated[LogLevel, typer.Option(help="What is logged, to standard error.")] = LogLevel.INFO,
+) -> None:
+    """All in one for development: the embedded server, and a worker that starts anew when files change.
+
+    The server is this project's: without any URL, the other commands of this program (`stats`, `send` …) and the application's own
+    programs find it from within the project's folder. COMMAND_BUS_URL and REDIS_URL are not used. Ctrl-C ends both.
+
+    \b
+    Exit codes: as for `worker`.
+    """  # noqa: D301
+    from command_bus.cli.developing import run_development
+    from command_bus.cli.logs import configure
+
+    configure(log_level, LogFormat.TEXT)
+    options = WorkerOptions(target=target, processes=processes, namespace=namespace, log_level=log_level, reload=True)
+    sys.exit(run_development(options, data))
+
+
+_COMMANDS: tuple[tuple[Callable[..., None] | typer.Typer, str], ...] = (
+    (sending.send, "Dispatch a command from JSON."),
+    (sending.call, "Send a command or query, print its reply."),
+    (looking.stats, "Figures of the whole namespace."),
+    (watching.top, "The same with the hottest entities, live."),
+    (looking.entities, "Entities that have work, hottest first."),
+    (acting.entity, "One entity: look, pause, drain, purge."),
+    (acting.pause, "Start nothing of a type, or of the bus."),
+    (acting.drain, "Accept nothing more, work off what is there."),
+    (acting.resume, "Take back pause or drain."),
+    (acting.purge, "Remove all waiting commands."),
+    (letters.dlq, "Dead letters: list, replay, discard."),
+    (looking.workers, "Who works here, and who was lost."),
+    (looking.introspect, "Commands as the workers announce them."),
+    (generating.generate, "Client classes from that, as Python."),
+    (doctor.doctor, "What is wrong here, and what to change."),
+)
+for _command, _summary in _COMMANDS:
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command, name="dlq", short_help=_summary)
+    else:
+        app.command(short_help=_summary)(_command)

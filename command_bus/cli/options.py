@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-__all__ = ["ExitCode", "LogFormat", "LogLevel", "WorkerOptions"]
+__all__ = ["ExitCode", "LogFormat", "LogLevel", "Outcome", "WorkerOptions"]
 
 
 class ExitCode(IntEnum):
@@ -15,6 +15,17 @@ class ExitCode(IntEnum):
     NOT_STARTED = 1
     USAGE = 2
     CUT_SHORT = 3
+
+
+class Outcome(IntEnum):
+    """How every other command ends."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    UNKNOWN = 3
+    UNREACHABLE = 4
+    INTERRUPTED = 130
 
 
 class LogLevel(StrEnum):
@@ -39,6 +50,7 @@ class WorkerOptions:
 
     Attributes:
         channel: In a process of a supervisor, the file descriptor that they talk over.
+        reload: Whether the supervisor starts the processes anew when the application's files change.
     """
 
     target: str
@@ -52,6 +64,7 @@ class WorkerOptions:
     log_level: LogLevel = LogLevel.INFO
     log_format: LogFormat = LogFormat.TEXT
     channel: int | None = None
+    reload: bool = False
 
     def environment(self) -> dict[str, str]:
         """What the application's settings are to read: it makes its bus itself, so this is how they reach it."""

@@ -16,9 +16,11 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from command_bus.cli.application import Application, refuse_contradictions
+from command_bus.cli.changes import Changes
 from command_bus.cli.channel import decoded, encoded
 from command_bus.cli.options import ExitCode, WorkerOptions
 from command_bus.cli.restarts import Ended, Pause, Verdict, combined, verdict
@@ -86,12 +88,15 @@ class _Supervisor:
         self._signalled = 0.0
         self._any_ready = False
         self._failed = False
+        self._change = asyncio.Event()  # another one after each change
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
         async with asyncio.TaskGroup() as places:
+            if self._options.reload:
+                places.create_task(self._reload(), name="command_bus.reload")
             for place in range(self._options.processes):
                 places.create_task(self._keep(place), name=f"command_bus.process {place}")
         code = ExitCode.NOT_STARTED if self._failed else combined(self._ended)
@@ -104,8 +109,12 @@ class _Supervisor:
             await self._may_start.wait()
         pause = Pause()
         while not self._stopping.is_set():
+            change = self._change
             child = await self._start()
             ended = await self._attend(child)
+            if self._options.reload and not self._stopping.is_set():
+                await self._wait_for(change, child, ended)
+                continue
             match verdict(ended, stopping=self._stopping.is_set(), any_ready=self._any_ready, burst=self._options.burst):
                 case Verdict.DONE:
                     self._ended.append(ended)
@@ -117,6 +126,31 @@ class _Supervisor:
                     _log.error("worker process %d %s; another is started in %g s", child.process.pid, ended.story(), seconds)
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._stopping.wait(), seconds)
+
+    async def _reload(self) -> None:
+        """End the processes whenever a file has changed; their places start them anew. Running handlers get their grace time."""
+        changes = Changes(Path.cwd())
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        while not self._stopping.is_set():
+            found = asyncio.ensure_future(changes.next())
+            await asyncio.wait({found, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not found.done():
+                found.cancel()
+                return
+            _log.info("%s changed: starting anew", ", ".join(Path(name).name for name in found.result()[:3]))
+            self._change, change = asyncio.Event(), self._change
+            change.set()
+            for child in self._children:
+                child.signal(signal.SIGTERM)
+
+    async def _wait_for(self, change: asyncio.Event, child: _Child, ended: Ended) -> None:
+        """After a process that ended because files have changed: not at all. After one that failed: the next change may mend it."""
+        if not change.is_set():
+            _log.error("worker process %d %s; it is started again when a file changes", child.process.pid, ended.story())
+            waits = {asyncio.ensure_future(change.wait()), asyncio.ensure_future(self._stopping.wait())}
+            _, left = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for each in left:
+                each.cancel()
 
     async def _start(self) -> _Child:
         ours, theirs = socket.socketpair()

@@ -69,18 +69,19 @@ async def _serve(options: WorkerOptions, found: Any) -> int:
         log_failure(error, options.target)
         return ExitCode.NOT_STARTED
     async with AsyncExitStack() as stack:
-        try:
-            with _cancelled_by_signals():
-                worker = await _started(bus, options, stack)
-        except asyncio.CancelledError:
-            _log.info("asked to stop before it began")
-            return ExitCode.FINISHED
-        except Exception as error:  # noqa: BLE001 - the application's lifespan may raise anything
-            log_failure(error, options.target)
-            return ExitCode.NOT_STARTED
-        if channel is not None:
-            channel.ready()
-        return _code(await _run(bus, worker, options))
+        with _early_signals() as signals:
+            try:
+                signals.worker = worker = await _started(bus, options, stack)
+            except asyncio.CancelledError:
+                _log.info("asked to stop before it began")
+                return ExitCode.FINISHED
+            except Exception as error:  # noqa: BLE001 - the application's lifespan may raise anything
+                log_failure(error, options.target)
+                return ExitCode.NOT_STARTED
+            if channel is not None:
+                channel.ready()
+            report = await _run(bus, worker, options)
+        return _code(report)
 
 
 async def _started(bus: CommandBus, options: WorkerOptions, stack: AsyncExitStack) -> Worker:
@@ -130,18 +131,34 @@ def _code(report: StopReport) -> ExitCode:
     return ExitCode.CUT_SHORT if report.cancelled else ExitCode.FINISHED
 
 
+class _Signals:
+    """Signals until the worker handles them itself: they end its start, or, once it has started, the worker.
+
+    There is no moment between the two in which a signal would end the process at once, with commands in its hands.
+    """
+
+    def __init__(self) -> None:
+        self.worker: Worker | None = None
+        self._task, self._loop = asyncio.current_task(), asyncio.get_running_loop()
+        self._stopping: asyncio.Task[StopReport] | None = None
+
+    def received(self, *_: object) -> None:
+        """One has come. What follows is decided in the loop."""
+        self._loop.call_soon_threadsafe(self._react)
+
+    def _react(self) -> None:
+        if self.worker is not None:
+            self._stopping = self._loop.create_task(self.worker.stop(), name="command_bus.signal")
+        elif self._task is not None:
+            self._task.cancel()
+
+
 @contextmanager
-def _cancelled_by_signals() -> Generator[None]:
-    """Until the worker runs and handles signals itself, they end its start."""
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-
-    def cancel(*_: object) -> None:
-        if task is not None:
-            loop.call_soon_threadsafe(task.cancel)
-
-    before = {number: signal.signal(number, cancel) for number in (signal.SIGTERM, signal.SIGINT)}
+def _early_signals() -> Generator[_Signals]:
+    signals = _Signals()
+    before = {number: signal.signal(number, signals.received) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

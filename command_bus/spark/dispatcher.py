@@ -35,7 +35,10 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
 _TRUST = (
     16  # of what a mailbox may hold, a partition puts in one sixteenth before it asks again: the limit is exceeded by no more
 )
-_REFUSED = {Admission.ENTITY_FULL: "entity", Admission.TOTAL_FULL: "total", Admission.PREDECESSOR_REFUSED: "predecessor"}
+_REFUSED = {
+    Admission.ENTITY_FULL: "entity", Admission.TOTAL_FULL: "total", Admission.PREDECESSOR_REFUSED: "predecessor",
+    Admission.DRAINING: "drain",
+}  # fmt: skip
 _UNFIT = {
     Admission.CONFLICT: (
         "conflict",

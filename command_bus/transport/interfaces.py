@@ -81,6 +81,7 @@ class Admission(Enum):
     PREDECESSOR_REFUSED = "p"
     WRONG_TYPE = "w"
     OUT_OF_SEQUENCE = "s"
+    DRAINING = "d"
 
 
 class Producer(Protocol):

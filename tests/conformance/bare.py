@@ -31,6 +31,7 @@ from command_bus.transport.redis.operations import Operations
 from command_bus.transport.redis.producer import StreamProducer
 from command_bus.transport.redis.ready import ensure_ready
 from command_bus.transport.redis.recovery import PendingRecovery
+from command_bus.transport.redis.scopes import Scopes
 from command_bus.transport.redis.steps import StepBatcher
 
 __all__ = ["TAKE", "Bare", "Hand", "Record", "bare", "bury", "done", "left", "park"]
@@ -133,6 +134,7 @@ class Bare:
         self.connections = connections or Connections(clients).at(self.shard.prefix)
         self.producer = StreamProducer(self.connections, self.keys, max_total_depth=10_000, max_pending=10_000)
         self.operations = Operations(self.connections, self.keys, reply_ttl=60)
+        self.scopes = Scopes(self.connections, self.keys, patience=5)
 
     @property
     def client(self) -> Redis:

@@ -509,26 +509,26 @@ async def _stopped(shelf: Bare) -> None:
 
 
 async def _resume_runs(shelf: Bare, hand: Hand, command: bytes, attempt: int = 1) -> None:
-    assert await shelf.operations.resume(BOX)
+    assert await shelf.scopes.resume(BOX)
     lease, started = await hand.start()
     assert (started.envelope, started.attempt) == (command, attempt)
     assert await hand.do(lease, done(command.decode(), "leave")) in (Released("idle"), Released("yield"))
 
 
 async def test_paused_before_the_first_command(shelf: Bare, hand: Hand) -> None:
-    assert await shelf.operations.pause(BOX, "why")
-    assert not await shelf.operations.pause(BOX, "why")
+    assert await shelf.scopes.pause(BOX, "why")
+    assert not await shelf.scopes.pause(BOX, "why")
     await shelf.put(BOX, "c1")
     await _stopped(shelf)
     await _resume_runs(shelf, hand, b"c1")
-    assert not await shelf.operations.resume(BOX)
+    assert not await shelf.scopes.resume(BOX)
     assert await shelf.nothing_of(BOX)
 
 
 async def test_paused_between_ready_and_take(shelf: Bare, hand: Hand) -> None:
     await shelf.put(BOX, "c1")
     lease = await hand.read_one()
-    await shelf.operations.pause(BOX, "")
+    await shelf.scopes.pause(BOX, "")
     assert await hand.do(lease, TAKE) == Released("stop")
     await _stopped(shelf)
     await _resume_runs(shelf, hand, b"c1")
@@ -538,7 +538,7 @@ async def test_paused_between_ready_and_take(shelf: Bare, hand: Hand) -> None:
 async def test_paused_while_a_command_runs(shelf: Bare, hand: Hand, step_for: Callable[[str], Step]) -> None:
     await shelf.put(BOX, "c1", "c2")
     lease, _ = await hand.start()
-    await shelf.operations.pause(BOX, "")
+    await shelf.scopes.pause(BOX, "")
     assert await hand.do(lease, step_for("c1")) == Released("stop")
     await _stopped(shelf)
     await _resume_runs(shelf, hand, b"c2")
@@ -548,10 +548,10 @@ async def test_paused_while_a_command_runs(shelf: Bare, hand: Hand, step_for: Ca
 async def test_paused_while_the_last_command_runs_leaves_nothing(shelf: Bare, hand: Hand) -> None:
     await shelf.put(BOX, "c1")
     lease, _ = await hand.start()
-    await shelf.operations.pause(BOX, "")
+    await shelf.scopes.pause(BOX, "")
     assert await hand.do(lease, done("c1")) == Released("idle")
     assert await shelf.nothing_of(BOX)
-    assert await shelf.operations.resume(BOX)
+    assert await shelf.scopes.resume(BOX)
     assert await shelf.nothing_of(BOX)
 
 
@@ -559,7 +559,7 @@ async def test_paused_while_a_retry_waits(shelf: Bare, hand: Hand) -> None:
     await shelf.put(BOX, "c1")
     lease, _ = await hand.start()
     await hand.do(lease, Retry(0))
-    await shelf.operations.pause(BOX, "")
+    await shelf.scopes.pause(BOX, "")
     await shelf.promote(hand)
     await _stopped(shelf)
     await _resume_runs(shelf, hand, b"c1", attempt=2)
@@ -569,8 +569,8 @@ async def test_resumed_while_a_retry_waits_keeps_waiting(shelf: Bare, hand: Hand
     await shelf.put(BOX, "c1")
     lease, _ = await hand.start()
     await hand.do(lease, Retry(60_000))
-    await shelf.operations.pause(BOX, "")
-    await shelf.operations.resume(BOX)
+    await shelf.scopes.pause(BOX, "")
+    await shelf.scopes.resume(BOX)
     assert await shelf.activations() == []
     record = await shelf.record(BOX)
     assert record is not None
@@ -578,7 +578,7 @@ async def test_resumed_while_a_retry_waits_keeps_waiting(shelf: Bare, hand: Hand
 
 
 async def test_paused_when_a_delayed_command_comes_due(shelf: Bare, hand: Hand) -> None:
-    await shelf.operations.pause(BOX, "")
+    await shelf.scopes.pause(BOX, "")
     await shelf.put(BOX, "d1", delay_ms=1)
     while await shelf.client.zcard(shelf.shard.due):
         await shelf.promote(hand)
@@ -592,7 +592,7 @@ async def test_parked_and_paused_are_independent(shelf: Bare, hand: Hand, verb: 
     await shelf.put(BOX, "c1", "c2")
     lease, _ = await hand.start()
     if paused:
-        await shelf.operations.pause(BOX, "")
+        await shelf.scopes.pause(BOX, "")
     assert await hand.do(lease, park("c1")) == Released("stop")
     await _stopped(shelf)
     await shelf.put(BOX, "c3")
@@ -600,7 +600,7 @@ async def test_parked_and_paused_are_independent(shelf: Bare, hand: Hand, verb: 
     (letter,) = [letter async for letter in shelf.operations.letters()]
     assert letter.parked
     if not paused:
-        assert not await shelf.operations.resume(BOX)
+        assert not await shelf.scopes.resume(BOX)
         await _stopped(shelf)
     assert await shelf.operations.settle_letter(letter, verb, left("c1"))
     assert not await shelf.operations.settle_letter(letter, verb, left("c1"))
@@ -617,9 +617,9 @@ async def test_parked_and_paused_are_independent(shelf: Bare, hand: Hand, verb: 
 async def test_resumed_while_parked_stays_parked(shelf: Bare, hand: Hand) -> None:
     await shelf.put(BOX, "c1")
     lease, _ = await hand.start()
-    await shelf.operations.pause(BOX, "")
+    await shelf.scopes.pause(BOX, "")
     await hand.do(lease, park("c1"))
-    assert await shelf.operations.resume(BOX)
+    assert await shelf.scopes.resume(BOX)
     await _stopped(shelf)
     (letter,) = [letter async for letter in shelf.operations.letters()]
     await shelf.operations.settle_letter(letter, "discard", left("c1"))
@@ -644,7 +644,7 @@ async def test_a_purge_leaves_the_running_command_alone_and_nothing_else(shelf: 
     if state == "parked":
         await hand.do(lease, park("c1"))  # type: ignore[arg-type]
     if state == "paused":
-        await shelf.operations.pause(BOX, "")
+        await shelf.scopes.pause(BOX, "")
         await hand.do(lease, GiveBack(counts=False))  # type: ignore[arg-type]
         assert await hand.do(await hand.read_one(), TAKE) == Released("stop")
     removed = 0
@@ -693,10 +693,10 @@ async def test_scripts_are_loaded_again_when_the_server_forgot_them(shelf: Bare,
     await shelf.promote(hand)
     lease = await hand.read_one()
     await forget()
-    assert await shelf.operations.pause(BOX, "")
+    assert await shelf.scopes.pause(BOX, "")
     await hand.do(lease, TAKE)
     await forget()
-    assert await shelf.operations.resume(BOX)
+    assert await shelf.scopes.resume(BOX)
     lease, _ = await hand.start()
     await forget()
     assert isinstance(await hand.do(lease, bury("c1")), Started)
@@ -732,7 +732,7 @@ async def test_a_worker_that_holds_something_is_not_forgotten(shelf: Bare, hand:
 async def test_repair_gives_lost_activations_back_and_only_those(shelf: Bare, hand: Hand) -> None:
     for box in ("box:ready", "box:held", "box:waiting", "box:stopped", "box:fine"):
         await shelf.put(box, f"{box}1", f"{box}2")
-    await shelf.operations.pause("box:stopped", "")
+    await shelf.scopes.pause("box:stopped", "")
     leases = {lease.mailbox: lease for lease in await hand.read()}
     for box in ("box:held", "box:waiting", "box:stopped"):
         await hand.do(leases[box], TAKE)
@@ -741,8 +741,12 @@ async def test_repair_gives_lost_activations_back_and_only_those(shelf: Bare, ha
         await shelf.client.xdel(shelf.shard.ready, leases[box].activation)
     names = [name.decode() for name in await shelf.client.hkeys(shelf.shard.active)]  # type: ignore[misc]
     run: Any = shelf.connections.run
-    assert await run(REPAIR, [shelf.shard.ready, shelf.shard.active], [GROUP, *names]) == 2
-    assert await run(REPAIR, [shelf.shard.ready, shelf.shard.active], [GROUP, *names]) == 0
+    assert (
+        await run(REPAIR, [shelf.shard.ready, shelf.shard.active, shelf.shard.paused, shelf.shard.parked], [GROUP, *names]) == 2
+    )
+    assert (
+        await run(REPAIR, [shelf.shard.ready, shelf.shard.active, shelf.shard.paused, shelf.shard.parked], [GROUP, *names]) == 0
+    )
     assert sorted(await shelf.activations()) == ["box:fine", "box:held", "box:ready"]
     other = shelf.hand("w2")
     again = {lease.mailbox: lease for lease in await other.read()}

@@ -19,6 +19,7 @@ import pytest
 import command_bus
 from command_bus.embedded import EmbeddedServer
 from command_bus.registry import default_registry
+from tests.docs import cli_transcripts as cli_page
 from tests.docs.settings_page import PAGE, rendered
 
 ROOT = Path(__file__).parents[2]
@@ -119,3 +120,30 @@ def test_the_errors_that_callers_meet_are_explained() -> None:
         if isinstance(kind := getattr(command_bus, name), type) and issubclass(kind, command_bus.errors.CommandOutcomeError)
     ]
     assert [name for name in outcomes if f"`{name}`" not in text] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+async def test_the_transcripts_of_the_command_line_are_what_it_prints(tmp_path: Path) -> None:
+    """Now and then a look falls into the moment in which a worker finds out that it does not know a command: such blocks get another try."""
+    page = cli_page.words(cli_page.PAGE.read_text(encoding="utf-8"))
+    differ = dict(enumerate(page))
+    for attempt in range(3):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        now = cli_page.words(await cli_page.rendered(folder))
+        assert len(now) == len(page)
+        differ = {number: said for number, said in differ.items() if now[number] != said}
+        if not differ:
+            return
+    pytest.fail(f"run `python -m tests.docs.cli_transcripts`: {differ}")
+
+
+def test_every_command_has_its_options_in_the_docs() -> None:
+    typer = pytest.importorskip("typer")
+    from command_bus.cli.app import app
+
+    group = typer.main.get_command(app)
+    text = cli_page.PAGE.read_text(encoding="utf-8")
+    names = [name for name in group.commands if name != "dlq"] + [f"dlq {name}" for name in group.commands["dlq"].commands]
+    assert [name for name in names if f"$ command-bus {name} --help" not in text] == []

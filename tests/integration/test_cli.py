@@ -327,8 +327,11 @@ class TestProcesses:
                 victim = await bus.call(Work(line="a"), timeout=10)
                 os.kill(victim, signal.SIGKILL)
                 assert await bus.call(Work(line="a"), timeout=10) != victim
+            assert eventually(
+                lambda: f"worker process {victim} was ended by SIGKILL" in shop.text()
+            )  # else it counts as cut short
             process.terminate()
-            assert process.wait(20) == 0
+            assert process.wait(20) == 0, shop.text()
             assert eventually(lambda: state_of(address) == "silent", within=5)
 
 

@@ -291,13 +291,13 @@ class Interleavings(RuleBasedStateMachine):
     @rule(box=boxes)
     def pause(self, box: str) -> None:
         line = self.ledger.line(box)
-        assert self.run(self.shelf.operations.pause(box, "")) is not line.paused
+        assert self.run(self.shelf.scopes.pause(box, "")) is not line.paused
         line.paused = True
 
     @rule(box=boxes)
     def resume(self, box: str) -> None:
         line = self.ledger.line(box)
-        assert self.run(self.shelf.operations.resume(box)) is line.paused
+        assert self.run(self.shelf.scopes.resume(box)) is line.paused
         line.paused = False
 
     @rule(box=boxes, some=st.booleans(), which=st.integers(0, 5))

@@ -22,6 +22,7 @@ from command_bus import (
     CommandBus,
     CommandFailed,
     CommandRejected,
+    Draining,
     EntitiesStopped,
     EntityId,
     Envelope,
@@ -204,7 +205,26 @@ async def operator_works(operator: CommandBus, producer: CommandBus) -> None:
     await operator.dead_letters.replay(parked.id)
     (parked,) = await until(lambda: parked_of(operator))
     await operator.dead_letters.discard(parked.id)
+    await operator.dead_letters.replay_all(reason="failed")
     await operator.dead_letters.purge()
+    await operator_works_on_a_type(operator, producer)
+
+
+async def operator_works_on_a_type(operator: CommandBus, producer: CommandBus) -> None:
+    lines = operator.entities.of("line")
+    assert await lines.pause("to look at it")
+    await producer.dispatch(Work(line="held", number=1))
+    await producer.dispatch(Work(line="held", number=1), delay=60)
+    assert [hold.what for hold in await operator.entities.holds()] == ["all line"]
+    assert "line:held" in [entity.name for entity in (await lines.list(states={"paused"})).entities]
+    assert (await operator.entity("line", "held").show()).entity.depth == 2
+    assert await operator.fleet.workers()
+    assert await operator.fleet.command("Work") is not None
+    assert await lines.purge() >= 2
+    assert await lines.drain()
+    with pytest.raises(Draining):
+        await producer.dispatch(Work(line="held", number=1))
+    assert await lines.resume()
 
 
 async def parked_of(bus: CommandBus) -> list[Any]:

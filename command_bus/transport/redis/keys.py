@@ -15,12 +15,28 @@ from zlib import crc32
 
 from command_bus.policies import Lanes, Mailbox, PerEntity
 
-__all__ = ["GROUP", "KeySpace", "ShardKeys", "free_mailbox", "mailbox_label", "mailbox_name", "mailbox_parts", "stands_in"]
+__all__ = [
+    "EVERYTHING",
+    "GROUP",
+    "KeySpace",
+    "ShardKeys",
+    "free_mailbox",
+    "mailbox_label",
+    "mailbox_name",
+    "mailbox_parts",
+    "scope_of",
+    "stands_in",
+    "type_scope",
+]
 
 GROUP: Final = "workers"
 """The consumer group of every ready stream."""
 
+EVERYTHING: Final = "*"
+"""The scope of all mailboxes, in the hash of what is paused. No mailbox and no entity type has a `*` in its name."""
+
 _PLAIN = re.compile(r"[A-Za-z0-9_.@-]+")
+_TYPE = re.compile(r"[:/]")
 _LONG = 512
 _FREE: Final = "~:"
 _HASHED: Final = "~"
@@ -48,6 +64,16 @@ def _encoded(entity_id: str) -> str:
 def free_mailbox(command_id: str) -> str:
     """The mailbox of a command without an entity: its own, so that it waits for nobody."""
     return _FREE + _encoded(command_id)
+
+
+def type_scope(entity_type: str | None) -> str:
+    """The scope of all mailboxes of an entity type, or (None) of all commands without an entity."""
+    return f"{_FREE[0] if entity_type is None else entity_type}:{EVERYTHING}"
+
+
+def scope_of(mailbox: str) -> str:
+    """The scope of all mailboxes of a mailbox's type."""
+    return f"{_TYPE.split(mailbox, maxsplit=1)[0]}:{EVERYTHING}"
 
 
 def mailbox_label(mailbox: str) -> str:

@@ -1,4 +1,4 @@
-"""What an operator asks of a namespace: statistics, pause and resume, purge and cancel, dead letters. Shard by shard, in pages."""
+"""What an operator asks of a namespace: statistics, purge and cancel, dead letters. Shard by shard, in pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from command_bus.transport.interfaces import Remembered
 from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.lines import Lines
-from command_bus.transport.redis.scripts import LETTER, OPERATE, REMOVE
+from command_bus.transport.redis.scripts import LETTER, REMOVE
 
 __all__ = ["Operations", "StoredLetter", "Waiting"]
 
@@ -138,21 +138,17 @@ class Operations:
 
     # Entities.
 
-    async def pause(self, mailbox: str, reason: str) -> bool:
-        """Start nothing of this mailbox any more; whether it was not paused before."""
-        return bool(await self._operate(mailbox, "pause", reason))
-
-    async def resume(self, mailbox: str) -> bool:
-        """Let a paused mailbox go on; whether it was paused."""
-        return bool(await self._operate(mailbox, "resume", ""))
-
-    async def _operate(self, mailbox: str, verb: str, reason: str) -> Any:
-        keys = self._shard(mailbox)
-        names = [keys.ready, keys.active, keys.paused, keys.parked, keys.due, keys.mailbox(mailbox)]
-        return await self._at(keys).run(OPERATE, names, [GROUP, verb, mailbox, reason])
-
     async def waiting(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
         """What waits in a mailbox, page by page, delayed commands last."""
+        async for page in self.lined_up(mailbox):
+            yield page
+        async for delayed in self.delayed(self._shard(mailbox)):
+            found = [command for home, command in delayed if home == mailbox]
+            if found:
+                yield found
+
+    async def lined_up(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
+        """What waits in a mailbox now, page by page, without the delayed commands."""
         keys = self._shard(mailbox)
         start = "-"
         while True:
@@ -163,18 +159,16 @@ class Operations:
                 yield [Waiting(entry.decode(), (fields or {}).get(b"e", b"")) for entry, fields in page]
                 start = "(" + page[-1][0].decode()
             if len(page) < _PAGE:
-                break
+                return
+
+    async def delayed(self, keys: ShardKeys) -> AsyncIterator[list[tuple[str, Waiting]]]:
+        """The delayed commands of a shard with their mailboxes, page by page."""
         cursor = 0
         while True:
             answer: Any = await self._at(keys).ask(lambda client, at: client.hscan(keys.delayed, at, count=_PAGE), cursor)
             cursor, values = answer
-            found = []
-            for command, value in values.items():
-                home, _, envelope = value.partition(b"\n")
-                if home == mailbox.encode():
-                    found.append(Waiting("d:" + command.decode(), envelope))
-            if found:
-                yield found
+            cut = ((command, value.partition(b"\n")) for command, value in values.items())
+            yield [(parts[0].decode(), Waiting("d:" + command.decode(), parts[2])) for command, parts in cut]
             if not cursor:
                 return
 

@@ -35,7 +35,9 @@ _ANSWER_KEPT_MS = 60_000
 
 _ADMISSIONS = {ord(admission.value): admission for admission in Admission}
 _KINDS = {(False, False): "p", (True, False): "m", (False, True): "d", (True, True): "b"}
-_REFUSALS = frozenset({Admission.ENTITY_FULL, Admission.TOTAL_FULL, Admission.PREDECESSOR_REFUSED, Admission.WRONG_TYPE})
+_REFUSALS = frozenset(
+    {Admission.ENTITY_FULL, Admission.TOTAL_FULL, Admission.PREDECESSOR_REFUSED, Admission.WRONG_TYPE, Admission.DRAINING}
+)
 
 
 @dataclass(slots=True)

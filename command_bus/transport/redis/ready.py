@@ -46,7 +46,9 @@ async def repair_page(connections: Connections, keys: ShardKeys, cursor: int) ->
     """Look at some mailboxes with work and give those a new activation that have lost theirs: the next cursor, and how many."""
     page: Any = await connections.ask(lambda client: client.hscan(keys.active, cursor, count=_PAGE))
     following, states = page
-    repaired = int(await connections.run(REPAIR, [keys.ready, keys.active], [GROUP, *states])) if states else 0
+    repaired = (
+        int(await connections.run(REPAIR, [keys.ready, keys.active, keys.paused, keys.parked], [GROUP, *states])) if states else 0
+    )
     return int(following), repaired
 
 

@@ -13,13 +13,14 @@ from redis.asyncio import Redis
 
 from command_bus.clock import mono
 from command_bus.transport.redis.connections import Connections
-from command_bus.transport.redis.keys import KeySpace, ShardKeys
+from command_bus.transport.redis.keys import EVERYTHING, KeySpace, ShardKeys, scope_of
 from command_bus.transport.redis.operations import StoredLetter
+from command_bus.transport.redis.scopes import Hold, is_wide, parse_hold
 from command_bus.transport.redis.scripts import SURVEY
 
 __all__ = ["EntityState", "Survey", "SurveyedEntity"]
 
-EntityState = Literal["waiting", "running", "retrying", "paused", "parked"]
+EntityState = Literal["waiting", "running", "retrying", "paused", "parked", "draining"]
 
 _PAGE = 500
 _STATES: dict[bytes, EntityState] = {b"r": "waiting", b"h": "running", b"w": "retrying"}
@@ -27,14 +28,19 @@ _STATES: dict[bytes, EntityState] = {b"r": "waiting", b"h": "running", b"w": "re
 
 @dataclass(frozen=True, slots=True)
 class SurveyedEntity:
-    """An entity that has work, or is paused.
+    """An entity that has work, or is paused or drained itself.
 
     Attributes:
         mailbox: Its mailbox's name.
-        state: What it waits for; `waiting` also if all that it has is delayed.
+        state: What it waits for; `waiting` also if all that it has is delayed; `draining` if it waits and accepts nothing.
         depth: Commands in its mailbox, the running one and delayed ones included.
         oldest_ms: When the first of them was accepted; 0 if they are all delayed.
         attempt: Of the command at its head: how often it was started.
+        holder: The lease under which that runs: a worker's name, `#` and a number; empty if it does not run.
+        first_ms: When that was first started; 0 if it never was.
+        started_ms: When this attempt of it started, about; 0 if it does not run.
+        letter: Of the dead letter by which it is parked, in its shard; empty if it is not.
+        hold: By whom it is paused or drained: itself, its type or the bus, the narrowest; None by none.
     """
 
     mailbox: str
@@ -42,6 +48,11 @@ class SurveyedEntity:
     depth: int
     oldest_ms: int
     attempt: int
+    holder: str = ""
+    first_ms: int = 0
+    started_ms: int = 0
+    letter: str = ""
+    hold: Hold | None = None
 
 
 class Survey:
@@ -66,12 +77,16 @@ class Survey:
             cursor = 0
             while True:
                 cursor, page = await self._scan(keys, source, cursor)
-                names = [name for name in page if name not in seen]
+                names = [name for name in page if name not in seen and not is_wide(name.decode())]
                 seen.update(names)
                 if names:
                     yield await self._look(keys, names)
                 if not cursor:
                     break
+
+    async def look(self, mailbox: str) -> SurveyedEntity:
+        """One mailbox, whether there is work in it or not."""
+        return (await self._look(self._keys.shards[self._keys.shard_of(mailbox)], [mailbox.encode()]))[0]
 
     async def newest_letter(self, shard: int, high: str = "+") -> str | None:
         """The id of a shard's newest dead letter up to a bound, which is written as for XRANGE; None if there is none."""
@@ -86,21 +101,25 @@ class Survey:
         return [(entry.decode(), _letter(shard, entry.decode(), fields)) for entry, fields in page]
 
     async def _look(self, keys: ShardKeys, names: list[bytes]) -> list[SurveyedEntity]:
+        texts = [name.decode() for name in names]
+        wide = [*dict.fromkeys(map(scope_of, texts)), EVERYTHING]
+
         async def read(client: Redis) -> Any:
             pipeline = client.pipeline(transaction=False)
             for source in (keys.active, keys.paused, keys.parked, keys.later):
                 pipeline.hmget(source, names)
+            pipeline.hmget(keys.paused, wide)
             return await pipeline.execute()
 
-        records, paused, parked, later = await self._ask(keys, read)
-        texts = [name.decode() for name in names]
+        records, paused, parked, later, held = await self._ask(keys, read)
+        holds = {scope: parse_hold(scope, value) for scope, value in zip([*texts, *wide], [*paused, *held], strict=True) if value}
         place = self._connections.at(keys.prefix)
         lengths = await place.insist(
             lambda: place.run(SURVEY, [keys.mailbox(text) for text in texts], []), mono() + self._patience
         )
         return [
-            _entity(text, *facts)
-            for text, *facts in zip(texts, records, paused, parked, later, lengths[::2], lengths[1::2], strict=True)
+            _entity(text, holds, *facts)
+            for text, *facts in zip(texts, records, parked, later, lengths[::2], lengths[1::2], strict=True)
         ]
 
     async def _scan(self, keys: ShardKeys, key: str, cursor: int) -> Any:
@@ -112,16 +131,37 @@ class Survey:
 
 
 def _entity(
-    mailbox: str, record: bytes | None, paused: bytes | None, parked: bytes | None, later: bytes | None, length: int, head: bytes
+    mailbox: str,
+    holds: dict[str, Hold],
+    record: bytes | None,
+    parked: bytes | None,
+    later: bytes | None,
+    length: int,
+    head: bytes,
 ) -> SurveyedEntity:
     """What the keys say together. A paused entity whose command still runs is running."""
-    state, *rest = (record or b"").split(b"|")
+    state, _, fence, _, attempt, first, holder = ((record or b"").split(b"|") + [b""] * 6)[:7]
     shown = _STATES.get(state, "waiting")
-    if shown != "running" and (parked is not None or paused is not None):
-        shown = "parked" if parked is not None else "paused"
-    attempt = int(rest[3] or 0) if len(rest) > 3 else 0
-    depth = max(length, 0) + int(later or 0)
-    return SurveyedEntity(mailbox, shown, depth, int(head.partition(b"-")[0] or 0), attempt)
+    found = [holds[scope] for scope in (mailbox, scope_of(mailbox), EVERYTHING) if scope in holds]
+    paused = next((hold for hold in found if hold.mode == "paused"), None)
+    if shown != "running" and parked is not None:
+        shown = "parked"
+    elif shown != "running" and paused is not None:
+        shown = "paused"
+    elif shown == "waiting" and found:
+        shown = "draining"
+    return SurveyedEntity(
+        mailbox,
+        shown,
+        max(length, 0) + int(later or 0),
+        int(head.partition(b"-")[0] or 0),
+        int(attempt or 0),
+        holder.decode(),
+        abs(int(first or 0)),
+        int(fence or 0) // 1000,
+        (parked or b"").decode(),
+        paused or next(iter(found), None),
+    )
 
 
 def _letter(shard: int, entry: str, fields: dict[bytes, bytes]) -> StoredLetter:

@@ -13,6 +13,7 @@ from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.operations import Operations
 from command_bus.transport.redis.producer import StreamProducer
 from command_bus.transport.redis.rpc import RpcHandler
+from command_bus.transport.redis.scopes import Scopes
 from command_bus.transport.redis.server import Namespace, ServerFacts, open_namespace
 from command_bus.transport.redis.topologies import clients_of
 
@@ -41,6 +42,7 @@ class RedisTransport:
             patience=settings.dispatch_timeout,
         )
         self.operations = Operations(connections, keys, reply_ttl=settings.reply_ttl)
+        self.scopes = Scopes(connections, keys, patience=settings.dispatch_timeout)
 
     @classmethod
     async def open(cls, server: ClientFactory | str, settings: BusSettings) -> Self:

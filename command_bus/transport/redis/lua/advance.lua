@@ -5,7 +5,7 @@
 -- KEYS[3]   fence     the shard's highest fence
 -- KEYS[4]   stats     hash of counters
 -- KEYS[5]   due       sorted set of what becomes due, by ms
--- KEYS[6]   paused    hash: mailbox name -> why
+-- KEYS[6]   paused    hash: scope -> mode|since in ms|why (see operate.lua)
 -- KEYS[7]   parked    hash: mailbox name -> id of its dead letter
 -- KEYS[8]   dead      stream of dead letters
 -- KEYS[9…]  the mailbox of each step; then, in the order of the steps, what their operations name: m a mark, i an inbox, o the record
@@ -160,6 +160,13 @@ local function requeue(name, activation, attempt, first)
   return 'yield'
 end
 
+local function stopped(name)
+  for _, value in ipairs(call('HMGET', paused, name, string.match(name, '^[^:/]*') .. ':*', '*')) do
+    if value and sub(value, 1, 2) ~= 'd|' then return true end
+  end
+  return false
+end
+
 local function start(step, name, activation, holder, head, attempt, first, follow)
   if not head then
     released[#released + 1] = activation
@@ -167,7 +174,7 @@ local function start(step, name, activation, holder, head, attempt, first, follo
     become(name, false)
     return 'idle'
   end
-  if any_paused and call('HEXISTS', paused, name) == 1 then
+  if any_paused and stopped(name) then
     rest(name, activation, 's', attempt, first)
     return 'stop'
   end

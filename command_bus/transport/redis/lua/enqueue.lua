@@ -6,7 +6,7 @@
 -- KEYS[4]   due       sorted set of what becomes due, by ms
 -- KEYS[5]   delayed   hash: command id -> mailbox name, newline, envelope
 -- KEYS[6]   later     hash: mailbox name -> number of delayed commands
--- KEYS[7]   paused    hash: mailbox name -> why
+-- KEYS[7]   paused    hash: scope -> mode|since in ms|why (see operate.lua)
 -- KEYS[8]   last      number of the producer's last batch, a colon, and how it was answered
 -- KEYS[9…]  the mailboxes, then the mark of each command that has one, in their order
 -- ARGV[1]   number    of this batch, growing per producer: asked again it is answered as the first time
@@ -20,7 +20,8 @@
 --           and its id. Few arguments: each costs 0.2 us
 --
 -- returns one character per command: + accepted, = duplicate, ! same id with another payload, e mailbox full,
---         t shard full, p an earlier command of this mailbox was refused, w a key is of another type
+--         t shard full, p an earlier command of this mailbox was refused, d it is being drained,
+--         w a key is of another type
 --
 -- Nothing is written before the first SET or XADD, so that a server at its memory limit refuses the whole batch with nothing done.
 
@@ -48,6 +49,21 @@ for space, many in string.gmatch(ARGV[5], '(%d+):(%d+) ') do
 end
 local boxes = #names
 local states = call('HMGET', active, unpack(names))
+
+-- Which mailboxes are held, and which refuse commands.
+local held, drained = {}, {}
+if any then
+  for box, name in ipairs(names) do
+    for _, value in ipairs(call('HMGET', paused, name, string.match(name, '^[^:/]*') .. ':*', '*')) do
+      if value and sub(value, 1, 2) == 'd|' then
+        drained[box] = true
+      elseif value then
+        held[box] = true
+      end
+    end
+  end
+end
+
 for box = 1, boxes do
   if states[box] then  -- an idle one is empty
     local length = redis.pcall('XLEN', KEYS[8 + box])
@@ -90,7 +106,7 @@ local function put(box, envelope)
   local name = names[box]
   states[box] = true
   states_now[#states_now + 1] = name
-  if any and call('HEXISTS', paused, name) == 1 then
+  if held[box] then
     states_now[#states_now + 1] = 's||||0|0|'
   else
     states_now[#states_now + 1] = 'r|' .. call('XADD', ready, '*', 'e', name) .. '|||0|0|'
@@ -118,10 +134,10 @@ for i = 1, count do
   end
   if not room[box] then
     outcome = 'w'
-  elseif refused[box] or room[box] < 1 or free < 1 then
+  elseif refused[box] or drained[box] or room[box] < 1 or free < 1 then
     outcome = mark and known(mark, digest)
     if not outcome then
-      outcome = refused[box] and 'p' or (room[box] < 1 and 'e' or 't')
+      outcome = drained[box] and 'd' or refused[box] and 'p' or (room[box] < 1 and 'e' or 't')
       refused[box] = true
     end
   elseif mark and not call('SET', mark, 'q' .. digest .. names[box], 'NX') then

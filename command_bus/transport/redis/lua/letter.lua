@@ -3,7 +3,7 @@
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> state
 -- KEYS[3]   stats     hash of counters
--- KEYS[4]   paused    hash: mailbox name -> why
+-- KEYS[4]   paused    hash: scope -> mode|since in ms|why (see operate.lua)
 -- KEYS[5]   parked    hash: mailbox name -> id of its dead letter
 -- KEYS[6]   dead      stream of dead letters
 -- KEYS[7]   mailbox
@@ -34,8 +34,15 @@ if type(length) ~= 'number' then return length end  -- of another type: nothing 
 local fields = {}
 for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
 
+local function stopped(name)
+  for _, value in ipairs(redis.call('HMGET', paused, name, string.match(name, '^[^:/]*') .. ':*', '*')) do
+    if value and string.sub(value, 1, 2) ~= 'd|' then return true end
+  end
+  return false
+end
+
 local function wake(first)
-  if redis.call('HEXISTS', paused, name) == 1 then
+  if stopped(name) then
     redis.call('HSET', active, name, 's||||0|' .. first .. '|')
   else
     local activation = redis.call('XADD', ready, '*', 'e', name)

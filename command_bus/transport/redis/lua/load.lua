@@ -3,7 +3,7 @@
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> state
 -- KEYS[3]   stats     hash of counters
--- KEYS[4]   paused    hash: mailbox name -> why
+-- KEYS[4]   paused    hash: scope -> mode|since in ms|why (see operate.lua)
 -- KEYS[5]   later     hash: mailbox name -> number of delayed commands
 -- KEYS[6]   record    hash: the dispatch
 -- KEYS[7]   ids       hash: command id -> check; what was accepted of the version that is open
@@ -21,7 +21,8 @@
 -- ARGV[10…] envelopes; then, with sequence numbers, those, and the entity of each run. Few and long arguments: each costs 0.2 us
 --
 -- returns 'done' if the version is committed, 'gone' if it is not open, else one character per command as enqueue.lua does:
---         + accepted, = duplicate, ! same id with another payload, e mailbox full, t shard full, p an earlier one was refused, w wrong type,
+--         + accepted, = duplicate, ! same id with another payload, e mailbox full, t shard full, p an earlier one was refused, d being drained,
+--         w wrong type,
 --         s not behind the entity's last sequence number
 --
 -- Everything is decided before the first write, so that a server at its memory limit refuses the whole chunk with nothing done.
@@ -56,6 +57,16 @@ if sequenced then
   for run, entity in ipairs(entities) do numbers[entity] = tonumber(found[run] or '-inf') end
 end
 
+-- Whether commands of a mailbox are held, and whether they are refused.
+local function held_up(name)
+  local held, drained = false, false
+  for _, value in ipairs(call('HMGET', paused, name, string.match(name, '^[^:/]*') .. ':*', '*')) do
+    local draining = value and string.sub(value, 1, 2) == 'd|'
+    held, drained = held or (value and not draining), drained or draining
+  end
+  return held, drained
+end
+
 local any_later = call('EXISTS', later) == 1
 local boxes = #KEYS - 8
 local names, room = {}, {}
@@ -69,6 +80,10 @@ for box = 1, suspects do
   end
 end
 for box = suspects + 1, boxes do room[box] = space end
+local held, drained = {}, {}
+if call('EXISTS', paused) == 1 then
+  for box = 1, boxes do held[box], drained[box] = held_up(names[box]) end
+end
 
 local free = limit - tonumber(call('HGET', stats, 'depth') or '0')
 local outcomes, goes_to, noted, reached, seen, refused = {}, {}, {}, {}, {}, {}
@@ -87,6 +102,8 @@ for run = 1, #runs / 4 do
       repeated = repeated + 1
     elseif not room[box] then
       outcome = 'w'
+    elseif drained[box] then
+      outcome = 'd'
     elseif refused[box] then
       outcome = 'p'
     elseif sequenced and number <= numbers[entity] then
@@ -117,7 +134,6 @@ if accepted > 0 then
     call('HSET', last, unpack(reached))
     call('PEXPIRE', last, ARGV[5])
   end
-  local any_paused = call('EXISTS', paused) == 1
   local active_now = call('HMGET', active, unpack(names))
   for i = 1, count do
     local box = goes_to[i]
@@ -126,7 +142,7 @@ if accepted > 0 then
       if not active_now[box] then
         active_now[box] = true
         local name = names[box]
-        if any_paused and call('HEXISTS', paused, name) == 1 then
+        if held[box] then
           call('HSET', active, name, 's||||0|0|')
         else
           call('HSET', active, name, 'r|' .. call('XADD', ready, '*', 'e', name) .. '|||0|0|')

@@ -1,31 +1,36 @@
--- operate: pause or resume one mailbox.
+-- operate: pause, drain or resume a scope (one mailbox, an entity type or all), and wake mailboxes that nothing holds any more.
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> state
--- KEYS[3]   paused    hash: mailbox name -> why
+-- KEYS[3]   paused    hash: scope -> mode|since in ms|why
 -- KEYS[4]   parked    hash: mailbox name -> id of its dead letter
 -- KEYS[5]   due       sorted set of what becomes due, by ms
--- KEYS[6]   mailbox
+-- KEYS[6…]  mailboxes to wake
 -- ARGV[1]   group     of consumers
--- ARGV[2]   verb      pause, resume
--- ARGV[3]   name      of the mailbox
+-- ARGV[2]   verb      pause, drain, resume; or wake, which leaves the scope as it is
+-- ARGV[3]   scope     a mailbox's name, <entity type>:* (~:* is what has no entity), or *
 -- ARGV[4]   reason
+-- ARGV[5…]  names     of the mailboxes
 --
--- returns 1 if something changed, else 0
+-- returns {1 if the scope's mode changed, else 0; how many mailboxes were woken}
 --
--- A pause takes effect before the next command starts; what runs is not touched. Paused and parked are independent.
+-- A pause takes effect before the next command starts, what runs is not touched. Draining refuses commands and starts what is there. No
+-- mailbox is named with a `*`: it is encoded in ids. Paused and parked are independent.
 
-local ready, active, paused, parked, due, box = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local group, verb, name, reason = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local ready, active, paused, parked, due = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local group, verb, scope, reason = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local modes = {pause = 'p', drain = 'd'}
 
-redis.call('XACK', ready, group, '0-0')
-if verb == 'pause' then
-  return redis.call('HSET', paused, name, reason)
+local function stopped(name)
+  for _, value in ipairs(redis.call('HMGET', paused, name, string.match(name, '^[^:/]*') .. ':*', '*')) do
+    if value and string.sub(value, 1, 2) ~= 'd|' then return true end
+  end
+  return false
 end
 
-local changed = redis.call('HDEL', paused, name)
-local record = redis.call('HGET', active, name)
-if record and string.sub(record, 1, 1) == 's' and redis.call('HEXISTS', parked, name) == 0 then
+local function wake(name, box)
+  local record = redis.call('HGET', active, name)
+  if not record or string.sub(record, 1, 1) ~= 's' or redis.call('HEXISTS', parked, name) == 1 or stopped(name) then return 0 end
   local attempt, first = string.match(record, '^s|[^|]*|[^|]*|[^|]*|([^|]*)|([^|]*)|')
   if redis.call('XLEN', box) == 0 then
     redis.call('DEL', box)
@@ -36,5 +41,21 @@ if record and string.sub(record, 1, 1) == 's' and redis.call('HEXISTS', parked, 
     local id = redis.call('XADD', ready, '*', 'e', name)
     redis.call('HSET', active, name, 'r|' .. id .. '|||' .. attempt .. '|' .. first .. '|')
   end
+  return 1
 end
-return changed
+
+redis.call('XACK', ready, group, '0-0')
+local changed = 0
+if modes[verb] then
+  local before = redis.call('HGET', paused, scope)
+  local same = before and string.match(before, '^' .. modes[verb] .. '|(%d+)|')
+  local time = redis.call('TIME')
+  local since = same or string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+  redis.call('HSET', paused, scope, modes[verb] .. '|' .. since .. '|' .. reason)
+  changed = same and 0 or 1
+elseif verb == 'resume' then
+  changed = redis.call('HDEL', paused, scope)
+end
+local woken = 0
+for i = 5, #ARGV do woken = woken + wake(ARGV[i], KEYS[i + 1]) end
+return {changed, woken}

@@ -5,7 +5,7 @@
 -- KEYS[3]   due       sorted set of what becomes due, by ms
 -- KEYS[4]   delayed   hash: command id -> mailbox name, newline, envelope
 -- KEYS[5]   later     hash: mailbox name -> number of delayed commands
--- KEYS[6]   paused    hash: mailbox name -> why
+-- KEYS[6]   paused    hash: scope -> mode|since in ms|why (see operate.lua)
 -- KEYS[7…]  the mailbox of each member
 -- ARGV[1]   group     of consumers
 -- ARGV[2…]  for each member: the member of `due` (r:<mailbox name> or d:<command id>), its mailbox name
@@ -19,8 +19,15 @@ redis.call('XACK', ready, ARGV[1], '0-0')
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
+local function stopped(name)
+  for _, value in ipairs(redis.call('HMGET', paused, name, string.match(name, '^[^:/]*') .. ':*', '*')) do
+    if value and string.sub(value, 1, 2) ~= 'd|' then return true end
+  end
+  return false
+end
+
 local function wake(name, attempt, first)
-  if redis.call('HEXISTS', paused, name) == 1 then
+  if stopped(name) then
     redis.call('HSET', active, name, 's||||' .. attempt .. '|' .. first .. '|')
   else
     local id = redis.call('XADD', ready, '*', 'e', name)

@@ -1,0 +1,292 @@
+"""Commands that act on entities: one of them, a type, or all. Nothing here is destructive but `purge`, which asks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from command_bus.cli.options import Outcome
+from command_bus.cli.places import (
+    App,
+    Json,
+    Namespace,
+    Place,
+    Url,
+    Yes,
+    complain,
+    connected,
+    execute,
+    plainly,
+    refuse_unless_sure,
+)
+
+if TYPE_CHECKING:
+    from command_bus.bus import CommandBus
+    from command_bus.entities import Entities
+    from command_bus.facts import EntityDetails, WaitingCommand
+
+__all__ = ["drain", "entity", "pause", "purge", "resume"]
+
+Chosen = Annotated[str | None, typer.Argument(metavar="[TYPE]", show_default=False, help="Entity type; ~ is what has no entity.")]
+Everything = Annotated[bool, typer.Option("--all", help="The whole bus.")]
+Reason = Annotated[str, typer.Option("--reason", "-m", show_default=False, help="Shown to whoever looks.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
+
+
+class Action(StrEnum):
+    """What is done to one entity."""
+
+    SHOW = "show"
+    PAUSE = "pause"
+    RESUME = "resume"
+    DRAIN = "drain"
+    PURGE = "purge"
+
+
+def pause(
+    entity_type: Chosen = None,
+    *,
+    everything: Everything = False,
+    reason: Reason = "",
+    url: Url = None,
+    namespace: Namespace = None,
+    app: App = None,
+) -> None:
+    """Start no command of a type, or of the whole bus (--all), until `resume`. What runs is not touched; commands are accepted.
+
+    It holds at once in the whole fleet, for entities that have no work yet too, and across restarts.
+
+    \b
+    Exit codes: 0 paused (or was), 2 wrong usage, 4 no server: with several shards some may be paused; ask again.
+    """  # noqa: D301  # fmt: skip
+    what = _what(entity_type, everything)
+    changed = _act(Place(url, namespace, app), entity_type, lambda chosen: chosen.pause(reason))
+    typer.echo(f"{what}: {'paused' if changed else 'was paused already'}")
+
+
+def resume(
+    entity_type: Chosen = None, *, everything: Everything = False, url: Url = None, namespace: Namespace = None, app: App = None
+) -> None:
+    """Take back `pause` or `drain` of exactly this: a type, or the whole bus (--all). What was paused more narrowly stays paused.
+
+    \b
+    Exit codes: 0 resumed, 1 it was neither paused nor drained, 2 wrong usage, 4 no server: ask again.
+    """  # noqa: D301
+    what = _what(entity_type, everything)
+    changed = _act(Place(url, namespace, app), entity_type, lambda chosen: chosen.resume())
+    typer.echo(f"{what}: {'resumed' if changed else 'was neither paused nor drained'}")
+    raise typer.Exit(Outcome.DONE if changed else Outcome.FAILED)
+
+
+def drain(
+    entity_type: Chosen = None,
+    *,
+    everything: Everything = False,
+    reason: Reason = "",
+    url: Url = None,
+    namespace: Namespace = None,
+    app: App = None,
+) -> None:
+    """Refuse new commands of a type, or of the whole bus (--all), and work off what was accepted, until `resume`.
+
+    Senders get the error Draining. Retries, delayed commands and replayed dead letters were accepted before: they run.
+
+    \b
+    Exit codes: 0 draining (or was), 2 wrong usage, 4 no server: with several shards some may be draining; ask again.
+    """  # noqa: D301  # fmt: skip
+    what = _what(entity_type, everything)
+    changed = _act(Place(url, namespace, app), entity_type, lambda chosen: chosen.drain(reason))
+    typer.echo(f"{what}: {'draining' if changed else 'was draining already'}")
+
+
+def purge(
+    entity_type: Chosen = None,
+    *,
+    everything: Everything = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    url: Url = None,
+    namespace: Namespace = None,
+    app: App = None,
+) -> None:
+    """Remove all waiting commands of a type, or of the whole bus (--all). What runs is left; callers are told.
+
+    \b
+    Exit codes: 0 purged, 1 not wanted, 2 wrong usage, or nobody to ask, 4 no server.
+    """  # noqa: D301  # fmt: skip
+    what = _what(entity_type, everything)
+    place = Place(url, namespace, app)
+
+    async def count() -> tuple[int, int]:
+        async with connected(place) as bus:
+            depth = entities = 0
+            cursor: str | None = None
+            while True:
+                page = await _chosen(bus, entity_type).list(order="name", limit=1000, cursor=cursor)
+                depth += sum(each.depth - (each.state == "running") for each in page.entities)
+                entities += sum(each.depth > (each.state == "running") for each in page.entities)
+                cursor = page.cursor
+                if cursor is None:
+                    return depth, entities
+
+    from command_bus.cli.tables import counted
+
+    depth, entities = execute(count)
+    typer.echo(f"{what}: {counted(depth, 'waiting command', 'waiting commands')} of {counted(entities, 'entity', 'entities')}")
+    if dry_run or not depth:
+        return
+    refuse_unless_sure("Remove them? It cannot be undone.", yes=yes)
+    removed: int = _act(place, entity_type, lambda chosen: chosen.purge())
+    typer.echo(f"{what}: {counted(removed, 'command', 'commands')} removed")
+
+
+def entity(
+    entity_type: Annotated[str, typer.Argument(metavar="TYPE", help="Its type.", show_default=False)],
+    entity_id: Annotated[str, typer.Argument(metavar="ID", help="Its id.", show_default=False)],
+    action: Annotated[Action, typer.Argument(help="What to do.")] = Action.SHOW,
+    *,
+    reason: Reason = "",
+    waiting: Annotated[int, typer.Option(min=0, max=1000, help="How many waiting commands to show.")] = 10,
+    yes: Yes = False,
+    url: Url = None,
+    namespace: Namespace = None,
+    app: App = None,
+    as_json: Json = False,
+) -> None:
+    """Look at one entity: who holds it, what is at its head, what waits, why it stands still. Or act on it.
+
+    \b
+    show    all of that
+    pause   start none of its commands until `resume`; what runs is not touched
+    drain   refuse new commands and work off what it has, until `resume`
+    resume  take back `pause` or `drain` of this entity
+    purge   remove its waiting commands; asks first
+    \b
+    Exit codes: 0 done, 1 there was nothing to resume, or not wanted, 2 wrong usage, or nobody to ask, 4 no server.
+    """  # noqa: D301
+    place, name = Place(url, namespace, app), f"{entity_type}:{entity_id}"
+
+    async def details() -> EntityDetails:
+        async with connected(place) as bus:
+            return await bus.entity(entity_type, entity_id).show(waiting=waiting)
+
+    async def act(verb: Action) -> Any:
+        async with connected(place) as bus:
+            scope = bus.entity(entity_type, entity_id)
+            match verb:
+                case Action.PAUSE:
+                    return "paused" if await scope.pause(reason) else "was paused already"
+                case Action.DRAIN:
+                    return "draining" if await scope.drain(reason) else "was draining already"
+                case Action.RESUME:
+                    return "resumed" if await scope.resume() else None
+                case _:
+                    return f"{counted(await scope.purge(), 'command', 'commands')} removed"
+
+    if action is Action.SHOW:
+        _show(execute(details), as_json=as_json)
+        return
+    from command_bus.cli.tables import counted
+
+    if action is Action.PURGE:
+        found = execute(details)
+        count = found.entity.depth - (found.entity.state == "running")
+        typer.echo(f"{name}: {counted(count, 'waiting command', 'waiting commands')}")
+        refuse_unless_sure("Remove them? It cannot be undone.", yes=yes)
+    done = execute(lambda: act(action))
+    if done is None:
+        complain(f"{name} was neither paused nor drained itself{_why_not(execute(details))}")
+        raise typer.Exit(Outcome.FAILED)
+    typer.echo(f"{name}: {done}")
+
+
+def _why_not(found: EntityDetails) -> str:
+    if found.letter is not None:
+        return f": it is parked by dead letter {found.letter.id}, replay or discard that"
+    hold = found.entity.hold
+    return f": {hold.what} is {hold.mode}" if hold is not None else ""
+
+
+def _show(found: EntityDetails, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(plainly(found))
+        return
+    from command_bus.cli.tables import console, fields, table
+
+    out = console()
+    out.print(fields(_lines(found)))
+    if found.waiting:
+        out.print()
+        out.print(table(["waiting", "command id", "accepted"], [_waiting(each) for each in found.waiting]))
+        more = found.entity.depth - 1 - len(found.waiting)
+        if found.head is not None and more > 0:
+            typer.echo(f"and {more:,} more")
+
+
+def _lines(found: EntityDetails) -> list[tuple[str, Any]]:
+    from command_bus.cli.tables import counted, duration, since
+
+    entity, head, letter, hold, holder = found.entity, found.head, found.letter, found.entity.hold, found.holder
+    lines: list[tuple[str, Any]] = [("entity", entity.name), ("state", entity.state), ("depth", entity.depth)]
+    if hold is not None:
+        lines.append((hold.mode, f"{hold.what}, since {since(hold.since_ms)}{': ' if hold.reason else ''}{hold.reason}"))
+    if head is not None:
+        lines += [
+            ("head", f"{head.name or '(its bytes cannot be read)'} {head.command_id}"),
+            ("accepted", since(head.accepted_ms)),
+            (
+                "attempt",
+                f"{entity.attempt}, first started {since(found.first_started_ms)}" if entity.attempt else "not started yet",
+            ),
+        ]
+        if not found.handlers:
+            lines.append(("handled by", "no live worker: start one that knows it"))
+    if entity.retry_at_ms is not None:
+        lines.append(("retry", since(entity.retry_at_ms)))
+    if entity.worker is not None:
+        where = "unknown" if holder is None else f"{holder.host}, process {holder.pid}{'' if holder.alive else ', LOST'}"
+        lines += [
+            ("held by", f"worker {entity.worker} ({where})"),
+            ("running for", duration(entity.running_for)),
+            ("lease", f"last renewed {duration(found.lease_age)} ago"),
+        ]
+    if letter is not None:
+        lines += [
+            (
+                "parked by",
+                f"dead letter {letter.id}: {letter.reason} after {counted(letter.attempts, 'attempt', 'attempts')}, {since(letter.failed_ms)}",
+            ),
+            ("error", f"{letter.error_type}: {letter.error_message}"),
+            ("to go on", f"dlq replay {letter.id} (runs it again) or dlq discard {letter.id} (skips it)"),
+        ]
+    return lines
+
+
+def _waiting(command: WaitingCommand) -> tuple[str, str, str]:
+    from command_bus.cli.tables import since
+
+    when = f"due {since(command.due_ms)}" if command.due_ms is not None else since(command.accepted_ms)
+    return command.name or "(its bytes cannot be read)", command.command_id, when
+
+
+def _act(place: Place, entity_type: str | None, act: Callable[[Entities], Awaitable[Any]]) -> Any:
+    async def work() -> Any:
+        async with connected(place) as bus:
+            return await act(_chosen(bus, entity_type))
+
+    return execute(work)
+
+
+def _chosen(bus: CommandBus, entity_type: str | None) -> Entities:
+    return bus.entities if entity_type is None else bus.entities.of(None if entity_type == "~" else entity_type)
+
+
+def _what(entity_type: str | None, everything: bool) -> str:
+    """The words for it; a type or `--all`, and not both."""
+    if (entity_type is None) != everything:
+        complain("name an entity type, or --all for the whole bus")
+        raise typer.Exit(Outcome.USAGE)
+    return "the whole bus" if entity_type is None else "what has no entity" if entity_type == "~" else f"all {entity_type}"

@@ -1,0 +1,29 @@
+"""`dev`: the development server and a supervisor in one process, so that both end together."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from command_bus.cli.options import ExitCode, WorkerOptions
+from command_bus.cli.supervisor import run_supervisor
+from command_bus.embedded import shared_server
+from command_bus.errors import CommandBusError
+
+__all__ = ["run_development"]
+
+_log = logging.getLogger("command_bus.cli")
+
+
+def run_development(options: WorkerOptions, data: Path | None) -> int:
+    """Start or join this project's server, then keep workers on it until asked to stop; the exit code."""
+    os.environ.pop("REDIS_URL", None)
+    try:
+        url = shared_server(persistence=data)
+    except CommandBusError as error:
+        _log.error("%s", error.message)
+        return ExitCode.NOT_STARTED
+    _log.info("development server: %s", url)
+    return run_supervisor(replace(options, url=url))

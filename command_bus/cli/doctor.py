@@ -1,0 +1,70 @@
+"""`doctor`: is this server fit, and does this namespace work? Says what to change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from command_bus.cli.options import Outcome
+from command_bus.cli.places import Json, Namespace, Place, Url, connected, execute, plainly, settings_of
+
+if TYPE_CHECKING:
+    from command_bus.cli.judgement import Finding
+
+__all__ = ["doctor"]
+
+
+def doctor(
+    *,
+    strict: Annotated[bool, typer.Option("--strict", help="Take warnings for bad.")] = False,
+    url: Url = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
+) -> None:
+    """Look at the server and the namespace: version, role, persistence, eviction, memory, scripts, clock, rights, shards, workers.
+
+    Nothing is changed. What is wrong comes with what to change.
+
+    \b
+    Exit codes: 0 fit, 1 something is bad (or worth a warning, with --strict), 2 wrong usage, 4 no server.
+    """  # noqa: D301
+    from command_bus.cli.judgement import worst
+
+    findings = execute(lambda: _examined(Place(url, namespace)))
+    grade = worst(findings)
+    if as_json:
+        typer.echo(plainly({"grade": grade, "findings": findings}))
+    else:
+        from command_bus.cli.tables import console, table
+
+        console().print(
+            table(
+                ["", "about", "found", "what to change"], [(each.grade, each.about, each.found, each.advice) for each in findings]
+            )
+        )
+    bad = grade == "bad" or (strict and grade != "ok")
+    raise typer.Exit(Outcome.FAILED if bad else Outcome.DONE)
+
+
+async def _examined(place: Place) -> list[Finding]:
+    from command_bus.cli.judgement import Finding, judge_namespace, judge_server, judge_work, worst
+    from command_bus.errors import CommandBusError, TransportUnavailable
+    from command_bus.transport.redis.credentials import connection_options
+    from command_bus.transport.redis.examination import examine
+
+    settings = settings_of(place)
+    seen = await examine(settings.server_url or "", settings.namespace, connection_options(settings), settings.dispatch_timeout)
+    named = settings.shards if "shards" in settings.model_fields_set else None
+    findings = [*judge_server(seen), *judge_namespace(seen, settings.namespace, named)]
+    if "shards" not in seen.meta or worst([each for each in findings if each.about in ("role", "version", "scripts")]) == "bad":
+        return findings
+    try:
+        async with connected(place) as bus:
+            workers = await bus.fleet.workers()
+            unhandled = [each.name for each in await bus.fleet.commands() if not each.workers]
+            return [*findings, *judge_work(await bus.stats(), workers, await bus.entities.holds(), unhandled)]
+    except TransportUnavailable:
+        raise
+    except CommandBusError as error:
+        return [*findings, Finding("bus", "bad", error.message, "see above")]

@@ -1,0 +1,68 @@
+"""`generate`: client classes or JSON Schema from the live registry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from command_bus.cli.options import Outcome
+from command_bus.cli.places import App, Namespace, Place, Url, complain, connected, execute, plainly
+
+if TYPE_CHECKING:
+    from command_bus.facts import CommandInfo
+
+__all__ = ["generate"]
+
+
+def generate(
+    commands: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND]...", show_default=False, help="Only these; by default all.")
+    ] = None,
+    *,
+    json_schema: Annotated[bool, typer.Option("--json-schema", help="JSON Schema instead of Python.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", show_default=False, help="Into this file, not to standard output.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit with 1 if the file (--out) is not up to date.")
+    ] = False,
+    url: Url = None,
+    namespace: Namespace = None,
+    app: App = None,
+) -> None:
+    """Typed client classes as Python source, from what the workers announced: the server's code is not needed.
+
+    The same registry gives the same text, so it can be committed, and compared in CI with --check.
+
+    \b
+    Exit codes: 0 written, 1 unknown command, nothing announced, or not up to date, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+    if check and out is None:
+        complain("--check compares with a file: name it with --out")
+        raise typer.Exit(Outcome.USAGE)
+
+    async def work() -> tuple[list[CommandInfo], str]:
+        async with connected(Place(url, namespace, app)) as bus:
+            return await bus.fleet.commands(), bus.settings.namespace
+
+    found, name = execute(work)
+    unknown = sorted({*(commands or ())} - {each.name for each in found})
+    if unknown or not found:
+        complain(f"no worker has announced {', '.join(unknown) or 'any command'}")
+        raise typer.Exit(Outcome.FAILED)
+    chosen = [each for each in found if not commands or each.name in commands]
+    from command_bus.cli.clients import client_source, schema_document
+
+    text = plainly(schema_document(chosen, name)) + "\n" if json_schema else client_source(chosen, name)
+    if out is None:
+        typer.echo(text, nl=False)
+    elif check:
+        if not out.exists() or out.read_text(encoding="utf-8") != text:
+            complain(f"{out} is not what the workers announce: write it anew without --check")
+            raise typer.Exit(Outcome.FAILED)
+        typer.echo(f"{out}: up to date")
+    else:
+        out.write_text(text, encoding="utf-8")
+        typer.echo(f"{out}: {len(chosen)} commands")

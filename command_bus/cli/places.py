@@ -1,0 +1,232 @@
+"""Where a command of the operator's goes: options that all of them share, and the one way to an open bus.
+
+    --app, --url, --namespace, environment → settings → what the namespace recorded → open bus → work → exit code
+
+The command line has no settings of its own: it takes over the shard count and the lanes that the namespace was made with. So a
+namespace that nobody has opened yet is refused, rather than made by a typing error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from command_bus.cli import PROGRAM
+from command_bus.cli.options import Outcome
+from command_bus.errors import CommandBusError, CommandTimeout, InvalidSettings, TransportUnavailable
+
+if TYPE_CHECKING:
+    from command_bus.bus import CommandBus
+    from command_bus.settings import BusSettings
+
+__all__ = [
+    "App",
+    "Json",
+    "Namespace",
+    "Place",
+    "Url",
+    "Yes",
+    "complain",
+    "connected",
+    "execute",
+    "plainly",
+    "refuse_unless_sure",
+    "settings_of",
+]
+
+T = TypeVar("T")
+_PATIENCE = 5.0  # seconds for the server: a person waits
+
+Url = Annotated[
+    str | None, typer.Option(show_default=False, help="Server [default: COMMAND_BUS_URL, REDIS_URL, or this project's `dev`].")
+]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", show_default=False, help="Fleet [default: COMMAND_BUS_NAMESPACE].")
+]
+App = Annotated[
+    str | None,
+    typer.Option(metavar="MODULE[:ATTRIBUTE]", show_default=False, help="Use the bus, classes and settings of an application."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to go."""
+
+    url: str | None = None
+    namespace: str | None = None
+    app: str | None = None
+
+
+def complain(message: str) -> None:
+    """One line for people, to standard error."""
+    text = " ".join(message.split())
+    print(f"{PROGRAM}: {text}", file=sys.stderr)  # noqa: T201 - a program's answer
+
+
+def execute(work: Callable[[], Awaitable[T]], *, sends: bool = False) -> T:
+    """Run a command's work; what this library raises on purpose becomes one line and an exit code.
+
+    Args:
+        work: What to do.
+        sends: Whether an answer that is lost leaves open what happened; all else can simply be asked again.
+
+    Raises:
+        typer.Exit: With that code.
+    """
+    import asyncio
+
+    logging.getLogger("command_bus").setLevel(logging.ERROR)  # a worker warns of the server's settings; here `doctor` does
+    try:
+        return asyncio.run(_awaited(work))
+    except TransportUnavailable as error:
+        complain(error.message)
+        raise typer.Exit(Outcome.UNKNOWN if sends and error.outcome_unknown else Outcome.UNREACHABLE) from None
+    except CommandTimeout as error:
+        complain(f"{error.code}: {error.message}")
+        raise typer.Exit(Outcome.UNKNOWN) from None
+    except InvalidSettings as error:
+        complain(error.message)
+        raise typer.Exit(Outcome.USAGE) from None
+    except CommandBusError as error:
+        complain(f"{error.code}: {error.message}" if error.message else type(error).__name__)
+        raise typer.Exit(Outcome.FAILED) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(Outcome.INTERRUPTED) from None
+    except BrokenPipeError:  # the reader of a pipe has had enough
+        sys.stderr.close()
+        raise typer.Exit(Outcome.DONE) from None
+
+
+@asynccontextmanager
+async def connected(place: Place) -> AsyncGenerator[CommandBus]:
+    """An open bus at that place.
+
+    Raises:
+        InvalidSettings: There is no such place.
+        TransportUnavailable: The server cannot be reached.
+    """
+    try:
+        bus = await _of_app(place) if place.app is not None else await _of_settings(place)
+        await bus.open()
+    except TransportUnavailable as error:  # nothing was sent yet
+        raise TransportUnavailable(error.message) from error
+    async with bus:
+        yield bus
+
+
+def refuse_unless_sure(question: str, *, yes: bool) -> None:
+    """Ask whoever sits there; without terminal and `--yes` nothing is done.
+
+    Raises:
+        typer.Exit: It is not to be done.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        complain(f"{question} There is nobody to ask: pass --yes")
+        raise typer.Exit(Outcome.USAGE)
+    if not typer.confirm(question):
+        raise typer.Exit(Outcome.FAILED)
+
+
+def settings_of(place: Place) -> BusSettings:
+    """The settings from the environment, for this place.
+
+    Raises:
+        InvalidSettings: No server is named, and none of this project runs.
+    """
+    from command_bus.settings import BusSettings
+
+    named = {"url": place.url, "namespace": place.namespace}
+    settings = BusSettings(**{name: value for name, value in named.items() if value is not None})
+    if settings.server_url is None:
+        settings = BusSettings(**{**named, "url": _development_server(), "namespace": settings.namespace})
+    if settings.dispatch_timeout > _PATIENCE:
+        settings = settings.model_copy(update={"dispatch_timeout": _PATIENCE})
+    return settings
+
+
+async def _of_settings(place: Place) -> CommandBus:
+    from command_bus.bus import CommandBus
+    from command_bus.registry import HandlerRegistry
+    from command_bus.transport.redis.credentials import connection_options
+    from command_bus.transport.redis.server import recorded_choices
+
+    settings = settings_of(place)
+    url = settings.server_url or ""
+    choices = await recorded_choices(url, settings.namespace, settings.dispatch_timeout, connection_options(settings))
+    if not choices:
+        raise InvalidSettings(
+            f"there is no namespace {settings.namespace!r} on this server: no worker or sender has opened it yet (--namespace, COMMAND_BUS_NAMESPACE)"
+        )
+    return CommandBus(settings=settings, registry=HandlerRegistry(), **choices)
+
+
+async def _of_app(place: Place) -> CommandBus:
+    from command_bus.cli.loading import bus_from, load
+
+    target = place.app or ""
+    named = {"COMMAND_BUS_URL": place.url, "COMMAND_BUS_NAMESPACE": place.namespace}
+    os.environ.update({name: value for name, value in named.items() if value is not None})
+    try:
+        bus = await bus_from(target, load(target))
+    except CommandBusError:
+        raise
+    except Exception as error:
+        raise InvalidSettings(f"{target} cannot be loaded: {type(error).__name__}: {error}") from error
+    for what, given, its in (("url", place.url, bus.settings.server_url), ("namespace", place.namespace, bus.settings.namespace)):
+        if given is not None and given != its:
+            raise InvalidSettings(f"--{what} is not that of {target}: leave one of them out")
+    return bus
+
+
+def _development_server() -> str:
+    """The URL of this project's development server, which is joined but not started.
+
+    Raises:
+        InvalidSettings: None runs.
+    """
+    from command_bus.embedded.places import SOCKET, meeting_place, project_folder
+    from command_bus.embedded.probe import state_of
+    from command_bus.embedded.server import unix_url
+    from command_bus.embedded.shared import URL_VARIABLE
+
+    if inherited := os.environ.get(URL_VARIABLE):
+        return inherited
+    address = meeting_place(project_folder()) / SOCKET
+    if state_of(address) != "ready":
+        raise InvalidSettings(
+            f"no server is named and no development server of this project runs: pass --url, set COMMAND_BUS_URL, or start `{PROGRAM} dev`"
+        )
+    return unix_url(address)
+
+
+async def _awaited(work: Callable[[], Awaitable[T]]) -> T:
+    return await work()
+
+
+def plainly(value: Any) -> str:
+    """JSON for `--json`."""
+    import json
+
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    from command_bus.facts import as_plain
+
+    def otherwise(each: Any) -> Any:
+        try:
+            return to_jsonable_python(each)
+        except PydanticSerializationError:
+            return str(each)
+
+    return json.dumps(as_plain(value), indent=2, ensure_ascii=False, default=otherwise)

@@ -1,0 +1,131 @@
+"""Checks values against the JSON Schemas that pydantic writes; enough to find a wrong field before it is sent.
+
+What is not understood (`format`, say) is let pass: the worker's model has the last word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["problems"]
+
+Schema = Mapping[str, Any]
+
+_TYPES: dict[str, Callable[[Any], bool]] = {
+    "string": lambda value: isinstance(value, str),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "boolean": lambda value: isinstance(value, bool),
+    "null": lambda value: value is None,
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+}
+_BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "minimum": ("at least", lambda value, bound: value >= bound),
+    "maximum": ("at most", lambda value, bound: value <= bound),
+    "exclusiveMinimum": ("above", lambda value, bound: value > bound),
+    "exclusiveMaximum": ("below", lambda value, bound: value < bound),
+}
+_LENGTHS: dict[str, tuple[str, Callable[[int, int], bool]]] = {
+    "minLength": ("at least", lambda size, bound: size >= bound),
+    "maxLength": ("at most", lambda size, bound: size <= bound),
+    "minItems": ("at least", lambda size, bound: size >= bound),
+    "maxItems": ("at most", lambda size, bound: size <= bound),
+}
+
+
+def problems(value: Any, schema: Schema) -> list[str]:
+    """What is wrong with a value, a sentence each; empty if nothing is."""
+    definitions: Mapping[str, Schema] = schema.get("$defs", {})
+    return _problems(value, schema, definitions, "")
+
+
+def _problems(value: Any, schema: Schema, definitions: Mapping[str, Schema], at: str) -> list[str]:
+    if "$ref" in schema:
+        target = definitions.get(str(schema["$ref"]).rpartition("/")[2])
+        return [] if target is None else _problems(value, target, definitions, at)
+    for each in schema.get("allOf", ()):
+        if found := _problems(value, each, definitions, at):
+            return found
+    choices = schema.get("anyOf") or schema.get("oneOf")
+    if choices:
+        tried = [_problems(value, each, definitions, at) for each in choices]
+        return [] if not all(tried) else min(tried, key=_depth)
+    if "const" in schema and value != schema["const"]:
+        return [f"{_name(at)} is {schema['const']!r}"]
+    if "enum" in schema and value not in schema["enum"]:
+        return [f"{_name(at)} is one of {', '.join(map(repr, schema['enum']))}"]
+    kind = schema.get("type")
+    if kind in _TYPES and not _TYPES[kind](value):
+        return [f"{_name(at)} is of type {kind}, not {_type_of(value)}"]
+    return [*_bounds(value, schema, at), *_inside(value, schema, definitions, at)]
+
+
+def _bounds(value: Any, schema: Schema, at: str) -> list[str]:
+    found: list[str] = []
+    if _TYPES["number"](value):
+        found += [
+            f"{_name(at)} is {word} {schema[key]}"
+            for key, (word, holds) in _BOUNDS.items()
+            if key in schema and not holds(value, schema[key])
+        ]
+    if isinstance(value, str | list):
+        size = len(value)
+        found += [
+            f"{_name(at)} has {word} {schema[key]}"
+            for key, (word, holds) in _LENGTHS.items()
+            if key in schema and not holds(size, schema[key])
+        ]
+    pattern = schema.get("pattern")
+    if isinstance(value, str) and pattern is not None and not _matches(pattern, value):
+        found.append(f"{_name(at)} matches {pattern}")
+    return found
+
+
+def _inside(value: Any, schema: Schema, definitions: Mapping[str, Schema], at: str) -> list[str]:
+    found: list[str] = []
+    if isinstance(value, dict):
+        known: Mapping[str, Schema] = schema.get("properties", {})
+        found += [f"{_name(_join(at, name))} is missing" for name in schema.get("required", ()) if name not in value]
+        more: Any = schema.get("additionalProperties", True)
+        for name, each in value.items():
+            if name in known:
+                found += _problems(each, known[name], definitions, _join(at, name))
+            elif more is False:
+                found.append(f"{_name(_join(at, name))} is unknown; there are {', '.join(known)}")
+            elif isinstance(more, dict):
+                found += _problems(each, more, definitions, _join(at, name))
+    if isinstance(value, list):
+        first: list[Schema] = schema.get("prefixItems", [])
+        rest: Any = schema.get("items")
+        for index, each in enumerate(value):
+            inner = first[index] if index < len(first) else rest
+            if isinstance(inner, dict):
+                found += _problems(each, inner, definitions, _join(at, str(index)))
+    return found
+
+
+def _matches(pattern: str, value: str) -> bool:
+    try:
+        return re.search(pattern, value) is not None
+    except re.error:  # of another dialect
+        return True
+
+
+def _depth(found: list[str]) -> int:
+    """How far a choice was followed before it failed: the problem of the choice that was meant says most."""
+    return -max((each.split(" is ")[0].count(".") for each in found), default=0)
+
+
+def _join(at: str, name: str) -> str:
+    return f"{at}.{name}" if at else name
+
+
+def _name(at: str) -> str:
+    return at or "the value"
+
+
+def _type_of(value: Any) -> str:
+    return next((name for name, fits in _TYPES.items() if fits(value)), type(value).__name__)

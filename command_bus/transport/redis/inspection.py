@@ -1,0 +1,118 @@
+"""What a single entity shows when one looks closely, and what the workers say: read for people, who ask seldom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from command_bus.clock import mono
+from command_bus.transport.redis.connections import Connections
+from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+
+__all__ = ["Closeup", "Inspection"]
+
+
+@dataclass(frozen=True, slots=True)
+class Closeup:
+    """One mailbox, from near.
+
+    Attributes:
+        lease_ms: How long its lease was not renewed; None if nobody holds it.
+        entries: The first of what is in it: message id and envelope.
+        shard: Where it is.
+    """
+
+    lease_ms: int | None
+    entries: tuple[tuple[str, bytes], ...]
+    shard: int
+
+
+class Inspection:
+    """Reads a little, but all of it.
+
+    Args:
+        connections: Of this process.
+        keys: The shards.
+        patience: Seconds for which a request is repeated before the server counts as unavailable.
+    """
+
+    def __init__(self, connections: Connections, keys: KeySpace, *, patience: float) -> None:
+        self._connections = connections
+        self._keys = keys
+        self._patience = patience
+
+    async def now_ms(self) -> int:
+        """The first shard's clock."""
+        seconds, micros = await self._ask(self._keys.shards[0], lambda client: client.time())
+        return int(seconds * 1000 + micros // 1000)
+
+    async def closeup(self, mailbox: str, count: int) -> Closeup:
+        """A mailbox with its first `count` entries."""
+        index = self._keys.shard_of(mailbox)
+        keys = self._keys.shards[index]
+        entries: Any = await self._ask(keys, lambda client: client.xrange(keys.mailbox(mailbox), count=max(count, 1)))
+        record: bytes | None = await self._ask(keys, lambda client: client.hget(keys.active, mailbox))
+        state, activation = [*(record or b"").split(b"|"), b""][:2]
+        lease = await self._lease(keys, activation.decode()) if state == b"h" else None
+        found = tuple((entry.decode(), (fields or {}).get(b"e", b"")) for entry, fields in entries)
+        return Closeup(lease, found[:count], index)
+
+    async def due_ms(self, mailboxes: Sequence[str]) -> dict[str, int]:
+        """When the retries of these mailboxes are due, where one waits."""
+        return {
+            name.removeprefix("r:"): at for name, at in (await self._scores([(box, f"r:{box}") for box in mailboxes])).items()
+        }
+
+    async def delayed_ms(self, mailbox: str, command_ids: Sequence[str]) -> dict[str, int]:
+        """When these delayed commands take their place."""
+        scores = await self._scores([(mailbox, f"d:{command}") for command in command_ids])
+        return {name.removeprefix("d:"): at for name, at in scores.items()}
+
+    async def workers(self) -> list[bytes]:
+        """What the workers say of themselves, live and lost ones, once for each shard."""
+        found: list[bytes] = []
+        for keys in self._keys.shards:
+            found += (await self._ask(keys, lambda client, key=keys.workers: client.hgetall(key))).values()
+        return found
+
+    async def commands(self) -> dict[str, bytes]:
+        """What was last said of each command."""
+        keys = self._keys.shards[0]
+        found: dict[bytes, bytes] = await self._ask(keys, lambda client: client.hgetall(keys.commands))
+        return {name.decode(): record for name, record in found.items()}
+
+    async def _scores(self, places: Sequence[tuple[str, str]]) -> dict[str, int]:
+        """The scores of members of `due`, by the mailbox that tells the shard."""
+        by_shard: dict[int, list[str]] = {}
+        for mailbox, member in places:
+            by_shard.setdefault(self._keys.shard_of(mailbox), []).append(member)
+        found: dict[str, int] = {}
+        for shard, members in by_shard.items():
+            scores = await self._ask(self._keys.shards[shard], _scores_of, self._keys.shards[shard].due, members)
+            found |= {member: int(score) for member, score in zip(members, scores, strict=True) if score is not None}
+        return found
+
+    async def _lease(self, keys: ShardKeys, activation: str) -> int | None:
+        async def read(client: Redis) -> Any:
+            try:
+                return await client.xpending_range(keys.ready, GROUP, min=activation, max=activation, count=1)
+            except ResponseError:  # the group is gone
+                return []
+
+        pending = await self._ask(keys, read)
+        return int(pending[0]["time_since_delivered"]) if pending else None
+
+    async def _ask(self, shard: ShardKeys, request: Any, *args: Any) -> Any:
+        place = self._connections.at(shard.prefix)
+        return await place.insist(lambda: place.ask(request, *args), mono() + self._patience)
+
+
+async def _scores_of(client: Redis, key: str, members: list[str]) -> Any:
+    pipeline = client.pipeline(transaction=False)
+    for member in members:
+        pipeline.zscore(key, member)
+    return await pipeline.execute()

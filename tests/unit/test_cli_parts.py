@@ -1,0 +1,330 @@
+"""The parts of the command line that decide: checks of fields, generated types, the doctor's judgement, tables, changes of files."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, ClassVar, Literal
+from uuid import UUID
+
+import pytest
+from pydantic import BaseModel, Field, TypeAdapter, create_model
+
+pytest.importorskip("typer")
+
+import typer
+
+from command_bus import Command, EntityId, HandlerRegistry, Query
+from command_bus.announcement import announced
+from command_bus.cli.changes import changed, snapshot
+from command_bus.cli.clients import client_source, schema_document
+from command_bus.cli.judgement import Finding, judge_namespace, judge_server, judge_work, worst
+from command_bus.cli.letters import moment_of
+from command_bus.cli.schemas import problems
+from command_bus.cli.tables import counted, duration, shown
+from command_bus.cli.type_names import class_name, members_of, type_of
+from command_bus.facts import CommandInfo, HoldInfo, WorkerStatus
+from command_bus.receipts import Stats
+from command_bus.transport.redis.examination import Examination
+from command_bus.worker import descriptions
+
+
+class Color(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Item(BaseModel):
+    sku: str
+    count: Annotated[int, Field(gt=0, le=99)] = 1
+    color: Color = Color.RED
+    inner: Item | None = None
+
+
+class Order(Command[list[Item]], entity="order", delivery="at_most_once"):
+    """Order things."""
+
+    order: EntityId
+    at: datetime
+    price: Decimal
+    least: Annotated[Decimal, Field(ge=0)] = Decimal("1.5")
+    key: UUID
+    items: list[Item]
+    pair: tuple[int, str]
+    tags: set[str] = set()  # noqa: RUF012 - a model copies it
+    sizes: dict[str, float] = {}  # noqa: RUF012
+    kind: Literal["a", "b"] = "a"
+    span: timedelta = timedelta(seconds=3)
+    raw: bytes = b"x"
+    anything: Any = None
+    note: Annotated[str, Field(max_length=3, pattern="^x")] | None = None
+
+
+class GetOrders(Query[dict[str, Item]]):
+    pass
+
+
+class Place(Command[None], entity="order", name="orders/place-it"):
+    order: EntityId
+
+
+def _commands(*kinds: type[Any]) -> list[CommandInfo]:
+    registry = HandlerRegistry()
+    for kind in kinds:
+
+        async def handle(command: Any) -> Any: ...
+
+        handle.__annotations__["command"] = kind
+        registry.handles(kind)(handle)
+    found = [announced(name, record, ()) for name, record in descriptions(registry).items()]
+    return [each for each in found if each is not None]
+
+
+class TestFields:
+    SCHEMA = Order.model_json_schema(by_alias=False)
+    GOOD: ClassVar[dict[str, Any]] = {
+        "order": "o",
+        "at": "2026-11-21T10:00:00Z",
+        "price": "1.5",
+        "key": "0" * 32,
+        "items": [{"sku": "s", "inner": {"sku": "t"}}],
+        "pair": [1, "a"],
+    }
+
+    def test_what_is_right_passes(self) -> None:
+        assert problems(self.GOOD, self.SCHEMA) == []
+        assert problems({**self.GOOD, "note": None, "anything": [1], "order": 7}, self.SCHEMA) == []
+
+    @pytest.mark.parametrize(
+        ("change", "problem"),
+        [
+            ({"order": None}, "order is of type string, not null"),
+            ({"order": True}, "order is of type string, not boolean"),
+            ({"more": 1}, "more is unknown"),
+            ({"kind": "c"}, "kind is one of 'a', 'b'"),
+            ({"items": {}}, "items is of type array, not object"),
+            ({"items": [{}]}, "items.0.sku is missing"),
+            ({"items": [{"sku": "s", "count": 0}]}, "items.0.count is above 0"),
+            ({"items": [{"sku": "s", "count": 100}]}, "items.0.count is at most 99"),
+            ({"items": [{"sku": "s", "color": "pink"}]}, "items.0.color is one of 'red', 'blue'"),
+            ({"items": [{"sku": "s", "inner": {"sku": 1}}]}, "items.0.inner.sku is of type string, not integer"),
+            ({"pair": [1]}, "pair has at least 2"),
+            ({"pair": ["a", "b"]}, "pair.0 is of type integer"),
+            ({"sizes": {"a": "b"}}, "sizes.a is of type number"),
+            ({"note": "xxxx"}, "note has at most 3"),
+            ({"note": "y"}, "note matches ^x"),
+        ],
+    )
+    def test_what_is_wrong_is_named(self, change: dict[str, Any], problem: str) -> None:
+        assert any(found.startswith(problem) for found in problems({**self.GOOD, **change}, self.SCHEMA)), problems(
+            {**self.GOOD, **change}, self.SCHEMA
+        )
+
+    def test_what_is_missing_is_named(self) -> None:
+        assert problems({}, self.SCHEMA)[0] == "order is missing"
+
+
+class TestGenerated:
+    def test_the_same_whatever_the_order(self) -> None:
+        found = _commands(Order, GetOrders, Place)
+        assert client_source(found, "shop") == client_source(found[::-1], "shop")
+        assert schema_document(found, "shop") == schema_document(found[::-1], "shop")
+
+    def test_classes_take_what_the_originals_take(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        source = client_source(_commands(Order, GetOrders, Place), "shop")
+        module = ModuleType("generated_client")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        names = module.__dict__
+        exec(compile(source, "client", "exec"), names)
+        made = names["Order"].model_validate_json('{"order":"o","at":"2026-11-21T10:00:00Z","price":"1.5","key":"' + "0" * 32
+                                                  + '","items":[{"sku":"s"}],"pair":[1,"a"]}')  # fmt: skip
+        own = Order(order="o", at=made.at, price=Decimal("1.5"), key=UUID(int=0), items=[Item(sku="s")], pair=(1, "a"))
+        assert made.model_dump(mode="json") == {name: own.model_dump(mode="json")[name] for name in made.model_dump()}
+        spec, original = names["Order"].spec(), Order.spec()
+        assert (spec.name, spec.entity, spec.key, spec.delivery) == (
+            original.name,
+            original.entity,
+            original.key,
+            original.delivery,
+        )
+        assert names["OrdersPlaceIt"].spec().name == "orders/place-it"
+        assert names["GetOrders"].spec().entity is None
+        assert names["Color"].RED.value == "red"
+
+    def test_models_of_one_name_stay_apart(self) -> None:
+        def with_item(kind: Any, name: str) -> CommandInfo:
+            thing = create_model("Thing", value=(kind, ...))
+            schema = TypeAdapter(list[thing]).json_schema()  # type: ignore[valid-type]
+            fields = {"properties": {"things": schema}, "required": ["things"], "$defs": schema.pop("$defs"), "type": "object"}
+            return CommandInfo(name, "command", None, None, "at_least_once", {}, fields, None, ())
+
+        source = client_source([with_item(int, "A"), with_item(str, "B"), with_item(int, "C")], "shop")
+        assert [node.name for node in ast.parse(source).body if isinstance(node, ast.ClassDef)] == [
+            "BThing",
+            "Thing",
+            "A",
+            "B",
+            "C",
+        ]
+        assert "things: list[BThing]" in source
+
+    @pytest.mark.parametrize(
+        ("kind", "text"),
+        [
+            (int, "int"),
+            (list[int] | None, "list[Any] | None"),
+            (datetime, "dt.datetime"),
+            (Literal["x", 3], "Literal['x', 3]"),
+            (dict[str, bool], "dict[str, bool]"),
+            (Annotated[str, Field(min_length=2)], "Annotated[str, Field(min_length=2)]"),
+            (Decimal | None, "Decimal | None"),
+            (type(None), "None"),
+            (Any, "Any"),
+        ],
+    )
+    def test_types(self, kind: Any, text: str) -> None:
+        assert type_of(TypeAdapter(kind).json_schema(), {}).replace("list[int]", "list[Any]") == text
+
+    def test_names(self) -> None:
+        assert [class_name(text) for text in ("orders/place-it", "deposit", "9lives", "class", "!")] == [
+            "OrdersPlaceIt",
+            "Deposit",
+            "_9lives",
+            "Class",
+            "Unnamed",
+        ]
+        assert members_of({"enum": ["a b", "a-b", 1, "", "class"]}) == [
+            ("A_B", "a b"),
+            ("VALUE_A_B", "a-b"),
+            ("VALUE_1", 1),
+            ("VALUE_3", ""),
+            ("VALUE_CLASS", "class"),
+        ]
+
+
+FIT = Examination(
+    "redis://h",
+    info={
+        "redis_version": "7.2.4",
+        "role": "master",
+        "aof_enabled": 1,
+        "maxmemory_policy": "noeviction",
+        "used_memory": 1,
+        "maxmemory": 100,
+    },
+    config={"appendfsync": "everysec"},
+    user="shop-operator",
+    meta={"shards": "2", "protocol": "1", "mailbox:account": "per_entity"},
+)
+
+
+def _about(findings: list[Finding], about: str) -> Finding:
+    return next(finding for finding in findings if finding.about == about)
+
+
+class TestDoctor:
+    def test_a_fit_server_is_fit(self) -> None:
+        findings = [*judge_server(FIT), *judge_namespace(FIT, "shop", 2)]
+        assert worst(findings) == "ok", findings
+        assert not any(finding.advice for finding in findings)
+
+    @pytest.mark.parametrize(
+        ("info", "about", "grade"),
+        [
+            ({"redis_version": "6.0.16"}, "version", "bad"),
+            ({"redis_version": "6.2.14"}, "version", "warning"),
+            ({"role": "slave"}, "role", "bad"),
+            ({"redis_mode": "cluster"}, "role", "bad"),
+            ({"redis_mode": "sentinel"}, "role", "bad"),
+            ({"aof_enabled": 0}, "persistence", "bad"),
+            ({"maxmemory_policy": "allkeys-lru"}, "eviction", "bad"),
+            ({"maxmemory_policy": "volatile-ttl"}, "eviction", "warning"),
+            ({"used_memory": 97}, "memory", "bad"),
+            ({"used_memory": 85}, "memory", "warning"),
+            ({"maxmemory": 0}, "memory", "warning"),
+            ({"aof_last_write_status": "err"}, "last write", "bad"),
+        ],
+    )
+    def test_what_is_unfit_comes_with_advice(self, info: dict[str, Any], about: str, grade: str) -> None:
+        found = _about(judge_server(replace(FIT, info={**FIT.info, **info})), about)
+        assert found.grade == grade
+        assert found.advice
+
+    @pytest.mark.parametrize(
+        ("change", "about", "grade"),
+        [
+            ({"scripts": "NOPERM"}, "scripts", "bad"),
+            ({"skew": 30.0}, "clock", "warning"),
+            ({"user": "default"}, "user", "warning"),
+            ({"config": {"appendfsync": "no"}}, "persistence", "warning"),
+            ({"info": {}}, "version", "warning"),
+        ],
+    )
+    def test_the_rest_of_the_server(self, change: dict[str, Any], about: str, grade: str) -> None:
+        assert _about(judge_server(replace(FIT, **change)), about).grade == grade
+
+    def test_settings_that_disagree_are_bad(self) -> None:
+        assert _about(judge_namespace(FIT, "shop", 3), "shards").advice == "set COMMAND_BUS_SHARDS=2"
+        assert worst(judge_namespace(FIT, "shop", None)) == "ok"
+        assert worst(judge_namespace(replace(FIT, meta={}), "shop", None)) == "warning"
+
+    def test_work_that_nobody_does(self) -> None:
+        stats = Stats(3, 0, 3, 0, 0, 1, 3, 0.0, 2, 3, 0, 0, 0, 0, 0, 0, ())
+        lost = WorkerStatus("w", "h", 1, 0, 99.0, False, 1, 0, ())
+        found = judge_work(stats, [lost], [HoldInfo("all x", "x", "paused", 1, "why", everywhere=False)], ["A"])
+        assert _about(found, "workers").grade == "bad"
+        assert {finding.about for finding in found} == {"workers", "lost workers", "paused", "parked", "dead letters"}
+        assert "not on every shard" in _about(found, "paused").found
+        live = replace(lost, alive=True)
+        assert _about(judge_work(stats, [live], [], ["A"]), "handlers").grade == "warning"
+
+
+class TestSmallThings:
+    def test_times(self) -> None:
+        assert [duration(seconds) for seconds in (None, 0.04, 9.94, 45, 600, 8000, 10**6)] == [
+            "-",
+            "0.0 s",
+            "9.9 s",
+            "45 s",
+            "10 min",
+            "2 h 13 min",
+            "12 d",
+        ]
+        assert [counted(n, "letter", "letters") for n in (0, 1, 2000)] == ["0 letters", "1 letter", "2,000 letters"]
+
+    def test_nothing_is_obeyed_by_a_terminal(self) -> None:
+        assert shown("\x1b[31mred\x07") == "\\x1b[31mred\\x07"
+        assert shown("\u202eevil") == "\\u202eevil"
+        assert (shown(None), shown(1234), shown(True), shown("")) == ("-", "1,234", "yes", "-")
+
+    def test_moments(self) -> None:
+        assert moment_of(None) is None
+        for text, seconds in (("90s", 90), ("30m", 1800), ("2h", 7200), ("7d", 604800)):
+            found = moment_of(text)
+            assert found is not None
+            assert abs((datetime.now(UTC) - found).total_seconds() - seconds) < 10
+        assert moment_of("2026-11-21T10:00+00:00") == datetime(2026, 11, 21, 10, tzinfo=UTC)
+        with pytest.raises(typer.Exit) as ended:
+            moment_of("yesterday")
+        assert ended.value.exit_code == 2
+
+    def test_changed_files(self, tmp_path: Path) -> None:
+        for name in ("a.py", "b.txt", ".hidden/c.py", "__pycache__/d.py", "sub/e.py", "venv/f.py"):
+            file = tmp_path / name
+            file.parent.mkdir(exist_ok=True)
+            file.write_text("1")
+        (tmp_path / "venv" / "pyvenv.cfg").touch()
+        before = snapshot(tmp_path)
+        assert sorted(Path(name).name for name in before) == ["a.py", "e.py"]
+        (tmp_path / "a.py").unlink()
+        (tmp_path / "sub" / "new.py").touch()
+        os.utime(tmp_path / "sub" / "e.py", (1, 1))
+        assert [Path(name).name for name in changed(before, snapshot(tmp_path))] == ["a.py", "e.py", "new.py"]
+        assert changed(before, before) == []
