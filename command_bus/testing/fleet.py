@@ -77,7 +77,7 @@ class Fleet:
     def monitor(self) -> Monitor:
         """Tells whether there is work left."""
         transport = self.bus.transport
-        return Monitor(transport.operations, transport.keys, self.bus.settings.lease)
+        return Monitor(transport.operations, transport.keys)
 
     async def open(self) -> None:
         """Take over the clocks and open the sender's bus; idempotent."""
