@@ -307,7 +307,7 @@ async def test_connections_that_break_all_the_time_repeat_and_lose_nothing(
             batch = await bus.dispatch_batch(
                 command_type(line=f"l{number % 7}", number=number) for number in range(start, start + 20)
             )
-            sent += batch.accepted + batch.duplicates  # a repeated batch may find its commands settled meanwhile
+            sent += batch.accepted
         await until(lambda: len(log.ends) >= 1200, 45)
         over.set()
         assert await cutting >= 3
