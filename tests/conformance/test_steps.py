@@ -111,6 +111,19 @@ async def test_a_batch_without_marks_asked_again_is_answered_as_the_first_time_e
     assert await shelf.everything() == before
 
 
+async def test_a_batch_whose_first_answer_is_gone_is_not_applied_again(shelf: Bare) -> None:
+    lane = shelf.producer._shards[0]
+    await shelf.put(BOX, "c1")
+    waiting: Any = type(
+        "W", (), {"submissions": [Submission(BOX, "c2", b"x", NO_DIGEST, 9, marked=False)], "deadline": mono() + 5}
+    )
+    keys, args = lane._arguments([waiting], 8)
+    await shelf.client.delete(keys[7])
+    before = await shelf.everything()
+    assert await shelf.connections.run(ENQUEUE, keys, [args[0], 1, *args[2:]]) == b"gone"
+    assert await shelf.everything() == before
+
+
 async def test_a_batch_that_was_stuck_on_the_way_is_refused_when_a_later_one_was_answered(shelf: Bare) -> None:
     lane = shelf.producer._shards[0]
     stuck, later = (

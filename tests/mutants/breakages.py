@@ -373,9 +373,16 @@ MUTANTS = (
     Mutant(
         "a batch that was stuck on the way is accepted late",
         f"{_LUA}/enqueue.lua",
-        "  if before > tonumber(number) then return",
+        "  if before > number then return",
         "  if false then return",
         "tests/conformance/test_steps.py::test_a_batch_that_was_stuck_on_the_way_is_refused_when_a_later_one_was_answered",
+    ),
+    Mutant(
+        "a batch whose first answer is gone is applied again",
+        f"{_LUA}/enqueue.lua",
+        "elseif number > 1 and ARGV[2] == '1' then",
+        "elseif false then",
+        "tests/conformance/test_steps.py::test_a_batch_whose_first_answer_is_gone_is_not_applied_again",
     ),
     Mutant(
         "a batch in doubt is asked again without those who gave up",

@@ -12,7 +12,7 @@ from command_bus.transport.interfaces import NO_DIGEST, Admission, Submission
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.producer import StreamProducer
 
-ENVELOPES = 7
+ENVELOPES = 8
 
 
 class Server:
@@ -57,6 +57,16 @@ async def test_a_batch_in_doubt_stays_as_it_is_when_some_give_up() -> None:
     assert hasty.outcome_unknown
     assert patient is Admission.ACCEPTED
     assert server.asked == [(1, [b"a", b"b"])] * 3
+    assert line._shards[0].pending == 0
+
+
+async def test_an_answer_that_is_gone_is_told_as_unknown() -> None:
+    server = Server(b"+", IN_DOUBT, b"gone")
+    line = producer(server)
+    await line.enqueue(plain("a"), 5.0)
+    with pytest.raises(TransportUnavailable) as raised:
+        await line.enqueue(plain("b"), 5.0)
+    assert raised.value.outcome_unknown
     assert line._shards[0].pending == 0
 
 

@@ -30,10 +30,12 @@ MAX_COMMANDS = 512
 MAX_BYTES = 1024 * 1024
 """What one script call carries at most: it keeps a script near 1 to 2 ms, so that nobody else waits longer."""
 
-_ANSWER_KEPT_MS = 60_000
-"""How long the last answer outlives the patience of those who wait for it: a request may be that late on its way."""
+_ANSWER_KEPT_MS = 3_600_000
+"""How long the last answer outlives the patience of those who wait for it: a request may be that late on its way, or the server's clock jump."""
 
 _ADMISSIONS = {ord(admission.value): admission for admission in Admission}
+_AGAIN = 1  # where the arguments say that the batch may have been applied before
+_GONE = b"gone"
 _KINDS = {(False, False): "p", (True, False): "m", (False, True): "d", (True, True): "b"}
 _REFUSALS = frozenset(
     {Admission.ENTITY_FULL, Admission.TOTAL_FULL, Admission.PREDECESSOR_REFUSED, Admission.WRONG_TYPE, Admission.DRAINING}
@@ -213,6 +215,7 @@ class _Shard:
         while batch:
             if unknown is None and len(asked) != len(batch):
                 asked, (keys, args) = batch, self._arguments(batch, number)
+            args[_AGAIN] = int(unknown is not None)
             try:
                 async with asyncio.timeout(max(min(waiting.deadline for waiting in batch) - mono(), 0.001)):
                     answer, confirmed = await self._connections.run_confirmed(ENQUEUE, keys, args, self._keys.stats)
@@ -227,7 +230,7 @@ class _Shard:
                 return self._fail(batch, refusal)
             else:
                 if confirmed:
-                    return self._resolve(asked, answer)
+                    return self._fail(batch, unknown) if answer == _GONE and unknown else self._resolve(asked, answer)
                 error = Unconfirmed(
                     f"{self._connections.label} has the command, but too few replicas confirmed it in time (wait_replicas): it may be lost if "
                     "the primary fails now. Sending the same command id again is safe"
@@ -271,7 +274,7 @@ class _Shard:
         spaces = "".join(f"{room}:{sum(1 for _ in same)} " for room, same in itertools.groupby(rooms))
         patience = max(waiting.deadline for waiting in batch) - mono()
         args: list[Any] = [
-            number, _ANSWER_KEPT_MS + int(patience * 1000), self._limit, len(prefix), spaces,
+            number, 0, _ANSWER_KEPT_MS + int(patience * 1000), self._limit, len(prefix), spaces,
             pack(f">{len(places)}H", *places), "".join(kinds) if marks or delays else "", *envelopes, *digests, *delays,
         ]  # fmt: skip
         return [*self._head_keys, *[prefix + mailbox for mailbox in boxes], *marks], args

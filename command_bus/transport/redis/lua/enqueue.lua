@@ -10,38 +10,42 @@
 -- KEYS[8]   last      number of the producer's last batch, a colon, and how it was answered
 -- KEYS[9…]  the mailboxes, then the mark of each command that has one, in their order
 -- ARGV[1]   number    of this batch, growing per producer: asked again it is answered as the first time
--- ARGV[2]   ttl       ms for which the answer is kept
--- ARGV[3]   limit     of commands in this shard
--- ARGV[4]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
--- ARGV[5]   rooms     'commands that a mailbox may hold:number of mailboxes ' for each stretch of equal ones
--- ARGV[6]   places    two bytes for each command: the number of its mailbox
--- ARGV[7]   kinds     a letter for each command: p plain, m with a mark, d delayed, b both; empty if all are plain
--- ARGV[8…]  for each command its envelope; then for each with a mark its digest, in their order; then for each that is delayed its ms
+-- ARGV[2]   again     '1' if it may have been applied before
+-- ARGV[3]   ttl       ms for which the answer is kept
+-- ARGV[4]   limit     of commands in this shard
+-- ARGV[5]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
+-- ARGV[6]   rooms     'commands that a mailbox may hold:number of mailboxes ' for each stretch of equal ones
+-- ARGV[7]   places    two bytes for each command: the number of its mailbox
+-- ARGV[8]   kinds     a letter for each command: p plain, m with a mark, d delayed, b both; empty if all are plain
+-- ARGV[9…]  for each command its envelope; then for each with a mark its digest, in their order; then for each that is delayed its ms
 --           and its id. Few arguments: each costs 0.2 us
 --
--- returns one character per command: + accepted, = duplicate, ! same id with another payload, e mailbox full,
+-- returns 'gone' if it was asked before and its answer is not there any more; else one character per command: + accepted, = duplicate, ! same id with another payload, e mailbox full,
 --         t shard full, p an earlier command of this mailbox was refused, d it is being drained,
 --         w a key is of another type
 --
 -- Nothing is written before the first SET or XADD, so that a server at its memory limit refuses the whole batch with nothing done.
 
 local ready, active, stats, due, delayed, later, paused, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local number, limit, prefix, places, kinds = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6], ARGV[7]
+local number, limit, prefix, places, kinds = tonumber(ARGV[1]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[7], ARGV[8]
+local head = 8
 local call, byte, sub = redis.call, string.byte, string.sub
 
 local answered = call('GET', last)
 if answered then
   local colon = string.find(answered, ':', 1, true)
   local before = tonumber(sub(answered, 1, colon - 1))
-  if before == tonumber(number) then return sub(answered, colon + 1) end
-  if before > tonumber(number) then return {err = 'STALE a later batch of this producer was answered'} end
+  if before == number then return sub(answered, colon + 1) end
+  if before > number then return {err = 'STALE a later batch of this producer was answered'} end
+elseif number > 1 and ARGV[2] == '1' then
+  return 'gone'  -- the clock has jumped, or the key is lost: nobody can tell
 end
 
 local any = call('EXISTS', later, paused) > 0  -- delayed commands, or paused mailboxes
 local free = limit - tonumber(call('HGET', stats, 'depth') or '0')
 
 local names, room = {}, {}
-for space, many in string.gmatch(ARGV[5], '(%d+):(%d+) ') do
+for space, many in string.gmatch(ARGV[6], '(%d+):(%d+) ') do
   for box = #names + 1, #names + many do
     names[box] = sub(KEYS[8 + box], prefix + 1)
     room[box] = tonumber(space)
@@ -114,7 +118,7 @@ local function put(box, envelope)
 end
 
 local count = #places / 2
-local accepted, marks, digests = 0, 8 + boxes, 7 + count
+local accepted, marks, digests = 0, 8 + boxes, head + count
 local delays = digests
 if kinds ~= '' then
   local _, marked = string.gsub(kinds, '[mb]', '')
@@ -145,9 +149,9 @@ for i = 1, count do
   else
     local fault = nil
     if kind == 'd' or kind == 'b' then
-      postpone(names[box], ARGV[delays], tonumber(ARGV[delays - 1]), ARGV[7 + i])
+      postpone(names[box], ARGV[delays], tonumber(ARGV[delays - 1]), ARGV[head + i])
     else
-      fault = put(box, ARGV[7 + i])
+      fault = put(box, ARGV[head + i])
     end
     if not fault then
       room[box] = room[box] - 1
@@ -169,6 +173,6 @@ if accepted > 0 then
   if #states_now > 1 then call('HSET', unpack(states_now)) end
   call('HINCRBY', stats, 'depth', accepted)
   call('HINCRBY', stats, 'accepted', accepted)
-  call('SET', last, number .. ':' .. answer, 'PX', ARGV[2])
+  call('SET', last, ARGV[1] .. ':' .. answer, 'PX', ARGV[3])
 end
 return answer
