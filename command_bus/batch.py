@@ -81,7 +81,7 @@ class BatchSender:
             if under_way is not None:
                 if isinstance(error, asyncio.CancelledError):
                     under_way.cancel()
-                await asyncio.wait([under_way])
+                await asyncio.gather(under_way, return_exceptions=True)
             raise
         statuses = [outcome.status for outcome in outcomes]
         return BatchResult(tuple(outcomes), statuses.count("accepted"), statuses.count("duplicate"), statuses.count("rejected"))

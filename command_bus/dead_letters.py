@@ -121,7 +121,7 @@ class DeadLetters:
         envelope = self._envelope(stored)
         outcome = Cancelled("discarded by an operator")
         left = self._windows.remembered(envelope, outcome, "discarded")
-        return await self._operations.settle_letter(stored, "discard", replace(left, mark_ms=self._windows.dedup))
+        return await self._operations.settle_letter(stored, "discard", replace(left, mark_ms=max(1, self._windows.dedup)))
 
     async def _stored(self, letter_id: str) -> StoredLetter:
         stored = await self._operations.letter(letter_id)

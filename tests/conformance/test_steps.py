@@ -124,6 +124,14 @@ async def test_a_batch_whose_first_answer_is_gone_is_not_applied_again(shelf: Ba
     assert await shelf.everything() == before
 
 
+async def test_a_delayed_command_for_what_is_no_mailbox_is_refused(shelf: Bare) -> None:
+    await shelf.client.set(shelf.shard.mailbox(BOX), "text")
+    before = await shelf.everything()
+    refused = Submission(BOX, "c1", b"x", NO_DIGEST, 9, 60_000, marked=False)
+    assert await shelf.producer.enqueue(refused, 5) is Admission.WRONG_TYPE
+    assert await shelf.everything() == before
+
+
 async def test_a_batch_that_was_stuck_on_the_way_is_refused_when_a_later_one_was_answered(shelf: Bare) -> None:
     lane = shelf.producer._shards[0]
     stuck, later = (

@@ -11,11 +11,13 @@ import pytest
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import BusyLoadingError, NoScriptError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from command_bus.embedded import EmbeddedServer
+from command_bus.errors import TransportUnavailable
+from command_bus.transport.redis.errors import CutOff, translated
 from command_bus.transport.redis.pipe import Pipe
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -35,7 +37,7 @@ async def pipe_to(*talks: Talk, patience: float = 5.0) -> AsyncIterator[Pipe]:
         talk = left.pop(0) if len(left) > 1 else left[0]
         try:
             await talk(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
@@ -99,6 +101,49 @@ async def test_what_was_under_way_fails_and_the_next_request_connects_anew(bad: 
         answers: Any = await asyncio.gather(pipe.request("PING"), pipe.request("PING"), return_exceptions=True)
         assert all(isinstance(answer, RedisConnectionError) for answer in answers)
         assert await pipe.request("PING") == b"PONG"
+
+
+async def test_an_answer_that_ends_the_connection_says_nothing_of_the_requests_behind_it() -> None:
+    async with pipe_to(loading, pong) as pipe:
+        answers: Any = await asyncio.gather(pipe.request("PING"), pipe.request("PING"), return_exceptions=True)
+        assert [type(answer) for answer in answers] == [BusyLoadingError, CutOff]
+        told = translated(answers[1], "it")
+        assert isinstance(told, TransportUnavailable)
+        assert told.outcome_unknown
+
+
+async def test_a_request_that_was_cut_off_is_in_doubt_whatever_its_waiter_was_busy_with() -> None:
+    async with pipe_to(hangs_up_in_the_answer) as pipe:
+        try:
+            raise ConnectionRefusedError("of another connection")
+        except ConnectionRefusedError:
+            with pytest.raises(CutOff) as raised:
+                await pipe.request("PING")
+        told = translated(raised.value, "it")
+        assert isinstance(told, TransportUnavailable)
+        assert told.outcome_unknown
+
+
+async def test_closing_cancels_nobody_who_waits_for_a_connection() -> None:
+    async def accepts(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    server = await asyncio.start_server(accepts, "127.0.0.1", 0)
+    pool = BlockingConnectionPool(
+        host="127.0.0.1",
+        port=server.sockets[0].getsockname()[1],
+        protocol=2,
+        retry=Retry(NoBackoff(), 0),
+        username="u",
+        password="p",
+    )
+    pipe = Pipe(Redis.from_pool(pool), 5.0)
+    waiting = asyncio.create_task(pipe.request("PING"))
+    await asyncio.sleep(0.05)
+    await pipe.close()
+    with pytest.raises(RedisConnectionError):
+        await waiting
+    server.close()
 
 
 async def test_a_connection_that_breaks_before_the_first_request_fails_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from command_bus.errors import TransportUnavailable
+from command_bus.clock import mono
+from command_bus.errors import TransportUnavailable, UnsuitableServer
 from command_bus.transport.interfaces import NO_DIGEST, Admission, Submission
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.producer import StreamProducer
@@ -77,7 +78,7 @@ async def test_a_batch_that_certainly_did_not_arrive_goes_on_without_those_who_g
     assert isinstance(hasty, TransportUnavailable)
     assert not hasty.outcome_unknown
     assert patient is Admission.ACCEPTED
-    assert [commands for _, commands in server.asked] == [[b"a", b"b"], [b"b"]]
+    assert server.asked == [(1, [b"a", b"b"]), (2, [b"b"])], "another batch has another number"
     assert line._shards[0].pending == 0
 
 
@@ -86,3 +87,35 @@ async def test_whoever_gives_up_when_all_is_in_doubt_learns_so() -> None:
     with pytest.raises(TransportUnavailable) as raised:
         await producer(server).enqueue(plain("a"), 0.05)
     assert raised.value.outcome_unknown
+
+
+async def test_a_refusal_after_a_doubt_leaves_the_doubt() -> None:
+    server = Server(IN_DOUBT, UnsuitableServer("another password"))
+    with pytest.raises(TransportUnavailable) as raised:
+        await producer(server).enqueue(plain("a"), 5.0)
+    assert raised.value.outcome_unknown
+
+
+async def test_what_could_not_leave_in_time_does_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(b"+")
+    line = producer(server)
+    answer = line.enqueue(plain("a"), 10.0)
+    late = mono() + 80.0
+    with monkeypatch.context() as patch:
+        patch.setattr("command_bus.transport.redis.producer.mono", lambda: late)
+        with pytest.raises(TransportUnavailable) as raised:
+            await answer
+    assert not raised.value.outcome_unknown
+    assert server.asked == []
+
+
+async def test_a_sender_that_is_cancelled_before_it_begins_is_replaced() -> None:
+    server = Server(b"++")
+    line = producer(server)
+    first = line.enqueue(plain("a"), 5.0)
+    sender = line._shards[0]._sender
+    assert sender is not None
+    sender.cancel()
+    await asyncio.sleep(0)
+    assert await line.enqueue(plain("b"), 5.0) is Admission.ACCEPTED
+    assert await first is Admission.ACCEPTED

@@ -222,6 +222,12 @@ class Connections:
         self._pipes.append(pipe)
         return pipe
 
+    async def end(self, pipe: Requests) -> None:
+        """Close a reader's connection."""
+        if pipe in self._pipes:
+            self._pipes.remove(pipe)
+        await pipe.close()
+
     async def close(self) -> None:
         """Close every client; idempotent."""
         places, self._places = self._places, {}
@@ -250,6 +256,8 @@ class Connections:
             except NoScriptError:
                 await self.load_scripts(script)
                 return await self.scripts.request(*request)
+        except NoScriptError as error:
+            raise TransportUnavailable(f"{self.label} lost its scripts again as soon as they were loaded") from error
         except CONNECTION_ERRORS as error:
             raise translated(error, self.label) from error
 

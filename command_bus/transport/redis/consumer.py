@@ -209,7 +209,7 @@ class _Reader:
         except CONNECTION_ERRORS:
             pass  # not reachable or not permitted: the cancellation below does it as well
         await end_tasks([self._task])
-        await self._pipe.close()  # nothing more may be delivered to it
+        await self._connections.end(self._pipe)  # nothing more may be delivered to it
         try:
             async with asyncio.timeout(1.0):
                 await self._discard(self._loop.hand_back(self._shard, await self._unknown_pending()))

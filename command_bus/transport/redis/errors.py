@@ -10,10 +10,15 @@ from redis import exceptions as redis_errors
 
 from command_bus.errors import CommandBusError, QueueFull, TransportUnavailable, UnsuitableServer
 
-__all__ = ["CONNECTION_ERRORS", "translated"]
+__all__ = ["CONNECTION_ERRORS", "CutOff", "translated"]
 
 CONNECTION_ERRORS = (redis_errors.RedisError, OSError, TimeoutError)
 """What redis-py raises for a request that did not succeed."""
+
+
+class CutOff(redis_errors.ConnectionError):
+    """The connection ended while a request was under way: it may have been applied."""
+
 
 _BUSY = ("LOADING", "BUSY", "MISCONF", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "MAX NUMBER OF CLIENTS")
 _BUSY_ERRORS = (  # in a pipeline the code is cut off the text
@@ -70,6 +75,8 @@ def _tls_fault(upper: str) -> str | None:
 
 def _never_sent(error: BaseException) -> bool:
     """Whether the connection was never made, so that nothing can have been applied."""
+    if isinstance(error, CutOff):  # whatever else its waiter was busy with
+        return False
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, ConnectionRefusedError | FileNotFoundError):

@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from command_bus.clock import mono
+from command_bus.transport.redis.errors import CutOff
 
 __all__ = ["Pipe", "Requests", "Unpiped"]
 
@@ -56,6 +57,7 @@ class Unpiped:
         await self._client.aclose()
 
 
+_CLOSED = "Connection closed by server."
 _Waiting = tuple["asyncio.Future[Any]", float]
 
 
@@ -80,7 +82,7 @@ class _Answers(asyncio.Protocol):
         self.broken = False
         self._transport.set_protocol(self)
         if self._transport.is_closing():  # whoever had it before was told so
-            self.end(_closed())
+            self.end(_CLOSED)
 
     def send(self, request: tuple[Any, ...]) -> asyncio.Future[Any]:
         """Send a request; its answer.
@@ -89,7 +91,7 @@ class _Answers(asyncio.Protocol):
             RedisConnectionError: The connection is broken: nothing was sent.
         """
         if self.broken:
-            raise _closed()
+            raise RedisConnectionError(_CLOSED)
         answer: asyncio.Future[Any] = self._loop.create_future()
         data = hiredis.pack_command(request)
         self._waiting.append((answer, mono()))
@@ -108,20 +110,22 @@ class _Answers(asyncio.Protocol):
                     fatal = self._left(answer)
                     if not waiting.done():
                         waiting.set_exception(fatal or answer)
-                    if fatal is not None:
-                        self.end(fatal)
+                    if (
+                        fatal is not None
+                    ):  # for this request; those behind it are on their way, and nobody will say what becomes of them
+                        self.end(f"given up: {fatal}")
                         return
                 elif not waiting.done():
                     waiting.set_result(answer)
         except (RedisError, IndexError) as error:  # no protocol that we know, or more answers than questions
-            self.end(RedisConnectionError(f"the server's answer makes no sense: {error}"))
+            self.end(f"the server's answer makes no sense: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail what is under way; see asyncio."""
-        self.end(RedisConnectionError(f"Connection lost: {exc}") if exc else _closed())
+        self.end(f"Connection lost: {exc}" if exc else _CLOSED)
 
-    def end(self, error: Exception) -> None:
-        """Close the connection, and fail what is under way."""
+    def end(self, why: str, kind: type[Exception] = CutOff) -> None:
+        """Close the connection, and fail what is under way, each with an error of its own."""
         if self.broken:
             return
         self.broken = True
@@ -133,7 +137,7 @@ class _Answers(asyncio.Protocol):
         while self._waiting:
             waiting, _ = self._waiting.popleft()
             if not waiting.done():
-                waiting.set_exception(error)
+                waiting.set_exception(kind(why))
 
     def _look(self) -> None:
         """Break the connection if the oldest request has waited too long; one timer serves all requests."""
@@ -142,13 +146,9 @@ class _Answers(asyncio.Protocol):
             return
         left = self._waiting[0][1] + self._patience - mono()
         if left <= 0:
-            self.end(RedisTimeoutError(f"no answer in {self._patience:g} s"))
+            self.end(f"no answer in {self._patience:g} s", RedisTimeoutError)
         else:
             self._timer = self._loop.call_later(left, self._look)
-
-
-def _closed() -> RedisConnectionError:
-    return RedisConnectionError("Connection closed by server.")
 
 
 def _broken_by(error: Exception) -> Exception | None:
@@ -185,7 +185,7 @@ class Pipe:
             self._connecting.cancel()
             await asyncio.gather(self._connecting, return_exceptions=True)
         if self._answers is not None:
-            self._answers.end(RedisConnectionError("the connection was closed"))
+            self._answers.end("the connection was closed")
         await self._client.aclose()
 
     async def _connected(self) -> _Answers:
@@ -195,7 +195,13 @@ class Pipe:
                 raise RedisConnectionError("the connection was closed")
             self._connecting = asyncio.get_running_loop().create_task(self._connect(), name="command_bus.connect")
             self._connecting.add_done_callback(self._done)
-        return await asyncio.shield(self._connecting)
+        connecting = self._connecting
+        try:
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            if self._closed and connecting.cancelled():  # it was cancelled, not who waits for it
+                raise RedisConnectionError("the connection was closed") from None
+            raise
 
     async def _connect(self) -> _Answers:
         pool: Any = self._client.connection_pool

@@ -147,7 +147,6 @@ class _Shard:
         self._limit = limit
         self._line: deque[_Waiting] = deque()
         self._loop: asyncio.AbstractEventLoop
-        self._sending = False
         self._sender: asyncio.Task[None] | None = None
         self._numbers = itertools.count(1)
         self._closed = False
@@ -156,11 +155,9 @@ class _Shard:
     def submit(self, submissions: Sequence[Submission], deadline: float, *, alone: bool = False) -> asyncio.Future[Any]:
         if self._closed:
             raise BusClosed("the bus is closed")
-        if not self._sending:
-            self._loop = (
-                asyncio.get_running_loop()
-            )  # not for each command: before Python 3.12 it asks the kernel for the process id
-            self._sending = True
+        if self._sender is None or self._sender.done():
+            # Kept, not asked for with each command: before Python 3.12 that asks the kernel for the process id.
+            self._loop = asyncio.get_running_loop()
             self._sender = self._loop.create_task(self._send_all(), name=f"command_bus.producer{self._keys.prefix}")
         answer = self._loop.create_future()
         self._line.append(_Waiting(submissions, answer, deadline, alone))
@@ -173,20 +170,17 @@ class _Shard:
             await asyncio.gather(self._sender, return_exceptions=True)
 
     async def _send_all(self) -> None:
-        try:
-            while self._line:
-                batch = self._next_batch()
-                try:
-                    await self._send(batch)
-                except BaseException as error:
-                    self._fail(
-                        [*batch, *self._line],
-                        error if isinstance(error, CommandBusError) else BusClosed("the bus was closed meanwhile"),
-                    )
-                    self._line.clear()
-                    raise
-        finally:
-            self._sending = False
+        while self._line:
+            batch = self._next_batch()
+            try:
+                await self._send(batch)
+            except BaseException as error:
+                self._fail(
+                    [*batch, *self._line],
+                    error if isinstance(error, CommandBusError) else BusClosed("the bus was closed meanwhile"),
+                )
+                self._line.clear()
+                raise
 
     def _next_batch(self) -> list[_Waiting]:
         batch: list[_Waiting] = []
@@ -206,15 +200,15 @@ class _Shard:
 
     async def _send(self, batch: list[_Waiting]) -> None:
         """Send until there is an answer; whoever's deadline passes meanwhile is told so."""
-        number = next(self._numbers)
         backoff = Backoff()
         unknown: CommandBusError | None = None  # set once the batch may have been applied: from then on it must stay as it is
         asked: list[_Waiting] = []
         keys: list[str] = []
         args: list[Any] = []
+        batch = self._expire(batch, TransportUnavailable("it could not leave in time: this process was busy or asleep"), 0.0)
         while batch:
             if unknown is None and len(asked) != len(batch):
-                asked, (keys, args) = batch, self._arguments(batch, number)
+                asked, (keys, args) = batch, self._arguments(batch, next(self._numbers))
             args[_AGAIN] = int(unknown is not None)
             try:
                 async with asyncio.timeout(max(min(waiting.deadline for waiting in batch) - mono(), 0.001)):
@@ -227,7 +221,7 @@ class _Shard:
                 error = unavailable
                 self._connections.reconnects += 1
             except CommandBusError as refusal:
-                return self._fail(batch, refusal)
+                return self._fail(batch, refusal if unknown is None else _in_doubt(refusal))
             else:
                 if confirmed:
                     return self._fail(batch, unknown) if answer == _GONE and unknown else self._resolve(asked, answer)
@@ -272,7 +266,7 @@ class _Shard:
                 delays += (submission.delay_ms, submission.command_id)
         prefix = self._keys.mailboxes
         spaces = "".join(f"{room}:{sum(1 for _ in same)} " for room, same in itertools.groupby(rooms))
-        patience = max(waiting.deadline for waiting in batch) - mono()
+        patience = max(0.0, max(waiting.deadline for waiting in batch) - mono())
         args: list[Any] = [
             number, 0, _ANSWER_KEPT_MS + int(patience * 1000), self._limit, len(prefix), spaces,
             pack(f">{len(places)}H", *places), "".join(kinds) if marks or delays else "", *envelopes, *digests, *delays,
@@ -307,6 +301,11 @@ class _Shard:
         if late:
             self._fail(late, error)
         return [waiting for waiting in batch if waiting.deadline > soon]
+
+
+def _in_doubt(refusal: CommandBusError) -> CommandBusError:
+    """What a refusal means for a batch that may have been applied before it was refused."""
+    return TransportUnavailable(f"it may have been accepted before this: {refusal.message}", outcome_unknown=True)
 
 
 def _unsent(error: CommandBusError) -> CommandBusError:

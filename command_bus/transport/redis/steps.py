@@ -78,13 +78,11 @@ class _Shard:
         self._head_args: list[Any] = [GROUP, owner, reply_ttl_ms]
         self._line: deque[_Waiting] = deque()
         self._loop: asyncio.AbstractEventLoop
-        self._sending = False
         self.sender: asyncio.Task[None] | None = None
 
     def submit(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
-        if not self._sending:
+        if self.sender is None or self.sender.done():
             self._loop = asyncio.get_running_loop()  # not for each step: before Python 3.12 it asks the kernel for the process id
-            self._sending = True
             self.sender = self._loop.create_task(self._send_all(), name=f"command_bus.steps{self._keys.prefix}")
         answer: asyncio.Future[Answer] = self._loop.create_future()
         self._line.append((lease, step, answer))
@@ -92,17 +90,14 @@ class _Shard:
 
     async def _send_all(self) -> None:
         line = self._line
-        try:
-            while line:
-                batch = _batch_of(line)
-                try:
-                    await self._send(batch)
-                except Exception as error:  # noqa: BLE001 - whoever waits must learn of it, whatever it is
-                    for _, _, waiting in batch:
-                        if not waiting.done():
-                            waiting.set_exception(error)
-        finally:
-            self._sending = False
+        while line:
+            batch = _batch_of(line)
+            try:
+                await self._send(batch)
+            except Exception as error:  # noqa: BLE001 - whoever waits must learn of it, whatever it is
+                for _, _, waiting in batch:
+                    if not waiting.done():
+                        waiting.set_exception(error)
 
     async def _send(self, batch: list[_Waiting]) -> None:
         prefix = self._keys.mailboxes

@@ -228,8 +228,7 @@ local function settle(step, verb, name, activation, holder, follow, left)
   if verb == 'b' then letter(name, left, '0') end
   local counter = counted[verb]
   if counter then counts[counter] = counts[counter] + 1 end
-  settled = settled + 1
-  if head then call('XDEL', KEYS[8 + step], message) end
+  settled = settled + (head and call('XDEL', KEYS[8 + step], message) or 1)
   if left then
     remember(left)
     push(left)

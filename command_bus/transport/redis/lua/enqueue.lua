@@ -77,7 +77,10 @@ for box = 1, boxes do
 end
 
 local first_due = nil
-local function postpone(name, id, delay, envelope)
+-- Keep a delayed command until it is due; the error, if its mailbox is none.
+local function postpone(box, id, delay, envelope)
+  local length, name = redis.pcall('XLEN', KEYS[8 + box]), names[box]
+  if type(length) == 'table' then return length end
   local time = call('TIME')
   local at = time[1] * 1000 + math.floor(time[2] / 1000) + delay
   call('HSET', delayed, id, name .. '\n' .. envelope)
@@ -149,7 +152,7 @@ for i = 1, count do
   else
     local fault = nil
     if kind == 'd' or kind == 'b' then
-      postpone(names[box], ARGV[delays], tonumber(ARGV[delays - 1]), ARGV[head + i])
+      fault = postpone(box, ARGV[delays], tonumber(ARGV[delays - 1]), ARGV[head + i])
     else
       fault = put(box, ARGV[head + i])
     end
