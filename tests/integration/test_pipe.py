@@ -23,17 +23,23 @@ from command_bus.transport.redis.pipe import Pipe
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def client_of(port: int) -> Redis:
-    pool = BlockingConnectionPool(host="127.0.0.1", port=port, protocol=2, retry=Retry(NoBackoff(), 0), driver_info=None)  # pyright: ignore[reportArgumentType]
+def client_of(port: int, **options: Any) -> Redis:
+    pool: Any = BlockingConnectionPool(
+        host="127.0.0.1", port=port, protocol=2, retry=Retry(NoBackoff(), 0), **{"driver_info": None, **options}
+    )
     return Redis.from_pool(pool)
 
 
 @asynccontextmanager
-async def pipe_to(*talks: Talk, patience: float = 5.0) -> AsyncIterator[Pipe]:
+async def pipe_to(*talks: Talk, patience: float = 5.0, **options: Any) -> AsyncIterator[Pipe]:
     """A pipe to a server whose first connection talks like this, the second like that; the last goes on."""
     left = list(talks)
+    talking: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        talking.add(task)
         talk = left.pop(0) if len(left) > 1 else left[0]
         try:
             await talk(reader, writer)
@@ -41,14 +47,19 @@ async def pipe_to(*talks: Talk, patience: float = 5.0) -> AsyncIterator[Pipe]:
             pass
         finally:
             writer.close()
+            talking.discard(task)
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    pipe = Pipe(client_of(server.sockets[0].getsockname()[1]), patience)
+    pipe = Pipe(client_of(server.sockets[0].getsockname()[1], **options), patience)
     try:
         yield pipe
     finally:
         await pipe.close()
         server.close()
+        for task in list(talking):
+            task.cancel()
+        await asyncio.gather(*talking, return_exceptions=True)
+        await asyncio.sleep(0)  # transports close in the turn after
 
 
 async def _request(reader: asyncio.StreamReader) -> None:
@@ -125,25 +136,12 @@ async def test_a_request_that_was_cut_off_is_in_doubt_whatever_its_waiter_was_bu
 
 
 async def test_closing_cancels_nobody_who_waits_for_a_connection() -> None:
-    async def accepts(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-
-    server = await asyncio.start_server(accepts, "127.0.0.1", 0)
-    pool = BlockingConnectionPool(
-        host="127.0.0.1",
-        port=server.sockets[0].getsockname()[1],
-        protocol=2,
-        retry=Retry(NoBackoff(), 0),
-        username="u",
-        password="p",
-    )
-    pipe = Pipe(Redis.from_pool(pool), 5.0)
-    waiting = asyncio.create_task(pipe.request("PING"))
-    await asyncio.sleep(0.05)
-    await pipe.close()
-    with pytest.raises(RedisConnectionError):
-        await waiting
-    server.close()
+    async with pipe_to(silent, username="u", password="p") as pipe:
+        waiting = asyncio.create_task(pipe.request("PING"))
+        await asyncio.sleep(0.05)
+        await pipe.close()
+        with pytest.raises(RedisConnectionError):
+            await waiting
 
 
 async def test_a_connection_that_breaks_before_the_first_request_fails_it(monkeypatch: pytest.MonkeyPatch) -> None:
