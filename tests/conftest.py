@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -40,6 +42,15 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("command_bus")
+
+
+@pytest.fixture(autouse=True)
+def _same_loggers() -> Iterator[None]:
+    """What a command line sets for its process does not last beyond the test that ran it here."""
+    logger = logging.getLogger("command_bus")
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
