@@ -30,6 +30,7 @@ from command_bus.fleet import Fleet
 from command_bus.messages import Message
 from command_bus.middleware import Middleware, around_dispatch
 from command_bus.monitor import Monitor
+from command_bus.observation import ObservedProducer, Observer
 from command_bus.outbound import Envelope, Outbound, Sealer
 from command_bus.receipts import BatchResult, Receipt, Stats
 from command_bus.registry import HandlerRegistry, default_registry
@@ -62,10 +63,12 @@ class CommandBus:
         middleware: Around dispatch and handle, the first outermost.
         lifespan: Makes an async context manager that a worker holds open from before its first command until its last.
         cipher: Encrypts payloads, and replies to encrypted commands.
+        observer: Is told what happens, for metrics: `command_bus.telemetry.metrics.PrometheusMetrics()`, say.
 
     Attributes:
         entities: All entities, for operators: list, pause, resume, drain, purge them; `entities.of("account")` is one type.
         fleet: Who works here, and the commands that the workers announce.
+        observer: As given; it may be set until the bus is opened.
 
     Raises:
         InvalidSettings: A setting is out of range.
@@ -81,12 +84,14 @@ class CommandBus:
         middleware: Sequence[Middleware] = (),
         lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
         cipher: PayloadCipher | None = None,
+        observer: Observer | None = None,
         **overrides: Any,
     ) -> None:
         self.settings = _settings(settings, url, namespace, overrides)
         self.registry = default_registry if registry is None else registry
         self.middleware = tuple(middleware)
         self.lifespan = lifespan
+        self.observer = observer
         self.entities = Entities(self)
         self.fleet = Fleet(self)
         self._clients: ClientFactory | None = None
@@ -129,7 +134,10 @@ class CommandBus:
             if self._closed:
                 raise BusClosed("the bus was closed: make a new one")
             if self._transport is None:
-                self._transport = await RedisTransport.open(self._clients or self._url(), self.settings)
+                transport = await RedisTransport.open(self._clients or self._url(), self.settings)
+                if self.observer is not None:
+                    transport.producer = ObservedProducer(transport.producer, self.observer)
+                self._transport = transport
 
     async def close(self) -> None:
         """Let accepted dispatches leave, close the connections. Idempotent; workers are stopped by their own `async with`."""

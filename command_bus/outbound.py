@@ -233,6 +233,7 @@ class Sealer:
             policy.max_depth or self._settings.max_depth,
             out.delay_ms,
             out.given_id or out.inbox is not None,
+            out.name,
         )
 
     @property
@@ -256,7 +257,7 @@ class Sealer:
             entity_id = canonical_entity_id(getattr(message, spec.key, None))
             mailbox, packed_id = mailbox_name(spec.entity, entity_id, route.mailbox), packed_text(entity_id)
         envelope = route.stamp.pack(packed_text(command_id), packed_id, payload)
-        return Submission(mailbox, command_id, envelope, NO_DIGEST, route.max_depth, 0, False)
+        return Submission(mailbox, command_id, envelope, NO_DIGEST, route.max_depth, 0, False, spec.name)
 
     def entity_of(self, message: Message[Any]) -> str | None:
         """The entity type of a message.

@@ -12,6 +12,7 @@ import asyncio
 import functools
 import json
 import logging
+import math
 import os
 import signal
 import socket
@@ -33,13 +34,14 @@ from command_bus.execution.executor import STOPPING, Executor
 from command_bus.injection import check_wired
 from command_bus.middleware import around_handle
 from command_bus.monitor import worker_record
+from command_bus.observation import WorkerFigures
 from command_bus.randomness import token
 from command_bus.receipts import WorkerInfo
 from command_bus.registry import HandlerRegistry
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
-from command_bus.transport.interfaces import Consumer, Recovery
+from command_bus.transport.interfaces import Consumer
 from command_bus.transport.redis.consumer import ConsumerLoop
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.lease_keeper import LeaseKeeper
@@ -106,6 +108,26 @@ class Worker:
     def running(self) -> int:
         """Entities that it holds now."""
         return len(self._parts.leases) if self._parts else 0
+
+    @property
+    def figures(self) -> WorkerFigures:
+        """What it has come to."""
+        return WorkerFigures(0, 0, 0, 0) if self._parts is None else self._parts.figures()
+
+    @property
+    def bus(self) -> CommandBus:
+        """The bus that it works for."""
+        return self._bus
+
+    @property
+    def started(self) -> bool:
+        """Whether it has begun to run commands."""
+        return self._parts is not None
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds since it last asked for work with success; infinite if it cannot, 0 while all its slots are taken."""
+        return self._parts.consumer.silent_for if self._parts else math.inf
 
     async def start(self) -> None:
         """Begin to run commands; returns at once.
@@ -242,14 +264,14 @@ class _Parts:
         self.leases = LeaseKeeper(
             connections.factory, keys, owner=worker.name, lease=settings.lease, heartbeat=lambda: worker_record(worker.info())
         )
-        decisions = Decisions(worker.registry.lookup, settings, worker=worker.name, protection=protection)
+        decisions = _decisions(worker, protection)
         self._executor = Executor(
             decisions, self._threads, worker=worker.name, grace=settings.grace, around=around_handle(middleware)
         )
         self._runs = EntityRun(
             self._steps, self._executor, quantum=settings.quantum, quantum_time=settings.quantum_time, stopping=worker.stopping
         )
-        self._recovery: Recovery = PendingRecovery(
+        self._recovery = PendingRecovery(
             connections, keys, owner=worker.name, lease=settings.lease, steps=self._steps, decide=decisions.interrupted
         )
         self.consumer: Consumer = ConsumerLoop(
@@ -286,6 +308,10 @@ class _Parts:
         self._threads.shutdown(wait=False, cancel_futures=True)
         return StopReport(len(finished), len(left))
 
+    def figures(self) -> WorkerFigures:
+        reconnects = self._transport.connections.all_reconnects
+        return WorkerFigures(len(self.leases), self.leases.lost, self._recovery.recovered, reconnects)
+
     async def _forget(self) -> None:
         """Sign off; if something is still pending, the leases end by themselves."""
         try:
@@ -296,6 +322,17 @@ class _Parts:
                     )
         except (CommandBusError, TimeoutError) as error:
             _log.warning("worker %s could not sign off: %s", self._worker.name, error)
+
+
+def _decisions(worker: Worker, protection: Protection | None) -> Decisions:
+    """The rules of a worker; where its bus has an observer, that is told of them."""
+    lookup, observer = worker.registry.lookup, worker.bus.observer
+    if observer is None:
+        return Decisions(lookup, worker.settings, worker=worker.name, protection=protection)
+    from command_bus.execution.observed import ObservedDecisions
+
+    observer.works(lambda: worker.figures)
+    return ObservedDecisions(observer, lookup, worker.settings, worker=worker.name, protection=protection)
 
 
 def _on_signals(asked: asyncio.Event) -> list[Any]:

@@ -84,6 +84,13 @@ def worker(
     reload: Annotated[
         bool, typer.Option("--reload", help="For development: start anew when a Python file below the current folder changes.")
     ] = False,
+    health_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, show_default=False, help="Answer /healthz, /readyz and /metrics on this port; 0 takes any free one."
+        ),
+    ] = None,
+    health_host: Annotated[str, typer.Option(help="Address to answer them on.")] = "0.0.0.0",  # noqa: S104 - probes come from outside the container
     channel: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run the handlers of an application.
@@ -112,6 +119,8 @@ def worker(
         log_format=log_format,
         channel=channel,
         reload=reload,
+        health_port=health_port,
+        health_host=health_host,
     )
     from command_bus.cli.logs import configure
 

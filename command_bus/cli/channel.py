@@ -2,6 +2,7 @@
 
     process → supervisor   {"loaded": {…}}        the application is imported, and this is what it is
     supervisor → process   {"environment": {…}}   go on, with these variables (the development server's URL)
+    process → supervisor   {"health": 40123}       it answers probes on this port, if they are wanted
     process → supervisor   {"ready": true}        commands are being run
 
 A process whose supervisor is gone sees the end of the stream, and stops as after a SIGTERM: no worker outlives its supervisor,
@@ -58,6 +59,10 @@ class Channel:
             return False
         os.environ.update(answer["environment"])
         return True
+
+    def health(self, port: int) -> None:
+        """Tell where probes are answered."""
+        self._send({"health": port})
 
     def ready(self) -> None:
         """Tell that commands are being run, and from now on stop with the supervisor."""

@@ -49,6 +49,8 @@ class WorkerOptions:
     """See `command-bus worker --help`; None leaves it to the application.
 
     Attributes:
+        health_port: Where probes and scrapers are answered; 0 is any free port, None is nowhere. Of several processes the supervisor answers
+            there, and each process answers it on a port of its own.
         channel: In a process of a supervisor, the file descriptor that they talk over.
         reload: Whether the supervisor starts the processes anew when the application's files change.
     """
@@ -65,6 +67,8 @@ class WorkerOptions:
     log_format: LogFormat = LogFormat.TEXT
     channel: int | None = None
     reload: bool = False
+    health_port: int | None = None
+    health_host: str = "0.0.0.0"  # noqa: S104 - probes come from outside the container
 
     def environment(self) -> dict[str, str]:
         """What the application's settings are to read: it makes its bus itself, so this is how they reach it."""
@@ -77,6 +81,8 @@ class WorkerOptions:
         for name, value in (("--concurrency", self.concurrency), ("--grace", self.grace)):
             if value is not None:
                 words += [name, str(value)]
+        if self.health_port is not None:
+            words += ["--health-port", "0", "--health-host", "127.0.0.1"]  # for the supervisor, which answers for all
         for name, given in (("--production", self.production), ("--burst", self.burst)):
             if given:
                 words.append(name)

@@ -22,6 +22,7 @@ from typing import Any
 from command_bus.cli.application import Application, refuse_contradictions
 from command_bus.cli.changes import Changes
 from command_bus.cli.channel import decoded, encoded
+from command_bus.cli.health import Probed, answer_for_all
 from command_bus.cli.options import ExitCode, WorkerOptions
 from command_bus.cli.restarts import Ended, Pause, Verdict, combined, verdict
 from command_bus.clock import mono
@@ -44,11 +45,13 @@ def run_supervisor(options: WorkerOptions) -> int:
 class _Child:
     """One worker process and the supervisor's end of its channel."""
 
+    place: int
     process: asyncio.subprocess.Process
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     started: float
     ready: bool = False
+    health: int | None = None
 
     def signal(self, number: int) -> None:
         if self.process.returncode is None:
@@ -60,6 +63,12 @@ class _Child:
             return decoded(await self.reader.readline())
         except OSError:  # it died with something unread
             return None
+
+    async def listen(self) -> None:
+        """Take note of what it says until it runs commands, or says no more."""
+        while not self.ready and (message := await self.heard()) is not None:
+            self.health = message.get("health", self.health)
+            self.ready = "ready" in message
 
     def say(self, message: dict[str, Any]) -> None:
         self.writer.write(encoded(message))
@@ -94,6 +103,19 @@ class _Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
+        if self._options.health_port is None:
+            return await self._keep_all()
+        try:
+            health = await answer_for_all(self._options, self._probed)
+        except CommandBusError as error:
+            _log.error("%s", error.message)
+            return ExitCode.NOT_STARTED
+        try:
+            return await self._keep_all()
+        finally:
+            health.stop()
+
+    async def _keep_all(self) -> int:
         async with asyncio.TaskGroup() as places:
             if self._options.reload:
                 places.create_task(self._reload(), name="command_bus.reload")
@@ -103,6 +125,10 @@ class _Supervisor:
         _log.info("all worker processes have ended")
         return code
 
+    def _probed(self) -> list[Probed]:
+        """The processes that are there, for probes."""
+        return [Probed(child.place, child.process.pid, child.health, child.ready) for child in self._children]
+
     async def _keep(self, place: int) -> None:
         """Keep a process in one place until it is time to stop. The first place's tells what the application is."""
         if place > 0:
@@ -110,7 +136,7 @@ class _Supervisor:
         pause = Pause()
         while not self._stopping.is_set():
             change = self._change
-            child = await self._start()
+            child = await self._start(place)
             ended = await self._attend(child)
             if self._options.reload and not self._stopping.is_set():
                 await self._wait_for(change, child, ended)
@@ -152,7 +178,7 @@ class _Supervisor:
             for each in left:
                 each.cancel()
 
-    async def _start(self) -> _Child:
+    async def _start(self, place: int) -> _Child:
         ours, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", "command_bus", *self._options.child_arguments(theirs.fileno())]
@@ -163,7 +189,7 @@ class _Supervisor:
                 process_group=0,  # Ctrl-C in the terminal is for the supervisor, which hands it on
             )
         reader, writer = await asyncio.open_connection(sock=ours)
-        child = _Child(process, reader, writer, mono())
+        child = _Child(place, process, reader, writer, mono())
         self._children.add(child)
         if self._stopping.is_set():  # while it was being started
             child.signal(signal.SIGTERM)
@@ -174,7 +200,7 @@ class _Supervisor:
         loaded = await child.heard()
         if loaded is not None and await self._admits(Application.from_plain(loaded["loaded"])):
             child.say({"environment": self._environment})
-            child.ready = await child.heard() is not None
+            await child.listen()
             self._any_ready = self._any_ready or child.ready
         elif loaded is not None:
             await child.hang_up()

@@ -23,6 +23,7 @@ from typing import Any
 from command_bus.bus import CommandBus
 from command_bus.cli.application import Application, refuse_contradictions
 from command_bus.cli.channel import Channel
+from command_bus.cli.health import answer_probes
 from command_bus.cli.loading import bus_from, load, log_failure
 from command_bus.cli.options import ExitCode, WorkerOptions
 from command_bus.clock import mono
@@ -71,7 +72,7 @@ async def _serve(options: WorkerOptions, found: Any) -> int:
     async with AsyncExitStack() as stack:
         with _early_signals() as signals:
             try:
-                signals.worker = worker = await _started(bus, options, stack)
+                signals.worker = worker = await _started(bus, options, channel, stack)
             except asyncio.CancelledError:
                 _log.info("asked to stop before it began")
                 return ExitCode.FINISHED
@@ -84,11 +85,15 @@ async def _serve(options: WorkerOptions, found: Any) -> int:
         return _code(report)
 
 
-async def _started(bus: CommandBus, options: WorkerOptions, stack: AsyncExitStack) -> Worker:
+async def _started(bus: CommandBus, options: WorkerOptions, channel: Channel | None, stack: AsyncExitStack) -> Worker:
+    worker = bus.worker(concurrency=options.concurrency, grace=options.grace)
+    if options.health_port is not None:  # before the bus is opened: who waits for its server is live, and not ready
+        port = await answer_probes(worker, options, stack)
+        if channel is not None:
+            channel.health(port)
     await stack.enter_async_context(bus)
     if options.production:
         _refuse_unsafe(bus)
-    worker = bus.worker(concurrency=options.concurrency, grace=options.grace)
     await worker.start()
     return worker
 

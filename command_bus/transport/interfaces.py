@@ -59,6 +59,7 @@ class Submission:
         max_depth: Commands that the mailbox may hold.
         delay_ms: Milliseconds until the command takes its place in the mailbox.
         marked: Whether a mark remembers the command id, because somebody may send it again or ask for its reply.
+        name: The command's wire name, for who observes.
     """
 
     mailbox: str
@@ -68,6 +69,7 @@ class Submission:
     max_depth: int
     delay_ms: int = 0
     marked: bool = True
+    name: str = ""
 
 
 class Admission(Enum):
@@ -324,6 +326,11 @@ class Consumer(Protocol):
     @property
     def running(self) -> frozenset[Task[None]]:
         """The tasks that hold a mailbox."""
+        ...
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds since it last asked for work with success; infinite if it cannot, 0 while it could not run any."""
         ...
 
 

@@ -26,7 +26,6 @@ WORKER, PDB = yaml.safe_load_all((DEPLOY / "kubernetes/worker.yaml").read_text(e
 SCALED, AUTHENTICATION = yaml.safe_load_all((DEPLOY / "kubernetes/scaledobject.yaml").read_text(encoding="utf-8"))
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 POD = WORKER["spec"]["template"]["spec"]
-LATER = {"--health-port"}  # comes with the health port
 
 _TEXT = {"type": "string"}
 _COUNT = {"type": "integer", "minimum": 0}
@@ -113,7 +112,7 @@ def options() -> set[str]:
 
 @pytest.mark.parametrize("place", COMMANDS)
 def test_the_worker_has_these_options(place: str, options: set[str]) -> None:
-    assert set(COMMANDS[place]) <= options | LATER
+    assert set(COMMANDS[place]) <= options
 
 
 @pytest.mark.parametrize("document", [WORKER, PDB], ids=lambda document: document["kind"])

@@ -34,7 +34,7 @@ TESTED = "testing.md"  # is run by a pytest of its own
 TAUGHT = [
     page for page in PAGES if not page.name.startswith("spark") and page.name != TESTED
 ]  # Spark's: tests/spark/test_quickstart.py
-NEEDS = {"fastapi.md": ("fastapi", "httpx")}
+NEEDS = {"fastapi.md": ("fastapi", "httpx"), "observability.md": ("prometheus_client", "opentelemetry.sdk")}
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 

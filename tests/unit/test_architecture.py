@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("settings", "messages"),
     ("context", "embedded", "reply_types", "serialization", "transport"),
     ("signatures", "handlers", "injection", "sources", "registry"),
-    ("execution", "middleware", "outbound"),
+    ("execution", "middleware", "observation", "outbound"),
     (
         "admission",
         "announcement",

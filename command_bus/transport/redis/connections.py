@@ -196,6 +196,11 @@ class Connections:
         return place
 
     @property
+    def all_reconnects(self) -> int:
+        """How often a request was tried again for want of an answer, on all servers."""
+        return self.reconnects + sum(place.reconnects for place in self._places.values() if place is not self)
+
+    @property
     def commands(self) -> Redis:
         """The client for short requests."""
         if self._commands is None:

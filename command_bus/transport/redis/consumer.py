@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -79,7 +80,6 @@ class ConsumerLoop:
         self.settle = settle
         self._readers: list[_Reader] = []
         self._running: set[asyncio.Task[None]] = set()
-        self.last_read = 0.0
 
     async def start(self) -> None:
         """Begin to read; returns at once."""
@@ -102,6 +102,11 @@ class ConsumerLoop:
         """The tasks that hold a mailbox."""
         return frozenset(self._running)
 
+    @property
+    def silent_for(self) -> float:
+        """See `Consumer`."""
+        return max((reader.silent_for for reader in self._readers), default=math.inf)
+
     async def fetch_limit(self, wanted: int) -> int:
         """How many activations a reader may ask for now; with one shard the slots are taken already."""
         free = await self._slots.available()
@@ -111,7 +116,6 @@ class ConsumerLoop:
 
     def arrived(self, shard: int, reserved: int, entries: _Entries) -> list[str]:
         """Start what was read; the ids of ticks, which are nobody's."""
-        self.last_read = mono()
         ticks = [entry for entry, fields in entries if b"e" not in fields]
         # One that is held here already is read again if somebody deleted the group: it goes on as it is.
         activations = [
@@ -193,8 +197,16 @@ class _Reader:
         self._recheck_at: float | None = None
         self._backoff = Backoff()
         self._task: asyncio.Task[None] | None = None
+        self._read_at = -math.inf
+        self._full = False
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds since it last asked with success, infinite after a failure; 0 while there is no slot to ask for."""
+        return 0.0 if self._full else mono() - self._read_at
 
     def start(self) -> None:
+        self._read_at = mono()
         self._task = asyncio.get_running_loop().create_task(self._read_for_ever(), name=f"command_bus.reader{self._keys.prefix}")
 
     async def stop(self) -> None:
@@ -218,7 +230,9 @@ class _Reader:
 
     async def _read_for_ever(self) -> None:
         while not self._stopping:
+            self._full = True
             reserved = await self._loop.fetch_limit(self._fetch)
+            self._full = False
             try:
                 entries = await self._read(reserved)
             except BaseException as error:
@@ -228,6 +242,7 @@ class _Reader:
                 await self._mend(error)
                 continue
             try:
+                self._read_at = mono()
                 await self._discard(self._loop.arrived(self._shard, reserved, entries))
                 if self._recheck_at is not None and mono() >= self._recheck_at:
                     self._recheck_at = None
@@ -247,7 +262,7 @@ class _Reader:
 
     async def _mend(self, error: Exception) -> None:
         """After a failed read: wait, see to the group, and take up what is pending in our name, now and a block later."""
-        self._client_id = 0
+        self._client_id, self._read_at = 0, -math.inf
         pause = self._backoff.next()
         unexpected = None if isinstance(error, CommandBusError) else error
         _log.warning("cannot read work, next try in %.2f s: %s", pause, error, exc_info=unexpected)

@@ -6,6 +6,7 @@ from typing import Self
 
 from command_bus.clock import mono
 from command_bus.settings import BusSettings
+from command_bus.transport.interfaces import Producer
 from command_bus.transport.redis.connections import ClientFactory, Connections, Replicas
 from command_bus.transport.redis.credentials import connection_options
 from command_bus.transport.redis.dispatches import RedisDispatches
@@ -30,9 +31,10 @@ class RedisTransport:
         self.keys = keys
         self.facts = facts
         self.namespace = namespace
-        self.producer = StreamProducer(
+        self._stream = StreamProducer(
             connections, keys, max_total_depth=settings.max_total_depth, max_pending=settings.max_pending
         )
+        self.producer: Producer = self._stream  # an observer may stand before it
         self.rpc = RpcHandler(connections, keys, bites=facts.bites)
         self.dispatches = RedisDispatches(
             connections,
@@ -66,6 +68,6 @@ class RedisTransport:
 
     async def close(self) -> None:
         """Let accepted work leave, then close the connections."""
-        await self.producer.close()
+        await self._stream.close()
         await self.rpc.close()
         await self.connections.close()

@@ -1,0 +1,195 @@
+"""`PrometheusMetrics`: an observer that counts, with prometheus-client (extra `prometheus`).
+
+    bus = CommandBus(observer=PrometheusMetrics())
+
+Entity ids never become labels, and names of commands only as far as they are few: a wire name may come from outside (`dispatch_raw`),
+so past `max_names` of them the rest is counted as `other`. What the whole namespace has (depth, ages) only the server knows; every process
+shows the same figures of it, so take their `max`, not their `sum`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from command_bus.clock import mono
+from command_bus.errors import CommandBusError, MissingExtra
+
+try:
+    from prometheus_client import CollectorRegistry, Counter, Histogram
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+    from prometheus_client.parser import text_string_to_metric_families
+except ImportError as error:  # pragma: no cover - depends on the environment
+    raise MissingExtra("command_bus.telemetry.metrics needs prometheus-client: pip install 'command-bus[prometheus]'") from error
+
+if TYPE_CHECKING:
+    from command_bus.bus import CommandBus
+    from command_bus.observation import WorkerFigures
+    from command_bus.receipts import Stats
+
+__all__ = ["PrometheusMetrics", "merged"]
+
+_HANDLER_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_WAIT_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+_UNKNOWN, _OTHER = "unknown", "other"
+
+_NAMESPACE: dict[str, tuple[str, Callable[[Stats], float]]] = {
+    "depth": ("Commands accepted and not settled: waiting, delayed, running, parked.", lambda stats: stats.depth),
+    "in_flight_entities": ("Entities held by workers.", lambda stats: stats.in_flight),
+    "ready_entities": ("Entities that wait for a worker.", lambda stats: stats.ready),
+    "parked_entities": ("Entities held by a poisoned command until an operator decides.", lambda stats: stats.parked),
+    "paused": ("Entities, entity types and buses that are paused or drained.", lambda stats: stats.paused),
+    "delayed": ("Commands and retries that wait for their time.", lambda stats: stats.delayed),
+    "oldest_age_seconds": (
+        "Since the longest-waiting or longest-held entity became ready.",
+        lambda stats: stats.oldest_age,
+    ),
+    "dead_letters": ("Letters in the dead-letter queue.", lambda stats: stats.dead_letters),
+    "workers": ("Live workers.", lambda stats: len(stats.workers)),
+}
+
+
+class PrometheusMetrics:
+    """Counts what a bus and its workers do; one for each bus.
+
+    Args:
+        registry: Where the metrics are registered, by default one of their own; prometheus_client's `REGISTRY` adds those of the process.
+        cache: Seconds that the namespace's figures are kept: however often it is scraped, the server is asked no more often.
+        max_names: Commands that are told apart.
+
+    Attributes:
+        registry: As given, or made.
+        content_type: Of the exposition.
+    """
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self, registry: CollectorRegistry | None = None, *, cache: float = 5.0, max_names: int = 500) -> None:
+        self.registry = CollectorRegistry() if registry is None else registry
+        self._cache = cache
+        self._max_names = max_names
+        self._names: set[str] = set()
+        self._workers: list[Callable[[], WorkerFigures]] = []
+        self._namespace = ""
+        self._stats: Stats | None = None
+        self._asked_at = -cache
+        given: dict[str, Any] = {"namespace": "command_bus", "registry": self.registry}
+        self._dispatched = Counter("commands_dispatched", "Commands sent by this process.", ("command", "status"), **given)
+        self._handled = Counter("commands_handled", "Attempts by outcome.", ("command", "outcome"), **given)
+        self._retried = Counter("retries", "Commands to be tried again.", ("command",), **given)
+        self._dead = Counter("dead_letters", "Commands given up.", ("command", "reason"), **given)
+        self._seconds = Histogram(
+            "handler_seconds", "Time of one attempt in its handler.", ("command",), buckets=_HANDLER_BUCKETS, **given
+        )
+        self._wait = Histogram(
+            "wait_seconds", "From acceptance to the first start.", ("command",), buckets=_WAIT_BUCKETS, **given
+        )
+        self._children: dict[tuple[Any, ...], Any] = {}
+        self.registry.register(self)
+
+    # What an observer is told; see `command_bus.observation.Observer`.
+
+    def dispatched(self, command: str, status: str) -> None:
+        """See `Observer`."""
+        self._child(self._dispatched, command, status).inc()
+
+    def handled(self, command: str, outcome: str) -> None:
+        """See `Observer`."""
+        self._child(self._handled, command, outcome).inc()
+
+    def ran(self, command: str, seconds: float) -> None:
+        """See `Observer`."""
+        self._child(self._seconds, command).observe(seconds)
+
+    def waited(self, command: str, seconds: float) -> None:
+        """See `Observer`."""
+        self._child(self._wait, command).observe(seconds)
+
+    def retried(self, command: str) -> None:
+        """See `Observer`."""
+        self._child(self._retried, command).inc()
+
+    def dead_lettered(self, command: str, reason: str) -> None:
+        """See `Observer`."""
+        self._child(self._dead, command, reason).inc()
+
+    def works(self, figures: Callable[[], WorkerFigures]) -> None:
+        """See `Observer`."""
+        self._workers.append(figures)
+
+    def _child(self, metric: Any, command: str, *labels: str) -> Any:
+        key = (metric, command, *labels)
+        child = self._children.get(key)
+        if child is not None:
+            return child
+        if command and command not in self._names and len(self._names) >= self._max_names:
+            return metric.labels(_OTHER, *labels)
+        if command:
+            self._names.add(command)
+        child = self._children[key] = metric.labels(command or _UNKNOWN, *labels)
+        return child
+
+    # What is shown.
+
+    async def refresh(self, bus: CommandBus) -> None:
+        """Ask the server for the namespace's figures, unless that was done just now. Without an answer they are left out, not stale."""
+        if mono() - self._asked_at < self._cache:
+            return
+        self._asked_at, self._namespace = mono(), bus.settings.namespace
+        try:
+            self._stats = await bus.stats()
+        except CommandBusError:
+            self._stats = None
+
+    def exposition(self) -> bytes:
+        """The metrics in Prometheus's text format."""
+        return generate_latest(self.registry)
+
+    def collect(self) -> Iterable[Metric]:
+        """What is read when it is asked for; for prometheus_client."""
+        figures = [ask() for ask in self._workers]
+        running = GaugeMetricFamily("command_bus_in_flight", "Entities that this process's workers run now.")
+        running.add_metric((), sum(each.running for each in figures))
+        yield running
+        for name, text, value in (
+            ("leases_lost", "Leases lost while a handler ran.", sum(each.leases_lost for each in figures)),
+            ("leases_recovered", "Leases taken over from workers that were lost.", sum(each.recovered for each in figures)),
+            (
+                "reconnects",
+                "Requests repeated because the server did not answer.",
+                max((each.reconnects for each in figures), default=0),
+            ),
+        ):
+            counter = CounterMetricFamily(f"command_bus_{name}", text)
+            counter.add_metric((), value)
+            yield counter
+        stats = self._stats
+        if stats is not None:
+            for name, (text, figure) in _NAMESPACE.items():
+                gauge = GaugeMetricFamily(f"command_bus_namespace_{name}", text, labels=("namespace",))
+                gauge.add_metric((self._namespace,), figure(stats))
+                yield gauge
+
+
+def merged(texts: dict[str, str]) -> bytes:
+    """The metrics of several processes as one text, each sample with the label `process`; keys are its values."""
+    families: dict[str, Metric] = {}
+    for process, text in texts.items():
+        for family in text_string_to_metric_families(text):
+            whole = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            for sample in family.samples:
+                whole.add_sample(sample.name, {"process": process, **sample.labels}, sample.value)
+    registry = CollectorRegistry()
+    registry.register(_Collected(list(families.values())))
+    return generate_latest(registry)
+
+
+class _Collected:
+    """Families that are collected already."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
