@@ -10,6 +10,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, Self, TypeVar, overload
 from uuid import UUID
 
@@ -28,7 +29,7 @@ from command_bus.errors import (
 )
 from command_bus.fleet import Fleet
 from command_bus.messages import Message
-from command_bus.middleware import Middleware, around_dispatch
+from command_bus.middleware import Middleware, around_batch, around_call, around_dispatch
 from command_bus.monitor import Monitor
 from command_bus.observation import ObservedProducer, Observer
 from command_bus.outbound import Envelope, Outbound, Sealer
@@ -219,7 +220,8 @@ class CommandBus:
             BusClosed: The bus is not open.
         """
         sender = BatchSender(self._sealer, self.transport.producer, self._prepare, self.settings.dispatch_timeout, self._agreed)
-        return await sender.send(commands)
+        result: BatchResult = await around_batch(self.middleware, partial(sender.send, commands))()
+        return result
 
     async def call(
         self,
@@ -248,12 +250,19 @@ class CommandBus:
             InvalidCommand, QueueFull, IdempotencyConflict, TransportUnavailable, BusClosed: As for `dispatch`.
         """
         replies: Replies = self.transport.rpc
-        outcomes = self._outcomes()
         seconds = self.settings.call_timeout if timeout is None else checked_timeout(timeout)
         deadline = mono() + seconds
         out = self._sealer.outbound(command, command_id=command_id, headers=headers)
         out.ttl_ms = max(1, int(seconds * 1000))
         out.inbox = replies.process
+        exchange = partial(self._exchange, type(command).spec().reply, deadline)
+        value: R = await around_call(self.middleware, exchange)(out)
+        return value
+
+    async def _exchange(self, reply_type: Any, deadline: float, out: Outbound) -> Any:
+        """The innermost of the middleware around a call: send it and wait for its reply."""
+        replies: Replies = self.transport.rpc
+        outcomes = self._outcomes()
         reply: Reply = replies.expect(out.command_id)
         try:
             admission = await self._send(out)
@@ -264,11 +273,11 @@ class CommandBus:
             replies.forget(reply)
         if record is None:
             raise CommandTimeout(
-                f"{out.name} {out.command_id}: no reply within {seconds:g} s; its outcome is unknown, ask bus.result({out.command_id!r}) later",
+                f"{out.name} {out.command_id}: no reply within {(out.ttl_ms or 0) / 1000:g} s; its outcome is unknown, "
+                f"ask bus.result({out.command_id!r}) later",
                 command_id=out.command_id,
             )
-        value: R = outcomes.value_of(record, type(command).spec().reply, out.command_id)
-        return value
+        return outcomes.value_of(record, reply_type, out.command_id)
 
     @overload
     async def result(self, command_id: str | UUID, command_type: type[Message[R]], *, timeout: float = ...) -> R: ...

@@ -89,12 +89,16 @@ class Running:
         command_id: Its id, the causation id of what it dispatches.
         correlation_id: Passed on to what it dispatches.
         name: Its wire name, for messages.
+        attempt: Which start of it this is; for logs, as the next.
+        worker: Who runs it.
     """
 
     mailbox: str
     command_id: str
     correlation_id: str
     name: str
+    attempt: int = 1
+    worker: str = ""
 
 
 current_command: ContextVar[Running | None] = ContextVar("command_bus_current_command", default=None)

@@ -6,6 +6,7 @@ A middleware is composed once, not per message; a bus without middleware pays no
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from command_bus.execution.decisions import Runnable
     from command_bus.outbound import Outbound
 
-__all__ = ["Handling", "Middleware", "Sending", "around_dispatch", "around_handle"]
+__all__ = ["Handling", "Middleware", "Sending", "around_batch", "around_call", "around_dispatch", "around_handle"]
 
 Sending = Callable[["Outbound"], Awaitable[Any]]
 Handling = Callable[["Runnable", "CommandContext | None"], Awaitable[Any]]
@@ -25,6 +26,14 @@ class Middleware:
     async def dispatch(self, outbound: Outbound, proceed: Sending) -> Any:
         """Around each dispatch and call in this process. `outbound.headers` may be changed before it proceeds."""
         return await proceed(outbound)
+
+    async def call(self, outbound: Outbound, proceed: Sending) -> Any:
+        """Around a whole call, until its result is there; `dispatch` is within it, around the sending."""
+        return await proceed(outbound)
+
+    async def batch(self, proceed: Callable[[], Awaitable[Any]]) -> Any:
+        """Around a whole `dispatch_batch`; `dispatch` is within it, around the preparation of each command."""
+        return await proceed()
 
     async def handle(
         self,
@@ -40,6 +49,24 @@ def around_dispatch(middleware: Sequence[Middleware], send: Sending) -> Sending:
     """`send` inside the middleware, the first one outermost."""
     for layer in reversed(middleware):
         send = _sending(layer, send)
+    return send
+
+
+def around_call(middleware: Sequence[Middleware], exchange: Sending) -> Sending:
+    """`exchange` inside the middleware, the first one outermost."""
+    for layer in reversed(middleware):
+        exchange = partial(_calling, layer, exchange)
+    return exchange
+
+
+async def _calling(layer: Middleware, inner: Sending, outbound: Outbound) -> Any:
+    return await layer.call(outbound, inner)
+
+
+def around_batch(middleware: Sequence[Middleware], send: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
+    """`send` inside the middleware, the first one outermost."""
+    for layer in reversed(middleware):
+        send = partial(layer.batch, send)
     return send
 
 

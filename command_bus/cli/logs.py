@@ -58,7 +58,11 @@ class JsonFormatter(logging.Formatter):
                 "command_id": running.command_id,
                 "correlation_id": running.correlation_id,
                 "entity": _entity(running),
+                "attempt": running.attempt,
+                "worker": running.worker,
             }
+            if (tracing := sys.modules.get("command_bus.telemetry.tracing")) is not None:
+                entry |= tracing.trace_ids()
         entry |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)

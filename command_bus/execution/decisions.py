@@ -215,7 +215,6 @@ class Decisions:
 
     def _forged(self, started: Started, envelope: WireEnvelope, fault: str) -> Step:
         text = f"bad signature: {fault}"
-        _log.warning("a command is refused, %s (name %r, id %r)", text, envelope.name, envelope.command_id)
         left = self._windows.remembered(envelope, Forged(text), "dead_lettered", started)
         return Bury(left, self._record(started, envelope, "bad_signature", "BadSignature", text), started.envelope or b"")
 
@@ -283,6 +282,23 @@ class Decisions:
     def _record(
         self, started: Started, envelope: WireEnvelope, reason: str, error_type: str, text: str, trace: str = ""
     ) -> bytes:
+        _log.warning(
+            "command %r %r is given up (%s, attempt %d): %s: %s",
+            envelope.name,
+            envelope.command_id,
+            reason,
+            started.attempt,
+            error_type,
+            text,
+            extra={
+                "command": envelope.name,
+                "command_id": envelope.command_id,
+                "entity": None if envelope.entity_type is None else f"{envelope.entity_type}:{envelope.entity_id}",
+                "attempt": started.attempt,
+                "worker": self._worker,
+                "reason": reason,
+            },
+        )
         return DeadLetterRecord(
             reason=reason,
             command_id=envelope.command_id,

@@ -73,7 +73,8 @@ class EntityRun:
     async def _repaired(self, lease: Lease, step: Step, answer: Answer) -> Answer:
         """A step that failed, again and again, as a key of the entity is of another type: an operator must repair it, nothing is lost."""
         while isinstance(answer, Failed) and not self._stopping():
-            _log.error("%s is stuck: %s. Repair the key; its work goes on then", mailbox_label(lease.mailbox), answer.reason)
+            entity = mailbox_label(lease.mailbox)
+            _log.error("%s is stuck: %s. Repair the key; its work goes on then", entity, answer.reason, extra={"entity": entity})
             await asyncio.sleep(_BROKEN_PAUSE)
             answer = await self._steps.advance(lease, step)
         return answer

@@ -23,6 +23,7 @@ from command_bus.execution.threads import NeverStartedError, ThreadJob
 from command_bus.handlers import Invoke
 from command_bus.middleware import Handling
 from command_bus.transport.interfaces import GiveBack, Lease, Started, Step
+from command_bus.transport.redis.keys import mailbox_label
 
 __all__ = ["STOPPING", "Executor"]
 
@@ -97,7 +98,19 @@ class Executor:
                 return self._decisions.rejected(read, error)
             name, attempt = read.envelope.name, started.attempt
             _log.info(
-                "%s %s failed (attempt %d): %s: %s", name, read.envelope.command_id, attempt, type(error).__name__, text_of(error)
+                "%s %s failed (attempt %d): %s: %s",
+                name,
+                read.envelope.command_id,
+                attempt,
+                type(error).__name__,
+                text_of(error),
+                extra={
+                    "command": name,
+                    "command_id": read.envelope.command_id,
+                    "entity": mailbox_label(lease.mailbox),
+                    "attempt": attempt,
+                    "worker": self._worker,
+                },
             )
             return self._decisions.failed(read, error)
         if result.why is not STOPPING or result.thread_runs:
@@ -117,7 +130,14 @@ class Executor:
 
         envelope = run.envelope
         current_command.set(
-            Running(lease.mailbox, envelope.command_id, envelope.correlation_id or envelope.command_id, envelope.name)
+            Running(
+                lease.mailbox,
+                envelope.command_id,
+                envelope.correlation_id or envelope.command_id,
+                envelope.name,
+                run.started.attempt,
+                self._worker,
+            )
         )
         if run.handler.spec.timeout is not None and run.handler.is_async:
             lease.renew_until = mono() + run.handler.spec.timeout + self._grace

@@ -26,7 +26,7 @@ from command_bus.clock import mono
 from command_bus.transport.interfaces import Lease
 from command_bus.transport.redis.connections import SOCKET_TIMEOUT, ClientFactory
 from command_bus.transport.redis.errors import CONNECTION_ERRORS
-from command_bus.transport.redis.keys import GROUP, KeySpace
+from command_bus.transport.redis.keys import GROUP, KeySpace, mailbox_label
 
 __all__ = ["LeaseKeeper", "Page"]
 
@@ -252,7 +252,13 @@ class LeaseKeeper:
         """Cancel the handler of a lost lease. Without a running handler a step is under way, and its answer decides."""
         if self.holds(lease.shard, lease.activation) and lease.cancel is not None:
             self.lost += 1
-            _log.warning("the lease of %s is lost (%s): its handler is cancelled, its result will be refused", lease.mailbox, why)
+            entity = mailbox_label(lease.mailbox)
+            _log.warning(
+                "the lease of %s is lost (%s): its handler is cancelled, its result will be refused",
+                entity,
+                why,
+                extra={"entity": entity, "worker": self._owner},
+            )
             lease.cancel(why)
 
 

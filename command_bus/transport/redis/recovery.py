@@ -24,7 +24,7 @@ from command_bus.randomness import JITTER
 from command_bus.transport.interfaces import Bury, GiveBack, Lease, Started, Step, Steps
 from command_bus.transport.redis.cancellation import end_tasks
 from command_bus.transport.redis.connections import Backoff, Connections
-from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys, mailbox_label
 from command_bus.transport.redis.ready import mailbox_of, repair_page
 from command_bus.transport.redis.scripts import FORGET, PROMOTE
 
@@ -280,8 +280,13 @@ class _Watch:
         content = entries[0][1] if entries else {}
         raw = [part for pair in content.items() for part in pair]
         started = Started(fence, message, int(attempt), int(first_ms), abs(int(first_ms)), content.get(b"e"), raw)
+        lost, entity = holder.partition("#")[0], mailbox_label(mailbox)
         _log.warning(
-            "worker %s lost %s: its lease ended while a command ran (attempt %s)", holder.partition("#")[0], mailbox, attempt
+            "worker %s lost %s: its lease ended while a command ran (attempt %s)",
+            lost,
+            entity,
+            attempt,
+            extra={"entity": entity, "worker": lost, "attempt": int(attempt)},
         )
         step = self._decide(started)
         if isinstance(step, Bury):

@@ -1,0 +1,176 @@
+"""`Tracing`: a middleware that makes one trace of a command's way, with OpenTelemetry (extra `otel`, the API alone).
+
+    bus = CommandBus(middleware=[Tracing()])
+
+A dispatch is a span `send Deposit`; a call is one, too, which lasts until its reply. Its context travels in the header `traceparent` (W3C Trace
+Context), and each attempt is a span `process Deposit` below it, so that retries stand side by side in one trace, and what a handler sends
+stands below its attempt. A batch is one span, whatever its size: the attempts of its commands are traces of their own that link to it, because a
+trace of a hundred thousand spans is of no use to anybody.
+
+Names follow OpenTelemetry's semantic conventions for messaging, which are still in development. The destination is the command's name, which is what
+senders address and handlers subscribe to; the entity is the partition, by which it is ordered. Payloads are never recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal
+
+from command_bus.admission import refusal
+from command_bus.context import CommandContext, current_command
+from command_bus.errors import CommandRejected, MissingExtra, Reject
+from command_bus.execution.decisions import text_of
+from command_bus.middleware import Middleware, Sending
+from command_bus.outbound import Outbound
+from command_bus.receipts import BatchResult
+from command_bus.transport.interfaces import Admission
+from command_bus.transport.redis.keys import GROUP
+
+try:
+    from opentelemetry import trace
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ImportError as error:  # pragma: no cover - depends on the environment
+    raise MissingExtra("command_bus.telemetry.tracing needs OpenTelemetry's API: pip install 'command-bus[otel]'") from error
+
+__all__ = ["Tracing", "trace_ids"]
+
+_W3C = TraceContextTextMapPropagator()
+_MODE, _LINK = "trace-mode", "link"
+_in_batch: ContextVar[bool] = ContextVar("command_bus_in_batch", default=False)
+
+
+def trace_ids() -> dict[str, str]:
+    """The ids of the span that is current here, for logs; empty if there is none."""
+    context = trace.get_current_span().get_span_context()
+    if not context.is_valid:
+        return {}
+    return {"trace_id": trace.format_trace_id(context.trace_id), "span_id": trace.format_span_id(context.span_id)}
+
+
+class Tracing(Middleware):
+    """Spans around what is sent and handled.
+
+    Args:
+        tracer_provider: By default OpenTelemetry's global one; without an SDK it records nothing.
+        mode: `parent` puts the attempts of single commands below the span that sent them, `link` makes each a trace of its own that links to
+            it; those of batches always link.
+    """
+
+    def __init__(self, tracer_provider: TracerProvider | None = None, *, mode: Literal["parent", "link"] = "parent") -> None:
+        self._tracer = trace.get_tracer("command_bus", tracer_provider=tracer_provider)
+        self._mode = mode
+
+    async def dispatch(self, outbound: Outbound, proceed: Sending) -> Any:
+        """See `Middleware`."""
+        if _in_batch.get() or outbound.inbox is not None:  # the span of the batch, or of the call, is around this one
+            self._inject(outbound)
+            return await proceed(outbound)
+        with self._span("send", outbound.name, SpanKind.PRODUCER, _sending(outbound)) as span:
+            self._inject(outbound)
+            admission = await proceed(outbound)
+            if isinstance(admission, Admission) and (refused := refusal(admission, outbound.command_id)) is not None:
+                _fail(span, refused)
+            return admission
+
+    async def call(self, outbound: Outbound, proceed: Sending) -> Any:
+        """See `Middleware`."""
+        with self._span("call", outbound.name, SpanKind.PRODUCER, _sending(outbound)):
+            return await proceed(outbound)
+
+    async def batch(self, proceed: Callable[[], Awaitable[BatchResult]]) -> BatchResult:
+        """See `Middleware`."""
+        with self._span("send", "batch", SpanKind.PRODUCER, {}) as span:
+            token = _in_batch.set(True)
+            try:
+                result = await proceed()
+            finally:
+                _in_batch.reset(token)
+            span.set_attribute("messaging.batch.message_count", len(result.outcomes))
+            span.set_attribute("command_bus.rejected", result.rejected)
+            return result
+
+    async def handle(self, command: Any, context: CommandContext, proceed: Callable[[], Awaitable[Any]]) -> Any:
+        """See `Middleware`."""
+        sent = _W3C.extract(context.headers, Context())
+        links: list[Link] = []
+        if self._mode == _LINK or context.headers.get(_MODE) == _LINK:
+            origin = trace.get_current_span(sent).get_span_context()
+            sent, links = Context(), [Link(origin)] if origin.is_valid else []
+        with self._span("process", context.name, SpanKind.CONSUMER, _handling(context), sent, links):
+            return await proceed()
+
+    @contextmanager
+    def _span(
+        self,
+        operation: str,
+        destination: str,
+        kind: SpanKind,
+        attributes: dict[str, Any],
+        parent: Context | None = None,
+        links: list[Link] | None = None,
+    ) -> Generator[Span]:
+        """A span that is current, with the outcome that it ends with."""
+        named: dict[str, Any] = {
+            "messaging.system": "redis",
+            "messaging.operation.name": operation,
+            "messaging.operation.type": "process" if operation == "process" else "send",
+            "messaging.destination.name": destination,
+        }
+        with self._tracer.start_as_current_span(
+            f"{operation} {destination}",
+            context=parent,
+            kind=kind,
+            attributes=named | attributes,
+            links=links,
+            record_exception=False,  # its text and its frames: here it is said what it may say
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                yield span
+            except (Reject, CommandRejected) as refused:  # what the business says no to is no error of the system
+                span.set_attribute("command_bus.outcome", "rejected")
+                if refused.code:
+                    span.set_attribute("command_bus.rejection_code", refused.code)
+                raise
+            except BaseException as error:
+                _fail(span, error)
+                raise
+
+    def _inject(self, outbound: Outbound) -> None:
+        _W3C.inject(outbound.headers)
+        if _in_batch.get() and "traceparent" in outbound.headers:
+            outbound.headers[_MODE] = _LINK
+
+
+def _fail(span: Span, error: BaseException) -> None:
+    span.set_attribute("error.type", type(error).__qualname__)
+    span.set_status(Status(StatusCode.ERROR, text_of(error)))
+
+
+def _sending(outbound: Outbound) -> dict[str, Any]:
+    running = current_command.get()
+    found: dict[str, Any] = {
+        "messaging.message.id": outbound.command_id,
+        "messaging.message.conversation_id": outbound.command_id if running is None else running.correlation_id,
+        "messaging.message.body.size": len(outbound.payload),
+    }
+    if outbound.entity_type is not None:
+        found["messaging.destination.partition.id"] = f"{outbound.entity_type}:{outbound.entity_id}"
+    return found
+
+
+def _handling(context: CommandContext) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "messaging.message.id": context.command_id,
+        "messaging.message.conversation_id": context.correlation_id,
+        "messaging.consumer.group.name": GROUP,
+        "messaging.client.id": context.worker,
+        "command_bus.attempt": context.attempt,
+    }
+    if context.entity is not None:
+        found["messaging.destination.partition.id"] = context.entity
+    return found
