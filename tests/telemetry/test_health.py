@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -60,6 +62,16 @@ async def test_without_its_server_it_is_live_and_not_ready(make_bus: Make, serve
             return (await fetch(health.port, "/readyz"))[0] == 200
 
         assert await eventually(ready)
+
+
+async def test_a_server_that_hangs_is_noticed_before_the_read_is_late(make_bus: Make, server: EmbeddedServer) -> None:
+    async with make_bus() as bus, bus.worker() as worker, HealthServer(worker, host="127.0.0.1") as health:
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            assert (await fetch(health.port, "/readyz"))[:2] == (503, "the server does not answer\n")
+            assert (await fetch(health.port, "/healthz"))[0] == 200
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
 
 
 async def test_what_cannot_read_is_not_ready_even_if_the_server_answers(make_bus: Make) -> None:
