@@ -146,7 +146,7 @@ async def test_of_several_processes_the_supervisor_answers_for_all(start: Start,
         pids = {worker.pid for worker in (await sender.stats()).workers}
         assert len(pids) == 2
         os.kill(min(pids), signal.SIGSTOP)  # it says nothing: not live, not ready
-        assert program.get("/healthz").status == 503
+        program.wait_for(lambda: program.get("/healthz").status == 503)  # a signal may take a moment
         assert f"process {min(pids)}: it does not answer" in program.get("/readyz").text
         os.kill(min(pids), signal.SIGCONT)
         program.wait_for(lambda: program.get("/readyz").status == 200)
