@@ -26,6 +26,7 @@ from command_bus.errors import (
     CommandTimeout,
     IdleTimeout,
     InvalidSettings,
+    TransportUnavailable,
 )
 from command_bus.fleet import Fleet
 from command_bus.messages import Message
@@ -426,8 +427,16 @@ class CommandBus:
         """The submission of an outbound value; with the first of an entity type, agree on its mailboxes."""
         namespace = self.transport.namespace
         if out.entity_type is not None and namespace.agreed(out.entity_type) is None:
-            await namespace.agree(out.entity_type)
+            await self._agree(out.entity_type)
         return self._sealer.seal(out)
+
+    async def _agree(self, entity_type: str) -> None:
+        """Record or compare how an entity type's mailboxes are, for as long as a dispatch may take: nothing of the command has left yet."""
+        transport, deadline = self.transport, mono() + self.settings.dispatch_timeout
+        try:
+            await transport.connections.insist(lambda: transport.namespace.agree(entity_type), deadline)
+        except TransportUnavailable as error:
+            raise TransportUnavailable(error.message) from error
 
 
 def _settings(settings: BusSettings | None, url: str | None, namespace: str | None, overrides: dict[str, Any]) -> BusSettings:

@@ -300,13 +300,14 @@ async def test_connections_that_break_all_the_time_repeat_and_lose_nothing(
             cuts += 1
         return cuts
 
-    async with bench.bus(lease=10.0) as bus, bus.worker(concurrency=8):
+    async with bench.bus(lease=10.0, dispatch_timeout=60.0) as bus, bus.worker(concurrency=8):
         cutting = asyncio.create_task(nemesis())
         sent = 0
         for start in range(0, 1200, 20):
             batch = await bus.dispatch_batch(
                 command_type(line=f"l{number % 7}", number=number) for number in range(start, start + 20)
             )
+            batch.raise_for_rejected()
             sent += batch.accepted
         await until(lambda: len(log.ends) >= 1200, 45)
         over.set()
