@@ -40,7 +40,7 @@ class Scene:
         self.registry = HandlerRegistry()
         self.seen: dict[str, list[int]] = defaultdict(list)
         self.bus = CommandBus(
-            url, namespace=namespace, registry=self.registry, shards=shards, lease=4.0, dispatch_timeout=30.0,
+            url, namespace=namespace, registry=self.registry, shards=shards, lease=4.0, dispatch_timeout=60.0,
             durability="replicated", wait_replicas=replicas,
         )  # fmt: skip
         self.registry.handles(Add)(self._add)
