@@ -432,9 +432,8 @@ class CommandBus:
 
     async def _agree(self, entity_type: str) -> None:
         """Record or compare how an entity type's mailboxes are, for as long as a dispatch may take: nothing of the command has left yet."""
-        transport, deadline = self.transport, mono() + self.settings.dispatch_timeout
         try:
-            await transport.connections.insist(lambda: transport.namespace.agree(entity_type), deadline)
+            await self.transport.namespace.agree(entity_type, mono() + self.settings.dispatch_timeout)
         except TransportUnavailable as error:
             raise TransportUnavailable(error.message) from error
 

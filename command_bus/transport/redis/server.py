@@ -215,14 +215,21 @@ class Namespace:
         """The mailbox policy of an entity type, if it was agreed on before; None while others wait for one, so as not to overtake them."""
         return None if self._in_line else self._agreed.get(entity_type)
 
-    async def agree(self, entity_type: str) -> Mailbox:
-        """Record or compare the mailbox policy of an entity type."""
+    async def agree(self, entity_type: str, deadline: float = 0.0) -> Mailbox:
+        """Record or compare the mailbox policy of an entity type, again and again until a monotonic deadline.
+
+        Whoever asks meanwhile waits behind: what is dispatched first must not be overtaken because its agreement was lost on the way.
+        """
         self._in_line += 1
         try:
             async with (
                 self._agreeing
             ):  # a burst of first commands asks once, and goes on in its order: the lock is first in, first out
-                return self._agreed.get(entity_type) or await self._agree(entity_type)
+                if (agreed := self._agreed.get(entity_type)) is not None:
+                    return agreed
+                if deadline <= mono():
+                    return await self._agree(entity_type)
+                return await self._connections.insist(lambda: self._agree(entity_type), deadline)
         finally:
             self._in_line -= 1
 
