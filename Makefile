@@ -43,7 +43,7 @@ chaos:      ## ten minutes of faults on a real bus, and a verdict on what was re
 simulate:   ## seeds of the deterministic simulator: faults, and every promise checked (ARGS="--seeds 20000", "--seed 4711 --seeds 1")
 	@$(SETUP) simulate $(ARGS)
 
-mutants:    ## break the bus in forty ways; each must be found out
+mutants:    ## break the bus in fifty ways; each must be found out
 	@$(SETUP) mutants $(ARGS)
 
 docs:       ## build the documentation site in build/site, warnings as errors
