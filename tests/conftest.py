@@ -6,6 +6,8 @@ import logging
 import os
 from collections.abc import Iterator
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
@@ -18,12 +20,21 @@ from command_bus.testing.plugin import (  # by hand: the plugin is found by itse
 )
 from tests.spark.presence import what_is_missing
 
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadScopeScheduling
+
 __all__ = ["command_bus", "command_bus_app", "command_bus_options", "command_bus_registry", "command_bus_server"]
 
 # Before anything is collected, so that subprocesses inherit it too. COMMAND_BUS_TEST_… is for the tests themselves.
 for _name in list(os.environ):
     if _name == "REDIS_URL" or (_name.startswith("COMMAND_BUS_") and not _name.startswith("COMMAND_BUS_TEST_")):
         del os.environ[_name]
+
+# They start processes with sessions of their own.
+OWN_SESSIONS = tuple(
+    f"tests/spark/test_{name}" for name in ("discovery.py", "examples.py::TestRuns", "proofs.py", "quickstart.py")
+)
 
 # A slow example on a busy machine is no failure; pytest-timeout ends what hangs. Developers explore new examples with every run, CI repeats
 # the same ones: a change must not fail to land by what another change brought.
@@ -53,15 +64,27 @@ def _same_loggers() -> Iterator[None]:
     logger.setLevel(level)
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Every test on its own to whichever process is free; only those that share a Spark session go to one, and first.
+
+    Not by the marks of `--dist loadgroup`: pytest-xdist 3.8 writes the group into an attribute that pytest 9.2 does not read any more.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneSparkSession(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            shared = nodeid.startswith("tests/spark/") and not nodeid.startswith(OWN_SESSIONS)
+            return "spark" if shared else nodeid
+
+    return OneSparkSession(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `spark` share one session, thus one process, and are skipped where there can be none."""
+    """Tests marked `spark` are skipped where there can be no session."""
     for item in items:
         if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-            if not item.get_closest_marker("timeout"):
-                item.add_marker(
-                    pytest.mark.timeout(180)
-                )  # the first of them starts the session, on a busy machine not in seconds
+            if not item.get_closest_marker("timeout"):  # the first of them starts the session, on a busy machine not in seconds
+                item.add_marker(pytest.mark.timeout(180))
             if missing := what_is_missing():
                 item.add_marker(pytest.mark.skip(reason=f"Spark cannot run here: {missing}"))

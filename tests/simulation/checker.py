@@ -234,7 +234,11 @@ def explained(history: History) -> Broken:
         process = processes.get(claim.old)
         if process is None or claim.old == claim.new:
             continue
-        if not any(begin <= claim.at and claim.at - history.lease - 1.0 <= until for _, begin, until in process.troubles):
+        # Whoever took it over from a holder that seemed to be back (a late request of its had started a command) has left it to that holder.
+        before = (one.old for one in history.claims if one.activation == claim.activation and one.new == claim.old)
+        losers = [process, *(processes[owner] for owner in before if owner in processes)]
+        troubles = [trouble for loser in losers for trouble in loser.troubles]
+        if not any(begin <= claim.at and claim.at - history.lease - 1.0 <= until for _, begin, until in troubles):
             yield claim.entity, f"{process} lost a lease to {claim.new[:4]} at {claim.at - 1000:.3f} s without any trouble"
     for run in history.executions:
         if run.how == "cancelled" and run.ended is not None:
