@@ -43,6 +43,8 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("hget hmget hsetnx hscan", "meta active"),
         ("xgroup|create xinfo|groups xadd xack xrange", "ready"),
         ("hget hmget hset hexists hincrby exists", "active stats paused later"),
+        ("exists hgetall", "later paused watched"),  # one request may name all three
+        ("xadd", "events"),
         ("zadd zrange hset", "due delayed"),
         ("xadd xlen", "m:*"),
         ("set get exists mget", "k:*"),
@@ -54,6 +56,8 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("hget hmget hsetnx hscan hgetall", "meta active"),
         ("xgroup|create xinfo|groups xadd xack xrange", "ready"),
         ("hget hmget hset hexists hincrby hscan exists", "active stats paused parked later commands"),
+        ("exists hgetall", "later paused watched"),  # one request may name all three
+        ("xadd", "events"),
         ("hscan hmget xlen", "delayed dead ready"),
         ("xadd xlen xrange", "m:*"),
         ("hget hmget hgetall hset hsetnx hexists hincrby hlen hdel hscan pexpire pttl unlink", "b:*"),
@@ -69,6 +73,8 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
             "ready",
         ),
         ("hget hmget hset hdel hexists hincrby hscan exists", "active stats paused parked delayed later"),
+        ("exists hgetall", "later paused watched"),  # one request may name all three
+        ("xadd", "events"),
         ("get set", "fence"),
         ("zadd zrange zrem zscore", "due"),
         ("xadd xlen xrange xread xdel del", "m:*"),
@@ -85,6 +91,8 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("xgroup|create xinfo|groups xpending xack xadd xdel xlen xrange", "ready"),
         ("hget hmget hgetall hlen hset hdel hexists hincrby hscan exists", "active stats paused parked delayed later"),
         ("hgetall", "workers"),
+        ("exists hgetall hset hdel", "watched"),
+        ("xadd xread xlen xrange xrevrange pexpire persist", "events"),
         ("zcard zadd zrange zrem zscore", "due"),
         ("xadd xlen xrange xdel del", "m:*"),
         ("xlen xrange xdel", "dead"),

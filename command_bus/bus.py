@@ -28,6 +28,7 @@ from command_bus.errors import (
     InvalidSettings,
     TransportUnavailable,
 )
+from command_bus.events import Events
 from command_bus.fleet import Fleet
 from command_bus.messages import Message
 from command_bus.middleware import Middleware, around_batch, around_call, around_dispatch
@@ -70,6 +71,7 @@ class CommandBus:
     Attributes:
         entities: All entities, for operators: list, pause, resume, drain, purge them; `entities.of("account")` is one type.
         fleet: Who works here, and the commands that the workers announce.
+        events: What happens to commands of watched entity types: `async for event in bus.events()`.
         observer: As given; it may be set until the bus is opened.
 
     Raises:
@@ -96,6 +98,7 @@ class CommandBus:
         self.observer = observer
         self.entities = Entities(self)
         self.fleet = Fleet(self)
+        self.events = Events(self)
         self._clients: ClientFactory | None = None
         self._transport: RedisTransport | None = None
         self._closed = False

@@ -18,7 +18,7 @@ from command_bus.errors import InvalidSettings
 from command_bus.facts import EntityInfo, EntityOrder, EntityPage, EntityState, HoldInfo
 from command_bus.messages import check_entity_type
 from command_bus.transport.redis.inspection import Inspection
-from command_bus.transport.redis.keys import EVERYTHING, mailbox_label, mailbox_parts, scope_of, type_scope
+from command_bus.transport.redis.keys import EVERYTHING, mailbox_label, mailbox_parts, scope_label, scope_of, type_scope
 from command_bus.transport.redis.scopes import Hold
 from command_bus.transport.redis.survey import Survey, SurveyedEntity
 from command_bus.waiting import WaitingLine
@@ -196,15 +196,8 @@ def entity_info(entity: SurveyedEntity, shard: int, now_ms: int, retry_at_ms: in
 
 def hold_info(hold: Hold) -> HoldInfo:
     """A hold for people."""
-    kind, _, rest = hold.scope.partition(":")
-    if hold.scope == EVERYTHING:
-        what, entity_type = "everything", None
-    elif rest == EVERYTHING:
-        entity_type = None if kind == "~" else kind
-        what = "all without entity" if entity_type is None else f"all {entity_type}"
-    else:
-        what, entity_type = mailbox_label(hold.scope), mailbox_parts(hold.scope)[0]
-    return HoldInfo(what, entity_type, hold.mode, hold.since_ms, hold.reason, hold.everywhere)
+    entity_type = None if hold.scope == EVERYTHING else mailbox_parts(hold.scope)[0]
+    return HoldInfo(scope_label(hold.scope), entity_type, hold.mode, hold.since_ms, hold.reason, hold.everywhere)
 
 
 def _place(entity: SurveyedEntity, order: EntityOrder) -> Place:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,6 +34,9 @@ for _name in list(os.environ):
 OWN_SESSIONS = tuple(
     f"tests/spark/test_{name}" for name in ("discovery.py", "examples.py::TestRuns", "proofs.py", "quickstart.py")
 )
+
+# Their tests share what a fixture of the module makes, and the last change it.
+ONE_STAGE = ("tests/integration/test_operator_cli.py",)
 
 # A slow example on a busy machine is no failure; pytest-timeout ends what hangs. Developers explore new examples with every run, CI repeats
 # the same ones: a change must not fail to land by what another change brought.
@@ -66,18 +68,20 @@ def _same_loggers() -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Every test on its own to whichever process is free; only those that share a Spark session go to one, and first.
+    """Every test on its own to whichever process is free; only those that share a Spark session, or a stage, go to one, and first.
 
     Not by the marks of `--dist loadgroup`: pytest-xdist 3.8 writes the group into an attribute that pytest 9.2 does not read any more.
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    class OneSparkSession(LoadScopeScheduling):
+    class Groups(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist says nothing of its types
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(ONE_STAGE):
+                return nodeid.partition("::")[0]
             shared = nodeid.startswith("tests/spark/") and not nodeid.startswith(OWN_SESSIONS)
             return "spark" if shared else nodeid
 
-    return OneSparkSession(config, log)
+    return Groups(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import command_bus
-from command_bus.cli import PROGRAM, acting, doctor, generating, letters, looking, sending, watching
+from command_bus.cli import PROGRAM, acting, doctor, events, generating, letters, looking, sending, watching
 from command_bus.cli.options import LogFormat, LogLevel, WorkerOptions
 
 __all__ = ["app"]
@@ -175,6 +175,7 @@ _COMMANDS: tuple[tuple[Callable[..., None] | typer.Typer, str], ...] = (
     (acting.resume, "Take back pause or drain."),
     (acting.purge, "Remove all waiting commands."),
     (letters.dlq, "Dead letters: list, replay, discard."),
+    (events.events, "What happens to commands, as it happens."),
     (looking.workers, "Who works here, and who was lost."),
     (looking.introspect, "Commands as the workers announce them."),
     (generating.generate, "Client classes from that, as Python."),
@@ -182,6 +183,6 @@ _COMMANDS: tuple[tuple[Callable[..., None] | typer.Typer, str], ...] = (
 )
 for _command, _summary in _COMMANDS:
     if isinstance(_command, typer.Typer):
-        app.add_typer(_command, name="dlq", short_help=_summary)
+        app.add_typer(_command, short_help=_summary)
     else:
         app.command(short_help=_summary)(_command)

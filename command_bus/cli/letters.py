@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = ["dlq", "moment_of"]
 
-dlq = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Dead letters: list, show, replay, discard, purge.")
+dlq = typer.Typer(
+    name="dlq", rich_markup_mode=None, no_args_is_help=True, help="Dead letters: list, show, replay, discard, purge."
+)
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

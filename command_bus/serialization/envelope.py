@@ -35,6 +35,7 @@ __all__ = [
     "UnsupportedVersion",
     "WireEnvelope",
     "digest",
+    "names_of",
     "pack_envelope",
     "packed_text",
     "salvage",
@@ -336,6 +337,17 @@ def _read(parts: list[Any]) -> WireEnvelope | None:
             signature,
         )
     return None
+
+
+def names_of(packed: bytes) -> tuple[str, str, str, str]:
+    """Command id, wire name, entity type and entity id as an event quotes them from an envelope; empty where there is none."""
+    unpacker = Unpacker(unicode_errors="replace")
+    found: list[str] = []
+    with suppress(ValueError, TypeError):
+        unpacker.feed(packed)
+        found = [name if type(name) is str else "" for name in unpacker]
+    command_id, name, entity_type, entity_id, *_ = [*found, "", "", "", ""]
+    return command_id, name, entity_type, entity_id
 
 
 def _is_text_map(headers: Any) -> bool:

@@ -20,7 +20,7 @@ pytest.importorskip("typer")
 from command_bus.cli import main
 from tests.docs.trouble import ROOT, Trouble
 
-pytestmark = [pytest.mark.server, pytest.mark.xdist_group("trouble")]  # one stage, and the last tests repair it
+pytestmark = pytest.mark.server
 
 COMMANDS = {"Charge", "Deposit", "Export", "GetBalance", "Ship"}
 

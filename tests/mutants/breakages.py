@@ -56,6 +56,24 @@ MUTANTS = (
         "  if held_by ~= activation then return 'gone' end\n",
     ),
     Mutant(
+        "starts are not told",
+        f"{_LUA}/advance.lua",
+        "  if tell then tell('started'",
+        "  if tell and attempt == '1' then tell('started'",
+    ),
+    Mutant(
+        "the end of a command is told whoever holds the lease",
+        f"{_LUA}/advance.lua",
+        "  local follow = sub(operation, 2, 2)\n",
+        "  local follow = sub(operation, 2, 2)\n  if tell and verb == 'd' then tell('completed', name, bodies[step] or '', '1', '1', '', '') end\n",
+    ),
+    Mutant(
+        "a refused command is told as accepted",
+        f"{_LUA}/enqueue.lua",
+        "    if not outcome then\n      outcome = drained",
+        "    if tell then tell('accepted', names[box], ARGV[head + i], '', '', '', '') end\n    if not outcome then\n      outcome = drained",
+    ),
+    Mutant(
         "a fence that does not grow",
         f"{_LUA}/advance.lua",
         "  fence, fence_low = fence + 1, fence_low + 1\n",
@@ -77,8 +95,8 @@ MUTANTS = (
     Mutant(
         "acknowledge before handling",
         f"{_LUA}/advance.lua",
-        "  bodies[step] = body_of(head[2])\n  return running\nend",
-        "  bodies[step] = body_of(head[2])\n  settled = settled + call('XDEL', KEYS[8 + step], head[1])\n  return running\nend",
+        "  bodies[step] = body_of(head[2])\n  if tell then",
+        "  bodies[step] = body_of(head[2])\n  settled = settled + call('XDEL', KEYS[10 + step], head[1])\n  if tell then",
     ),
     Mutant(
         "reply before settling",
@@ -111,7 +129,7 @@ MUTANTS = (
         f"{_LUA}/advance.lua",
         "  if verb == 'w' then return wait(",
         "  if verb == 'w' then\n"
-        "    local box = KEYS[8 + step]\n"
+        "    local box = KEYS[10 + step]\n"
         "    local running = call('XRANGE', box, messages[step], messages[step])[1]\n"
         "    call('XDEL', box, messages[step])\n"
         "    call('XADD', box, '*', 'e', running[2][2])\n"
@@ -233,7 +251,7 @@ MUTANTS = (
         "mailboxes are trimmed",
         f"{_LUA}/enqueue.lua",
         "  if states[box] then return nil end\n",
-        "  call('XTRIM', KEYS[8 + box], 'MAXLEN', '3')\n  if states[box] then return nil end\n",
+        "  call('XTRIM', KEYS[10 + box], 'MAXLEN', '3')\n  if states[box] then return nil end\n",
     ),
     Mutant(
         "delayed commands come out of order",

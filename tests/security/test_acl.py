@@ -35,6 +35,7 @@ from command_bus import (
 )
 from command_bus.acl import Role, acl_lines
 from command_bus.embedded import EmbeddedServer
+from command_bus.events import BEGINNING
 from command_bus.spark.dispatcher import PartitionDispatcher
 from command_bus.spark.dispatcher import Reject as RowReject
 from command_bus.spark.target import Target, link_to
@@ -186,6 +187,7 @@ async def producer_works(bus: CommandBus) -> None:
 
 
 async def operator_works(operator: CommandBus, producer: CommandBus) -> None:
+    await operator.events.watch("line")
     line = operator.entity("line", "held")
     assert await line.pause("to look at it")
     for number in range(3):
@@ -225,6 +227,18 @@ async def operator_works_on_a_type(operator: CommandBus, producer: CommandBus) -
     with pytest.raises(Draining):
         await producer.dispatch(Work(line="held", number=1))
     assert await lines.resume()
+    told = {event.kind async for event in operator.events(after=BEGINNING, follow=False)}
+    assert told >= {"accepted", "started", "completed", "paused", "resumed", "draining", "cancelled"}
+    following = asyncio.ensure_future(anext(aiter(operator.events())))
+    assert await lines.pause()
+    while not following.done():
+        await lines.resume()
+        await asyncio.wait({following}, timeout=0.05)
+        await lines.pause()
+    assert (await following).entity == "all line"
+    assert await lines.resume()
+    await operator.events.unwatch("line")
+    assert await operator.events.watched() == {}
 
 
 async def parked_of(bus: CommandBus) -> list[Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["Claim", "Execution", "History", "Sent"]
+__all__ = ["Claim", "Execution", "History", "Sent", "Told"]
 
 
 @dataclass(slots=True)
@@ -70,6 +70,16 @@ class Claim:
     """True seconds since its holder last renewed or read it."""
 
 
+class Told(NamedTuple):
+    """An event of the bus."""
+
+    kind: str
+    entity: str
+    id: str
+    attempt: int
+    fence: int
+
+
 class History:
     """The record of one run."""
 
@@ -88,6 +98,8 @@ class History:
         self.notes: list[tuple[float, str, str]] = []
         self.counters: dict[str, int] = {}
         self.leftovers: list[str] = []
+        self.told: list[Told] | None = None
+        """The events in their order, if the entity type was watched."""
         self.stuck = ""
         self.lease = 2.0
         self.processes: list[Any] = []

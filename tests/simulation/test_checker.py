@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.simulation.checker import check
-from tests.simulation.history import Claim, Execution, History, Sent
+from tests.simulation.history import Claim, Execution, History, Sent, Told
 
 
 def process(*troubles: tuple[str, float, float]) -> Any:
@@ -173,6 +173,38 @@ def wrong_depth(history: History) -> None:
     history.counters["depth"] = 1
 
 
+def told_of_nothing(history: History) -> None:
+    history.told = []
+
+
+def told_out_of_order(history: History) -> None:
+    told_rightly(history)
+    assert history.told is not None
+    history.told[0], history.told[1] = history.told[1], history.told[0]
+
+
+def told_twice(history: History) -> None:
+    told_rightly(history)
+    assert history.told is not None
+    history.told.append(history.told[-1])
+
+
+def not_told_of_the_end(history: History) -> None:
+    told_rightly(history)
+    assert history.told is not None
+    history.told.pop()
+
+
+def told_rightly(history: History) -> None:
+    """Events that are right for `right()`."""
+    history.told = []
+    for run in history.executions:
+        if run.attempt == 1:
+            history.told.append(Told("accepted", run.entity, run.id, 0, 0))
+        history.told.append(Told("started", run.entity, run.id, run.attempt, run.fence))
+        history.told.append(Told("completed" if run.how == "returned" else "retried", run.entity, run.id, run.attempt, run.fence))
+
+
 BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "order": [out_of_order],
     "due": [too_soon],
@@ -193,12 +225,16 @@ BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "admissions": [accepted_again, called_a_duplicate],
     "calls": [answered_by_another_run, never_answered, answered_too_late],
     "paused": [started_while_paused],
+    "told": [told_of_nothing, told_out_of_order, told_twice, not_told_of_the_end],
     "drained": [stuck, left_behind, wrong_depth],
 }
 
 
 def test_a_right_history_breaks_nothing() -> None:
     assert check(right()) == []
+    history = right()
+    told_rightly(history)
+    assert check(history) == []
 
 
 @pytest.mark.parametrize(("invariant", "breakage"), [(name, one) for name, several in BREAKAGES.items() for one in several])

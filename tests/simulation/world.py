@@ -10,6 +10,8 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
+import msgpack
+
 from command_bus import BusSettings, CommandBus, CommandBusError
 from command_bus.testing.simulated.server import Link, Server
 from command_bus.testing.simulated.store import ZSet
@@ -18,7 +20,7 @@ from command_bus.transport.redis.keys import KeySpace
 from tests.simulation.checker import check
 from tests.simulation.client import SimClients
 from tests.simulation.ground import ground
-from tests.simulation.history import History
+from tests.simulation.history import History, Told
 from tests.simulation.loop import Livelock, Process, SimLoop, SimTask
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
@@ -29,7 +31,8 @@ __all__ = ["Run", "Shape", "World", "run"]
 NAMESPACE = "sim"
 PATIENCE = 25.0
 """Seconds without faults in which something must move: less than the sweep takes that repairs lost activations."""
-_STANDING = ("meta", "commands", "ready", "fence", "stats", "dead", "workers")
+_WATCHED = b"100000"
+_STANDING = ("watched", "events", "meta", "commands", "ready", "fence", "stats", "dead", "workers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,8 @@ class World:
         self.settings = settings(self.history.lease, 2 if random.random() < 0.15 else 1)
         self.parks = random.random() < 0.3
         self.jumps = random.random() < 0.35
+        if Random(f"watched {seed}").random() < 0.5:
+            self._watch()
         self.workers: list[Process] = []
         self.producers: list[Process] = []
         self.former: list[Process] = []
@@ -102,6 +107,12 @@ class World:
         bus = CommandBus(settings=self.settings, registry=REGISTRY)
         bus._clients = SimClients(self.network, process.name)
         return bus
+
+    def _watch(self) -> None:
+        """Have events told, without a request: what else happens to a seed stays as it is."""
+        for shard in KeySpace(NAMESPACE, self.settings.shards).shards:
+            self.server.store.data[shard.watched.encode()] = {b"item": _WATCHED}
+        self.history.told = []
 
     # Workers.
 
@@ -255,9 +266,19 @@ class World:
         store = self.server.store
         for key in store.names():
             name = key.partition(b"}:")[2].decode()
+            if name == "events" and self.history.told is not None:
+                self.history.told += [_told(fields) for fields in store.data[key].entries.values()]
             if name in _STANDING or (name[:2] in ("k:", "p:", "in") and key in store.expires):
                 continue
             self.history.leftovers.append(name)
+
+
+def _told(flat: list[bytes]) -> Told:
+    kind, attempt, fence, _, _ = flat[1].decode().split("|", 4)
+    names = msgpack.Unpacker()
+    names.feed(flat[5])
+    command_id, _, _, entity_id = [*names] or [""] * 4
+    return Told(kind, entity_id, command_id, int(attempt or 0), int(fence or 0))
 
 
 def run(seed: int, shape: Shape | None = None, *, prepare: Callable[[World], None] | None = None) -> Run:

@@ -109,6 +109,7 @@ class RedisDispatches:
         names = [
             keys.ready, keys.active, keys.stats, keys.paused, keys.later,
             keys.dispatch(dispatch_id), keys.ids(dispatch_id), keys.sequences(dispatch_id),
+            keys.watched, keys.events,
         ]  # fmt: skip
         prefix = keys.mailboxes
         names += [prefix + mailbox for mailbox in boxes]

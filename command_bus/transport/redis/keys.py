@@ -24,6 +24,7 @@ __all__ = [
     "mailbox_label",
     "mailbox_name",
     "mailbox_parts",
+    "scope_label",
     "scope_of",
     "stands_in",
     "type_scope",
@@ -87,6 +88,16 @@ def mailbox_label(mailbox: str) -> str:
     return f"{kind}:{_printable(rest)}"
 
 
+def scope_label(scope: str) -> str:
+    """A scope for people: a mailbox's label, `all account`, or `everything`."""
+    if scope == EVERYTHING:
+        return "everything"
+    kind, colon, rest = scope.partition(":")
+    if not colon or rest != EVERYTHING:
+        return mailbox_label(scope)
+    return "all without entity" if kind == _FREE[0] else f"all {kind}"
+
+
 def mailbox_parts(mailbox: str) -> tuple[str | None, str | None]:
     """Entity type and id as far as the name tells them: a lane holds many entities, and a long id is only a digest here."""
     if mailbox.startswith(_FREE):
@@ -124,6 +135,7 @@ class ShardKeys:
         "delayed",
         "dispatches",
         "due",
+        "events",
         "fence",
         "inboxes",
         "later",
@@ -135,6 +147,7 @@ class ShardKeys:
         "prefix",
         "ready",
         "stats",
+        "watched",
         "workers",
     )
 
@@ -152,6 +165,8 @@ class ShardKeys:
         self.parked = prefix + "parked"
         self.dead = prefix + "dead"
         self.workers = prefix + "workers"
+        self.watched = prefix + "watched"
+        self.events = prefix + "events"
         self.commands = prefix + "commands"
         self.dispatches = prefix + "dispatches"
         self.mailboxes = prefix + "m:"

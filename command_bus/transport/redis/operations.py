@@ -185,6 +185,8 @@ class Operations:
             keys.parked,
             keys.dead,
             keys.mailbox(mailbox),
+            keys.watched,
+            keys.events,
         ]
         args: list[Any] = [GROUP, mailbox, self._reply_ttl_ms]
         for command, left in commands:
@@ -228,7 +230,7 @@ class Operations:
         keys = self._keys.shards[index]
         names = [keys.ready, keys.active, keys.stats, keys.paused, keys.parked, keys.dead]
         mark = keys.mark(left.command_id)
-        names += [keys.mailbox(letter.mailbox), mark, *_keeping(keys, left, mark)]
+        names += [keys.mailbox(letter.mailbox), mark, *_keeping(keys, left, mark), keys.watched, keys.events]
         args = [GROUP, verb, entry, letter.mailbox, left.mark_ms, left.mark, left.outcome]
         return bool(await self._at(keys).run(LETTER, names, args) != b"gone")
 

@@ -143,6 +143,7 @@ class _Shard:
         self._keys = keys
         self._head_keys = [
             keys.ready, keys.active, keys.stats, keys.due, keys.delayed, keys.later, keys.paused, keys.last(token(8).hex()),
+            keys.watched, keys.events,
         ]  # fmt: skip
         self._limit = limit
         self._line: deque[_Waiting] = deque()

@@ -152,7 +152,8 @@ class Scopes:
 
     async def _run(self, shard: ShardKeys, verb: Verb, scope: str, reason: str, mailboxes: Iterable[str]) -> list[int]:
         names = list(mailboxes)
-        keys = [shard.ready, shard.active, shard.paused, shard.parked, shard.due, *map(shard.mailbox, names)]
+        keys = [shard.ready, shard.active, shard.paused, shard.parked, shard.due, shard.watched, shard.events]
+        keys += map(shard.mailbox, names)
         place = self._connections.at(shard.prefix)
         answer: list[int] = await place.insist(
             lambda: place.run(OPERATE, keys, [GROUP, verb, scope, reason, *names]), mono() + self._patience

@@ -33,9 +33,18 @@ class Script:
     sha: str
 
 
+def _read(name: str) -> str:
+    return files("command_bus.transport.redis").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+
+
 def _load(name: str) -> Script:
-    text = files("command_bus.transport.redis").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    text = _read(name)
+    if "teller(" in text:
+        text = text.replace("\nlocal ", f"\n{_TELLING}\nlocal ", 1)
     return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+_TELLING = _read("telling")
 
 
 ENQUEUE = _load("enqueue")

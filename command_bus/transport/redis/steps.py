@@ -75,6 +75,7 @@ class _Shard:
         self._connections = connections
         self._keys = keys
         self._head_keys = [keys.ready, keys.active, keys.fence, keys.stats, keys.due, keys.paused, keys.parked, keys.dead]
+        self._head_keys += [keys.watched, keys.events]
         self._head_args: list[Any] = [GROUP, owner, reply_ttl_ms]
         self._line: deque[_Waiting] = deque()
         self._loop: asyncio.AbstractEventLoop

@@ -10,6 +10,7 @@ from command_bus.transport.interfaces import Producer
 from command_bus.transport.redis.connections import ClientFactory, Connections, Replicas
 from command_bus.transport.redis.credentials import connection_options
 from command_bus.transport.redis.dispatches import RedisDispatches
+from command_bus.transport.redis.events import EventStreams
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.operations import Operations
 from command_bus.transport.redis.producer import StreamProducer
@@ -45,6 +46,7 @@ class RedisTransport:
         )
         self.operations = Operations(connections, keys, reply_ttl=settings.reply_ttl)
         self.scopes = Scopes(connections, keys, patience=settings.dispatch_timeout)
+        self.events = EventStreams(connections, keys, patience=settings.dispatch_timeout)
 
     @classmethod
     async def open(cls, server: ClientFactory | str, settings: BusSettings) -> Self:
@@ -70,4 +72,5 @@ class RedisTransport:
         """Let accepted work leave, then close the connections."""
         await self._stream.close()
         await self.rpc.close()
+        await self.events.close()
         await self.connections.close()

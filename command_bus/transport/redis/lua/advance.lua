@@ -8,7 +8,9 @@
 -- KEYS[6]   paused    hash: scope -> mode|since in ms|why (see operate.lua)
 -- KEYS[7]   parked    hash: mailbox name -> id of its dead letter
 -- KEYS[8]   dead      stream of dead letters
--- KEYS[9…]  the mailbox of each step; then, in the order of the steps, what their operations name: m a mark, i an inbox, o the record
+-- KEYS[9]   watched   hash: entity type -> how many events are kept (see telling.lua)
+-- KEYS[10]  events    stream of what happened to commands of watched types
+-- KEYS[11…] the mailbox of each step; then, in the order of the steps, what their operations name: m a mark, i an inbox, o the record
 --           and the stream of outcomes of a dispatch
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     who asks: the consumer's name
@@ -44,7 +46,12 @@ local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local now_text = format('%.0f', now)
 local fence = math.max(tonumber(call('GET', fence_key) or '0'), time[1] * 1000000 + time[2] - 1)
-local any_paused = call('EXISTS', paused) == 1
+local any_paused, tell = call('EXISTS', paused, KEYS[9]) > 0, nil
+local is_told = nil
+if any_paused and call('EXISTS', KEYS[9]) == 1 then
+  tell, is_told = teller(KEYS[9], KEYS[10])
+  any_paused = call('EXISTS', paused) == 1
+end
 
 local started, settled = 0, 0
 local counts = {rejected = 0, expired = 0, buried = 0, dead = 0, retried = 0}
@@ -55,7 +62,7 @@ local bodies = {}
 -- What the steps are, from ARGV, and what they leave.
 
 local operations, activations, holders, runs, messages, lefts = {}, {}, {}, {}, {}, {}
-local key, arg = 8 + steps, 5
+local key, arg = 10 + steps, 5
 
 local function read_left(operation, verb)
   local left = {}
@@ -86,7 +93,7 @@ local settling = {d = true, n = true, x = true, b = true}
 local names, seen, repeated = {}, {}, {}
 local reading, behind = {'XREAD', 'COUNT', '1', 'STREAMS'}, {}
 for step = 1, steps do
-  local operation, running, box = ARGV[arg + 1], ARGV[arg + 4], KEYS[8 + step]
+  local operation, running, box = ARGV[arg + 1], ARGV[arg + 4], KEYS[10 + step]
   operations[step], activations[step], holders[step], runs[step] = operation, ARGV[arg + 2], ARGV[arg + 3], running
   arg = arg + 4
   local verb = sub(operation, 1, 1)
@@ -117,9 +124,16 @@ if #behind > 0 then
 end
 
 local function next_of(step, settles)
-  local box = KEYS[8 + step]
+  local box = KEYS[10 + step]
   if heads and not repeated[box] then return heads[box] end
   return call('XRANGE', box, settles and '(' .. settles or '-', '+', 'COUNT', 1)[1]
+end
+
+local function envelope_in(fields)
+  for i = 1, #fields, 2 do
+    if fields[i] == 'e' then return fields[i + 1] end
+  end
+  return ''
 end
 
 local function body_of(fields)
@@ -170,7 +184,7 @@ end
 local function start(step, name, activation, holder, head, attempt, first, follow)
   if not head then
     released[#released + 1] = activation
-    emptied[#emptied + 1] = KEYS[8 + step]
+    emptied[#emptied + 1] = KEYS[10 + step]
     become(name, false)
     return 'idle'
   end
@@ -184,6 +198,7 @@ local function start(step, name, activation, holder, head, attempt, first, follo
   local running = next_fence() .. '|' .. head[1] .. '|' .. attempt + 1 .. '|' .. first
   become(name, 'h|' .. activation .. '|' .. running .. '|' .. holder)
   bodies[step] = body_of(head[2])
+  if tell then tell('started', name, envelope_in(head[2]), attempt + 1, string.match(running, '^%d+'), owner, '') end
   return running
 end
 
@@ -228,7 +243,7 @@ local function settle(step, verb, name, activation, holder, follow, left)
   if verb == 'b' then letter(name, left, '0') end
   local counter = counted[verb]
   if counter then counts[counter] = counts[counter] + 1 end
-  settled = settled + (head and call('XDEL', KEYS[8 + step], message) or 1)
+  settled = settled + (head and call('XDEL', KEYS[10 + step], message) or 1)
   if left then
     remember(left)
     push(left)
@@ -261,8 +276,30 @@ local function give_back(name, activation, counts_as_attempt, attempt, first)
   return requeue(name, activation, attempt, first)
 end
 
+local told_as = {d = 'completed', n = 'rejected', x = 'expired', b = 'dead_lettered', p = 'parked'}
+
+-- Tell what becomes of a command. Whoever settles for a holder that was lost has no lease of its own.
+local function tell_of(step, verb, name, left, record, at)
+  local entry = call('XRANGE', KEYS[10 + step], messages[step], messages[step])[1]
+  local envelope, held_for = entry and envelope_in(entry[2]) or '', string.match(record, '([^|]*)$')
+  local attempt, fence_then = string.match(record, '^(%d+)', at), string.match(runs[step], '^%d+')
+  local lost = holders[step] == ''
+  local function say(kind, detail)
+    tell(kind, name, envelope, attempt, fence_then, string.match(held_for, '^[^#]*'), detail)
+  end
+  if lost and verb ~= 'g' then say('interrupted', '') end
+  if verb == 'w' then
+    say(left[2] == '1' and 'retried' or 'handed_back', left[1])
+  elseif verb == 'g' then
+    say(left[1] == '1' and 'interrupted' or 'handed_back', '')
+  else
+    say(told_as[verb], '')
+  end
+end
+
 -- A command runs under this very lease: do to it what the verb says.
 local function proceed(step, verb, name, activation, follow, left, record, at)
+  if tell and is_told(name) then tell_of(step, verb, name, left, record, at) end
   if settling[verb] then return settle(step, verb, name, activation, holders[step], follow, left) end
   local attempt, first = string.match(record, '^(%d+)|([^|]*)|', at)
   if verb == 'p' then return park(name, activation, left, attempt, first) end
@@ -287,7 +324,7 @@ local function look_again(step, verb, name, activation, follow, record)
     return 'gone'
   end
   if state ~= 'h' or held_for ~= holder then return 'gone' end
-  local head = call('XRANGE', KEYS[8 + step], held_message, held_message)[1]
+  local head = call('XRANGE', KEYS[10 + step], held_message, held_message)[1]
   if not head then return 'gone' end
   bodies[step] = body_of(head[2])
   return format('%s|%s|%s|%s', held_fence, held_message, attempt, first)

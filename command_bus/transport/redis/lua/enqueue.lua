@@ -8,7 +8,9 @@
 -- KEYS[6]   later     hash: mailbox name -> number of delayed commands
 -- KEYS[7]   paused    hash: scope -> mode|since in ms|why (see operate.lua)
 -- KEYS[8]   last      number of the producer's last batch, a colon, and how it was answered
--- KEYS[9…]  the mailboxes, then the mark of each command that has one, in their order
+-- KEYS[9]   watched   hash: entity type -> how many events are kept (see telling.lua)
+-- KEYS[10]  events    stream of what happened to commands of watched types
+-- KEYS[11…] the mailboxes, then the mark of each command that has one, in their order
 -- ARGV[1]   number    of this batch, growing per producer: asked again it is answered as the first time
 -- ARGV[2]   again     '1' if it may have been applied before
 -- ARGV[3]   ttl       ms for which the answer is kept
@@ -41,13 +43,17 @@ elseif number > 1 and ARGV[2] == '1' then
   return 'gone'  -- the clock has jumped, or the key is lost: nobody can tell
 end
 
-local any = call('EXISTS', later, paused) > 0  -- delayed commands, or paused mailboxes
+local any, tell = call('EXISTS', later, paused, KEYS[9]) > 0, nil  -- delayed commands, paused mailboxes, or watched types
+if any and call('EXISTS', KEYS[9]) == 1 then
+  tell = teller(KEYS[9], KEYS[10])
+  any = call('EXISTS', later, paused) > 0
+end
 local free = limit - tonumber(call('HGET', stats, 'depth') or '0')
 
 local names, room = {}, {}
 for space, many in string.gmatch(ARGV[6], '(%d+):(%d+) ') do
   for box = #names + 1, #names + many do
-    names[box] = sub(KEYS[8 + box], prefix + 1)
+    names[box] = sub(KEYS[10 + box], prefix + 1)
     room[box] = tonumber(space)
   end
 end
@@ -70,7 +76,7 @@ end
 
 for box = 1, boxes do
   if states[box] then  -- an idle one is empty
-    local length = redis.pcall('XLEN', KEYS[8 + box])
+    local length = redis.pcall('XLEN', KEYS[10 + box])
     room[box] = type(length) == 'number' and room[box] - length
   end
   if any and room[box] then room[box] = room[box] - tonumber(call('HGET', later, names[box]) or '0') end
@@ -79,7 +85,7 @@ end
 local first_due = nil
 -- Keep a delayed command until it is due; the error, if its mailbox is none.
 local function postpone(box, id, delay, envelope)
-  local length, name = redis.pcall('XLEN', KEYS[8 + box]), names[box]
+  local length, name = redis.pcall('XLEN', KEYS[10 + box]), names[box]
   if type(length) == 'table' then return length end
   local time = call('TIME')
   local at = time[1] * 1000 + math.floor(time[2] / 1000) + delay
@@ -107,7 +113,7 @@ local outcomes, refused, states_now = {}, {}, {active}
 
 -- Put a command into its mailbox, and activate that if it was idle; the error, if there is one.
 local function put(box, envelope)
-  local added = redis.pcall('XADD', KEYS[8 + box], '*', 'e', envelope)
+  local added = redis.pcall('XADD', KEYS[10 + box], '*', 'e', envelope)
   if type(added) == 'table' then return added end
   if states[box] then return nil end
   local name = names[box]
@@ -121,7 +127,7 @@ local function put(box, envelope)
 end
 
 local count = #places / 2
-local accepted, marks, digests = 0, 8 + boxes, head + count
+local accepted, marks, digests = 0, 10 + boxes, head + count
 local delays = digests
 if kinds ~= '' then
   local _, marked = string.gsub(kinds, '[mb]', '')
@@ -161,6 +167,7 @@ for i = 1, count do
       free = free - 1
       accepted = accepted + 1
       outcome = '+'
+      if tell then tell('accepted', names[box], ARGV[head + i], '', '', '', (kind == 'd' or kind == 'b') and ARGV[delays - 1] or '') end
     elseif string.find(tostring(fault.err), 'WRONGTYPE', 1, true) then
       if mark then call('SET', mark, '', 'PX', 1) end  -- not deleted: who may only dispatch must not delete marks
       room[box], outcome = false, 'w'

@@ -10,6 +10,8 @@
 -- KEYS[8]   mark      of the command id
 -- KEYS[9]   record    of the dispatch that keeps its outcome (the mark again if none does)
 -- KEYS[10]  outcomes  of it (likewise)
+-- KEYS[11]  watched   hash: entity type -> how many events are kept (see telling.lua)
+-- KEYS[12]  events    stream of what happened to commands of watched types
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   verb      replay, discard
 -- ARGV[3]   letter    id of the entry in `dead`
@@ -51,6 +53,8 @@ local function wake(first)
 end
 
 redis.call('XDEL', dead, id)
+local tell = teller(KEYS[11], KEYS[12])
+tell(verb == 'replay' and 'replayed' or 'discarded', name, fields['e'] or '', '', '', '', id)
 if verb == 'discard' and ARGV[7] ~= '' then
   local keep = redis.call('HMGET', KEYS[9], 'keep_ms', 'keep_max')
   if keep[1] and keep[1] ~= '0' then

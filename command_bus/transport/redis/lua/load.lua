@@ -8,7 +8,9 @@
 -- KEYS[6]   record    hash: the dispatch
 -- KEYS[7]   ids       hash: command id -> check; what was accepted of the version that is open
 -- KEYS[8]   last      hash: entity -> sequence number of its last command, where rows have one
--- KEYS[9…]  the mailboxes
+-- KEYS[9]   watched   hash: entity type -> how many events are kept (see telling.lua)
+-- KEYS[10]  events    stream of what happened to commands of watched types
+-- KEYS[11…] the mailboxes
 -- ARGV[1]   version   that is loaded
 -- ARGV[2]   limit     of commands in this shard
 -- ARGV[3]   room      of commands in one mailbox
@@ -68,11 +70,11 @@ local function held_up(name)
 end
 
 local any_later = call('EXISTS', later) == 1
-local boxes = #KEYS - 8
+local boxes = #KEYS - 10
 local names, room = {}, {}
-for box = 1, boxes do names[box] = sub(KEYS[box + 8], prefix + 1) end
+for box = 1, boxes do names[box] = sub(KEYS[box + 10], prefix + 1) end
 for box = 1, suspects do
-  local length = redis.pcall('XLEN', KEYS[box + 8])
+  local length = redis.pcall('XLEN', KEYS[box + 10])
   if type(length) ~= 'number' then
     room[box] = false
   else
@@ -134,11 +136,13 @@ if accepted > 0 then
     call('HSET', last, unpack(reached))
     call('PEXPIRE', last, ARGV[5])
   end
+  local tell = call('EXISTS', KEYS[9]) == 1 and teller(KEYS[9], KEYS[10])
   local active_now = call('HMGET', active, unpack(names))
   for i = 1, count do
     local box = goes_to[i]
     if box then
-      call('XADD', KEYS[box + 8], '*', 'e', ARGV[head + i])
+      call('XADD', KEYS[box + 10], '*', 'e', ARGV[head + i])
+      if tell then tell('accepted', names[box], ARGV[head + i], '', '', '', '') end
       if not active_now[box] then
         active_now[box] = true
         local name = names[box]

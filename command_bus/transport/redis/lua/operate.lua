@@ -5,7 +5,9 @@
 -- KEYS[3]   paused    hash: scope -> mode|since in ms|why
 -- KEYS[4]   parked    hash: mailbox name -> id of its dead letter
 -- KEYS[5]   due       sorted set of what becomes due, by ms
--- KEYS[6…]  mailboxes to wake
+-- KEYS[6]   watched   hash: entity type -> how many events are kept (see telling.lua)
+-- KEYS[7]   events    stream of what happened to commands of watched types
+-- KEYS[8…]  mailboxes to wake
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   verb      pause, drain, resume; or wake, which leaves the scope as it is
 -- ARGV[3]   scope     a mailbox's name, <entity type>:* (~:* is what has no entity), or *
@@ -56,6 +58,10 @@ if modes[verb] then
 elseif verb == 'resume' then
   changed = redis.call('HDEL', paused, scope)
 end
+if changed == 1 then
+  local tell = teller(KEYS[6], KEYS[7])
+  tell(({pause = 'paused', drain = 'draining', resume = 'resumed'})[verb], scope, '', '', '', '', reason)
+end
 local woken = 0
-for i = 5, #ARGV do woken = woken + wake(ARGV[i], KEYS[i + 1]) end
+for i = 5, #ARGV do woken = woken + wake(ARGV[i], KEYS[i + 3]) end
 return {changed, woken}

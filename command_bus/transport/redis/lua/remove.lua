@@ -9,7 +9,9 @@
 -- KEYS[7]   parked    hash: mailbox name -> id of its dead letter
 -- KEYS[8]   dead      stream of dead letters
 -- KEYS[9]   mailbox
--- KEYS[10…] for each command its mark, its inbox (the mark again if nobody waits), its dispatch's record and stream of outcomes
+-- KEYS[10]  watched   hash: entity type -> how many events are kept (see telling.lua)
+-- KEYS[11]  events    stream of what happened to commands of watched types
+-- KEYS[12…] for each command its mark, its inbox (the mark again if nobody waits), its dispatch's record and stream of outcomes
 --           (the mark again if none keeps them)
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   name      of the mailbox
@@ -29,6 +31,14 @@ if record then state, activation, running = string.match(record, '^(%a)|([^|]*)|
 local letter = redis.call('HGET', parked, name)
 local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]
 local head_id = head and head[1] or ''
+
+local tell, is_told = teller(KEYS[10], KEYS[11])
+local function envelope_of(id)
+  if not is_told(name) then return '' end
+  if string.sub(id, 1, 2) == 'd:' then return string.match(redis.call('HGET', delayed, string.sub(id, 3)) or '', '\n(.*)') or '' end
+  local entry = redis.call('XRANGE', box, id, id)[1]
+  return entry and entry[2][1] == 'e' and entry[2][2] or ''
+end
 
 local function take_out(id)
   if string.sub(id, 1, 2) == 'd:' then
@@ -54,10 +64,12 @@ local function take_out(id)
 end
 
 local removed = 0
-local key = 9
+local key = 11
 for arg = 4, #ARGV, 5 do
+  local envelope = envelope_of(ARGV[arg])
   if take_out(ARGV[arg]) then
     removed = removed + 1
+    tell('cancelled', name, envelope, '', '', '', '')
     if ARGV[arg + 2] ~= '' then redis.call('SET', KEYS[key + 1], ARGV[arg + 2], 'PX', ARGV[arg + 1]) end
     if ARGV[arg + 3] ~= '' then
       redis.call('LPUSH', KEYS[key + 2], ARGV[arg + 3])
