@@ -20,6 +20,7 @@ __all__ = [
     "SCRIPTS",
     "SKIP",
     "SURVEY",
+    "TELLING",
     "Script",
 ]
 
@@ -40,11 +41,12 @@ def _read(name: str) -> str:
 def _load(name: str) -> Script:
     text = _read(name)
     if "teller(" in text:
-        text = text.replace("\nlocal ", f"\n{_TELLING}\nlocal ", 1)
+        text = TELLING + text
     return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-_TELLING = _read("telling")
+TELLING = _read("telling")
+"""The beginning of every script that tells of events."""
 
 
 ENQUEUE = _load("enqueue")
