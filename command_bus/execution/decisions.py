@@ -20,7 +20,6 @@ from command_bus.errors import BadResult, InvalidCommand, Reject
 from command_bus.execution.settled import Windows, accepted_ms, reading_limits
 from command_bus.handlers import Handler
 from command_bus.messages import MessageSpec
-from command_bus.policies import RetryPolicy
 from command_bus.randomness import JITTER
 from command_bus.serialization.envelope import (
     AT_MOST_ONCE,
@@ -172,15 +171,17 @@ class Decisions:
         return self._poisoned(run.handler.spec, run.started, run.envelope, outcome, record)
 
     def interrupted(self, started: Started, why: str = "its worker was lost while it ran") -> Step:
-        """A started command whose worker is gone or stopping: run it again, or dead-letter it, as its contract says."""
+        """A started command whose worker is gone or stopping: run it again, or dead-letter it, as its contract says.
+
+        How often it may be run its handler knows. A worker without (an older release that takes over from a newer) leaves that to one that has it.
+        """
         try:
             envelope = unpack_envelope(started.envelope or b"", self._limits)
         except Undecodable as error:
             return self._undecodable(started, error)
         handler = self._lookup(envelope.name)
         at_most_once = handler.spec.delivery == "at_most_once" if handler else bool(envelope.flags & AT_MOST_ONCE)
-        attempts = handler.spec.retry.attempts if handler else RetryPolicy().attempts
-        if not at_most_once and started.attempt < attempts:
+        if not at_most_once and (handler is None or started.attempt < handler.spec.retry.attempts):
             return GiveBack(counts=True)
         text = f"{why}; it may have run not at all, partly or fully"
         record = self._record(started, envelope, "interrupted", "Interrupted", text)
