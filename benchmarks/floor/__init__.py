@@ -28,6 +28,7 @@ def _case(name: str, role: str, full: int, flight: int = 1, *, quick: bool = Fal
 
 ALL = [
     _case("EVALSHA round trip", "evalsha", 5_000, quick=True),
+    _case("EVALSHA of our enqueue script", "enqueue", 5_000, quick=True),
     _case("EVALSHA round trip, sync client", "evalsha-sync", 5_000),
     _case("XADD, pipelines of 100", "xadd", 60_000, 100),
     _case("XADD, pipelines of 500", "xadd", 60_000, 500, quick=True),

@@ -14,6 +14,8 @@ import redis.asyncio
 
 from benchmarks import protocol
 from benchmarks.protocol import TEXT, Stretch
+from command_bus.transport.redis.keys import ShardKeys
+from command_bus.transport.redis.scripts import ENQUEUE
 
 __all__ = ["main"]
 
@@ -29,6 +31,21 @@ async def evalsha(client: Any, given: argparse.Namespace) -> None:
         for _ in range(given.count):
             began = time.perf_counter()
             await client.evalsha(digest, 1, STREAM, PAYLOAD)
+            stretch.timed(began)
+
+
+async def enqueue(client: Any, given: argparse.Namespace) -> None:
+    """The script of our dispatch, one command each, with everything around it left out: what the protocol costs without our client."""
+    digest = await client.script_load(ENQUEUE.text)
+    keys = ShardKeys("floor", 0)
+    shared = [keys.ready, keys.active, keys.stats, keys.due, keys.delayed, keys.later, keys.paused, keys.last("floor")]
+    shared += [keys.watched, keys.events]
+    rest = [0, 3_600_000, 10**9, len(keys.mailboxes), f"{10**6}:1 ", b"\0\1", "", PAYLOAD]
+    protocol.ready()
+    with Stretch(given.count) as stretch:
+        for number in range(1, given.count + 1):
+            began = time.perf_counter()
+            await client.evalsha(digest, 11, *shared, keys.mailbox(f"entity:e{number % 1000}"), number, *rest)
             stretch.timed(began)
 
 
@@ -110,6 +127,7 @@ def evalsha_sync(given: argparse.Namespace) -> None:
 
 ROLES: dict[str, Callable[[Any, argparse.Namespace], Coroutine[Any, Any, None]]] = {
     "evalsha": evalsha,
+    "enqueue": enqueue,
     "xadd": xadd,
     "read": read,
     "echo": echo,
