@@ -6,11 +6,12 @@ restart; the step that changes a command's state then writes the event with it, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
-from command_bus.errors import InvalidSettings
+from command_bus.errors import CommandBusError, InvalidSettings
 from command_bus.messages import check_entity_type
 from command_bus.serialization.envelope import names_of
 from command_bus.transport.redis.events import START, StoredEvent
@@ -46,6 +47,8 @@ BEGINNING = ""
 """The cursor before the oldest event that is kept."""
 
 _NO_TYPE = "~"
+_PLACE = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
+_OF_LETTERS = ("dead_lettered", "parked", "replayed", "discarded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ class Event:
         fence: Of that attempt; 0 likewise.
         worker: That ran it, or lost it (`interrupted`); empty likewise.
         detail: Of `accepted` the delay in ms, if it is delayed; of `retried` and `handed_back` the ms until it starts again; of
-            `replayed` and `discarded` the dead letter's id in its shard; of `paused` and `draining` the reason. Else empty.
+            `dead_lettered`, `parked`, `replayed` and `discarded` the dead letter's id; of `paused` and `draining` the reason. Else empty.
         cursor: Where to go on behind this event: `bus.events(after=event.cursor)`.
     """
 
@@ -93,7 +96,7 @@ class Events:
         self._bus = bus
 
     def __call__(
-        self, entity_type: str | None = None, *, kinds: Collection[EventKind] = (), after: str | None = None, follow: bool = True
+        self, *entity_types: str | None, kinds: Collection[EventKind] = (), after: str | None = None, follow: bool = True
     ) -> AsyncIterator[Event]:
         """The events of watched types as they happen, in order for each entity (and shard).
 
@@ -101,39 +104,42 @@ class Events:
         written misses some.
 
         Args:
-            entity_type: Only those of this type.
+            *entity_types: Only those of these types, None is those without an entity; and what concerns the whole bus.
             kinds: Only these.
             after: A cursor to go on behind; `BEGINNING`, an empty text, for all that is kept; by default what happens from now on, which is
                 when the iteration begins.
-            follow: Whether to wait for more; if not, it ends with the last that is there.
+            follow: Whether to wait for more; if not, it ends with the last that is there when it begins, shard by shard.
 
         Raises:
-            InvalidSettings: It is no cursor, no kind or no entity type.
-            TransportUnavailable: The server cannot be reached, at the beginning.
+            InvalidSettings: It is no cursor or kind.
+            InvalidCommand: It is no entity type.
+            TransportUnavailable: The server cannot be reached, at the beginning, or ever if it does not follow.
         """
-        if unknown := sorted(set(kinds) - set(get_args(EventKind))):
+        wanted = frozenset([kinds] if isinstance(kinds, str) else kinds)
+        if unknown := sorted(wanted - set(get_args(EventKind))):
             raise InvalidSettings(f"kinds: {', '.join(unknown)}: one of {', '.join(get_args(EventKind))}")
-        if entity_type is not None:
-            check_entity_type(entity_type)
-        return self._read(entity_type, frozenset(kinds), after, follow)
+        types = frozenset(None if each is None else check_entity_type(each) for each in entity_types)
+        return self._read(types, wanted, after, follow)
 
     async def watch(self, *entity_types: str | None, kept: int = 10_000) -> None:
         """Tell of commands of these types from now on, or of all if none is named; None is those without an entity. Idempotent.
 
         Args:
             *entity_types: Which.
-            kept: About how many events each shard keeps, of all types together: the newest, with about 150 bytes each.
+            kept: About how many events each shard keeps, the newest of all types together, with about 150 bytes each. If types are watched with
+                different numbers, the largest counts.
 
         Raises:
             InvalidCommand: One is no entity type.
+            InvalidSettings: `kept` is below 1.
             TransportUnavailable: The server cannot be reached; with several shards some may tell already. Asking again is safe.
         """
         if kept < 1:
             raise InvalidSettings(f"kept = {kept}: at least 1")
-        await self._bus.transport.events.watch(_fields(entity_types), kept)
+        await self._bus.transport.events.watch(_fields(entity_types) or [EVERYTHING], kept)
 
     async def unwatch(self, *entity_types: str | None) -> None:
-        """Take back a `watch` of these types (or, if none is named, that of all). What was told is kept for a day once nothing is watched.
+        """Take back a `watch` of these types; if none is named, every one. What was told is kept for a day once nothing is watched.
 
         Raises:
             InvalidCommand: One is no entity type.
@@ -142,33 +148,39 @@ class Events:
         await self._bus.transport.events.unwatch(_fields(entity_types))
 
     async def watched(self) -> dict[str | None, int]:
-        """The types that are watched and how many events are kept of each; `*` is all of them, None what has no entity."""
+        """The types that are watched, with `kept` as it was given; `*` is all of them, None what has no entity."""
         found = await self._bus.transport.events.watched()
         return {None if name == _NO_TYPE else name: kept for name, kept in found.items()}
 
     async def _read(
-        self, entity_type: str | None, kinds: frozenset[str], after: str | None, follow: bool
+        self, types: frozenset[str | None], kinds: frozenset[str], after: str | None, follow: bool
     ) -> AsyncIterator[Event]:
         streams = self._bus.transport.events
-        places = await streams.ends() if after is None else _places(after, self._bus.transport.keys.count)
-        async for stored in streams.read(list(places), follow=follow):
+        try:
+            ends = await streams.ends()
+        except CommandBusError:
+            if streams.closed:
+                return
+            raise
+        places = ends if after is None else _places(after, len(ends))
+        async for stored in streams.follow(list(places)) if follow else streams.kept(list(places)):
             places[stored.shard] = stored.id
             event = _event(stored, places)
             if kinds and event.kind not in kinds:
                 continue
-            if entity_type is None or event.entity_type == entity_type or stored.mailbox == EVERYTHING:
+            if not types or stored.mailbox == EVERYTHING or event.entity_type in types:
                 yield event
 
 
 def _fields(entity_types: tuple[str | None, ...]) -> list[str]:
-    return [_NO_TYPE if each is None else check_entity_type(each) for each in entity_types] or [EVERYTHING]
+    return [_NO_TYPE if each is None else check_entity_type(each) for each in entity_types]
 
 
 def _places(cursor: str, shards: int) -> list[str]:
     if cursor == BEGINNING:
         return [START] * shards
     places = cursor.split(",")
-    if len(places) != shards or not all(place.replace("-", "", 1).isdecimal() for place in places):
+    if len(places) != shards or not all(map(_PLACE.fullmatch, places)):
         raise InvalidSettings(f"after = {cursor!r}: not the cursor of an event of this bus, which has {shards} shards")
     return places
 
@@ -190,6 +202,6 @@ def _event(stored: StoredEvent, places: list[str]) -> Event:
         attempt=int(attempt or 0),
         fence=int(fence or 0),
         worker=worker,
-        detail=detail,
+        detail=f"{stored.shard}-{detail}" if detail and kind in _OF_LETTERS else detail,
         cursor=",".join(places),
     )

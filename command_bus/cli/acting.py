@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["drain", "entity", "pause", "purge", "resume"]
 
-Chosen = Annotated[str | None, typer.Argument(metavar="[TYPE]", show_default=False, help="Entity type; ~ is what has no entity.")]
+Chosen = Annotated[str | None, typer.Argument(metavar="TYPE", show_default=False, help="Entity type; ~ is what has no entity.")]
 Everything = Annotated[bool, typer.Option("--all", help="The whole bus.")]
 Reason = Annotated[str, typer.Option("--reason", "-m", show_default=False, help="Shown to whoever looks.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]

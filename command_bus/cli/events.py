@@ -11,7 +11,7 @@ import typer
 from command_bus.cli.places import App, Json, Namespace, Place, Url, connected, execute, plainly
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Collection
 
     from command_bus.bus import CommandBus
     from command_bus.events import Event
@@ -30,9 +30,8 @@ Kind = StrEnum(
 
 Types = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[TYPE]...", show_default=False, help="Entity types, ~ is what has no entity; without any, all."),
+    typer.Argument(metavar="TYPE", show_default=False, help="Entity types, ~ is what has no entity; without any, all."),
 ]
-Type = Annotated[str | None, typer.Argument(metavar="[TYPE]", show_default=False, help="Only of this entity type.")]
 Kinds = Annotated[
     list[Kind] | None,
     typer.Option("--kind", metavar="KIND", show_default=False, help="accepted, started, retried …; may be repeated."),
@@ -61,7 +60,7 @@ def watch(
 
 @events.command(short_help="Tell of them no more.")
 def unwatch(types: Types = None, *, url: Url = None, namespace: Namespace = None, app: App = None) -> None:
-    """Take back a `watch` of these types; without any, that of all. What was told is kept for a day once nothing is watched.
+    """Take back a `watch` of these types; without any, every one. What was told is kept for a day once nothing is watched.
 
     \b
     Exit codes: 0 done, 1 no entity type, 2 wrong usage, 4 no server.
@@ -71,7 +70,7 @@ def unwatch(types: Types = None, *, url: Url = None, namespace: Namespace = None
 
 @events.command("list", short_help="What is kept of what happened.")
 def list_events(
-    entity_type: Type = None,
+    types: Types = None,
     *,
     entity_id: Id = None,
     kind: Kinds = None,
@@ -91,10 +90,9 @@ def list_events(
     async def work() -> list[Event]:
         found: deque[Event] = deque(maxlen=last)
         async with connected(Place(url, namespace, app)) as bus:
-            async for event in _chosen(bus, entity_type, entity_id, kind, after="", follow=False):
+            async for event in _chosen(bus, types, entity_id, kind, after="", follow=False):
                 found.append(event)
-            if not found and not await bus.events.watched():
-                typer.echo("no type is watched: `command-bus events watch TYPE` begins", err=True)
+            await _warn_of_unwatched(bus, types)
         return sorted(found, key=lambda event: event.at_ms)
 
     shown = execute(work)
@@ -107,7 +105,7 @@ def list_events(
 
 @events.command(short_help="Show events as they happen.")
 def follow(
-    entity_type: Type = None,
+    types: Types = None,
     *,
     entity_id: Id = None,
     kind: Kinds = None,
@@ -128,9 +126,8 @@ def follow(
         from command_bus.facts import as_plain
 
         async with connected(Place(url, namespace, app)) as bus:
-            if not await bus.events.watched():
-                typer.echo("no type is watched yet: `command-bus events watch TYPE` begins", err=True)
-            async for event in _chosen(bus, entity_type, entity_id, kind, after=None, follow=True):
+            await _warn_of_unwatched(bus, types)
+            async for event in _chosen(bus, types, entity_id, kind, after=None, follow=True):
                 typer.echo(json.dumps(as_plain(event), ensure_ascii=False) if as_json else _line(event))
 
     try:
@@ -140,22 +137,37 @@ def follow(
 
 
 async def _switch(place: Place, types: list[str] | None, kept: int | None) -> None:
-    named = [None if each == "~" else each for each in types or ()]
     async with connected(place) as bus:
         if kept is None:
-            await bus.events.unwatch(*named)
+            await bus.events.unwatch(*_named(types))
         else:
-            await bus.events.watch(*named, kept=kept)
-        now = await bus.events.watched()
-        watched = ", ".join({None: "what has no entity", "*": "all types"}.get(name, str(name)) for name in now)
-    typer.echo(f"watched: {watched}" if watched else "nothing is watched")
+            await bus.events.watch(*_named(types), kept=kept)
+        typer.echo(_watched(await bus.events.watched()))
+
+
+async def _warn_of_unwatched(bus: CommandBus, types: list[str] | None) -> None:
+    watched = await bus.events.watched()
+    missing = [name or "~" for name in _named(types) if name not in watched] if "*" not in watched else []
+    if missing or not watched:
+        typer.echo(
+            f"{', '.join(missing)}{' is not watched; ' if missing else ''}{_watched(watched)}: see `events watch`", err=True
+        )
+
+
+def _watched(watched: Collection[str | None]) -> str:
+    names = ", ".join({None: "what has no entity", "*": "all types"}.get(name, str(name)) for name in watched)
+    return f"watched: {names}" if names else "nothing is watched"
+
+
+def _named(types: list[str] | None) -> list[str | None]:
+    return [None if each == "~" else each for each in types or ()]
 
 
 async def _chosen(
-    bus: CommandBus, entity_type: str | None, entity_id: str | None, kinds: list[Kind] | None, **how: Any
+    bus: CommandBus, types: list[str] | None, entity_id: str | None, kinds: list[Kind] | None, **how: Any
 ) -> AsyncIterator[Event]:
     wanted: Any = {kind.value for kind in kinds or ()}
-    async for event in bus.events(entity_type, kinds=wanted, **how):
+    async for event in bus.events(*_named(types), kinds=wanted, **how):
         if entity_id is None or event.entity_id in (entity_id, None):
             yield event
 
@@ -163,7 +175,7 @@ async def _chosen(
 def _line(event: Event) -> str:
     from command_bus.cli.tables import shown
 
-    at = datetime.fromtimestamp(event.at_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+    at = datetime.fromtimestamp(event.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     command = f"{event.name} {event.command_id}".strip()
     facts = [f"attempt {event.attempt}"] if event.attempt else []
     facts += [f"worker {event.worker}"] if event.worker else []

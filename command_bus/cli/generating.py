@@ -18,7 +18,7 @@ __all__ = ["generate"]
 
 def generate(
     commands: Annotated[
-        list[str] | None, typer.Argument(metavar="[COMMAND]...", show_default=False, help="Only these; by default all.")
+        list[str] | None, typer.Argument(metavar="COMMAND", show_default=False, help="Only these; by default all.")
     ] = None,
     *,
     json_schema: Annotated[bool, typer.Option("--json-schema", help="JSON Schema instead of Python.")] = False,

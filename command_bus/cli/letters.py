@@ -52,9 +52,7 @@ Since = Annotated[
     str | None, typer.Option(show_default=False, help="Given up since: 90s, 30m, 2h, 7d, or a time as 2026-11-21T10:00.")
 ]
 Until = Annotated[str | None, typer.Option(show_default=False, help="Given up before; as --since.")]
-Letters = Annotated[
-    list[str] | None, typer.Argument(metavar="[LETTER]...", show_default=False, help="Ids, as `dlq list` shows them.")
-]
+Letters = Annotated[list[str] | None, typer.Argument(metavar="LETTER", show_default=False, help="Ids, as `dlq list` shows them.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 
 
@@ -205,7 +203,7 @@ def replay(
 
 @dlq.command()
 def discard(
-    letters: Annotated[list[str], typer.Argument(metavar="LETTER...", show_default=False)],
+    letters: Annotated[list[str], typer.Argument(metavar="LETTER", show_default=False)],
     *,
     yes: Yes = False,
     url: Url = None,

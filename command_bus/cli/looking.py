@@ -83,7 +83,7 @@ def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
 
 def entities(
     entity_type: Annotated[
-        str | None, typer.Argument(metavar="[TYPE]", show_default=False, help="Only of this type; ~ is what has no entity.")
+        str | None, typer.Argument(metavar="TYPE", show_default=False, help="Only of this type; ~ is what has no entity.")
     ] = None,
     *,
     state: Annotated[list[State] | None, typer.Option(show_default=False, help="Only in this state; may be repeated.")] = None,
@@ -184,7 +184,7 @@ def worker_table(found: list[WorkerStatus]) -> Any:
 
 
 def introspect(
-    name: Annotated[str | None, typer.Argument(metavar="[COMMAND]", show_default=False, help="Show one with its schema.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="COMMAND", show_default=False, help="Show one with its schema.")] = None,
     *,
     url: Url = None,
     namespace: Namespace = None,

@@ -21,7 +21,7 @@ __all__ = ["call", "send"]
 Name = Annotated[str, typer.Argument(metavar="COMMAND", show_default=False, help="Its wire name, as `introspect` shows it.")]
 Fields = Annotated[
     str | None,
-    typer.Argument(metavar="[JSON]", show_default=False, help="Its fields: JSON, @FILE, or - for standard input [default: -]."),
+    typer.Argument(metavar="JSON", show_default=False, help="Its fields: JSON, @FILE, or - for standard input [default: -]."),
 ]
 CommandId = Annotated[
     str | None, typer.Option("--command-id", show_default=False, help="Makes it idempotent: a repeat does not run twice.")

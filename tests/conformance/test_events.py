@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from command_bus import (
+    BusClosed,
     Command,
     CommandBus,
     CommandCancelled,
@@ -323,7 +324,7 @@ async def test_bad_arguments_say_what_to_do(bench: Bench, gate: asyncio.Event) -
             await bus.events.watch("a:b")
         with pytest.raises(InvalidSettings, match="kept = 0"):
             await bus.events.watch("sum", kept=0)
-        for cursor in ("x", "1-0", "1-0,2-0,3-0", "1-0,x"):
+        for cursor in ("x", "1-0", "1-0,2-0,3-0", "1-0,x", "5-,1-0", "-5,1-0", "9" * 30 + "-0,1-0", "\uff11-0,1-0"):
             with pytest.raises(InvalidSettings, match="not the cursor of an event of this bus, which has 2 shards"):
                 await kept(bus, after=cursor)
 
@@ -341,3 +342,104 @@ async def test_a_caller_that_is_cancelled_is_told_of(bench: Bench, gate: asyncio
         with pytest.raises(CommandCancelled):
             await calling
         assert [event.kind for event in await kept(bus)] == ["accepted", "cancelled"]
+
+
+async def test_a_reader_ends_whenever_the_bus_is_closed(bench: Bench, gate: asyncio.Event) -> None:
+    """Also when it has only begun: before it has asked where the streams end, while it asks, and before its tasks have run."""
+    for turns in range(12):
+        bus = bench.bus()
+        await bus.open()
+
+        async def follow(bus: CommandBus = bus) -> None:
+            async for _ in bus.events():
+                pass
+
+        following = asyncio.ensure_future(follow())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await bus.close()
+        await asyncio.wait({following}, timeout=5.0)
+        assert following.done(), f"still reading after {turns} turns"
+        assert following.exception() is None or isinstance(following.exception(), BusClosed)
+
+
+async def test_the_types_that_are_watched_share_what_is_kept(bench: Bench, gate: asyncio.Event) -> None:
+    async with bench.bus() as bus:
+        await bus.events.watch("sum", kept=5_000)
+        await bus.events.watch("other", kept=10)
+        await bus.dispatch_batch(Add(name="a", number=number) for number in range(1, 1001))
+        await bus.dispatch_batch(Count(name="a", number=number) for number in range(1, 11))
+        assert len(await kept(bus)) == 1010
+        assert await bus.events.watched() == {"other": 10, "sum": 5_000}
+        await bus.events.unwatch()
+        assert await bus.events.watched() == {}
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_what_all_shards_do_is_told_once(bench: Bench, gate: asyncio.Event, shards: int) -> None:
+    async with bench.bus(shards=shards) as bus:
+        await bus.events.watch("sum")
+        await bus.entities.of("sum").pause()
+        await bus.entities.pause()
+        await bus.entities.of("sum").resume()
+        assert [(event.kind, event.entity) for event in await kept(bus)] == [
+            ("paused", "all sum"),
+            ("paused", "everything"),
+            ("resumed", "all sum"),
+        ]
+
+
+async def test_a_step_that_fails_tells_nothing(bench: Bench, gate: asyncio.Event) -> None:
+    """Where the dead letters should be is something else: the step is repeated until somebody repairs it."""
+    async with bench.bus() as bus:
+        await bus.events.watch("other")
+        client = bench.client()
+        await client.set(bus.transport.keys.shards[0].dead, "no stream")
+        await bus.dispatch(Count(name="a", number=-1))
+        async with bus.worker():
+
+            async def stuck() -> bool:
+                return [event.kind for event in await kept(bus)] == ["accepted", "started"]
+
+            await until(stuck)
+            await asyncio.sleep(0.1)
+            assert await stuck()
+            await client.delete(bus.transport.keys.shards[0].dead)
+            [letter] = [letter async for letter in _letters(bus, 1)]
+        *_, last = await kept(bus)
+        assert (last.kind, last.detail) == ("dead_lettered", letter.id)
+        await client.aclose()
+
+
+async def test_the_letters_of_events_can_be_decided_about(bench: Bench, gate: asyncio.Event) -> None:
+    async with bench.bus(shards=3) as bus, bus.worker():
+        await bus.events.watch("sum", "other")
+        await bus.dispatch_batch([Add(name="a", number=-1), Count(name="b", number=-1)])
+        ids = {letter.id async for letter in _letters(bus, 2)}
+        assert {event.detail for event in await kept(bus, kinds={"parked", "dead_lettered"})} == ids
+        for letter in sorted(ids):
+            await bus.dead_letters.discard(letter)
+        assert {event.detail for event in await kept(bus, kinds="discarded")} == ids
+
+
+async def test_what_has_no_entity_can_be_chosen(bench: Bench, gate: asyncio.Event) -> None:
+    async with bench.bus() as bus, bus.worker():
+        await bus.events.watch("sum", None)
+        await bus.call(Free(number=1))
+        await bus.call(Add(name="a", number=1))
+        assert {event.name for event in await kept(bus, None)} == {"Free"}
+        assert {event.name for event in await kept(bus, "sum")} == {"Add"}
+        assert {event.name for event in await kept(bus, "sum", None)} == {"Add", "Free"}
+
+
+async def test_what_is_kept_ends_although_more_happens(bench: Bench, gate: asyncio.Event) -> None:
+    async with bench.bus() as bus:
+        await bus.events.watch("sum")
+        await bus.dispatch_batch(Add(name="a", number=1) for _ in range(600))
+        found = 0
+        async for _ in bus.events(after=BEGINNING, follow=False):
+            found += 1
+            if found % 100 == 1:
+                await bus.dispatch_batch(Add(name="a", number=1) for _ in range(200))
+        assert found == 600
+        assert [event async for event in bus.events(follow=False)] == []

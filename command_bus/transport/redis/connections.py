@@ -26,7 +26,7 @@ from redis.exceptions import NoPermissionError, NoScriptError
 from redis.retry import Retry as SyncRetry
 
 from command_bus.clock import mono
-from command_bus.errors import TransportUnavailable, Unconfirmed, UnsuitableServer
+from command_bus.errors import BusClosed, TransportUnavailable, Unconfirmed, UnsuitableServer
 from command_bus.randomness import JITTER
 from command_bus.settings import redacted
 from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
@@ -186,10 +186,13 @@ class Connections:
         self._places: dict[str, Connections] = {}
         self.reconnects = 0
         self._scripts_seen = 0.0
+        self._closed = False
 
     def at(self, tag: str) -> Connections:
         """The connections to the server that has the keys with a hash tag: these, unless shards live on several servers."""
         place = self._places.get(tag)
+        if place is None and self._closed:
+            return self
         if place is None:
             factory = self.factory.at(tag)
             place = self._places[tag] = self if factory is self.factory else Connections(factory, self._replicas)
@@ -204,6 +207,7 @@ class Connections:
     def commands(self) -> Redis:
         """The client for short requests."""
         if self._commands is None:
+            self._refuse_if_closed()
             self._commands = PipedRedis(self.scripts) if isinstance(self.scripts, Pipe) else self.factory.commands()
         return self._commands
 
@@ -211,6 +215,7 @@ class Connections:
     def _confirming(self) -> Redis:
         """The client whose connections may wait for replicas: a WAIT keeps back all that follows on its connection."""
         if self._patient is None:
+            self._refuse_if_closed()
             self._patient = self.factory.commands()
         return self._patient
 
@@ -223,6 +228,7 @@ class Connections:
 
     def pipe(self, block: float = 0.0) -> Requests:
         """A new connection, for one reader that blocks up to `block` seconds."""
+        self._refuse_if_closed()
         pipe = self.factory.pipe(block)
         self._pipes.append(pipe)
         return pipe
@@ -234,7 +240,8 @@ class Connections:
         await pipe.close()
 
     async def close(self) -> None:
-        """Close every client; idempotent."""
+        """Close every client; idempotent. Whoever still asks is told that the bus was closed."""
+        self._closed = True
         places, self._places = self._places, {}
         for place in places.values():
             if place is not self:
@@ -247,6 +254,10 @@ class Connections:
         for client in clients:
             with suppress(*CONNECTION_ERRORS):  # a connection that is broken already is closed enough
                 await client.aclose()
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise BusClosed("the bus was closed")
 
     async def run(self, script: Script, keys: list[str], args: list[Any]) -> Any:
         """Run a script once; load it where the server does not know it.

@@ -10,12 +10,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
 from command_bus.clock import mono
-from command_bus.errors import CommandBusError, TransportUnavailable
+from command_bus.errors import TransportUnavailable
 from command_bus.transport.redis.cancellation import end_tasks
 from command_bus.transport.redis.connections import Backoff, Connections
 from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
@@ -64,6 +65,7 @@ class EventStreams:
         self._keys = keys
         self._patience = patience
         self._readers: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def watch(self, types: Sequence[str], kept: int) -> None:
         """Tell of these types from now on (`*`: of all), keeping about as many events per shard."""
@@ -78,20 +80,19 @@ class EventStreams:
         await self._everywhere(switch)
 
     async def unwatch(self, types: Sequence[str]) -> None:
-        """Tell of them no more."""
+        """Tell of them no more; without any, of nothing."""
 
         async def switch(client: Redis, keys: ShardKeys) -> None:
-            pipeline = client.pipeline(transaction=False)
-            pipeline.hdel(keys.watched, *types)
-            pipeline.exists(keys.watched)
-            _, left = await pipeline.execute()
-            if not left:
+            await (client.hdel(keys.watched, *types) if types else client.delete(keys.watched))
+            if not await client.exists(keys.watched):
                 await client.pexpire(keys.events, _AFTERWARDS_MS)
+            if await client.exists(keys.watched):  # again since: somebody watches
+                await client.persist(keys.events)
 
         await self._everywhere(switch)
 
     async def watched(self) -> dict[str, int]:
-        """What is watched on all shards, and how many events are kept of each."""
+        """What is watched on all shards, and how many events were asked for with each."""
         found: list[dict[bytes, bytes]] = await self._everywhere(lambda client, keys: client.hgetall(keys.watched))
         everywhere = set(found[0]).intersection(*found[1:])
         return {name.decode(): int(found[0][name]) for name in sorted(everywhere)}
@@ -101,24 +102,44 @@ class EventStreams:
         last: list[Any] = await self._everywhere(lambda client, keys: client.xrevrange(keys.events, count=1))
         return [entries[0][0].decode() if entries else START for entries in last]
 
-    async def read(self, places: list[str], *, follow: bool) -> AsyncIterator[StoredEvent]:
-        """What comes behind a place in each shard, in order per shard; for ever, or with `follow=False` until there is no more.
+    async def kept(self, places: Sequence[str]) -> AsyncIterator[StoredEvent]:
+        """What lies behind a place in each shard, and happened before this began; shard by shard.
 
-        A server that does not answer is asked again and again. Closing the streams ends the reading.
+        Raises:
+            TransportUnavailable: The server cannot be reached.
         """
-        pages: asyncio.Queue[_Page | Exception | None] = asyncio.Queue()
+        for shard, (keys, begin, end) in enumerate(zip(self._keys.shards, places, await self.ends(), strict=True)):
+            place = begin
+            connections = self._connections.at(keys.prefix)
+            while True:
+                page: Any = await connections.insist(
+                    partial(connections.ask, _range, keys.events, "(" + place, end), mono() + self._patience
+                )
+                for entry, fields in page:
+                    yield _stored(shard, entry.decode(), fields)
+                if len(page) < _PAGE:
+                    break
+                place = page[-1][0].decode()
+
+    async def follow(self, places: Sequence[str]) -> AsyncIterator[StoredEvent]:
+        """What comes behind a place in each shard, in order per shard, until the streams are closed.
+
+        A server that does not answer is asked again and again.
+        """
+        if self._closed:
+            return
+        pages: asyncio.Queue[_Page | BaseException | None] = asyncio.Queue()
         room = asyncio.Semaphore(_AHEAD)
-        feeds = [_Feed(self._keys.shards[shard], shard, place, follow, pages, room) for shard, place in enumerate(places)]
-        readers = {asyncio.create_task(feed.run(self._connections)) for feed in feeds}
+        readers = set()
+        for shard, place in enumerate(places):
+            feed = _Feed(self._connections, self._keys.shards[shard], shard, place, pages, room)
+            reader = asyncio.create_task(feed.run(), name=f"command_bus.events {shard}")
+            reader.add_done_callback(lambda ended: pages.put_nowait(None if ended.cancelled() else ended.exception()))
+            readers.add(reader)
         self._readers |= readers
         try:
-            left = len(readers)
-            while left:
-                page = await pages.get()
-                if page is None:
-                    left -= 1
-                    continue
-                if isinstance(page, Exception):
+            while (page := await pages.get()) is not None:
+                if isinstance(page, BaseException):
                     raise page
                 for event in page:
                     yield event
@@ -127,8 +148,14 @@ class EventStreams:
             self._readers -= readers
             await end_tasks(readers)
 
+    @property
+    def closed(self) -> bool:
+        """Whether they are closed."""
+        return self._closed
+
     async def close(self) -> None:
         """End all reading."""
+        self._closed = True
         await end_tasks(self._readers)
 
     async def _everywhere(self, request: Any) -> list[Any]:
@@ -143,54 +170,53 @@ class EventStreams:
 
 @dataclass(slots=True)
 class _Feed:
-    """Reads one shard's stream, a few pages ahead of whoever listens; None is its last word, or the error that ends it."""
+    """Reads one shard's stream, a few pages ahead of whoever listens."""
 
+    connections: Connections
     keys: ShardKeys
     shard: int
     place: str
-    follow: bool
-    pages: asyncio.Queue[_Page | Exception | None]
+    pages: asyncio.Queue[_Page | BaseException | None]
     room: asyncio.Semaphore
 
-    async def run(self, connections: Connections) -> None:
-        connections = connections.at(self.keys.prefix)
+    async def run(self) -> None:
+        connections = self.connections.at(self.keys.prefix)
         pipe = connections.pipe(_BLOCK)
         backoff = Backoff()
-        last: CommandBusError | None = None
         try:
-            more = True
-            while more:
+            while True:
                 try:
-                    more = await self._page(pipe)
+                    await self._page(pipe)
                     backoff.reset()
                 except CONNECTION_ERRORS as error:
-                    last = translated(error, connections.label)
-                    if not isinstance(last, TransportUnavailable):
-                        break
+                    problem = translated(error, connections.label)
+                    if not isinstance(problem, TransportUnavailable):
+                        raise problem from error
                     pause = backoff.next()
-                    _log.warning("cannot read events, next try in %.2f s: %s", pause, last)
+                    _log.warning("cannot read events, next try in %.2f s: %s", pause, problem)
                     await asyncio.sleep(pause)
-                    last = None
         finally:
-            self.pages.put_nowait(last)
             await connections.end(pipe)
 
-    async def _page(self, pipe: Requests) -> bool:
-        """Read what comes next; whether to go on."""
-        blocking = ("BLOCK", int(_BLOCK * 1000)) if self.follow else ()
-        answer: Any = await pipe.request("XREAD", "COUNT", _PAGE, *blocking, "STREAMS", self.keys.events, self.place)
-        if not answer:
-            return self.follow
-        page = [_stored(self.shard, entry, flat) for entry, flat in answer[0][1]]
-        self.place = page[-1].id
-        await self.room.acquire()
-        self.pages.put_nowait(page)
-        return True
+    async def _page(self, pipe: Requests) -> None:
+        """Read what comes next."""
+        request = ("XREAD", "COUNT", _PAGE, "BLOCK", int(_BLOCK * 1000), "STREAMS", self.keys.events, self.place)
+        answer: Any = await pipe.request(*request)
+        if answer:
+            page = [
+                _stored(self.shard, entry.decode(), dict(zip(flat[::2], flat[1::2], strict=False)))
+                for entry, flat in answer[0][1]
+            ]
+            self.place = page[-1].id
+            await self.room.acquire()
+            self.pages.put_nowait(page)
 
 
-def _stored(shard: int, entry: bytes, flat: list[bytes]) -> StoredEvent:
-    fields = dict(zip(flat[::2], flat[1::2], strict=False))
+def _range(client: Redis, stream: str, low: str, high: str) -> Any:
+    return client.xrange(stream, min=low, max=high, count=_PAGE)
+
+
+def _stored(shard: int, entry: str, fields: dict[bytes, bytes]) -> StoredEvent:
     facts = fields.get(b"v", b"").decode(errors="replace").split("|", 4)
-    return StoredEvent(
-        shard, entry.decode(), facts + [""] * (5 - len(facts)), fields.get(b"m", b"").decode(), fields.get(b"c", b"")
-    )
+    mailbox = fields.get(b"m", b"").decode(errors="replace")
+    return StoredEvent(shard, entry, facts + [""] * (5 - len(facts)), mailbox, fields.get(b"c", b""))

@@ -47,7 +47,8 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local now_text = format('%.0f', now)
 local fence = math.max(tonumber(call('GET', fence_key) or '0'), time[1] * 1000000 + time[2] - 1)
 local any_paused, tell = call('EXISTS', paused, KEYS[9]) > 0, nil
-local is_told = nil
+local is_told, said = nil, {}
+local function say(...) said[#said + 1] = {...} end
 if any_paused and call('EXISTS', KEYS[9]) == 1 then
   tell, is_told = teller(KEYS[9], KEYS[10])
   any_paused = call('EXISTS', paused) == 1
@@ -198,7 +199,7 @@ local function start(step, name, activation, holder, head, attempt, first, follo
   local running = next_fence() .. '|' .. head[1] .. '|' .. attempt + 1 .. '|' .. first
   become(name, 'h|' .. activation .. '|' .. running .. '|' .. holder)
   bodies[step] = body_of(head[2])
-  if tell then tell('started', name, envelope_in(head[2]), attempt + 1, string.match(running, '^%d+'), owner, '') end
+  if tell then say('started', name, envelope_in(head[2]), attempt + 1, string.match(running, '^%d+'), owner, '') end
   return running
 end
 
@@ -229,9 +230,11 @@ local function note(left)
   if type(kept) == 'string' then noted[left.outcomes] = tonumber(keep[1]) end
 end
 
+local letter_id
 local function letter(name, left, is_parked)
+  letter_id = call('XADD', dead, '*', 'r', left[1], 'e', left[2], 'm', name, 'p', is_parked)
   counts.dead = counts.dead + 1
-  return call('XADD', dead, '*', 'r', left[1], 'e', left[2], 'm', name, 'p', is_parked)
+  return letter_id
 end
 
 local counted = {n = 'rejected', x = 'expired', b = 'buried'}
@@ -278,28 +281,24 @@ end
 
 local told_as = {d = 'completed', n = 'rejected', x = 'expired', b = 'dead_lettered', p = 'parked'}
 
--- Tell what becomes of a command. Whoever settles for a holder that was lost has no lease of its own.
-local function tell_of(step, verb, name, left, record, at)
+-- Say what becomes of a command. Whoever settles for a holder that was lost has no lease of its own.
+local function say_end(step, verb, name, left, record, at)
   local entry = call('XRANGE', KEYS[10 + step], messages[step], messages[step])[1]
-  local envelope, held_for = entry and envelope_in(entry[2]) or '', string.match(record, '([^|]*)$')
+  local envelope, worker = entry and envelope_in(entry[2]) or '', string.match(record, '([^|#]*)#?[^|]*$')
   local attempt, fence_then = string.match(record, '^(%d+)', at), string.match(runs[step], '^%d+')
-  local lost = holders[step] == ''
-  local function say(kind, detail)
-    tell(kind, name, envelope, attempt, fence_then, string.match(held_for, '^[^#]*'), detail)
-  end
-  if lost and verb ~= 'g' then say('interrupted', '') end
+  if holders[step] == '' and verb ~= 'g' then say('interrupted', name, envelope, attempt, fence_then, worker, '') end
   if verb == 'w' then
-    say(left[2] == '1' and 'retried' or 'handed_back', left[1])
+    say(left[2] == '1' and 'retried' or 'handed_back', name, envelope, attempt, fence_then, worker, left[1])
   elseif verb == 'g' then
-    say(left[1] == '1' and 'interrupted' or 'handed_back', '')
+    say(left[1] == '1' and 'interrupted' or 'handed_back', name, envelope, attempt, fence_then, worker, '')
   else
-    say(told_as[verb], '')
+    say(told_as[verb], name, envelope, attempt, fence_then, worker, '')
   end
 end
 
 -- A command runs under this very lease: do to it what the verb says.
 local function proceed(step, verb, name, activation, follow, left, record, at)
-  if tell and is_told(name) then tell_of(step, verb, name, left, record, at) end
+  if tell and is_told(name) then say_end(step, verb, name, left, record, at) end
   if settling[verb] then return settle(step, verb, name, activation, holders[step], follow, left) end
   local attempt, first = string.match(record, '^(%d+)|([^|]*)|', at)
   if verb == 'p' then return park(name, activation, left, attempt, first) end
@@ -348,9 +347,21 @@ local function perform(step, verb)
   return look_again(step, verb, name, activation, follow, record)
 end
 
+-- What a step says is told once it has succeeded.
+local function tell_what_was_said(done)
+  if done then
+    for _, event in ipairs(said) do
+      if event[1] == 'dead_lettered' or event[1] == 'parked' then event[7] = letter_id end
+      tell(unpack(event))
+    end
+  end
+  said = {}
+end
+
 local answers = {now_text}
 for step = 1, steps do
   local done, answer = pcall(perform, step, sub(operations[step], 1, 1))
+  if tell then tell_what_was_said(done) end
   if done then
     answers[2 * step], answers[2 * step + 1] = answer, bodies[step] or false
   else

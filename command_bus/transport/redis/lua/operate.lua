@@ -58,7 +58,7 @@ if modes[verb] then
 elseif verb == 'resume' then
   changed = redis.call('HDEL', paused, scope)
 end
-if changed == 1 then
+if changed == 1 and (string.sub(scope, -1) ~= '*' or string.find(ready, ':0}:', 1, true)) then  -- what all shards do one tells of
   local tell = teller(KEYS[6], KEYS[7])
   tell(({pause = 'paused', drain = 'draining', resume = 'resumed'})[verb], scope, '', '', '', '', reason)
 end

@@ -23,23 +23,23 @@ end
 
 -- Gives two functions: one that tells of an event (of which kind, in which mailbox or scope, of which command, by its envelope; attempt,
 -- fence, worker and more about it), and one that says whether events of a mailbox are told of. `watched` is a hash: entity type (~ stands
--- for none, * for all) -> about how many events are kept. An entry has few fields: each costs 0.2 us.
+-- for none, * for all) -> how many events are to be kept; they share a stream, so the most that any type asks for counts. An entry has few
+-- fields: each costs 0.2 us.
 local function teller(watched, events)
-  local kept, most = {}, nil
+  local types, most = {}, 0
   local pairs_of = redis.pcall('HGETALL', watched)
   for i = 1, #pairs_of, 2 do
-    kept[pairs_of[i]] = pairs_of[i + 1]
-    most = most or pairs_of[i + 1]
+    types[pairs_of[i]] = true
+    most = math.max(most, tonumber(pairs_of[i + 1]) or 0)
   end
-  local function limit_of(name)
-    return kept[string.match(name, '^[^:/]*')] or kept['*'] or (name == '*' and most)
+  local function is_told(name)
+    return types[string.match(name, '^[^:/]*')] or types['*'] or (name == '*' and most > 0)
   end
   local function tell(kind, name, envelope, attempt, fence, worker, detail)
-    local limit = limit_of(name)
-    if not limit then return end
+    if not is_told(name) then return end
     local facts = kind .. '|' .. attempt .. '|' .. fence .. '|' .. worker .. '|' .. detail
-    redis.pcall('XADD', events, 'MAXLEN', '~', limit, '*', 'v', facts, 'm', name, 'c', names_in(envelope))
+    redis.pcall('XADD', events, 'MAXLEN', '~', most, '*', 'v', facts, 'm', name, 'c', names_in(envelope))
   end
-  return tell, limit_of
+  return tell, is_told
 end
 
