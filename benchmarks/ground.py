@@ -57,7 +57,7 @@ class Ground:
 
     def clear(self) -> None:
         """An empty server."""
-        self.client.flushall()
+        self.client.flushall(asynchronous=False)  # else freeing goes on while the next case is measured
 
     def ours(self, role: str, count: int, **options: Any) -> Program:
         """The bus in a process of its own."""

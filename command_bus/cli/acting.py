@@ -28,12 +28,14 @@ if TYPE_CHECKING:
     from command_bus.entities import Entities
     from command_bus.facts import EntityDetails, WaitingCommand
 
-__all__ = ["drain", "entity", "pause", "purge", "resume"]
+__all__ = ["cancel", "drain", "entity", "pause", "purge", "resume"]
 
 Chosen = Annotated[str | None, typer.Argument(metavar="TYPE", show_default=False, help="Entity type; ~ is what has no entity.")]
 Everything = Annotated[bool, typer.Option("--all", help="The whole bus.")]
 Reason = Annotated[str, typer.Option("--reason", "-m", show_default=False, help="Shown to whoever looks.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
+_LONG = 30.0  # seconds that a handler has run
+_LEFT = "; the one that runs is left alone"
 
 
 class Action(StrEnum):
@@ -143,6 +145,33 @@ def purge(
     typer.echo(f"{what}: {counted(removed, 'command', 'commands')} removed")
 
 
+def cancel(
+    command_ids: Annotated[list[str], typer.Argument(metavar="ID", help="Command ids.", show_default=False)],
+    *,
+    url: Url = None,
+    namespace: Namespace = None,
+    app: App = None,
+) -> None:
+    """Take commands out of line that have not started. Whoever waits for their reply is told.
+
+    \b
+    Exit codes: 0 all cancelled, 1 one of them is not there any more, runs, or was settled, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+
+    async def work() -> bool:
+        done = True
+        async with connected(Place(url, namespace, app)) as bus:
+            for command_id in command_ids:
+                cancelled = await bus.cancel(command_id)
+                typer.echo(
+                    f"{command_id}: {'cancelled' if cancelled else 'not cancelled: it has started, is settled, or was never accepted'}"
+                )
+                done = done and cancelled
+        return done
+
+    raise typer.Exit(Outcome.DONE if execute(work) else Outcome.FAILED)
+
+
 def entity(
     entity_type: Annotated[str, typer.Argument(metavar="TYPE", help="Its type.", show_default=False)],
     entity_id: Annotated[str, typer.Argument(metavar="ID", help="Its id.", show_default=False)],
@@ -184,7 +213,9 @@ def entity(
                 case Action.RESUME:
                     return "resumed" if await scope.resume() else None
                 case _:
-                    return f"{counted(await scope.purge(), 'command', 'commands')} removed"
+                    removed = await scope.purge()
+                    runs = (await scope.show(waiting=0)).entity.state == "running"
+                    return f"{counted(removed, 'command', 'commands')} removed{_LEFT if runs else ''}"
 
     if action is Action.SHOW:
         _show(execute(details), as_json=as_json)
@@ -230,7 +261,8 @@ def _lines(found: EntityDetails) -> list[tuple[str, Any]]:
     from command_bus.cli.tables import counted, duration, since
 
     entity, head, letter, hold, holder = found.entity, found.head, found.letter, found.entity.hold, found.holder
-    lines: list[tuple[str, Any]] = [("entity", entity.name), ("state", entity.state), ("depth", entity.depth)]
+    idle = "idle: nothing of it waits or runs, or it was never used" if not entity.depth and hold is None else entity.state
+    lines: list[tuple[str, Any]] = [("entity", entity.name), ("state", idle), ("depth", entity.depth)]
     if hold is not None:
         lines.append((hold.mode, f"{hold.what}, since {since(hold.since_ms)}{': ' if hold.reason else ''}{hold.reason}"))
     if head is not None:
@@ -253,6 +285,8 @@ def _lines(found: EntityDetails) -> list[tuple[str, Any]]:
             ("running for", duration(entity.running_for)),
             ("lease", f"last renewed {duration(found.lease_age)} ago"),
         ]
+        if (entity.running_for or 0.0) >= _LONG:
+            lines.append(("if it hangs", "pause the entity, stop that worker (SIGTERM), then resume it, or purge it first"))
     if letter is not None:
         lines += [
             (

@@ -48,7 +48,7 @@ def doctor(
 
 
 async def _examined(place: Place) -> list[Finding]:
-    from command_bus.cli.judgement import Finding, judge_namespace, judge_server, judge_work, worst
+    from command_bus.cli.judgement import Finding, judge_entities, judge_namespace, judge_server, judge_work, worst
     from command_bus.errors import CommandBusError, TransportUnavailable
     from command_bus.transport.redis.credentials import connection_options
     from command_bus.transport.redis.examination import examine
@@ -63,7 +63,8 @@ async def _examined(place: Place) -> list[Finding]:
         async with connected(place) as bus:
             workers = await bus.fleet.workers()
             unhandled = [each.name for each in await bus.fleet.commands() if not each.workers]
-            return [*findings, *judge_work(await bus.stats(), workers, await bus.entities.holds(), unhandled)]
+            findings += judge_work(await bus.stats(), workers, await bus.entities.holds(), unhandled)
+            return findings + judge_entities((await bus.entities.list(order="age", limit=1000, scan=20_000)).entities)
     except TransportUnavailable:
         raise
     except CommandBusError as error:

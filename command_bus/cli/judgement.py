@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from command_bus.facts import HoldInfo, WorkerStatus
+    from command_bus.facts import EntityInfo, HoldInfo, WorkerStatus
     from command_bus.receipts import Stats
     from command_bus.transport.redis.examination import Examination
 
-__all__ = ["Finding", "judge_namespace", "judge_server", "judge_work", "worst"]
+__all__ = ["Finding", "judge_entities", "judge_namespace", "judge_server", "judge_work", "worst"]
 
 Grade = Literal["ok", "warning", "bad"]
 _GIB = 1024**3
 _SKEW = 1.0  # seconds; stored times are compared between machines by people and by `expires`
 _FULL, _ALMOST = 0.95, 0.8
+_LONG = 60.0  # seconds that a handler has run
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,23 @@ def judge_namespace(seen: Examination, namespace: str, shards: int | None) -> li
     if policies:
         findings.append(Finding("mailboxes", "ok", ", ".join(policies)))
     return findings
+
+
+def judge_entities(oldest: Sequence[EntityInfo]) -> list[Finding]:
+    """Entities that stand still although nobody stopped them, of those that have waited longest."""
+    unknown = [each.name for each in oldest if each.state == "retrying" and not each.attempt]
+    long = [f"{each.name} for {each.running_for:,.0f} s" for each in oldest if (each.running_for or 0.0) >= _LONG]
+    findings: list[Finding] = []
+    if unknown:
+        findings.append(Finding("unknown commands", "warning", f"hold {_few(unknown)}", "start a worker that knows them"))
+    if long:
+        advice = "command-bus entity TYPE ID; do their handlers have a timeout?"
+        findings.append(Finding("long running", "warning", _few(long), advice))
+    return findings
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
 def judge_work(stats: Stats, workers: list[WorkerStatus], holds: list[HoldInfo], unhandled: list[str]) -> list[Finding]:

@@ -215,7 +215,13 @@ def discard(
     \b
     Exit codes: 0 discarded, 1 no such letter, or not wanted, 2 wrong usage, or nobody to ask, 4 no server.
     """  # noqa: D301  # fmt: skip
-    typer.echo(", ".join(letters))
+
+    async def look() -> list[DeadLetter]:
+        async with connected(Place(url, namespace, app)) as bus:
+            return [await bus.dead_letters.get(letter) for letter in letters]
+
+    for found in execute(look):
+        typer.echo(f"{found.id}: {found.name} {found.command_id} of {found.entity or 'no entity'}, {found.reason}")
     refuse_unless_sure("Discard them? It cannot be undone.", yes=yes)
 
     async def work() -> None:

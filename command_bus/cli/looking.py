@@ -77,7 +77,7 @@ def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
         spread = "" if hold.everywhere else " (not on every shard: ask again)"
         lines.append((hold.mode, f"{hold.what}{spread}, since {since(hold.since_ms)}{': ' if hold.reason else ''}{hold.reason}"))
     if found.paused > len(holds):
-        lines.append(("paused", "single entities: see `entities --state paused`"))
+        lines.append(("paused", "single entities: `entities` shows which, and why"))
     return lines
 
 
@@ -131,12 +131,15 @@ def entity_table(page: EntityPage) -> Any:
     def why(entity: Any) -> str:
         if entity.letter_id is not None:
             return f"dead letter {entity.letter_id}"
+        facts: list[str] = []
+        if entity.running_for is not None:
+            facts.append(f"for {duration(entity.running_for)}")
         if entity.hold is not None:
-            return f"{entity.hold.what} {entity.hold.mode}{': ' if entity.hold.reason else ''}{entity.hold.reason}"
-        if entity.retry_at_ms is not None:
+            facts.append(f"{entity.hold.what} {entity.hold.mode}{': ' if entity.hold.reason else ''}{entity.hold.reason}")
+        elif entity.retry_at_ms is not None:
             told = "" if entity.attempt else "no worker knows the command, asked "
-            return f"{told}again in {duration(max(entity.retry_at_ms / 1000 - time.time(), 0.0))}"
-        return "" if entity.running_for is None else f"for {duration(entity.running_for)}"
+            facts.append(f"{told}again in {duration(max(entity.retry_at_ms / 1000 - time.time(), 0.0))}")
+        return "; ".join(facts)
 
     return table(
         ["entity", "state", "depth#", "head age#", "attempt#", "worker", "why, how long"],

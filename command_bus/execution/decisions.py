@@ -55,6 +55,8 @@ __all__ = ["Decisions", "Runnable", "text_of"]
 _log = logging.getLogger("command_bus.worker")
 _UNKNOWN_OFFER_MS = 1000
 _PASS_ON = 0.5
+_UNKNOWN_NAMES = 100
+"""Names of unknown commands that a worker warns of, each once."""
 _MAX_TRACEBACK = 16 * 1024
 
 
@@ -114,6 +116,7 @@ class Decisions:
         self._random = random or JITTER
         self._limits = reading_limits(settings)
         self._windows = Windows.of(settings, worker)
+        self._warned_of: set[str] = set()
         self._unknown_grace_ms = int(settings.unknown_grace * 1000)
 
     def read(self, started: Started, mailbox: str = "") -> Runnable | Step:
@@ -244,6 +247,7 @@ class Decisions:
         workers for ever: the server wakes readers in turn, and each wait wakes two, one for its clock and one for the command.
         """
         left_ms = self._unknown_grace_ms - (started.now_ms - started.first_ms)
+        self._warn_once(envelope, text)
         if left_ms > 0 and self._random.random() < _PASS_ON:
             return GiveBack(counts=False)
         if left_ms > 0:
@@ -252,6 +256,16 @@ class Decisions:
             self._windows.remembered(envelope, Unhandled(text), "dead_lettered", started) if envelope.command_id else NOTHING_LEFT
         )
         return Bury(left, self._record(started, envelope, reason, "NoHandler", text), started.envelope or b"")
+
+    def _warn_once(self, envelope: WireEnvelope, text: str) -> None:
+        if envelope.name in self._warned_of or len(self._warned_of) >= _UNKNOWN_NAMES:
+            return
+        self._warned_of.add(envelope.name)
+        grace = self._unknown_grace_ms / 1000
+        _log.warning(
+            "%s: its entity waits for a worker that has one, and it becomes a dead letter %g s after it was first started", text, grace,
+            extra={"command": envelope.name, "command_id": envelope.command_id, "worker": self._worker},
+        )  # fmt: skip
 
     def _invalid(self, started: Started, envelope: WireEnvelope, spec: MessageSpec, error: InvalidCommand) -> Step:
         record = self._record(started, envelope, "invalid", "InvalidCommand", error.message)

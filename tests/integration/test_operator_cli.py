@@ -115,6 +115,9 @@ class TestLooking:
         assert (found["entity"]["state"], found["head"]["name"], found["handlers"]) == ("retrying", "Refund", 0)
         assert "no live worker: start one that knows it" in say(trouble, "entity", "account", "a-9")
 
+    def test_an_entity_without_work(self, trouble: Trouble) -> None:
+        assert "idle: nothing of it waits or runs, or it was never used" in say(trouble, "entity", "order", "never")
+
     def test_a_dead_worker(self, trouble: Trouble) -> None:
         live, lost = ask(trouble, "workers")["workers"]
         assert (live["alive"], lost["alive"]) == (True, False)
@@ -153,6 +156,7 @@ class TestLooking:
         found = {each["about"]: each for each in ask(trouble, "doctor")["findings"]}
         assert (found["scripts"]["grade"], found["version"]["grade"], found["namespace"]["grade"]) == ("ok", "ok", "ok")
         assert (found["parked"]["grade"], found["lost workers"]["grade"]) == ("warning", "warning")
+        assert found["unknown commands"]["found"] == "hold account:a-9"
         assert "warning" in say(trouble, "doctor", "--strict", code=1)
         shards = ask(trouble, "doctor", code=1, COMMAND_BUS_SHARDS="3")["findings"]
         assert "set COMMAND_BUS_SHARDS=1" in {each["advice"] for each in shards}
@@ -190,6 +194,11 @@ class TestSending:
 
     def test_what_nobody_announced_is_not_sent(self, trouble: Trouble) -> None:
         assert "no worker has announced 'Refund'" in one_line(say(trouble, "send", "Refund", "{}", code=2))
+
+    def test_what_has_not_started_can_be_cancelled(self, trouble: Trouble) -> None:
+        say(trouble, "send", "Deposit", '{"account_id": "c-3", "amount": 5}', "--command-id", "c-3-1", "--delay", "3600")
+        assert say(trouble, "cancel", "c-3-1") == "c-3-1: cancelled\n"
+        assert "c-3-1: not cancelled" in say(trouble, "cancel", "c-3-1", code=1)
 
     def test_no_outcome_in_time_is_3(self, trouble: Trouble) -> None:
         text = one_line(say(trouble, "call", "Export", '{"report": "slow", "month": 1}', "--timeout", "0.3", code=3))
@@ -235,12 +244,15 @@ class TestMistakes:
     @pytest.mark.parametrize(
         "command",
         [("purge", "report"), ("purge", "--all"), ("entity", "report", "sales", "purge"), ("dlq", "purge", "--all"), ("dlq", "replay", "--all"),
-         ("dlq", "discard", "0-1-0")],
+         ("dlq", "discard", "PARKED")],
         ids=" ".join,
     )  # fmt: skip
     def test_without_a_terminal_nothing_is_destroyed(self, trouble: Trouble, command: tuple[str, ...]) -> None:
         before = ask(trouble, "stats")
-        assert "pass --yes" in say(trouble, *command, code=2)
+        (parked,) = ask(trouble, "dlq", "list", "--parked")["letters"]
+        text = say(trouble, *(parked["id"] if word == "PARKED" else word for word in command), code=2)
+        assert "pass --yes" in text
+        assert "PARKED" not in command or f"{parked['id']}: Charge charge-995 of order:o-7, failed" in text
         after = ask(trouble, "stats")
         assert (before["dead_letters"], before["parked"]) == (after["dead_letters"], after["parked"])
         assert after["depth"] >= before["depth"]
@@ -273,6 +285,38 @@ def _in_thread(arguments: list[str]) -> int:
 
     threading.Thread(target=run).start()
     return ended.result(30)
+
+
+class TestEvents:
+    def test_they_are_watched_listed_followed_and_ended(self, trouble: Trouble) -> None:
+        assert "nothing is watched" in say(trouble, "events", "list")
+        assert say(trouble, "events", "watch", "account", "~") == "watched: account, what has no entity\n"
+        assert "acount is not watched; watched: account" in say(trouble, "events", "list", "acount")
+        following = subprocess.Popen(
+            [sys.executable, "-m", "command_bus", "events", "follow", "account", "--id", "e-1", "--kind", "completed", "--json"],
+            env=trouble.environment, cwd=trouble.folder, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            assert following.stdout is not None
+            lines: Future[str] = Future()
+            threading.Thread(target=lambda: lines.set_result(following.stdout.readline())).start()  # type: ignore[union-attr]
+            while not lines.done():
+                say(trouble, "call", "Deposit", '{"account_id": "e-1", "amount": 1}')
+            first = json.loads(lines.result())
+            assert (first["kind"], first["entity"], first["name"]) == ("completed", "account:e-1", "Deposit")
+        finally:
+            following.terminate()
+            following.communicate()
+        say(trouble, "call", "Deposit", '{"account_id": "e-2", "amount": 1}')
+        assert [each["kind"] for each in ask(trouble, "events", "list", "account", "--id", "e-2")] == [
+            "accepted",
+            "started",
+            "completed",
+        ]
+        assert "account:e-2  completed  Deposit" in say(trouble, "events", "list", "account", "--id", "e-2", "--last", "1")
+        assert ask(trouble, "events", "list", "~") == []
+        assert say(trouble, "events", "unwatch") == "nothing is watched\n"
+        assert say(trouble, "events", "watch", "a:b", code=1).startswith("command-bus: invalid_command: ")
 
 
 class TestGenerated:

@@ -25,12 +25,12 @@ from command_bus import Command, EntityId, HandlerRegistry, Query
 from command_bus.announcement import announced
 from command_bus.cli.changes import changed, snapshot
 from command_bus.cli.clients import client_source, schema_document
-from command_bus.cli.judgement import Finding, judge_namespace, judge_server, judge_work, worst
+from command_bus.cli.judgement import Finding, judge_entities, judge_namespace, judge_server, judge_work, worst
 from command_bus.cli.letters import moment_of
 from command_bus.cli.schemas import problems
 from command_bus.cli.tables import counted, duration, shown
 from command_bus.cli.type_names import class_name, members_of, type_of
-from command_bus.facts import CommandInfo, HoldInfo, WorkerStatus
+from command_bus.facts import CommandInfo, EntityInfo, HoldInfo, WorkerStatus
 from command_bus.receipts import Stats
 from command_bus.transport.redis.examination import Examination
 from command_bus.worker import descriptions
@@ -284,6 +284,17 @@ class TestDoctor:
         assert "not on every shard" in _about(found, "paused").found
         live = replace(lost, alive=True)
         assert _about(judge_work(stats, [live], [], ["A"]), "handlers").grade == "warning"
+
+    def test_entities_that_stand_still(self) -> None:
+        def entity(name: str, state: Any, attempt: int, running_for: float | None) -> EntityInfo:
+            return EntityInfo(name, "x", name, state, 1, 1.0, attempt, running_for, None, None, None, None)
+
+        quick = [entity("a", "running", 1, 59.0), entity("b", "retrying", 1, None), entity("c", "waiting", 0, None)]
+        assert judge_entities(quick) == []
+        still = [entity(f"u{number}", "retrying", 0, None) for number in range(5)]
+        found = judge_entities([*quick, *still, entity("d", "running", 1, 61.0)])
+        assert _about(found, "unknown commands").found == "hold u0, u1, u2 and 2 more"
+        assert _about(found, "long running").found == "d for 61 s"
 
 
 class TestSmallThings:
