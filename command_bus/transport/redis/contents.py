@@ -11,9 +11,9 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from command_bus.clock import mono
 from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
+from command_bus.transport.redis.patient import Patient
 from command_bus.transport.redis.survey import Survey, SurveyedEntity
 
 __all__ = ["Contents"]
@@ -25,19 +25,11 @@ Held = tuple[SurveyedEntity, list[bytes]]
 """A mailbox, and envelopes that wait in it; a long one comes in several parts."""
 
 
-class Contents:
-    """Reads mailboxes with their commands; delayed ones, which are in no mailbox yet, are not among them.
-
-    Args:
-        connections: Of this process.
-        keys: The shards.
-        patience: Seconds for which a request is repeated while the server restarts.
-    """
+class Contents(Patient):
+    """Reads mailboxes with their commands; delayed ones, which are in no mailbox yet, are not among them."""
 
     def __init__(self, connections: Connections, keys: KeySpace, *, patience: float) -> None:
-        self._connections = connections
-        self._keys = keys
-        self._patience = patience
+        super().__init__(connections, keys, patience=patience)
         self._survey = Survey(connections, keys, patience=patience)
 
     async def pages(self, shard: int) -> AsyncIterator[list[Held]]:
@@ -65,8 +57,7 @@ class Contents:
                 pipeline.xrange(keys.mailbox(entity.mailbox), min=start, count=_PAGE)
             return await pipeline.execute()
 
-        place = self._connections.at(keys.prefix)
-        found: list[Any] = await place.insist(lambda: place.ask(read), mono() + self._patience)
+        found: list[Any] = await self._ask(keys, read)
         return found
 
 

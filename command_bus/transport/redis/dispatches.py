@@ -22,6 +22,7 @@ from command_bus.transport.interfaces import Admission
 from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.outcomes import RedisOutcomes
+from command_bus.transport.redis.patient import Patient
 from command_bus.transport.redis.scripts import DISPATCH, LOAD, Script
 
 __all__ = ["RedisDispatches"]
@@ -31,7 +32,7 @@ _DONE, _GONE, _FOREIGN, _FULL = b"done", b"gone", b"foreign", b"full"
 _PAGE = 500
 
 
-class RedisDispatches:
+class RedisDispatches(Patient):
     """Implements `Dispatches`.
 
     Args:
@@ -45,11 +46,9 @@ class RedisDispatches:
     def __init__(
         self, connections: Connections, keys: KeySpace, *, max_depth: int, max_total_depth: int, patience: float
     ) -> None:
-        self._connections = connections
-        self._keys = keys
+        super().__init__(connections, keys, patience=patience)
         self._max_depth = max_depth
         self._max_total_depth = max_total_depth
-        self._patience = patience
         self._remember_ms: dict[str, int] = {}
         self.outcomes = RedisOutcomes(connections, keys, patience=patience)
 
@@ -193,11 +192,6 @@ class RedisDispatches:
 
     def _remembered(self, dispatch_id: str) -> int:
         return self._remember_ms.get(dispatch_id) or Opening().remember_ms
-
-    async def _ask(self, keys: ShardKeys, request: Any, *args: Any) -> Any:
-        """A plain read, repeated while the server restarts."""
-        place = self._connections.at(keys.prefix)
-        return await place.insist(lambda: place.ask(request, *args), mono() + self._patience)
 
     async def _insist(self, keys: ShardKeys, script: Script, names: list[str], args: list[Any]) -> Any:
         """A step, repeated until it is answered, and its effect confirmed where replicas must."""

@@ -10,17 +10,16 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from command_bus.clock import mono
 from command_bus.errors import TransportUnavailable
 from command_bus.transport.redis.cancellation import end_tasks
 from command_bus.transport.redis.connections import Backoff, Connections
 from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
+from command_bus.transport.redis.patient import Patient
 from command_bus.transport.redis.pipe import Requests
 
 __all__ = ["EventStreams", "StoredEvent"]
@@ -51,19 +50,11 @@ class StoredEvent(NamedTuple):
 _Page = list[StoredEvent]
 
 
-class EventStreams:
-    """Switches events on and off, and reads them.
-
-    Args:
-        connections: Of this process.
-        keys: The shards.
-        patience: Seconds for which a request is repeated before the server counts as unavailable.
-    """
+class EventStreams(Patient):
+    """Switches events on and off, and reads them."""
 
     def __init__(self, connections: Connections, keys: KeySpace, *, patience: float) -> None:
-        self._connections = connections
-        self._keys = keys
-        self._patience = patience
+        super().__init__(connections, keys, patience=patience)
         self._readers: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -110,11 +101,8 @@ class EventStreams:
         """
         for shard, (keys, begin, end) in enumerate(zip(self._keys.shards, places, await self.ends(), strict=True)):
             place = begin
-            connections = self._connections.at(keys.prefix)
             while True:
-                page: Any = await connections.insist(
-                    partial(connections.ask, _range, keys.events, "(" + place, end), mono() + self._patience
-                )
+                page: Any = await self._ask(keys, _range, keys.events, "(" + place, end)
                 for entry, fields in page:
                     yield _stored(shard, entry.decode(), fields)
                 if len(page) < _PAGE:
@@ -157,15 +145,6 @@ class EventStreams:
         """End all reading."""
         self._closed = True
         await end_tasks(self._readers)
-
-    async def _everywhere(self, request: Any) -> list[Any]:
-        """A repeatable request to every shard; the answers in the order of the shards."""
-
-        async def ask(keys: ShardKeys) -> Any:
-            place = self._connections.at(keys.prefix)
-            return await place.insist(lambda: place.ask(request, keys), mono() + self._patience)
-
-        return await asyncio.gather(*(ask(keys) for keys in self._keys.shards))
 
 
 @dataclass(slots=True)

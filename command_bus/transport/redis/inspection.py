@@ -9,9 +9,8 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from command_bus.clock import mono
-from command_bus.transport.redis.connections import Connections
-from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.keys import GROUP, ShardKeys
+from command_bus.transport.redis.patient import Patient
 
 __all__ = ["Closeup", "Inspection"]
 
@@ -31,19 +30,8 @@ class Closeup:
     shard: int
 
 
-class Inspection:
-    """Reads a little, but all of it.
-
-    Args:
-        connections: Of this process.
-        keys: The shards.
-        patience: Seconds for which a request is repeated before the server counts as unavailable.
-    """
-
-    def __init__(self, connections: Connections, keys: KeySpace, *, patience: float) -> None:
-        self._connections = connections
-        self._keys = keys
-        self._patience = patience
+class Inspection(Patient):
+    """Reads a little, but all of it."""
 
     async def now_ms(self) -> int:
         """The first shard's clock."""
@@ -105,10 +93,6 @@ class Inspection:
 
         pending = await self._ask(keys, read)
         return int(pending[0]["time_since_delivered"]) if pending else None
-
-    async def _ask(self, shard: ShardKeys, request: Any, *args: Any) -> Any:
-        place = self._connections.at(shard.prefix)
-        return await place.insist(lambda: place.ask(request, *args), mono() + self._patience)
 
 
 async def _scores_of(client: Redis, key: str, members: list[str]) -> Any:

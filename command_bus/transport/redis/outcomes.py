@@ -6,16 +6,14 @@ every entry, which takes longer than all that follows. Every request is a plain 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from command_bus.clock import mono
 from command_bus.transport.dispatches import OutcomePage, OutcomeStream
-from command_bus.transport.redis.connections import Connections
-from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.patient import Patient
 from command_bus.transport.redis.scripts import SKIP
 
 __all__ = ["RedisOutcomes"]
@@ -25,19 +23,8 @@ _STRIDE = 10_000  # entries that one call steps over: the server does nothing el
 _AS_SENT = b"XRANGE"  # redis-py knows how to read the answer to "XRANGE"
 
 
-class RedisOutcomes:
-    """Implements `Outcomes`.
-
-    Args:
-        connections: Of this process.
-        keys: The shards.
-        patience: Seconds for which a request is repeated before the server counts as unavailable.
-    """
-
-    def __init__(self, connections: Connections, keys: KeySpace, *, patience: float) -> None:
-        self._connections = connections
-        self._keys = keys
-        self._patience = patience
+class RedisOutcomes(Patient):
+    """Implements `Outcomes`."""
 
     async def streams(self, places: Sequence[tuple[str, int]]) -> list[OutcomeStream | None]:
         """See `Outcomes`."""
@@ -60,7 +47,7 @@ class RedisOutcomes:
                 pipeline.pttl(key)
             return await pipeline.execute(raise_on_error=False)
 
-        answers = await self._ask(shard, read)
+        answers = await self._ask(self._keys.shards[shard], read)
         return [_stream(*pair) for pair in zip(answers[::2], answers[1::2], strict=True)]
 
     async def ends(self, dispatch_id: str, shard: int, low: str, high: str) -> tuple[str, str] | None:
@@ -73,14 +60,14 @@ class RedisOutcomes:
             pipeline.xrevrange(key, high, low, count=1)
             return await pipeline.execute()
 
-        first, last = await self._ask(shard, read)
+        first, last = await self._ask(self._keys.shards[shard], read)
         return (first[0][0].decode(), last[0][0].decode()) if first and last else None
 
     async def page(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> OutcomePage:
         """See `Outcomes`."""
         key = self._key(dispatch_id, shard)
         words = (_AS_SENT, key, _behind(after), until, "COUNT", count)
-        page = await self._ask(shard, lambda client: client.execute_command(*words))  # type: ignore[no-untyped-call]
+        page = await self._ask(self._keys.shards[shard], lambda client: client.execute_command(*words))
         return [entry[0] for entry in page], [entry[1][1] for entry in page]
 
     async def skip(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> tuple[str, int]:
@@ -89,7 +76,7 @@ class RedisOutcomes:
         at, total = after, 0
         while total < count:
             stride = min(count - total, _STRIDE)
-            found, last = await self._run(shard, [key], [_behind(at), until, stride])
+            found, last = await self._run(self._keys.shards[shard], SKIP, [key], [_behind(at), until, stride])
             total += int(found)
             at = last.decode() or at
             if found < stride:
@@ -98,17 +85,6 @@ class RedisOutcomes:
 
     def _key(self, dispatch_id: str, shard: int) -> str:
         return self._keys.shards[shard].outcomes(dispatch_id)
-
-    async def _ask(self, shard: int, request: Callable[[Redis], Any]) -> Any:
-        place = self._at(shard)
-        return await place.insist(lambda: place.ask(request), mono() + self._patience)
-
-    async def _run(self, shard: int, names: list[str], args: list[Any]) -> Any:
-        place = self._at(shard)
-        return await place.insist(lambda: place.run(SKIP, names, args), mono() + self._patience)
-
-    def _at(self, shard: int) -> Connections:
-        return self._connections.at(self._keys.shards[shard].prefix)
 
 
 def _behind(entry: str) -> str:

@@ -15,9 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from command_bus.clock import mono
-from command_bus.transport.redis.connections import Connections
-from command_bus.transport.redis.keys import EVERYTHING, GROUP, KeySpace, ShardKeys, scope_of, type_scope
+from command_bus.transport.redis.keys import EVERYTHING, GROUP, ShardKeys, scope_of, type_scope
+from command_bus.transport.redis.patient import Patient
 from command_bus.transport.redis.scripts import OPERATE
 
 __all__ = ["Hold", "Mode", "Scopes", "is_wide", "parse_hold"]
@@ -62,19 +61,8 @@ def parse_hold(scope: str, value: bytes) -> Hold:
     return Hold(scope, "draining" if mode == b"d" else "paused", int(since), reason.decode(errors="replace"))
 
 
-class Scopes:
-    """Holds and lets go. Every step may be repeated, and is until the server answers.
-
-    Args:
-        connections: Of this process.
-        keys: The shards.
-        patience: Seconds for which a request is repeated before the server counts as unavailable.
-    """
-
-    def __init__(self, connections: Connections, keys: KeySpace, *, patience: float) -> None:
-        self._connections = connections
-        self._keys = keys
-        self._patience = patience
+class Scopes(Patient):
+    """Holds and lets go. Every step may be repeated, and is until the server answers."""
 
     async def pause(self, scope: str, reason: str) -> bool:
         """Start nothing of it any more; whether it was not paused before."""
@@ -119,7 +107,7 @@ class Scopes:
     async def _operate(self, verb: Verb, scope: str, reason: str) -> bool:
         if not is_wide(scope):
             shard = self._keys.shards[self._keys.shard_of(scope)]
-            return bool((await self._run(shard, verb, scope, reason, [scope]))[0])
+            return bool((await self._step(shard, verb, scope, reason, [scope]))[0])
         kind = scope.removesuffix(EVERYTHING).removesuffix(":")
         if kind and not kind.startswith("~"):
             await self._record(kind)
@@ -127,7 +115,7 @@ class Scopes:
         return any(changed)
 
     async def _on_shard(self, shard: ShardKeys, verb: Verb, scope: str, reason: str) -> bool:
-        changed, _ = await self._run(shard, verb, scope, reason, [])
+        changed, _ = await self._step(shard, verb, scope, reason, [])
         if verb != "pause":
             await self._wake(shard, scope)
         return bool(changed)
@@ -141,7 +129,7 @@ class Scopes:
             names = [name.decode() for name, state in page.items() if state[:1] == b"s"]
             names = [name for name in names if scope in (EVERYTHING, scope_of(name))]
             if names:
-                await self._run(shard, "wake", scope, "", names)
+                await self._step(shard, "wake", scope, "", names)
             if not cursor:
                 return
 
@@ -150,16 +138,10 @@ class Scopes:
         first = self._keys.shards[0]
         await self._ask(first, lambda client, key: client.hsetnx(key, f"held:{entity_type}", "1"), first.meta)
 
-    async def _run(self, shard: ShardKeys, verb: Verb, scope: str, reason: str, mailboxes: Iterable[str]) -> list[int]:
+    async def _step(self, shard: ShardKeys, verb: Verb, scope: str, reason: str, mailboxes: Iterable[str]) -> list[int]:
         names = list(mailboxes)
         keys = [shard.ready, shard.active, shard.paused, shard.parked, shard.due, shard.watched, shard.events]
-        keys += map(shard.mailbox, names)
-        place = self._connections.at(shard.prefix)
-        answer: list[int] = await place.insist(
-            lambda: place.run(OPERATE, keys, [GROUP, verb, scope, reason, *names]), mono() + self._patience
+        answer: list[int] = await self._run(
+            shard, OPERATE, keys + [shard.mailbox(name) for name in names], [GROUP, verb, scope, reason, *names]
         )
         return answer
-
-    async def _ask(self, shard: ShardKeys, request: Any, *args: Any) -> Any:
-        place = self._connections.at(shard.prefix)
-        return await place.insist(lambda: place.ask(request, *args), mono() + self._patience)

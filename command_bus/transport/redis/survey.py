@@ -5,16 +5,15 @@ Nothing here is a snapshot. Entities come by scans, so one that comes or goes me
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from redis.asyncio import Redis
 
-from command_bus.clock import mono
-from command_bus.transport.redis.connections import Connections
-from command_bus.transport.redis.keys import EVERYTHING, KeySpace, ShardKeys, scope_of
+from command_bus.transport.redis.keys import EVERYTHING, ShardKeys, scope_of
 from command_bus.transport.redis.operations import StoredLetter
+from command_bus.transport.redis.patient import Patient
 from command_bus.transport.redis.scopes import Hold, is_wide, parse_hold
 from command_bus.transport.redis.scripts import SURVEY
 
@@ -55,19 +54,8 @@ class SurveyedEntity:
     hold: Hold | None = None
 
 
-class Survey:
-    """Reads entities and dead letters in pages.
-
-    Args:
-        connections: Of this process.
-        keys: The shards.
-        patience: Seconds for which a request is repeated before the server counts as unavailable.
-    """
-
-    def __init__(self, connections: Connections, keys: KeySpace, *, patience: float) -> None:
-        self._connections = connections
-        self._keys = keys
-        self._patience = patience
+class Survey(Patient):
+    """Reads entities and dead letters in pages."""
 
     async def entities(self, shard: int) -> AsyncIterator[list[SurveyedEntity]]:
         """The entities of a shard, page by page: what has work, then what only is paused or has only delayed commands."""
@@ -113,10 +101,7 @@ class Survey:
 
         records, paused, parked, later, held = await self._ask(keys, read)
         holds = {scope: parse_hold(scope, value) for scope, value in zip([*texts, *wide], [*paused, *held], strict=True) if value}
-        place = self._connections.at(keys.prefix)
-        lengths = await place.insist(
-            lambda: place.run(SURVEY, [keys.mailbox(text) for text in texts], []), mono() + self._patience
-        )
+        lengths = await self._run(keys, SURVEY, [keys.mailbox(text) for text in texts], [])
         return [
             _entity(text, holds, *facts)
             for text, *facts in zip(texts, records, parked, later, lengths[::2], lengths[1::2], strict=True)
@@ -124,10 +109,6 @@ class Survey:
 
     async def _scan(self, keys: ShardKeys, key: str, cursor: int) -> Any:
         return await self._ask(keys, lambda client: client.hscan(key, cursor, count=_PAGE))
-
-    async def _ask(self, keys: ShardKeys, request: Callable[[Redis], Any]) -> Any:
-        place = self._connections.at(keys.prefix)
-        return await place.insist(lambda: place.ask(request), mono() + self._patience)
 
 
 def _entity(
