@@ -25,7 +25,7 @@ test:       ## the tests, those of Spark where there is a Java 17 (ARGS="-k word
 bench:      ## a quick measurement: the bus beside the floor and the peers that matter (ARGS="drain call --runs 3 --json FILE")
 	@$(SETUP) bench $(ARGS)
 
-bench-all:  ## everything, with all peers: about twenty minutes (ARGS="--server redis --json FILE")
+bench-all:  ## everything, with all peers: about fifteen minutes (ARGS="--server embedded --json FILE")
 	@$(SETUP) bench-all $(ARGS)
 
 bench-spark: ## what Spark's way into the bus costs, beside bare pipelines (ARGS="--rows 100000")

@@ -1,7 +1,7 @@
 """What the bus costs, beside the floor that Redis and Python allow and beside other libraries, measured in one run on this machine.
 
     python -m benchmarks                          the quick set: two to three minutes
-    python -m benchmarks --all                    everything: about twenty minutes
+    python -m benchmarks --all                    everything: about fifteen minutes
     python -m benchmarks drain call --runs 5      only these groups, or cases with these words in their names
     python -m benchmarks --list                   what there is
 
@@ -36,7 +36,9 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--runs", type=int, help="how often each is measured (3; quick set: 2)")
     parser.add_argument("--scale", type=float, help="share of the full counts (1; quick set: 0.5)")
     parser.add_argument(
-        "--server", default="embedded", help="embedded (Valkey), redis (redis-server on PATH) or a URL, whose data IS FLUSHED"
+        "--server",
+        default="auto",
+        help="redis (redis-server on PATH), embedded (Valkey) or a URL, whose data IS FLUSHED; by default redis if it is there",
     )
     parser.add_argument("--no-peers", action="store_true", help="leave the peers out")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
