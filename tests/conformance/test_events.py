@@ -443,3 +443,13 @@ async def test_what_is_kept_ends_although_more_happens(bench: Bench, gate: async
                 await bus.dispatch_batch(Add(name="a", number=1) for _ in range(200))
         assert found == 600
         assert [event async for event in bus.events(follow=False)] == []
+
+
+async def test_what_is_refused_is_not_told(bench: Bench, gate: asyncio.Event) -> None:
+    async with bench.bus(max_depth=3) as bus:
+        await bus.events.watch("sum")
+        result = await bus.dispatch_batch(Add(name="a", number=number) for number in range(1, 6))
+        assert result.accepted == 3
+        await bus.dispatch(Add(name="b", number=1), command_id="b-1")
+        await bus.dispatch(Add(name="b", number=1), command_id="b-1")
+        assert [(event.kind, event.entity) for event in await kept(bus)] == [("accepted", "sum:a")] * 3 + [("accepted", "sum:b")]

@@ -58,20 +58,30 @@ MUTANTS = (
     Mutant(
         "starts are not told",
         f"{_LUA}/advance.lua",
-        "  if tell then tell('started'",
-        "  if tell and attempt == '1' then tell('started'",
+        "  if tell then say('started'",
+        "  if tell and attempt == '1' then say('started'",
+    ),
+    Mutant(
+        "a step that fails is told",
+        f"{_LUA}/advance.lua",
+        "local function tell_what_was_said(done)\n  if done then\n",
+        "local function tell_what_was_said(done)\n  letter_id = letter_id or '0-0'\n  if true then\n",
+        "tests/conformance/test_events.py::test_a_step_that_fails_tells_nothing",
     ),
     Mutant(
         "the end of a command is told whoever holds the lease",
         f"{_LUA}/advance.lua",
         "  local follow = sub(operation, 2, 2)\n",
-        "  local follow = sub(operation, 2, 2)\n  if tell and verb == 'd' then tell('completed', name, bodies[step] or '', '1', '1', '', '') end\n",
+        "  local follow = sub(operation, 2, 2)\n"
+        "  local entry = tell and verb == 'd' and messages[step] and call('XRANGE', KEYS[10 + step], messages[step], messages[step])[1]\n"
+        "  if entry then say('completed', name, envelope_in(entry[2]), '1', '1', '', '') end\n",
     ),
     Mutant(
         "a refused command is told as accepted",
         f"{_LUA}/enqueue.lua",
         "    if not outcome then\n      outcome = drained",
         "    if tell then tell('accepted', names[box], ARGV[head + i], '', '', '', '') end\n    if not outcome then\n      outcome = drained",
+        "tests/conformance/test_events.py::test_what_is_refused_is_not_told",
     ),
     Mutant(
         "a fence that does not grow",
@@ -200,8 +210,8 @@ MUTANTS = (
     Mutant(
         "a resume wakes nothing",
         "transport/redis/scopes.py",
-        '            if names:\n                await self._run(shard, "wake"',
-        '            if False:\n                await self._run(shard, "wake"',
+        '            if names:\n                await self._step(shard, "wake"',
+        '            if False:\n                await self._step(shard, "wake"',
         "tests/conformance/test_operating.py::test_a_paused_type_starts_nothing_on_any_shard_and_goes_on_in_order",
     ),
     Mutant(
@@ -316,8 +326,8 @@ MUTANTS = (
     Mutant(
         "what was interrupted runs again, whatever its contract",
         "execution/decisions.py",
-        "        if not at_most_once and started.attempt < attempts:",
-        "        if at_most_once or started.attempt < attempts:",
+        "        if not at_most_once and (handler is None or",
+        "        if at_most_once or (handler is None or",
     ),
     Mutant(
         "retried once at most",
