@@ -10,6 +10,7 @@ from benchmarks.case import Case
 from benchmarks.figures import Sample
 from benchmarks.ground import NAMESPACE, Ground, Spent
 from command_bus import SyncCommandBus
+from command_bus.transport.redis.keys import ShardKeys
 
 __all__ = ["ALL", "together"]
 
@@ -26,6 +27,7 @@ class Drain:
         once: At most once, instead of at least once.
         workers: Processes.
         live: The commands come while they are handled, instead of before.
+        watched: Events are told of all that happens.
     """
 
     entities: int = 1000
@@ -33,6 +35,7 @@ class Drain:
     once: bool = False
     workers: int = 1
     live: bool = False
+    watched: bool = False
 
     def filling(self, count: int) -> dict[str, Any]:
         way = {"way": "concurrent", "flight": 500} if self.live else {"way": "batch", "flight": 1000}
@@ -41,6 +44,8 @@ class Drain:
 
 def measured(ground: Ground, drain: Drain) -> Sample:
     count = ground.count(_FULL)
+    if drain.watched:
+        ground.client.hset(ShardKeys(NAMESPACE, 0).watched, "*", "10000")
     if drain.workers > 1:
         return _by_several(ground, drain, count)
     if not drain.live:
@@ -110,4 +115,5 @@ ALL = [
     _case("1,000 entities, at most once", Drain(once=True)),
     _case("1,000 entities, handler awaits 1 ms", Drain(handler="await")),
     _case("1,000 entities, sync handler", Drain(handler="sync")),
+    _case("1,000 entities, watched", Drain(watched=True)),
 ]

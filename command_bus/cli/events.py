@@ -50,7 +50,7 @@ def watch(
 ) -> None:
     """Tell of what happens to commands of these types, in all processes, from now on.
 
-    The server then has more than twice as much to do for each of them.
+    The server then has about twice as much to do for each of them.
 
     \b
     Exit codes: 0 done, 1 no entity type, 2 wrong usage, 4 no server.

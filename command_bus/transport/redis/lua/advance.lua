@@ -284,8 +284,8 @@ local told_as = {d = 'completed', n = 'rejected', x = 'expired', b = 'dead_lette
 -- Say what becomes of a command. Whoever settles for a holder that was lost has no lease of its own.
 local function say_end(step, verb, name, left, record, at)
   local entry = call('XRANGE', KEYS[10 + step], messages[step], messages[step])[1]
-  local envelope, worker = entry and envelope_in(entry[2]) or '', string.match(record, '([^|#]*)#?[^|]*$')
-  local attempt, fence_then = string.match(record, '^(%d+)', at), string.match(runs[step], '^%d+')
+  local envelope, fence_then = entry and envelope_in(entry[2]) or '', string.match(runs[step], '^%d+')
+  local attempt, worker = string.match(record, '^(%d+)|[^|]*|([^#]*)', at)
   if holders[step] == '' and verb ~= 'g' then say('interrupted', name, envelope, attempt, fence_then, worker, '') end
   if verb == 'w' then
     say(left[2] == '1' and 'retried' or 'handed_back', name, envelope, attempt, fence_then, worker, left[1])
