@@ -23,7 +23,7 @@ class Fleet:
         self._bus = bus
 
     async def workers(self) -> list[WorkerStatus]:
-        """The workers, live ones first. One that was lost is told of until it is forgotten, ten leases later (at least a minute).
+        """The workers, live ones first. One that was lost is told of for an hour (for ten leases, if that is longer).
 
         Raises:
             TransportUnavailable: The server cannot be reached.

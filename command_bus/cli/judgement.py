@@ -114,7 +114,7 @@ def judge_work(stats: Stats, workers: list[WorkerStatus], holds: list[HoldInfo],
             Finding("workers", "bad", f"none is live, and {stats.depth:,} commands wait", "start `command-bus worker`")
         )
     if lost:
-        names = ", ".join(f"{worker.name} ({worker.host}, process {worker.pid})" for worker in lost[:3])
+        names = _few([f"{worker.name} ({worker.host}, process {worker.pid})" for worker in lost])
         findings.append(Finding("lost workers", "warning", names, "see why they ended: their work is taken over when leases end"))
     if unhandled and live:
         findings.append(

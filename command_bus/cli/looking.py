@@ -148,7 +148,7 @@ def entity_table(page: EntityPage) -> Any:
 
 
 def workers(*, url: Url = None, namespace: Namespace = None, app: App = None, as_json: Json = False) -> None:
-    """The workers: live ones, and lost ones until they are forgotten (ten leases, at least a minute).
+    """The workers: live ones, and those lost in the last hour (ten leases, if that is longer).
 
     \b
     Exit codes: 0 at least one lives, 1 none does, 2 wrong usage, 4 no server.

@@ -143,11 +143,11 @@ class Bare:
     def hand(self, owner: str = "w1") -> Hand:
         return Hand(self, owner)
 
-    def recovery(self, hand: Hand, step: Step | None = None) -> PendingRecovery:
+    def recovery(self, hand: Hand, step: Step | None = None, lease: float = 30.0) -> PendingRecovery:
         """A recovery that decides the same for every interrupted command."""
         decision = step or GiveBack(counts=True)
         return PendingRecovery(
-            self.connections, self.keys, owner=hand.owner, lease=30.0, steps=hand.steps, decide=lambda _: decision
+            self.connections, self.keys, owner=hand.owner, lease=lease, steps=hand.steps, decide=lambda _: decision
         )
 
     async def put(self, mailbox: str, *command_ids: str, delay_ms: int = 0, max_depth: int = 1000) -> list[Any]:

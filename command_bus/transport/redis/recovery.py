@@ -40,6 +40,8 @@ _SUSPECT = 0.55
 _SHORTEST_WATCH = 0.4
 _OVER = 0.9
 """The part of a lease that must be over by the server's clock when it is taken: a request that was long under way comes too late for it."""
+_TOLD_OF = 3600.0
+"""Seconds for which a lost worker is told of, at least: who is called at night comes later than ten of the shortest leases."""
 _LATE = 0.1
 """The part of a lease by which answers may be late: idle since a little later is no sign of life."""
 
@@ -316,7 +318,7 @@ class _Watch:
     # Workers that have left.
 
     async def _sweep(self) -> None:
-        """Forget workers that have been silent for ten leases and hold nothing; look for lost activations, a page at a time."""
+        """Forget workers that have been silent for an hour and ten leases, and hold nothing; look for lost activations, a page at a time."""
         now = mono()
         if now < self._sweep_at:
             return
@@ -325,7 +327,7 @@ class _Watch:
         if repaired:
             _log.warning("%s: %d mailboxes had lost their activation and got a new one", self.keys.ready, repaired)
         consumers: Any = await self._connections.ask(lambda client: client.xinfo_consumers(self.keys.ready, GROUP))
-        limit_ms = max(60.0, self._lease * 10) * 1000
+        limit_ms = max(_TOLD_OF, self._lease * 10) * 1000
         for consumer in consumers:
             name = consumer["name"].decode()
             if name != self._owner and consumer["pending"] == 0 and consumer["idle"] > limit_ms:
