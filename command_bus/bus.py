@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Self, TypeVar, overload
@@ -69,6 +69,7 @@ class CommandBus:
         observer: Is told what happens, for metrics: `command_bus.telemetry.metrics.PrometheusMetrics()`, say.
 
     Attributes:
+        dead_letters: What was given up: list, inspect, replay, discard, purge it.
         entities: All entities, for operators: list, pause, resume, drain, purge them; `entities.of("account")` is one type.
         fleet: Who works here, and the commands that the workers announce.
         events: What happens to commands of watched entity types: `async for event in bus.events()`.
@@ -96,6 +97,7 @@ class CommandBus:
         self.middleware = tuple(middleware)
         self.lifespan = lifespan
         self.observer = observer
+        self.dead_letters = DeadLetters(self)
         self.entities = Entities(self)
         self.fleet = Fleet(self)
         self.events = Events(self)
@@ -253,15 +255,32 @@ class CommandBus:
             CallCycle: A handler calls the entity that it runs for.
             InvalidCommand, QueueFull, IdempotencyConflict, TransportUnavailable, BusClosed: As for `dispatch`.
         """
-        replies: Replies = self.transport.rpc
+        out = self._sealer.outbound(command, command_id=command_id, headers=headers)
+        value: R = await self._ask(out, type(command).spec().reply, timeout)
+        return value
+
+    async def call_raw(
+        self,
+        entity_type: str | None,
+        entity_id: str | int | None,
+        name: str,
+        payload: Mapping[str, Any],
+        *,
+        timeout: float | None = None,
+        command_id: str | UUID | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """As `call`, without the command's class: the worker validates the payload, the reply is plain data. `None, None` names no entity."""
+        out = self._sealer.raw(entity_type, entity_id, name, payload, command_id=command_id, headers=headers)
+        return await self._ask(out, Any, timeout)
+
+    def _ask(self, out: Outbound, reply_type: Any, timeout: float | None) -> Awaitable[Any]:
+        """Send it for a caller who waits so long, and give what its reply says."""
         seconds = self.settings.call_timeout if timeout is None else checked_timeout(timeout)
         deadline = mono() + seconds
-        out = self._sealer.outbound(command, command_id=command_id, headers=headers)
         out.ttl_ms = max(1, int(seconds * 1000))
-        out.inbox = replies.process
-        exchange = partial(self._exchange, type(command).spec().reply, deadline)
-        value: R = await around_call(self.middleware, exchange)(out)
-        return value
+        out.inbox = self.transport.rpc.process
+        return around_call(self.middleware, partial(self._exchange, reply_type, deadline))(out)
 
     async def _exchange(self, reply_type: Any, deadline: float, out: Outbound) -> Any:
         """The innermost of the middleware around a call: send it and wait for its reply."""
@@ -322,11 +341,6 @@ class CommandBus:
         return EntityScope(self, entity_type, entity_id, self._sealer.mailbox_of)
 
     # Looking.
-
-    @property
-    def dead_letters(self) -> DeadLetters:
-        """What was given up: list, inspect, replay, discard, purge."""
-        return DeadLetters(self.transport.operations, self.settings, self.protection)
 
     async def stats(self) -> Stats:
         """A snapshot of the namespace, in one round trip per shard."""

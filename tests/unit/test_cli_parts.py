@@ -28,6 +28,7 @@ from command_bus.cli.clients import client_source, schema_document
 from command_bus.cli.judgement import Finding, judge_entities, judge_namespace, judge_server, judge_work, worst
 from command_bus.cli.letters import moment_of
 from command_bus.cli.schemas import problems
+from command_bus.cli.sending import _as_sent
 from command_bus.cli.tables import counted, duration, shown
 from command_bus.cli.type_names import class_name, members_of, type_of
 from command_bus.facts import CommandInfo, EntityInfo, HoldInfo, WorkerStatus
@@ -339,3 +340,14 @@ class TestSmallThings:
         os.utime(tmp_path / "sub" / "e.py", (1, 1))
         assert [Path(name).name for name in changed(before, snapshot(tmp_path))] == ["a.py", "e.py", "new.py"]
         assert changed(before, before) == []
+
+    def test_a_reply_is_shown_as_it_was_sent(self) -> None:
+        class Statement(BaseModel):
+            balance: Decimal = Field(alias="theBalance")
+            since: datetime
+
+        class Ask(Query[tuple[Statement, ...]]): ...
+
+        since = datetime(2026, 11, 21, tzinfo=UTC)
+        reply = (Statement(theBalance=Decimal("2.50"), since=since),)
+        assert _as_sent(Ask(), reply) == [{"balance": Decimal("2.50"), "since": since}]
