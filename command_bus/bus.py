@@ -11,7 +11,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from command_bus.admission import receipt
@@ -30,6 +30,7 @@ from command_bus.errors import (
 )
 from command_bus.events import Events
 from command_bus.fleet import Fleet
+from command_bus.keywords import BusArguments
 from command_bus.messages import Message
 from command_bus.middleware import Middleware, around_batch, around_call, around_dispatch
 from command_bus.monitor import Monitor
@@ -38,7 +39,7 @@ from command_bus.outbound import Envelope, Outbound, Sealer
 from command_bus.receipts import BatchResult, Receipt, Stats
 from command_bus.registry import HandlerRegistry, default_registry
 from command_bus.serialization.protection import PayloadCipher, Protection
-from command_bus.settings import BusSettings
+from command_bus.settings import BusSettings, SettingOverrides
 from command_bus.transport.interfaces import Admission, Replies, Reply, Submission
 from command_bus.transport.redis.connections import ClientFactory
 from command_bus.transport.redis.wiring import RedisTransport
@@ -90,7 +91,7 @@ class CommandBus:
         lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
         cipher: PayloadCipher | None = None,
         observer: Observer | None = None,
-        **overrides: Any,
+        **overrides: Unpack[SettingOverrides],
     ) -> None:
         self.settings = _settings(settings, url, namespace, overrides)
         self.registry = default_registry if registry is None else registry
@@ -111,12 +112,11 @@ class CommandBus:
         self._prepare = around_dispatch(self.middleware, self._seal)
 
     @classmethod
-    def in_memory(cls, **arguments: Any) -> Self:
+    def in_memory(cls, **arguments: Unpack[BusArguments]) -> Self:
         """A bus in this process alone, for unit tests (extra `testing`): the same code over fakeredis, no server."""
         from command_bus.testing.memory import MemoryClients
 
-        options: dict[str, Any] = {"url": "redis://in-memory", **arguments}
-        bus = cls(**options)
+        bus = cls("redis://in-memory", **arguments)
         bus._clients = MemoryClients()
         return bus
 
@@ -455,8 +455,9 @@ class CommandBus:
             raise TransportUnavailable(error.message) from error
 
 
-def _settings(settings: BusSettings | None, url: str | None, namespace: str | None, overrides: dict[str, Any]) -> BusSettings:
-    given = {name: value for name, value in (("url", url), ("namespace", namespace)) if value is not None} | overrides
+def _settings(settings: BusSettings | None, url: str | None, namespace: str | None, overrides: Mapping[str, Any]) -> BusSettings:
+    named = {name: value for name, value in (("url", url), ("namespace", namespace)) if value is not None}
+    given: dict[str, Any] = {**named, **overrides}
     if settings is None:
         return BusSettings(**given)
     if not given:

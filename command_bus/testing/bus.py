@@ -14,14 +14,16 @@ would, and its successor takes over when the lease is over.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Self, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Self, TypeVar, Unpack
 
 from command_bus.bus import CommandBus
 from command_bus.clock import mono
 from command_bus.context import current_command
 from command_bus.errors import EntitiesStopped
+from command_bus.keywords import BusOptions, CallOptions, DispatchOptions
 from command_bus.messages import Message
+from command_bus.outbound import Envelope
 from command_bus.receipts import BatchResult, Receipt
 from command_bus.registry import HandlerRegistry
 from command_bus.testing.asserting import dispatched, not_dispatched
@@ -58,7 +60,12 @@ class TestBus:
     __test__ = False  # not a class of tests, whatever its name
 
     def __init__(
-        self, registry: HandlerRegistry | None = None, *, bus: CommandBus | None = None, workers: int = 1, **options: Any
+        self,
+        registry: HandlerRegistry | None = None,
+        *,
+        bus: CommandBus | None = None,
+        workers: int = 1,
+        **options: Unpack[BusOptions],
     ) -> None:
         self.clock = VirtualClock()
         self._fleet = Fleet(self.clock, registry, bus, workers, options)
@@ -82,17 +89,17 @@ class TestBus:
 
     # Sending.
 
-    async def dispatch(self, command: Message[Any], **options: Any) -> Receipt:
+    async def dispatch(self, command: Message[Any], **options: Unpack[DispatchOptions]) -> Receipt:
         """As `CommandBus.dispatch`."""
         await self._fleet.open()
         return await self.bus.dispatch(command, **options)
 
-    async def dispatch_batch(self, commands: Any) -> BatchResult:
+    async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
         """As `CommandBus.dispatch_batch`."""
         await self._fleet.open()
         return await self.bus.dispatch_batch(commands)
 
-    async def call(self, command: Message[R], **options: Any) -> R:
+    async def call(self, command: Message[R], **options: Unpack[CallOptions]) -> R:
         """As `CommandBus.call`; retries, delays and leases on the way pass without waiting."""
         await self._fleet.start()
         running = current_command.get()

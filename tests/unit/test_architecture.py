@@ -42,6 +42,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "events",
         "facts",
         "fleet",
+        "keywords",
         "monitor",
         "receipts",
         "sync",

@@ -9,7 +9,7 @@ import pytest
 
 from command_bus.errors import InvalidSettings
 from command_bus.policies import EntityPolicy, RetryPolicy, lanes
-from command_bus.settings import BusSettings, redacted
+from command_bus.settings import BusSettings, SettingOverrides, SettingValues, redacted
 
 
 def test_the_defaults_are_those_of_the_design() -> None:
@@ -82,7 +82,13 @@ def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None
 
 def test_an_unknown_setting_is_refused() -> None:
     with pytest.raises(InvalidSettings, match="leese"):
-        BusSettings(leese=3)
+        BusSettings(leese=3)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue] - the checkers find it, too
+
+
+def test_each_setting_can_be_given_by_name() -> None:
+    """What type checkers know of: add a new setting to `SettingOverrides`, too."""
+    assert set(SettingValues.__annotations__) == set(BusSettings.model_fields)
+    assert set(BusSettings.model_fields) - set(SettingOverrides.__annotations__) == {"url", "namespace"}
 
 
 def test_a_wrong_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
