@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 from pydantic import SecretStr
 
 from command_bus.bus import CommandBus
+from command_bus.bus_thread import BusThread
 from command_bus.errors import InvalidSettings, QueueFull
 from command_bus.outbound import Sealer
 from command_bus.settings import BusSettings, redacted
-from command_bus.sync import BusThread
 from command_bus.transport.redis.credentials import connection_options
 from command_bus.transport.redis.server import recorded_choices
 from command_bus.transport.redis.topologies import ALL_SCHEMES
