@@ -26,21 +26,19 @@ from command_bus.messages import Message
 from command_bus.outbound import Envelope
 from command_bus.receipts import BatchResult, Receipt
 from command_bus.registry import HandlerRegistry
-from command_bus.testing.asserting import dispatched, not_dispatched
+from command_bus.testing.asserting import Noted
 from command_bus.testing.clock import VirtualClock
 from command_bus.testing.crashes import Crash, CrashPoint
 from command_bus.testing.fleet import Fleet
-from command_bus.testing.records import Handled, Sent
 
 __all__ = ["TestBus"]
 
 R = TypeVar("R")
-M = TypeVar("M", bound=Message[Any])
 _real = mono
 _TURN = 0.001
 
 
-class TestBus:
+class TestBus(Noted):
     """A bus, a server in memory and workers, in one event loop and in virtual time.
 
     `async with TestBus(registry) as bus: …`, or the fixture `command_bus`, which opens at the first use.
@@ -70,6 +68,7 @@ class TestBus:
         self.clock = VirtualClock()
         self._fleet = Fleet(self.clock, registry, bus, workers, options)
         self.bus = self._fleet.bus
+        super().__init__(self._fleet.recorder)
 
     async def __aenter__(self) -> Self:
         await self._fleet.open()
@@ -159,44 +158,6 @@ class TestBus:
     def crashed(self) -> int:
         """Workers that died."""
         return self._fleet.crashed
-
-    # Looking.
-
-    @property
-    def sent(self) -> list[Sent]:
-        """All that was sent, with ids, headers and delays; by handlers as well, if they use this bus."""
-        return self._fleet.recorder.sent
-
-    @property
-    def dispatched(self) -> list[Message[Any]]:
-        """The messages of `sent`, in order."""
-        return [sent.command for sent in self.sent if sent.command is not None]
-
-    @property
-    def handled(self) -> list[Handled]:
-        """Every attempt that ended, with what it returned or raised."""
-        return self._fleet.recorder.handled
-
-    @property
-    def replies(self) -> list[Any]:
-        """What settled commands replied, in order: values, and the refusals (`Reject`) themselves."""
-        return [note.value if note.error is None else note.error for note in self.handled if note.replied]
-
-    def assert_dispatched(self, command: type[M], *, count: int | None = None, **fields: Any) -> M:
-        """The last message of a type with such fields that was sent.
-
-        Raises:
-            AssertionError: There is none (or not `count`); it lists what was sent.
-        """
-        return dispatched(self.sent, command, count, fields)
-
-    def assert_not_dispatched(self, command: type[Message[Any]], **fields: Any) -> None:
-        """No message of a type with such fields was sent.
-
-        Raises:
-            AssertionError: There is one.
-        """
-        not_dispatched(self.sent, command, fields)
 
     # Inside.
 

@@ -5,10 +5,10 @@ Read by mypy and pyright, never run; see `registration.py`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, assert_type
 from uuid import UUID
 
-from command_bus import BusSettings, Command, CommandBus, EntityId, EntityPolicy, HandlerRegistry, SyncCommandBus
+from command_bus import BusSettings, Command, CommandBus, EntityId, EntityPolicy, HandlerRegistry, Reject, SyncCommandBus
 from command_bus.keywords import BusArguments, CallOptions
 from command_bus.testing import TestBus
 
@@ -51,6 +51,10 @@ async def sending(bus: CommandBus, kit: TestBus) -> None:
     await kit.dispatch(command, delay=2.5)
     await kit.dispatch(command, timeout=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await kit.dispatch_batch([command, 5])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+    assert_type(kit.assert_replied(Deposit, 5, account_id="a", count=1), int)
+    assert_type(kit.assert_rejected(Deposit, "closed"), Reject)
+    assert_type(kit.assert_dispatched(Deposit), Deposit)
+    kit.assert_rejected(Deposit, 5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await kit.call(command, timeout="5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     [letter async for letter in bus.dead_letters.list(parked=True, name="Deposit")]
     await bus.dead_letters.count(nmae="Deposit")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
