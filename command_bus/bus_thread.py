@@ -14,6 +14,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 from command_bus.bus import CommandBus
 from command_bus.errors import BusClosed
@@ -36,7 +37,8 @@ class ThreadedBus:
 
     def __init__(self, make: Callable[[], CommandBus]) -> None:
         self._make = make
-        self._lock = threading.Lock()
+        self.renew_lock()
+        _buses.add(self)
         self._running: BusThread | None = None
         self._closed = False
 
@@ -62,6 +64,10 @@ class ThreadedBus:
                 self._running = BusThread(self._make())
             return self._running
 
+    def renew_lock(self) -> None:
+        """In a forked child, too: there nobody would release one that another thread of the parent held."""
+        self._lock = threading.Lock()
+
     def do(self, work: Callable[[CommandBus], Coroutine[Any, Any, R]]) -> R:
         """Run it with the bus, on the bus's loop, and give its result."""
         running = self.open()
@@ -79,6 +85,18 @@ class ThreadedBus:
             running, self._running = self._running, None
         if running is not None:
             running.close()
+
+
+_buses: WeakSet[ThreadedBus] = WeakSet()
+
+
+def _renew_locks() -> None:
+    for bus in list(_buses):
+        bus.renew_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 class BusThread:
