@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from command_bus.cli.names import warn_of_unknown
 from command_bus.cli.places import App, Json, Namespace, Place, Url, connected, execute, plainly
 
 if TYPE_CHECKING:
@@ -142,11 +143,16 @@ async def _switch(place: Place, types: list[str] | None, kept: int | None) -> No
             await bus.events.unwatch(*_named(types))
         else:
             await bus.events.watch(*_named(types), kept=kept)
+            for each in types or ():
+                done = f"It is watched all the same: `command-bus events unwatch {each}` takes that back"
+                await warn_of_unknown(bus, entity_type=each, done=done)
         typer.echo(_watched(await bus.events.watched()))
 
 
 async def _warn_of_unwatched(bus: CommandBus, types: list[str] | None) -> None:
     watched = await bus.events.watched()
+    for each in types or ():
+        await warn_of_unknown(bus, entity_type=each)
     missing = [name or "~" for name in _named(types) if name not in watched] if "*" not in watched else []
     if missing or not watched:
         typer.echo(

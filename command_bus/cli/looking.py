@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from command_bus.cli.names import warn_of_unknown
 from command_bus.cli.options import Outcome
 from command_bus.cli.places import App, Json, Namespace, Place, Url, complain, connected, execute, plainly
+from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from command_bus.facts import CommandInfo, EntityPage, HoldInfo, WorkerStatus
@@ -106,7 +108,10 @@ def entities(
             chosen = bus.entities if entity_type is None else bus.entities.of(None if entity_type == "~" else entity_type)
             states: Any = {each.value for each in state or ()}
             order: Any = sort.value
-            return await chosen.list(states=states, order=order, limit=limit, cursor=cursor)
+            page = await chosen.list(states=states, order=order, limit=limit, cursor=cursor)
+            if not page.matching:
+                await warn_of_unknown(bus, entity_type=entity_type)
+            return page
 
     page = execute(work)
     if as_json:
@@ -208,7 +213,8 @@ def introspect(
     if name is not None:
         chosen = next((each for each in found if each.name == name), None)
         if chosen is None:
-            complain(f"no worker has announced {name!r}; announced are: {', '.join(each.name for each in found) or 'none'}")
+            known = [each.name for each in found]
+            complain(f"no worker has announced {name!r}; announced are: {', '.join(known) or 'none'}{did_you_mean(name, known)}")
             raise typer.Exit(Outcome.FAILED)
         typer.echo(plainly(chosen))
         return

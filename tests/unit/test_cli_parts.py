@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -26,7 +27,7 @@ from command_bus.announcement import announced
 from command_bus.cli.changes import changed, snapshot
 from command_bus.cli.clients import client_source, schema_document
 from command_bus.cli.judgement import Finding, judge_entities, judge_namespace, judge_server, judge_work, worst
-from command_bus.cli.letters import moment_of
+from command_bus.cli.letters import Why, moment_of
 from command_bus.cli.schemas import problems
 from command_bus.cli.tables import counted, duration, shown
 from command_bus.cli.type_names import class_name, members_of, type_of
@@ -325,6 +326,10 @@ class TestSmallThings:
         with pytest.raises(typer.Exit) as ended:
             moment_of("yesterday")
         assert ended.value.exit_code == 2
+
+    def test_the_reasons_are_those_of_the_docs(self) -> None:
+        page = (Path(__file__).parents[2] / "docs" / "dead-letters.md").read_text(encoding="utf-8")
+        assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == {*Why}
 
     def test_changed_files(self, tmp_path: Path) -> None:
         for name in ("a.py", "b.txt", ".hidden/c.py", "__pycache__/d.py", "sub/e.py", "venv/f.py"):
