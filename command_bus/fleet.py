@@ -39,7 +39,7 @@ class Fleet:
             if known is None or silent / 1000 < known.silent_for:
                 found[info.name] = WorkerStatus(
                     info.name, info.host, info.pid, info.started_ms, silent / 1000, silent <= info.patience_ms, info.concurrency, info.running,
-                    info.commands,
+                    info.commands, max(silent - info.patience_ms, 0) / 1000,
                 )  # fmt: skip
         return sorted(found.values(), key=lambda worker: (not worker.alive, worker.host, worker.started_ms, worker.name))
 

@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from command_bus.errors import InvalidSettings
 from command_bus.policies import EntityPolicy
+from command_bus.spelling import did_you_mean
 
 __all__ = ["BusSettings", "redacted"]
 
@@ -193,6 +194,7 @@ class BusSettings(BaseSettings):
 
 
 _DEFAULT_POLICY = EntityPolicy()
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # pydantic's names, of models and of dataclasses
 
 
 def _unverified(url: str) -> str | None:
@@ -211,8 +213,12 @@ def _unverified(url: str) -> str | None:
 
 
 def _advice(error: ValidationError) -> str:
-    parts = [
-        f"{'.'.join(str(part) for part in item['loc']) or 'settings'}: {item['msg'].removeprefix('Value error, ')}"
-        for item in error.errors(include_url=False, include_input=False)
-    ]
+    parts: list[str] = []
+    for item in error.errors(include_url=False, include_input=False):
+        place = ".".join(str(part) for part in item["loc"]) or "settings"
+        if item["type"] in _UNKNOWN:
+            known = BusSettings.model_fields if len(item["loc"]) == 1 else EntityPolicy.__slots__
+            parts.append(f"{place}: there is no such setting{did_you_mean(str(item['loc'][-1]), known)}")
+        else:
+            parts.append(f"{place}: {item['msg'].removeprefix('Value error, ')}")
     return "; ".join(parts)

@@ -27,6 +27,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 
 from command_bus.announcement import more_facts
 from command_bus.clock import mono, wall_ms
+from command_bus.environment import strays
 from command_bus.errors import CommandBusError, QueueFull
 from command_bus.execution.decisions import Decisions
 from command_bus.execution.entity_run import EntityRun
@@ -149,6 +150,8 @@ class Worker:
             _log.warning(
                 "no handler for %s, which is declared: its commands wait for a worker that has one, then are dead-lettered", name
             )
+        for stray in strays(os.environ):
+            _log.warning("%s", stray)
         if not self._bus.is_open:
             self._opened_bus = True
             await self._bus.open()

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,11 @@ def say(trouble: Trouble, *arguments: str, code: int = 0, **options: Any) -> str
 
 def _without(environment: dict[str, str], *names: str) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in names}
+
+
+async def _oldest(trouble: Trouble) -> datetime | None:
+    async with trouble.bus() as bus:
+        return await bus.dead_letters.oldest()
 
 
 def one_line(text: str) -> str:
@@ -147,6 +153,9 @@ class TestLooking:
         assert [each["command_id"] for each in parked] == ["charge-995"]
         assert ask(trouble, "dlq", "list", "--until", "1h")["matching"] == 0
         letter = parked[0]["id"]
+        oldest = asyncio.run(_oldest(trouble))
+        assert oldest is not None
+        assert oldest.timestamp() * 1000 == min(int(each["id"].split("-")[1]) for each in ask(trouble, "dlq", "list")["letters"])
         assert ask(trouble, "dlq", "show", letter)["payload"] == {"order_id": "o-7", "cents": 995}
         text = say(trouble, "dlq", "show", letter)
         assert 'raise OSError("the card reader does not answer")' in text
@@ -157,6 +166,10 @@ class TestLooking:
         assert (found["scripts"]["grade"], found["version"]["grade"], found["namespace"]["grade"]) == ("ok", "ok", "ok")
         assert (found["parked"]["grade"], found["lost workers"]["grade"]) == ("warning", "warning")
         assert found["unknown commands"]["found"] == "hold account:a-9"
+        assert (found["connections"]["grade"], found["mailbox size"]["grade"]) == ("ok", "ok")
+        assert not {"retention", "environment"} & found.keys()
+        strict = {each["about"]: each for each in ask(trouble, "doctor", COMMAND_BUS_CONCURENCY="5")["findings"]}
+        assert strict["environment"]["advice"] == "write COMMAND_BUS_CONCURRENCY"
         assert "warning" in say(trouble, "doctor", "--strict", code=1)
         shards = ask(trouble, "doctor", code=1, COMMAND_BUS_SHARDS="3")["findings"]
         assert "set COMMAND_BUS_SHARDS=1" in {each["advice"] for each in shards}

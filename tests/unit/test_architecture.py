@@ -39,6 +39,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "details",
         "entities",
         "entity",
+        "environment",
         "events",
         "facts",
         "fleet",

@@ -221,6 +221,13 @@ class Operations:
         found: Any = await self._at(keys).ask(lambda client: client.xrange(keys.dead, entry, entry))
         return _letter(index, found[0][0], found[0][1]) if found else None
 
+    async def oldest_letter_ms(self) -> int | None:
+        """When the oldest letter of all was written, by the server's clock, or None."""
+        pages = await asyncio.gather(
+            *(self._at(keys).ask(lambda client, key: client.xrange(key, count=1), keys.dead) for keys in self._keys.shards)
+        )
+        return min((int(page[0][0].partition(b"-")[0]) for page in pages if page), default=None)
+
     async def settle_letter(self, letter: StoredLetter, verb: str, left: Remembered) -> bool:
         """Replay or discard a letter; False if it is gone already."""
         place = self._place(letter.id)
