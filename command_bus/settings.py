@@ -90,7 +90,10 @@ class BusSettings(BaseSettings):
     )
 
     dispatch_timeout: Seconds = Field(default=10.0, description="Seconds within which a dispatch is accepted, refused or fails.")
-    call_timeout: Seconds = Field(default=30.0, description="Seconds that a call waits if it names no timeout.")
+    call_timeout: Seconds = Field(
+        default=60.0,
+        description="Seconds that a call waits if it names no timeout; longer than a lease, so that it outlives the loss of a worker.",
+    )
     max_pending: Count = Field(default=20_000, description="Commands of one process that may wait for the server at a time.")
     dedup_window: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         default=600.0, description="Seconds after settling for which a given command id is remembered."

@@ -238,7 +238,7 @@ FIT = Examination(
 )
 
 
-EMPTY = Stats(0, 0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, ())
+EMPTY = Stats(0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ())
 
 
 def _about(findings: list[Finding], about: str) -> Finding:
@@ -296,7 +296,7 @@ class TestDoctor:
         assert worst(judge_namespace(replace(FIT, meta={}), "shop", None)) == "warning"
 
     def test_work_that_nobody_does(self) -> None:
-        stats = Stats(3, 0, 3, 0, 0, 1, 3, 0.0, 2, 3, 0, 0, 0, 0, 0, 0, ())
+        stats = Stats(3, 0, 3, 0, 0, 1, 3, 0.0, 0.0, 2, 3, 0, 0, 0, 0, 0, 0, 0, ())
         lost = WorkerStatus("w", "h", 1, 0, 99.0, False, 1, 0, ())
         found = judge_work(stats, [lost], [HoldInfo("all x", "x", "paused", 1, "why", everywhere=False)], ["A"])
         assert _about(found, "workers").grade == "bad"

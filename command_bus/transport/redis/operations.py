@@ -60,7 +60,7 @@ class Operations:
     # Looking.
 
     async def snapshot(self, shard: ShardKeys) -> dict[str, Any]:
-        """The raw figures of one shard, in one round trip."""
+        """The raw figures of one shard, in one round trip; in two if entities wait for a worker, for the first of them."""
 
         async def read(client: Redis) -> Any:
             pipeline = client.pipeline(transaction=False)
@@ -70,21 +70,28 @@ class Operations:
             pipeline.xpending(shard.ready, GROUP)
             pipeline.zcard(shard.due)
             pipeline.hlen(shard.active)
-            pipeline.hlen(shard.paused)
+            pipeline.hgetall(shard.paused)
             pipeline.hlen(shard.parked)
-            pipeline.xrange(shard.ready, count=1)
+            pipeline.xinfo_groups(shard.ready)
             pipeline.hgetall(shard.workers)
             pipeline.time()
             answers = await pipeline.execute(raise_on_error=False)
-            if isinstance(answers[3], ResponseError):
-                answers[3] = {}  # no group yet: nothing is pending
-            for answer in answers:
+            found: dict[str, Any] = dict(zip(names, answers, strict=True))
+            for name, nothing in (("pending", {}), ("groups", [])):
+                if isinstance(found[name], ResponseError):
+                    found[name] = nothing  # no stream or no group yet
+            for answer in found.values():
                 if isinstance(answer, Exception):
                     raise answer
-            return answers
+            found["waiting"] = []
+            if found["ready"] > int(found["pending"].get("pending") or 0):
+                delivered = next((group["last-delivered-id"].decode() for group in found["groups"]), "0-0")
+                found["waiting"] = await client.xrange(shard.ready, min=f"({delivered}", count=1)
+            return found
 
-        names = ("counters", "dead", "ready", "pending", "due", "active", "paused", "parked", "oldest", "workers", "time")
-        return dict(zip(names, await self._at(shard).ask(read), strict=True))
+        names = ("counters", "dead", "ready", "pending", "due", "active", "paused", "parked", "groups", "workers", "time")
+        found: dict[str, Any] = await self._at(shard).ask(read)
+        return found
 
     async def depth(self, mailbox: str) -> int:
         """Commands that a mailbox holds, delayed ones included."""
