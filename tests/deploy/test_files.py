@@ -24,11 +24,32 @@ DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "systemd/command-bus-worker.service"
 WORKER, PDB = yaml.safe_load_all((DEPLOY / "kubernetes/worker.yaml").read_text(encoding="utf-8"))
 SCALED, AUTHENTICATION = yaml.safe_load_all((DEPLOY / "kubernetes/scaledobject.yaml").read_text(encoding="utf-8"))
+BY_PROMETHEUS = yaml.safe_load((DEPLOY / "kubernetes/scaledobject-prometheus.yaml").read_text(encoding="utf-8"))
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 POD = WORKER["spec"]["template"]["spec"]
 
 _TEXT = {"type": "string"}
 _COUNT = {"type": "integer", "minimum": 0}
+
+
+def _trigger(kind: str, *names: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": ["type", "metadata"],
+        "additionalProperties": False,
+        "properties": {
+            "type": {"const": kind},
+            "metadata": {
+                "type": "object",
+                "required": [*names],
+                "propertyNames": {"enum": [*names]},
+                "additionalProperties": _TEXT,
+            },
+            "authenticationRef": {"type": "object", "required": ["name"], "properties": {"name": _TEXT}},
+        },
+    }
+
+
 # What KEDA's definitions ask of the two kinds, as far as they are used here; strict, so that a slip of the pen is found.
 KEDA: dict[str, Any] = {
     "ScaledObject": {
@@ -46,22 +67,19 @@ KEDA: dict[str, Any] = {
             "maxReplicaCount": _COUNT,
             "pollingInterval": _COUNT,
             "cooldownPeriod": _COUNT,
+            "fallback": {
+                "type": "object",
+                "required": ["failureThreshold", "replicas"],
+                "properties": {"failureThreshold": _COUNT, "replicas": _COUNT},
+                "additionalProperties": False,
+            },
             "triggers": {
                 "type": "array",
                 "items": {
-                    "type": "object",
-                    "required": ["type", "metadata"],
-                    "additionalProperties": False,
-                    "properties": {
-                        "type": {"const": "redis-streams"},
-                        "metadata": {
-                            "type": "object",
-                            "required": ["address", "stream", "streamLength"],
-                            "propertyNames": {"enum": ["address", "stream", "streamLength"]},
-                            "additionalProperties": _TEXT,
-                        },
-                        "authenticationRef": {"type": "object", "required": ["name"], "properties": {"name": _TEXT}},
-                    },
+                    "oneOf": [
+                        _trigger("redis-streams", "address", "stream", "streamLength"),
+                        _trigger("prometheus", "serverAddress", "query", "threshold", "ignoreNullValues"),
+                    ]
                 },
             },
         },
@@ -121,7 +139,7 @@ def test_kubernetes_knows_it(document: dict[str, Any]) -> None:
     validate.validate(document, "1.33", strict=True)
 
 
-@pytest.mark.parametrize("document", [SCALED, AUTHENTICATION], ids=lambda document: document["kind"])
+@pytest.mark.parametrize("document", [SCALED, AUTHENTICATION, BY_PROMETHEUS], ids=["scaled", "authentication", "prometheus"])
 def test_keda_knows_it(document: dict[str, Any]) -> None:
     schemas = pytest.importorskip("jsonschema")
     assert document["apiVersion"] == "keda.sh/v1alpha1"
@@ -133,9 +151,12 @@ def test_the_parts_of_the_kubernetes_example_fit_together() -> None:
     container = POD["containers"][0]
     labels = WORKER["spec"]["template"]["metadata"]["labels"]
     assert WORKER["spec"]["selector"]["matchLabels"] == labels == PDB["spec"]["selector"]["matchLabels"]
-    assert SCALED["spec"]["scaleTargetRef"]["name"] == WORKER["metadata"]["name"]
     assert SCALED["spec"]["triggers"][0]["authenticationRef"]["name"] == AUTHENTICATION["metadata"]["name"]
-    assert SCALED["spec"]["minReplicaCount"] >= 1
+    for scaled in (SCALED, BY_PROMETHEUS):
+        assert scaled["spec"]["scaleTargetRef"]["name"] == scaled["metadata"]["name"] == WORKER["metadata"]["name"]
+        assert scaled["spec"]["minReplicaCount"] >= 1
+    assert BY_PROMETHEUS["spec"]["triggers"][0]["metadata"]["threshold"] == COMMANDS["kubernetes"]["--concurrency"]
+    assert f'namespace="{BusSettings(url="redis://x").namespace}"' in BY_PROMETHEUS["spec"]["triggers"][0]["metadata"]["query"]
     assert int(COMMANDS["kubernetes"]["--health-port"]) == container["ports"][0]["containerPort"]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[probe]["httpGet"]["port"] == container["ports"][0]["name"]
