@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from http import HTTPStatus
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,12 +18,14 @@ import pytest
 
 from command_bus import BusSettings, Command, CommandBus, EntityId
 from command_bus.embedded import EmbeddedServer
+from command_bus.telemetry.pages import Page, PageServer, text_page
 from command_bus.transport.redis.keys import KeySpace
 
 yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
+PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 UNIT = DEPLOY / "systemd/command-bus-worker.service"
 WORKER, PDB = yaml.safe_load_all((DEPLOY / "kubernetes/worker.yaml").read_text(encoding="utf-8"))
 SCALED, AUTHENTICATION = yaml.safe_load_all((DEPLOY / "kubernetes/scaledobject.yaml").read_text(encoding="utf-8"))
@@ -160,6 +165,51 @@ def test_the_parts_of_the_kubernetes_example_fit_together() -> None:
     assert int(COMMANDS["kubernetes"]["--health-port"]) == container["ports"][0]["containerPort"]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[probe]["httpGet"]["port"] == container["ports"][0]["name"]
+
+
+def test_what_scrapes_a_worker_finds_it() -> None:
+    annotations = WORKER["spec"]["template"]["metadata"]["annotations"]
+    assert annotations == {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": COMMANDS["kubernetes"]["--health-port"],
+        "prometheus.io/path": "/metrics",
+    }
+    dockerfile = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    extras = re.search(r"command-bus\[([a-z,]+)\]", dockerfile)
+    assert extras is not None
+    assert {"cli", "prometheus"} <= {*extras[1].split(",")} <= {*tomllib.loads(PROJECT)["project"]["optional-dependencies"]}
+
+
+def test_the_image_has_the_python_that_is_tested() -> None:
+    images = set(re.findall(r"^FROM python:([\d.]+)-slim", (DEPLOY / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE))
+    project = tomllib.loads(PROJECT)
+    assert images == {project["tool"]["mypy"]["python_version"]}
+
+
+async def test_the_health_check_of_the_compose_file_tells_the_truth() -> None:
+    kind, program, *arguments = COMPOSE["services"]["worker"]["healthcheck"]["test"]
+    assert (kind, program) == ("CMD", "python")
+    port = COMMANDS["compose"]["--health-port"]
+    assert f"http://127.0.0.1:{port}/healthz" in arguments[-1]
+    answer = HTTPStatus.OK
+
+    async def page(path: str) -> Page:
+        return text_page(answer if path == "/healthz" else HTTPStatus.NOT_FOUND, "")
+
+    async def ask() -> int:
+        script = arguments[-1].replace(f":{port}/", f":{bound}/")
+        process = await asyncio.create_subprocess_exec(sys.executable, *arguments[:-1], script, stderr=asyncio.subprocess.DEVNULL)
+        return await process.wait()
+
+    server = PageServer(page, host="127.0.0.1", port=0)
+    bound = await server.start()
+    try:
+        assert await ask() == 0
+        answer = HTTPStatus.SERVICE_UNAVAILABLE
+        assert await ask() == 1
+    finally:
+        server.stop()
+    assert await ask() == 1  # nobody answers
 
 
 def test_what_stops_a_worker_waits_longer_than_its_grace() -> None:
