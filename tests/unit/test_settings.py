@@ -88,6 +88,8 @@ def test_an_unknown_setting_is_refused() -> None:
         CommandBus(workers=3)
     with pytest.raises(InvalidSettings, match=r"^entities\.a\.max_dept: there is no such setting; did you mean 'max_depth'\?$"):
         BusSettings(entities={"a": {"max_dept": 3}})
+    with pytest.raises(InvalidSettings, match=r"did you mean 'mailbox'\?$"):
+        BusSettings(entities={"a": {"mailbocks": 3}})
 
 
 def test_a_wrong_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

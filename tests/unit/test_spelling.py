@@ -10,7 +10,7 @@ KNOWN = ("account", "order", "report", "parcel")
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"), [("acount", "account"), ("Order", "order"), ("reports", "report"), ("nope", None), ("", None)]
+    ("name", "meant"), [("acount", "account"), ("ORDER", "order"), ("reports", "report"), ("nope", None), ("", None)]
 )
 def test_the_nearest_name_is_found(name: str, meant: str | None) -> None:
     assert nearest(name, KNOWN) == meant
