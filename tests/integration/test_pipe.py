@@ -88,6 +88,16 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     await reader.read()
 
 
+async def slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await _request(reader)
+    writer.write(b"$20\r\n")
+    for _ in range(20):
+        await asyncio.sleep(0.05)
+        writer.write(b"x")
+    writer.write(b"\r\n")
+    await reader.read()
+
+
 async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await _request(reader)
     writer.write(b"%%%\r\n")
@@ -172,6 +182,11 @@ async def test_an_answer_that_does_not_come_breaks_the_connection() -> None:
         with pytest.raises(RedisTimeoutError):
             await pipe.request("PING")
         assert await pipe.request("PING") == b"PONG"
+
+
+async def test_an_answer_that_comes_slowly_is_waited_for() -> None:
+    async with pipe_to(slowly, patience=0.4) as pipe:
+        assert await pipe.request("PING") == b"x" * 20
 
 
 async def test_an_answer_without_a_question_breaks_the_connection() -> None:
