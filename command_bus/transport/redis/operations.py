@@ -150,7 +150,10 @@ class Operations:
         """What waits in a mailbox, page by page, delayed commands last."""
         async for page in self.lined_up(mailbox):
             yield page
-        async for delayed in self.delayed(self._shard(mailbox)):
+        keys = self._shard(mailbox)
+        if not await self._at(keys).ask(lambda client: client.hexists(keys.later, mailbox)):
+            return
+        async for delayed in self.delayed(keys):
             found = [command for home, command in delayed if home == mailbox]
             if found:
                 yield found
