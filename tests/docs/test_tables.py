@@ -6,6 +6,8 @@ import re
 from dataclasses import MISSING, fields
 from pathlib import Path
 
+import pytest
+
 from command_bus import RetryPolicy
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -23,3 +25,21 @@ def test_the_defaults_of_a_retry_policy() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| `?(.*?)`? \|", text, re.MULTILINE))
     assert rows == {each.name: shown(each.default) for each in fields(RetryPolicy) if each.default is not MISSING}
     assert len(rows) == len(fields(RetryPolicy))
+
+
+def test_spark_s_views_and_options() -> None:
+    pytest.importorskip("pyspark")
+    from tests.docs.spark_page import PAGE, rendered
+
+    assert PAGE.read_text(encoding="utf-8") == rendered(), "run `python -m tests.docs.spark_page`"
+
+
+def test_the_guide_to_spark_has_every_option() -> None:
+    from command_bus.spark.options import ReadOptions, WriteOptions
+    from tests.docs.spark_page import known
+
+    text = (DOCS / "spark.md").read_text(encoding="utf-8")
+    write, read = text.index("| write option |"), text.index("| read option |")
+    for options, table in ((WriteOptions, text[write:read]), (ReadOptions, text[read:].partition("\n\n")[0])):
+        named = {name for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)}
+        assert named | {"url", "namespace"} == set(known(options))
