@@ -43,3 +43,22 @@ def test_the_guide_to_spark_has_every_option() -> None:
     for options, table in ((WriteOptions, text[write:read]), (ReadOptions, text[read:].partition("\n\n")[0])):
         named = {name for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)}
         assert named | {"url", "namespace"} == set(known(options))
+
+
+def test_the_tests_that_prove_the_guarantees_exist() -> None:
+    text = (DOCS / "guarantees.md").read_text(encoding="utf-8")
+    files = dict(re.findall(r"^\[([^\]]+)\]: (\S+)", text, re.MULTILINE))
+    proofs = [
+        (name, files[label])
+        for names, label in re.findall(r"((?:`test_\w+`(?:, )?)+) in \[([^\]]+)\]", text)
+        for name in re.findall(r"test_\w+", names)
+    ]
+    assert len(proofs) == len(re.findall(r"`test_\w+`", text)), "each stands before the file that has it"
+    sources = {file: (DOCS / file).read_text(encoding="utf-8") for _, file in proofs}
+    assert [
+        (name, file) for name, file in proofs if not re.search(rf"^ *(?:async )?def {name}\(", sources[file], re.MULTILINE)
+    ] == []
+    for title in ("## Each promise and its test\n", "## Faults\n"):
+        rows = re.findall(r"^\| (?!---|promise|fault)(.*) \|$", text[text.index(title) + 3 :].partition("\n## ")[0], re.MULTILINE)
+        assert len(rows) >= 15, title
+        assert [row for row in rows if "`test_" not in row.rpartition(" | ")[2]] == []
