@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, NoScriptError, ResponseError
@@ -23,9 +25,14 @@ from command_bus.transport.redis.pipe import Pipe
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
+_KNOWN = inspect.signature(AbstractConnection).parameters
+NAMELESS = dict.fromkeys(["driver_info"] if "driver_info" in _KNOWN else ["lib_name", "lib_version"])
+"""The library's name is not told before the first request: by other arguments with an older redis-py."""
+
+
 def client_of(port: int, **options: Any) -> Redis:
     pool: Any = BlockingConnectionPool(
-        host="127.0.0.1", port=port, protocol=2, retry=Retry(NoBackoff(), 0), **{"driver_info": None, **options}
+        host="127.0.0.1", port=port, protocol=2, retry=Retry(NoBackoff(), 0), **{**NAMELESS, **options}
     )
     return Redis.from_pool(pool)
 
