@@ -150,7 +150,8 @@ class WorkerStatus:
         pid: Its process.
         started_ms: When it started, by its clock.
         silent_for: Seconds since its last sign of life.
-        alive: Whether that is less than two of its leases ago (at least 5 s). A lost one is forgotten after an hour (ten leases, if that is longer).
+        alive: Whether that is less than two of its leases ago (at least 5 s). A lost one is forgotten after an hour, or after
+            ten leases if that is longer.
         concurrency: Entities that it runs at a time.
         running: How many it ran then.
         commands: The wire names that it handles.

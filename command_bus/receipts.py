@@ -74,7 +74,7 @@ class DeadLetter:
 
     Attributes:
         id: Of the letter, for `replay` and `discard`.
-        reason: `failed`, `interrupted`, `no_handler`, `undecodable`, `invalid`, `unsupported_version` or `expired`.
+        reason: `failed`, `interrupted`, `no_handler`, `undecodable`, `invalid`, `unsupported_version`, `bad_signature` or `expired`.
         command_id: Empty if the envelope could not be read.
         name: The wire name, empty likewise.
         entity_type: The entity's type, or None.

@@ -19,7 +19,7 @@ from command_bus.errors import InvalidSettings
 from command_bus.policies import EntityPolicy
 from command_bus.spelling import did_you_mean
 
-__all__ = ["BusSettings", "redacted"]
+__all__ = ["BusSettings", "redacted", "unverified"]
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _KEY_ID = re.compile(r"[A-Za-z0-9_.-]{1,32}")
@@ -172,7 +172,7 @@ class BusSettings(BaseSettings):
         url = self.server_url
         if url is None:
             return self
-        if not self.insecure and (fault := _unverified(url)) is not None:
+        if not self.insecure and (fault := unverified(url)) is not None:
             raise ValueError(f"url: {fault} turns off the check of the server's identity; pass insecure=True if you mean it")
         if "rediss" not in urlsplit(url).scheme and (self.tls_ca or self.tls_cert or self.tls_key):
             raise ValueError("url: tls_ca, tls_cert and tls_key are for rediss:// URLs, this one is not encrypted")
@@ -200,14 +200,14 @@ _DEFAULT_POLICY = EntityPolicy()
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # pydantic's names, of models and of dataclasses
 
 
-def _unverified(url: str) -> str | None:
+def unverified(url: str) -> str | None:
     """What in a URL turns verification off; its client reads the query decoded, so this does."""
     try:
         query = parse_qs(urlsplit(url).query)
     except ValueError:
         return None
-    for name, values in query.items():
-        value = values[0].strip().lower()
+    for given, values in query.items():
+        name, value = given.removeprefix("sentinel_"), values[0].strip().lower()  # a forged Sentinel could name any primary
         if name == "ssl_cert_reqs" and value not in ("required", "cert_required"):
             return f"ssl_cert_reqs={value}"
         if name == "ssl_check_hostname" and value not in ("1", "true", "t", "yes", "y"):

@@ -179,12 +179,12 @@ async def _chosen(
 
 
 def _line(event: Event) -> str:
-    from command_bus.cli.tables import shown
+    from command_bus.cli.tables import duration, shown
 
     at = datetime.fromtimestamp(event.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     command = f"{event.name} {event.command_id}".strip()
     facts = [f"attempt {event.attempt}"] if event.attempt else []
     facts += [f"worker {event.worker}"] if event.worker else []
-    if event.detail:
-        facts.append(f"in {event.detail} ms" if event.kind in ("accepted", "retried", "handed_back") else event.detail)
+    facts += [f"in {duration(event.delay)}"] if event.delay is not None else []
+    facts += [each for each in (event.letter_id, event.reason) if each]
     return "  ".join(shown(part) for part in (f"{at}Z", event.entity, event.kind, command, ", ".join(facts)) if part)

@@ -186,7 +186,7 @@ def judge_mailboxes(seen: Examination, entities: int) -> list[Finding]:
     found = f"{int(size):,} bytes for a stream's first node"
     if 0 < int(size) <= _SMALL_NODE:
         return [Finding("mailbox size", "ok", found)]
-    advice = "CONFIG SET stream-node-max-bytes 512: a mailbox with one command takes 0.8 KB instead of 4.3"
+    advice = "CONFIG SET stream-node-max-bytes 512: an entity with one command takes 0.9 kB instead of 4.5"
     if entities < _MANY_ENTITIES:
         return [Finding("mailbox size", "ok", found, advice)]
     return [Finding("mailbox size", "warning", f"{found}, and {entities:,} entities have one", advice)]

@@ -153,6 +153,13 @@ def test_an_alert_says_what_to_run_next(alert: dict[str, Any]) -> None:
         check(shlex.split(re.sub(r"\{\{.*?\}\}", "X", line)))
 
 
+def test_every_alert_has_its_row_in_the_runbook() -> None:
+    page = (ROOT / "docs/operating.md").read_text(encoding="utf-8")
+    rows = [line for line in page[page.index("## Runbook") :].splitlines() if line.startswith("| **")]
+    for alert in ALERTS:
+        assert sum(f"`{alert['alert']}`" in row.split(" | ")[0] for row in rows) == 1, alert["alert"]
+
+
 def check(words: list[str]) -> None:
     """The program has this command with these options and as many arguments; their values may be any."""
     found: Any = typer.main.get_command(app)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry, RetryPolicy
 
 registry = HandlerRegistry()
@@ -17,6 +19,7 @@ async def fail(command: Fail) -> None:
 
 
 async def test_the_oldest_letter_is_that_of_all_shards() -> None:
+    pytest.importorskip("fakeredis")
     async with CommandBus.in_memory(registry=registry, shards=4) as bus, bus.worker():
         assert await bus.dead_letters.oldest() is None
         for line in range(8):

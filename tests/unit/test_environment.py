@@ -38,6 +38,7 @@ def test_what_others_set_is_not(variable: str) -> None:
 
 
 async def test_a_worker_warns_of_a_misspelt_variable(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("fakeredis")
     monkeypatch.setenv("COMMAND_BUS_CONCURENCY", "5")
     async with CommandBus.in_memory(registry=HandlerRegistry()) as bus, bus.worker():
         pass

@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from command_bus.transport.interfaces import Remembered
+from command_bus.transport.redis.answer_size import AnswerSize
 from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.lines import Lines
@@ -149,7 +150,10 @@ class Operations:
         """What waits in a mailbox, page by page, delayed commands last."""
         async for page in self.lined_up(mailbox):
             yield page
-        async for delayed in self.delayed(self._shard(mailbox)):
+        keys = self._shard(mailbox)
+        if not await self._at(keys).ask(lambda client: client.hexists(keys.later, mailbox)):
+            return
+        async for delayed in self.delayed(keys):
             found = [command for home, command in delayed if home == mailbox]
             if found:
                 yield found
@@ -157,23 +161,18 @@ class Operations:
     async def lined_up(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
         """What waits in a mailbox now, page by page, without the delayed commands."""
         keys = self._shard(mailbox)
-        start = "-"
-        while True:
-            page: Any = await self._at(keys).ask(
-                lambda client, at: client.xrange(keys.mailbox(mailbox), min=at, count=_PAGE), start
-            )
-            if page:
-                yield [Waiting(entry.decode(), (fields or {}).get(b"e", b"")) for entry, fields in page]
-                start = "(" + page[-1][0].decode()
-            if len(page) < _PAGE:
-                return
+        async for page in self._stream(keys, keys.mailbox(mailbox), "-"):
+            yield [Waiting(entry.decode(), fields.get(b"e", b"")) for entry, fields in page]
 
     async def delayed(self, keys: ShardKeys) -> AsyncIterator[list[tuple[str, Waiting]]]:
         """The delayed commands of a shard with their mailboxes, page by page."""
-        cursor = 0
+        cursor, size = 0, AnswerSize(_PAGE)
         while True:
-            answer: Any = await self._at(keys).ask(lambda client, at: client.hscan(keys.delayed, at, count=_PAGE), cursor)
+            answer: Any = await self._at(keys).ask(
+                lambda client, at, count: client.hscan(keys.delayed, at, count=count), cursor, size.count
+            )
             cursor, values = answer
+            size.weighed(sum(map(len, values.values())), len(values))
             cut = ((command, value.partition(b"\n")) for command, value in values.items())
             yield [(parts[0].decode(), Waiting("d:" + command.decode(), parts[2])) for command, parts in cut]
             if not cursor:
@@ -207,16 +206,23 @@ class Operations:
     async def letters(self, start: str = "-") -> AsyncIterator[StoredLetter]:
         """All letters, oldest first per shard."""
         for index, keys in enumerate(self._keys.shards):
-            position = start
-            while True:
-                page: Any = await self._at(keys).ask(
-                    lambda client, key, at: client.xrange(key, min=at, count=_PAGE), keys.dead, position
-                )
+            async for page in self._stream(keys, keys.dead, start):
                 for entry, fields in page:
                     yield _letter(index, entry, fields)
-                if len(page) < _PAGE:
-                    break
-                position = "(" + page[-1][0].decode()
+
+    async def _stream(self, keys: ShardKeys, key: str, start: str) -> AsyncIterator[list[tuple[bytes, dict[bytes, bytes]]]]:
+        """The entries of a stream from `start` on, page by page."""
+        size = AnswerSize(_PAGE)
+        while True:
+            asked = size.count
+            found: Any = await self._at(keys).ask(lambda client, at, count: client.xrange(key, min=at, count=count), start, asked)
+            page = [(entry, fields or {}) for entry, fields in found]
+            if page:
+                yield page
+                start = "(" + page[-1][0].decode()
+            if len(page) < asked:
+                return
+            size.weighed(sum(len(value) for _, fields in page for value in fields.values()), len(page))
 
     async def letter(self, letter_id: str) -> StoredLetter | None:
         """One letter, or None."""
