@@ -19,6 +19,8 @@ from command_bus.fleet import Fleet
 from command_bus.messages import Message, canonical_entity_id, check_entity_type
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from command_bus.bus import CommandBus
     from command_bus.bus_thread import ThreadedBus
     from command_bus.facts import CommandInfo, EntityDetails, EntityOrder, EntityPage, EntityState, HoldInfo, WorkerStatus
@@ -57,6 +59,10 @@ class SyncDeadLetters(_Part[DeadLetters]):
     def count(self, **filters: Unpack[LetterFilters]) -> Counter[tuple[str, str]]:
         """See `DeadLetters.count`."""
         return self._do(lambda letters: letters.count(**filters))
+
+    def oldest(self) -> datetime | None:
+        """See `DeadLetters.oldest`."""
+        return self._do(lambda letters: letters.oldest())
 
     def get(self, letter_id: str) -> DeadLetter:
         """See `DeadLetters.get`."""

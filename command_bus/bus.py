@@ -32,9 +32,9 @@ from command_bus.events import Events
 from command_bus.fleet import Fleet
 from command_bus.keywords import BusArguments
 from command_bus.messages import Message
-from command_bus.middleware import Middleware, around_batch, around_call, around_dispatch
+from command_bus.middleware import Middleware, Sending, around_batch, around_call, around_dispatch
 from command_bus.monitor import Monitor
-from command_bus.observation import ObservedProducer, Observer
+from command_bus.observation import ObservedProducer, Observer, observed_call
 from command_bus.outbound import Envelope, Outbound, Sealer
 from command_bus.receipts import BatchResult, Receipt, Stats
 from command_bus.registry import HandlerRegistry, default_registry
@@ -144,6 +144,7 @@ class CommandBus:
                 transport = await RedisTransport.open(self._clients or self._url(), self.settings)
                 if self.observer is not None:
                     transport.producer = ObservedProducer(transport.producer, self.observer)
+                    self.observer.connects(lambda: transport.connections.all_reconnects)
                 self._transport = transport
 
     async def close(self) -> None:
@@ -280,7 +281,10 @@ class CommandBus:
         deadline = mono() + seconds
         out.ttl_ms = max(1, int(seconds * 1000))
         out.inbox = self.transport.rpc.process
-        return around_call(self.middleware, partial(self._exchange, reply_type, deadline))(out)
+        exchange: Sending = partial(self._exchange, reply_type, deadline)
+        if self.observer is not None:
+            exchange = partial(observed_call, self.observer, exchange)
+        return around_call(self.middleware, exchange)(out)
 
     async def _exchange(self, reply_type: Any, deadline: float, out: Outbound) -> Any:
         """The innermost of the middleware around a call: send it and wait for its reply."""

@@ -189,6 +189,7 @@ class TestParts:
             bus.dead_letters.get(next(letter.id for letter in letters if letter.entity_id == "p7"))
         ]
         assert bus.dead_letters.count() == {("failed", "Print"): 250}
+        assert bus.dead_letters.oldest() is not None
         shop.paper = True
         for letter in bus.dead_letters.list():  # while they are read, they go
             assert bus.dead_letters.replay(letter.id) == letter.command_id

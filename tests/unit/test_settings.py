@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from command_bus import CommandBus
 from command_bus.errors import InvalidSettings
 from command_bus.policies import EntityPolicy, RetryPolicy, lanes
 from command_bus.settings import BusSettings, SettingOverrides, SettingValues, redacted
@@ -81,8 +82,14 @@ def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None
 
 
 def test_an_unknown_setting_is_refused() -> None:
-    with pytest.raises(InvalidSettings, match="leese"):
+    with pytest.raises(InvalidSettings, match=r"^leese: there is no such setting; did you mean 'lease'\?$"):
         BusSettings(leese=3)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue] - the checkers find it, too
+    with pytest.raises(InvalidSettings, match=r"^workers: there is no such setting$"):
+        CommandBus(workers=3)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue] - as above
+    for wrong, advice in (("max_dept", r"^entities\.a\.max_dept: .*'max_depth'\?$"), ("mailbocks", r"did you mean 'mailbox'\?$")):
+        entities: Any = {"a": {wrong: 3}}
+        with pytest.raises(InvalidSettings, match=advice):
+            BusSettings(entities=entities)
 
 
 def test_each_setting_can_be_given_by_name() -> None:
