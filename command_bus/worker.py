@@ -278,7 +278,7 @@ class _Parts:
             connections,
             keys,
             owner=worker.name,
-            slots=Slots(settings.concurrency),
+            slots=Slots(settings.concurrency, keys.count),
             leases=self.leases,
             steps=self._steps,
             run=self._runs.run,
