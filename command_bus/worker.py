@@ -272,7 +272,7 @@ class _Parts:
             self._steps, self._executor, quantum=settings.quantum, quantum_time=settings.quantum_time, stopping=worker.stopping
         )
         self._recovery = PendingRecovery(
-            connections, keys, owner=worker.name, lease=settings.lease, steps=self._steps, decide=decisions.interrupted
+            connections, keys, owner=worker.name, lease=settings.lease, steps=self._steps, decide=decisions.lost
         )
         self.consumer: Consumer = ConsumerLoop(
             connections,

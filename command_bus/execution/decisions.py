@@ -58,6 +58,8 @@ _PASS_ON = 0.5
 _UNKNOWN_NAMES = 100
 """Names of unknown commands that a worker warns of, each once."""
 _MAX_TRACEBACK = 16 * 1024
+_LEASES_LEFT = 3
+"""Leases for which an interrupted command that only a newer worker can judge waits for one, besides the grace for what is unknown."""
 
 
 @dataclass(slots=True)
@@ -189,6 +191,29 @@ class Decisions:
         text = f"{why}; it may have run not at all, partly or fully"
         record = self._record(started, envelope, "interrupted", "Interrupted", text)
         return self._poisoned(handler.spec if handler else None, started, envelope, Interrupted(text), record)
+
+    def lost(self, started: Started) -> Step | None:
+        """A started command whose worker was lost: as `interrupted`; None leaves it as it is, to another worker.
+
+        What a newer release wrote, only that can decide: whether it may run again stands where we cannot read it. So it stays interrupted
+        until a newer worker takes it over, for as long as an unknown command is kept and some leases more.
+        """
+        try:
+            unpack_envelope(started.envelope or b"", self._limits)
+        except UnsupportedVersion as error:
+            began_ms = int(started.fence) // 1000  # fences are made of the server's time
+            if started.now_ms - began_ms < self._unknown_grace_ms + _LEASES_LEFT * self._settings.lease * 1000:
+                return None
+            text = (
+                f"{error}, and no newer worker took it over after its own was lost; it may have run not at all, partly or fully"
+            )
+            envelope = _partial(error)
+            told = envelope.command_id != ""
+            left = self._windows.remembered(envelope, Interrupted(text), "dead_lettered", started) if told else NOTHING_LEFT
+            return Bury(left, self._record(started, envelope, "interrupted", "Interrupted", text), started.envelope or b"")
+        except Undecodable:
+            pass
+        return self.interrupted(started)
 
     # What cannot run.
 
