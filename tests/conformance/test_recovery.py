@@ -118,7 +118,7 @@ async def test_a_clock_that_jumps_ahead_takes_no_lease_from_a_living_owner(
     assert log.ends == [("a", 1)]
 
 
-@pytest.mark.parametrize("jump_ms", [None, 3_600_000], ids=["steady", "jumped"])
+@pytest.mark.parametrize("jump_ms", [None, 3_600_000], ids=["steady", "jumped ahead"])
 async def test_the_lease_of_a_lost_owner_ends_in_its_time(bench: Bench, log: Log, client: Redis, jump_ms: int | None) -> None:
     log.gate.set()
     async with bench.bus(lease=1.0) as bus:
@@ -137,6 +137,38 @@ async def test_the_lease_of_a_lost_owner_ends_in_its_time(bench: Bench, log: Log
     assert started.attempt == 1
     assert log.starts == [("a", 1, 2), ("a", 2, 1)]
     assert (0.45 if jump_ms else 0.9) <= took < 4.0
+    await ghost.steps.close(1)
+    await _close(ghost)
+
+
+async def test_the_lease_of_a_lost_owner_ends_though_the_clock_has_gone_back(bench: Bench, log: Log, client: Redis) -> None:
+    """Its idle time is 0 for ever; only its renewal sequence tells, which stands still."""
+    log.gate.set()
+    async with bench.bus(lease=1.0) as bus:
+        await bus.dispatch(Work(line="a", number=1))
+        ghost = _ghost(bench)
+        lease, _ = await ghost.start()
+        began = time.monotonic()
+        ready = bus.transport.keys.shards[0].ready
+
+        async def stands_still() -> None:
+            while True:
+                id_: Any = lease.activation
+                await client.execute_command(  # as in a renewal, but the sequence stays
+                    "XCLAIM", ready, GROUP, "ghost", 0, id_, "IDLE", 0, "RETRYCOUNT", 1, "JUSTID", parse_justid=True
+                )  # type: ignore[no-untyped-call]
+                if not await client.xpending_range(ready, GROUP, min=id_, max=id_, count=1):
+                    return
+                await asyncio.sleep(0.02)
+
+        frozen = asyncio.create_task(stands_still())
+        async with bus.worker():
+            await until(lambda: log.ends)
+            took = time.monotonic() - began
+            await bus.wait_idle(5)
+        await frozen
+    assert log.starts == [("a", 1, 2)]
+    assert 0.9 <= took < 4.0
     await ghost.steps.close(1)
     await _close(ghost)
 

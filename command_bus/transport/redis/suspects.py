@@ -10,6 +10,7 @@ Both take the renewal sequence, the entry's delivery count, for the sign of life
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -103,7 +104,7 @@ class Suspects:
         """These are all that there are, read between two moments: those that are over by our clock alone."""
         known: dict[str, _Known] = {}
         expired: list[Held] = []
-        still = answered + self._lease
+        still = math.inf
         for item in held:
             before = self._all.get(item.activation)
             if before is None or before.sequence != item.sequence:
