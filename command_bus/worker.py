@@ -126,8 +126,11 @@ class Worker:
 
     @property
     def silent_for(self) -> float:
-        """Seconds since it last asked for work with success; infinite if it cannot, 0 while all its slots are taken."""
-        return self._parts.consumer.silent_for if self._parts else math.inf
+        """Seconds since it last asked for work with success; infinite if it cannot, 0 while all its slots are taken.
+
+        At least as long as the thread that renews its leases has been silent, which should never be.
+        """
+        return max(self._parts.consumer.silent_for, self._parts.leases.overdue) if self._parts else math.inf
 
     async def start(self) -> None:
         """Begin to run commands; returns at once.

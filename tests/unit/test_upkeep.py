@@ -15,7 +15,8 @@ def following(cursor: int, bits: int, steps: int) -> int:
 
 @pytest.mark.parametrize("bits", [4, 10, 20])
 def test_the_parts_of_a_round_are_one(bits: int) -> None:
-    cursor, parts = 0, []
+    cursor = 0
+    parts: list[float] = []
     while not parts or cursor:
         before, cursor = cursor, following(cursor, bits, 2**bits // 16)
         parts.append(part_between(before, cursor))
