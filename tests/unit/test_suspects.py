@@ -63,6 +63,14 @@ def test_a_lease_that_was_taken_or_settled_is_forgotten() -> None:
     assert looked(suspects, 131.5, Held("1-0", 1, 0.0)) == []
 
 
+def test_an_idle_time_that_passes_is_believed() -> None:
+    """An old renewal that came late set the sequence back: what was seen then is no proof."""
+    suspects = Suspects(LEASE)
+    assert looked(suspects, 100.0, Held("1-0", 4, 0.0)) == []
+    assert looked(suspects, 116.0, Held("1-0", 4, 1.0)) == []
+    assert looked(suspects, 131.5, Held("1-0", 4, 0.0)) == []
+
+
 def test_all_are_looked_at_seldom() -> None:
     for lease, pause in ((30.0, 15.0), (1.0, 2.0)):
         suspects = Suspects(lease)

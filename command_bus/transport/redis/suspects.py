@@ -2,10 +2,11 @@
 
 By the server's clock a lease is over when its entry has been idle for its length. That clock can jump ahead, so one that looks more than
 half over is watched for the rest of its time on our own clock. And it can go back: then idle times are 0 until it has caught up, be it an
-hour. So, more rarely, all leases are looked at, however idle: one whose renewal sequence has stood still for a whole lease by our own
-clock is over, whatever the server's says.
+hour. So, more rarely, all leases are looked at: one that is idle for nothing whenever we look, and whose renewal sequence has stood still for
+a whole lease by our own clock, is over, whatever the server's says.
 
-Both take the renewal sequence, the entry's delivery count, for the sign of life: every renewal counts it up.
+Both take the renewal sequence, the entry's delivery count, for the sign of life: every renewal counts it up. Renewals that overtook one
+another on their way may count it down, to what was seen before; then the idle time shows that somebody lives.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class _Suspect(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """A lease as it was seen among all: its renewal sequence, and since when it was that, by our clock."""
+    """A lease that is idle for nothing: its renewal sequence, and since when it was that, by our clock."""
 
     sequence: int
     since: float
@@ -72,7 +73,7 @@ class Suspects:
     def __init__(self, lease: float) -> None:
         self._lease = lease
         self._idle: dict[str, _Suspect] = {}
-        self._all: dict[str, _Known] = {}
+        self._frozen: dict[str, _Known] = {}
         self._looked = self._whole_look_at = 0.0
 
     @property
@@ -106,16 +107,17 @@ class Suspects:
         expired: list[Held] = []
         still = math.inf
         for item in held:
-            before = self._all.get(item.activation)
+            if item.idle > 0:
+                continue  # the server's clock is past its last renewal, and tells how long ago that was
+            before = self._frozen.get(item.activation)
             if before is None or before.sequence != item.sequence:
-                known[item.activation] = _Known(item.sequence, answered)
-                continue
+                before = _Known(item.sequence, answered)
             known[item.activation] = before
             if asked - before.since >= self._lease:
                 expired.append(item)
             else:
                 still = min(still, before.since + self._lease)
-        self._all = known
+        self._frozen = known
         self._whole_look_at = min(answered + max(self._lease * _WHOLE_LOOK, _SHORTEST_LOOK), still)
         return expired
 
