@@ -143,10 +143,11 @@ async def test_the_lease_of_a_lost_owner_ends_in_its_time(bench: Bench, log: Log
 
 async def delivered_in_the_future(client: Redis, ready: str) -> None:
     """Make the one delivery an hour younger than it is, as if the server's clock had gone back: no command can, but what is restored."""
-    seconds, micros = await client.time()
+    now: Any = await client.time()
     (pending,) = await client.xpending_range(ready, GROUP, min="-", max="+", count=10)
+    seconds, micros = now
     then = seconds * 1000 + micros // 1000 - pending["time_since_delivered"]
-    dump: bytes = await client.dump(ready)
+    dump: Any = await client.dump(ready)
     body = dump[:-8]
     for ms in range(then - 20, then + 20):
         body = body.replace(ms.to_bytes(8, "little"), (ms + 3_600_000).to_bytes(8, "little"))

@@ -364,9 +364,9 @@ MUTANTS = (
     Mutant(
         "a failure is settled as done",
         "execution/decisions.py",
-        "        error_type, text = _named(error), text_of(error)\n",
+        "        error_type, text = named(error), text_of(error)\n",
         "        if run.envelope.flags & AT_MOST_ONCE:\n            return self.completed(run, None)\n"
-        "        error_type, text = _named(error), text_of(error)\n",
+        "        error_type, text = named(error), text_of(error)\n",
     ),
     Mutant(
         "whom a renewal does not find goes on",
