@@ -10,15 +10,14 @@ import pytest
 
 from command_bus.clock import mono
 from command_bus.testing.memory import MemoryClients
-from command_bus.transport.interfaces import Lease
 from command_bus.transport.redis import lease_keeper
 from command_bus.transport.redis.keys import KeySpace
-from command_bus.transport.redis.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.lease_keeper import LeaseKeeper, Page
 
 
 def pause_of(*deadlines: float) -> float:
     """How long it waits with leases that end in so many seconds, when no renewal is due for long."""
-    keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), owner="w", lease=30.0, heartbeat=lambda: b"")
+    keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), owner="w", lease=30.0, heartbeat=lambda _: b"")
     keeper._next_renewal = mono() + 100
     for number, seconds in enumerate(deadlines):
         keeper.add(0, f"box:{number}", f"{number}-0").deadline = mono() + seconds
@@ -42,10 +41,10 @@ class Broken(LeaseKeeper):
 
     broken = True
 
-    def _renewed(self, leases: list[Lease], asked: float, answers: Any) -> bool:
+    def _renewed(self, page: Page, asked: float, answers: Any) -> bool:
         if self.broken:
             raise ValueError("nobody foresaw this")
-        return super()._renewed(leases, asked, answers)
+        return super()._renewed(page, asked, answers)
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
@@ -57,7 +56,7 @@ async def eventually(condition: Callable[[], bool]) -> None:
 
 async def test_its_thread_survives_what_nobody_foresaw(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_keeper, "_PAUSE", 0.02)
-    keeper = Broken(MemoryClients(), KeySpace("n", 1), owner="w", lease=0.3, heartbeat=lambda: b"")
+    keeper = Broken(MemoryClients(), KeySpace("n", 1), owner="w", lease=0.3, heartbeat=lambda _: b"")
     lease = keeper.add(0, "box:1", "1-0")
     told: list[str] = []
     lease.cancel = told.append
@@ -80,7 +79,7 @@ async def test_its_thread_survives_what_nobody_foresaw(caplog: pytest.LogCapture
 async def test_a_sign_of_life_that_cannot_be_made_is_told_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     calls: list[float] = []
 
-    def heartbeat() -> bytes:
+    def heartbeat(_: int) -> bytes:
         calls.append(mono())
         raise RuntimeError("no sign of life")
 
@@ -94,7 +93,7 @@ async def test_a_sign_of_life_that_cannot_be_made_is_told_and_tried_again(caplog
 
 
 def test_a_thread_that_is_gone_shows() -> None:
-    keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), owner="w", lease=30.0, heartbeat=lambda: b"")
+    keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), owner="w", lease=30.0, heartbeat=lambda _: b"")
     assert keeper.overdue == 0.0, "it was not started"
     keeper._alive_at = mono() - 20.0
     assert 10.0 < keeper.overdue < 20.0

@@ -99,10 +99,12 @@ class _SyncFollowing:
 def _wrong_server(error: ResponseError) -> bool:
     """Whether a server says that it does not serve this; before Redis 7, inside of the text of a script's error.
 
+    redis-py before 6 knows no redirections outside of its own cluster client: they are plain errors there.
     UNBLOCKED is what whoever waits there is told when the primary becomes a replica.
     """
     return (
         isinstance(error, ReadOnlyError | MovedError | AskError)
+        or str(error).startswith(("MOVED ", "ASK "))
         or "-READONLY" in str(error)
         or "instance state changed" in str(error)
     )
