@@ -127,8 +127,11 @@ class Worker:
 
     @property
     def silent_for(self) -> float:
-        """Seconds since it last asked for work with success; infinite if it cannot, 0 while all its slots are taken."""
-        return self._parts.consumer.silent_for if self._parts else math.inf
+        """Seconds since it last asked for work with success; infinite if it cannot, 0 while all its slots are taken.
+
+        At least as long as the thread that renews its leases has been silent, which should never be.
+        """
+        return max(self._parts.consumer.silent_for, self._parts.leases.overdue) if self._parts else math.inf
 
     async def start(self) -> None:
         """Begin to run commands; returns at once.
@@ -280,13 +283,13 @@ class _Parts:
             self._steps, self._executor, quantum=settings.quantum, quantum_time=settings.quantum_time, stopping=worker.stopping
         )
         self._recovery = PendingRecovery(
-            connections, keys, owner=worker.name, lease=settings.lease, steps=self._steps, decide=decisions.interrupted
+            connections, keys, owner=worker.name, lease=settings.lease, steps=self._steps, decide=decisions.lost
         )
         self.consumer: Consumer = ConsumerLoop(
             connections,
             keys,
             owner=worker.name,
-            slots=Slots(settings.concurrency),
+            slots=Slots(settings.concurrency, keys.count),
             leases=self.leases,
             steps=self._steps,
             run=self._runs.run,

@@ -7,16 +7,14 @@ unknown, invalid); what its handler did (returned, refused, raised, was interrup
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from pydantic import ValidationError
-
 from command_bus.clock import wall_ms
 from command_bus.errors import BadResult, InvalidCommand, Reject
+from command_bus.execution.faults import named, text_of, trace_of
 from command_bus.execution.settled import Windows, accepted_ms, reading_limits
 from command_bus.handlers import Handler
 from command_bus.messages import MessageSpec
@@ -30,7 +28,7 @@ from command_bus.serialization.envelope import (
     WireEnvelope,
     unpack_envelope,
 )
-from command_bus.serialization.models import codec_for, problems_of, reply_codec_for
+from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.msgpack import Undecodable
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import (
@@ -50,14 +48,15 @@ from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import NOTHING_LEFT, Bury, Done, GiveBack, Park, Retry, Started, Step
 from command_bus.transport.redis.keys import stands_in
 
-__all__ = ["Decisions", "Runnable", "text_of"]
+__all__ = ["Decisions", "Runnable"]
 
 _log = logging.getLogger("command_bus.worker")
 _UNKNOWN_OFFER_MS = 1000
 _PASS_ON = 0.5
 _UNKNOWN_NAMES = 100
 """Names of unknown commands that a worker warns of, each once."""
-_MAX_TRACEBACK = 16 * 1024
+_LEASES_LEFT = 3
+"""Leases for which an interrupted command that only a newer worker can judge waits for one, besides the grace for what is unknown."""
 
 
 @dataclass(slots=True)
@@ -168,9 +167,9 @@ class Decisions:
         policy = run.handler.spec.retry
         if run.started.attempt < policy.attempts and policy.retries(error):
             return Retry(int(policy.delay_after(run.started.attempt, self._random.uniform) * 1000))
-        error_type, text = _named(error), text_of(error)
+        error_type, text = named(error), text_of(error)
         outcome = Failed(error_type, text, run.started.attempt)
-        record = self._record(run.started, run.envelope, "failed", error_type, text, _traceback(error))
+        record = self._record(run.started, run.envelope, "failed", error_type, text, trace_of(error))
         return self._poisoned(run.handler.spec, run.started, run.envelope, outcome, record)
 
     def interrupted(self, started: Started, why: str = "its worker was lost while it ran") -> Step:
@@ -189,6 +188,29 @@ class Decisions:
         text = f"{why}; it may have run not at all, partly or fully"
         record = self._record(started, envelope, "interrupted", "Interrupted", text)
         return self._poisoned(handler.spec if handler else None, started, envelope, Interrupted(text), record)
+
+    def lost(self, started: Started) -> Step | None:
+        """A started command whose worker was lost: as `interrupted`; None leaves it as it is, to another worker.
+
+        What a newer release wrote, only that can decide: whether it may run again stands where we cannot read it. So it stays interrupted
+        until a newer worker takes it over, for as long as an unknown command is kept and some leases more.
+        """
+        try:
+            unpack_envelope(started.envelope or b"", self._limits)
+        except UnsupportedVersion as error:
+            began_ms = int(started.fence) // 1000  # fences are made of the server's time
+            if started.now_ms - began_ms < self._unknown_grace_ms + _LEASES_LEFT * self._settings.lease * 1000:
+                return None
+            text = (
+                f"{error}, and no newer worker took it over after its own was lost; it may have run not at all, partly or fully"
+            )
+            envelope = _partial(error)
+            told = envelope.command_id != ""
+            left = self._windows.remembered(envelope, Interrupted(text), "dead_lettered", started) if told else NOTHING_LEFT
+            return Bury(left, self._record(started, envelope, "interrupted", "Interrupted", text), started.envelope or b"")
+        except Undecodable:
+            pass
+        return self.interrupted(started)
 
     # What cannot run.
 
@@ -350,27 +372,3 @@ def _partial(error: Undecodable) -> WireEnvelope:
         flags=GIVEN_ID,  # it may have a mark, which must not wait for ever
         inbox=error.inbox,
     )
-
-
-def _named(error: BaseException) -> str:
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def text_of(error: BaseException) -> str:
-    """What an exception says, capped. Pydantic's errors quote their input, which may be secret: of those the places and reasons."""
-    if isinstance(error, ValidationError):
-        return problems_of(error)
-    try:
-        return str(error)[:4096].encode(errors="replace").decode()
-    except Exception:  # noqa: BLE001 - a broken __str__ must not cost the command its dead letter
-        return f"(the text of this {type(error).__name__} cannot be read)"
-
-
-def _traceback(error: BaseException) -> str:
-    """Frames without locals or input values, the innermost last, capped."""
-    try:
-        frames = "".join(traceback.format_tb(error.__traceback__))
-    except Exception:  # noqa: BLE001 - as above
-        return ""
-    return frames[-_MAX_TRACEBACK:]

@@ -18,7 +18,8 @@ from typing import Any
 from command_bus.clock import mono
 from command_bus.context import CommandContext, Running, current_command
 from command_bus.errors import Reject
-from command_bus.execution.decisions import Decisions, Runnable, text_of
+from command_bus.execution.decisions import Decisions, Runnable
+from command_bus.execution.faults import text_of
 from command_bus.execution.threads import NeverStartedError, ThreadJob
 from command_bus.handlers import Invoke
 from command_bus.middleware import Handling

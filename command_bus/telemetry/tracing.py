@@ -21,7 +21,7 @@ from typing import Any, Literal
 from command_bus.admission import refusal
 from command_bus.context import CommandContext, current_command
 from command_bus.errors import CommandRejected, MissingExtra, Reject
-from command_bus.execution.decisions import text_of
+from command_bus.execution.faults import text_of
 from command_bus.middleware import Middleware, Sending
 from command_bus.outbound import Outbound
 from command_bus.receipts import BatchResult

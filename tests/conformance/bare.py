@@ -156,7 +156,7 @@ class Bare:
 
     async def promote(self, hand: Hand) -> None:
         """Let what is due take its place."""
-        await self.recovery(hand)._watches[0]._promote()
+        await self.recovery(hand).due[0].promote()
 
     async def record(self, mailbox: str) -> Record | None:
         value: Any = await self.client.hget(self.shard.active, mailbox)  # type: ignore[misc]

@@ -7,6 +7,7 @@ The numbers are those of the project's catalogue of bad inputs; 21 and 25 need o
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -35,6 +36,7 @@ from command_bus import (
 )
 from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.transport.redis.keys import mailbox_label
+from tests.conformance.bare import Bare
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import Put, Scene, scene, until
 
@@ -394,6 +396,26 @@ async def test_16_a_later_version_waits_for_its_worker_then_is_kept(bench: Bench
         assert await stage.bus.dead_letters.replay(letter.id) == "new-1"
         await until(stage.letters)
         await stage.unharmed("a")
+
+
+async def test_16_a_later_version_that_was_interrupted_is_left_to_a_newer_worker_for_a_while(bench: Bench) -> None:
+    """Whether it may run again an older worker cannot read, so it neither runs it again nor calls it undecodable."""
+    later = msgpack.packb([2, "new-1", "Put", {"another": "shape"}])
+    async with bench.bus(lease=0.5, unknown_grace=0.1) as bus:
+        stage = Scene(bench, bus)
+        await stage.inject("box:a", {"e": later})
+        newer = Bare(bench.clients, bench.namespace)
+        hand = newer.hand("newer")
+        await hand.start()
+        began = time.monotonic()
+        async with bus.worker():
+            letter = await stage.letter()
+            assert time.monotonic() - began > 1.5, "three leases and the grace"
+            assert (letter.reason, letter.command_id, letter.raw) == ("interrupted", "new-1", later)
+            assert "version 2" in letter.error_message
+            await stage.unharmed("a")
+        await hand.steps.close(1)
+        await newer.connections.close()
 
 
 async def test_17_an_unknown_command_is_dead_lettered_after_its_grace(bench: Bench) -> None:

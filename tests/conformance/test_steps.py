@@ -756,21 +756,21 @@ async def test_a_lost_worker_is_told_of_for_an_hour_and_then_forgotten(
     shelf: Bare, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def swept() -> bool:
-        await shelf.recovery(shelf.hand("w2"), lease=0.01)._watches[0]._sweep()
+        await shelf.recovery(shelf.hand("w2"), lease=0.01).upkeep[0].turn()
         return not await shelf.client.hexists(shelf.shard.workers, hand.owner)  # type: ignore[misc]
 
     await shelf.client.hset(shelf.shard.workers, hand.owner, "here")  # type: ignore[misc]
     await shelf.put(BOX, "c1")
     lease = await hand.read_one()
     await asyncio.sleep(0.2)
-    monkeypatch.setattr("command_bus.transport.redis.recovery._TOLD_OF", 0.1)
+    monkeypatch.setattr("command_bus.transport.redis.upkeep._TOLD_OF", 0.1)
     assert not await swept()  # it holds something
     await hand.do(lease, TAKE)
     await hand.do(lease, done("c1"))
     await asyncio.sleep(0.2)
     monkeypatch.undo()
     assert not await swept()
-    monkeypatch.setattr("command_bus.transport.redis.recovery._TOLD_OF", 0.1)
+    monkeypatch.setattr("command_bus.transport.redis.upkeep._TOLD_OF", 0.1)
     assert await swept()
 
 

@@ -131,7 +131,7 @@ class Nemesis:
         self._tell("connections dropped", f"{count} connections of {process} break, the server learns of it {late} s later")
 
     async def _jump(self) -> None:
-        seconds = self._world.history.lease * self._random.choice((-5.0, -1.0, -0.3, 0.3, 0.7, 1.0, 3.0, 20.0))
+        seconds = self._world.history.lease * self._random.choice((-30.0, -1.0, -0.3, 0.3, 0.7, 1.0, 3.0, 20.0))
         self._tell("clock jump", f"the server's clock jumps by {seconds:.2f} s")
         self._world.history.jumps.append((self._world.loop.time(), seconds))
         self._world.server.jump(seconds)

@@ -211,9 +211,13 @@ class World:
             ended = sum(run.ended is not None for run in history.executions)
             if progress != (len(history.executions), ended):
                 progress, moved = (len(history.executions), ended), self.loop.time()
-            back = sum(-seconds for _, seconds in history.jumps if seconds < 0)  # so much longer may a lease last
-            if self.loop.time() > moved + PATIENCE + back:
-                history.stuck = f"for {PATIENCE + back} s nothing happened, and there is still work: {states}"
+            patience = PATIENCE
+            if not set(states) & set(
+                "hrp"
+            ):  # delays may have been set by a clock that has gone back since, and all who knew are gone
+                patience += sum(-seconds for _, seconds in history.jumps if seconds < 0)
+            if self.loop.time() > moved + patience:
+                history.stuck = f"for {patience} s nothing happened, and there is still work: {states}"
                 break
             if set(states) == {"s"}:
                 await self._free(bus, random)

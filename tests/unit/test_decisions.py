@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgpack
 import pytest
 
 from command_bus import Command, EntityId, HandlerRegistry, RetryPolicy
 from command_bus.execution.decisions import Decisions
+from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import AT_MOST_ONCE, WireEnvelope, pack_envelope
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import Bury, GiveBack, Park, Started
@@ -46,3 +48,36 @@ def test_a_worker_that_does_not_know_the_policy_leaves_it_to_one_that_does(attem
 
 def test_what_must_not_run_twice_is_given_up_by_any_worker() -> None:
     assert isinstance(decisions(HandlerRegistry()).interrupted(started(1, AT_MOST_ONCE)), Bury)
+
+
+def of_a_later_version(age: float) -> Started:
+    """Started so many seconds ago by a newer worker, and interrupted."""
+    now_ms = 1_700_000_000_000
+    later = msgpack.packb([2, "c-1", "Often", {"another": "shape"}])
+    return Started(str(int((now_ms / 1000 - age) * 1e6)), "1-0", 2, now_ms - 3_600_000, now_ms, later)
+
+
+@pytest.mark.parametrize("age", [31, 120])
+def test_what_a_newer_worker_was_running_is_left_to_a_newer_worker(age: float) -> None:
+    """Whether it may run again stands where this one cannot read it."""
+    assert decisions(registry).lost(of_a_later_version(age)) is None
+
+
+def test_but_not_for_ever() -> None:
+    step = decisions(registry).lost(of_a_later_version(200))
+    assert isinstance(step, Bury)
+    letter = DeadLetterRecord.unpack(step.record)
+    assert (letter.reason, letter.command_id, letter.name) == ("interrupted", "c-1", "Often")
+    assert step.raw == of_a_later_version(0).envelope
+    assert step.left.mark, "its caller is told"
+
+
+def test_what_was_lost_and_can_be_read_is_interrupted() -> None:
+    assert decisions(registry).lost(started(4)) == GiveBack(counts=True)
+    assert isinstance(decisions(registry).lost(started(5)), Park)
+
+
+def test_what_was_lost_and_nobody_can_read_is_undecodable() -> None:
+    step = decisions(registry).lost(Started("7", "1-0", 1, 1, 1, b"garbage"))
+    assert isinstance(step, Bury)
+    assert DeadLetterRecord.unpack(step.record).reason == "undecodable"

@@ -1,11 +1,18 @@
-"""When the lease keeper wakes: for the next renewal, and for the next deadline, but not for those that have passed."""
+"""When the lease keeper wakes: for the next renewal, and for the next deadline, but not for those that have passed. And that it always does."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
 from command_bus.clock import mono
 from command_bus.testing.memory import MemoryClients
+from command_bus.transport.redis import lease_keeper
 from command_bus.transport.redis.keys import KeySpace
-from command_bus.transport.redis.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.lease_keeper import LeaseKeeper, Page
 
 
 def pause_of(*deadlines: float) -> float:
@@ -27,3 +34,66 @@ def test_it_wakes_when_a_lease_ends() -> None:
 
 def test_a_lease_that_is_over_does_not_wake_it_again() -> None:
     assert pause_of(-5.0) > 0.9
+
+
+class Broken(LeaseKeeper):
+    """One whose turns fail as nobody foresaw, until they are mended."""
+
+    broken = True
+
+    def _renewed(self, page: Page, asked: float, answers: Any) -> bool:
+        if self.broken:
+            raise ValueError("nobody foresaw this")
+        return super()._renewed(page, asked, answers)
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    deadline = mono() + 10.0
+    while not condition():
+        assert mono() < deadline, "waited in vain"
+        await asyncio.sleep(0.01)
+
+
+async def test_its_thread_survives_what_nobody_foresaw(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_keeper, "_PAUSE", 0.02)
+    keeper = Broken(MemoryClients(), KeySpace("n", 1), owner="w", lease=0.3, heartbeat=lambda _: b"")
+    lease = keeper.add(0, "box:1", "1-0")
+    told: list[str] = []
+    lease.cancel = told.append
+    keeper.start()
+    try:
+        await eventually(lambda: len(told) > 0)
+        assert "nobody foresaw this" in caplog.text
+        assert keeper._thread is not None
+        assert keeper._thread.is_alive()
+        keeper.broken = False
+        keeper.drop(lease)
+        caplog.clear()
+        await eventually(lambda: keeper._next_renewal > mono())
+        assert "nobody foresaw" not in caplog.text
+        assert keeper.overdue == 0.0
+    finally:
+        await keeper.stop()
+
+
+async def test_a_sign_of_life_that_cannot_be_made_is_told_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[float] = []
+
+    def heartbeat(_: int) -> bytes:
+        calls.append(mono())
+        raise RuntimeError("no sign of life")
+
+    keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), owner="w", lease=0.3, heartbeat=heartbeat)
+    keeper.start()
+    try:
+        await eventually(lambda: len(calls) > 3)
+        assert "no sign of life" in caplog.text
+    finally:
+        await keeper.stop()
+
+
+def test_a_thread_that_is_gone_shows() -> None:
+    keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), owner="w", lease=30.0, heartbeat=lambda _: b"")
+    assert keeper.overdue == 0.0, "it was not started"
+    keeper._alive_at = mono() - 20.0
+    assert 10.0 < keeper.overdue < 20.0

@@ -1,9 +1,9 @@
 """`ConsumerLoop`: reads activations, never more than there are free slots, and runs each in a task of its own.
 
 One reader and one blocking connection per shard. XREADGROUP wakes exactly one worker per activation and needs no polling. Its COUNT is
-per stream, so a single shard's reader takes its slots before it asks; with several shards each asks for its share, and what exceeds the
-free slots when it arrives is handed back at once. Fetches start small and double while full ones follow one another: a worker that
-always asks for all it could run would starve the others when its handlers are short.
+per stream, so every reader takes its slots before it asks; how several share them, and which may block, `Slots` decides. What arrives
+for a read that blocked without slots, when all were taken meanwhile, is handed back at once. Fetches start small and double while full
+ones follow one another: a worker that always asks for all it could run would starve the others when its handlers are short.
 
 Being delivered is not being started: an entry may have been assigned to a connection that broke. After every read error the worker
 therefore looks up what is pending in its own name without being held here, and has it settled: ready again, or interrupted.
@@ -29,13 +29,14 @@ from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.ready import ensure_ready, mailbox_of
-from command_bus.transport.redis.slots import Slots
+from command_bus.transport.redis.slots import Ask, Slots
 
 __all__ = ["ConsumerLoop"]
 
 BLOCK = 2.0
 _FIRST_FETCH = 8
 _SOON = 0.05
+_BLOCKING = ("BLOCK", int(BLOCK * 1000))
 _log = logging.getLogger("command_bus.worker")
 
 _Entries = list[tuple[str, dict[bytes, bytes]]]
@@ -107,28 +108,22 @@ class ConsumerLoop:
         """See `Consumer`."""
         return max((reader.silent_for for reader in self._readers), default=math.inf)
 
-    async def fetch_limit(self, wanted: int) -> int:
-        """How many activations a reader may ask for now; with one shard the slots are taken already."""
-        free = await self._slots.available()
-        if self._keys.count == 1:
-            return self._slots.take(min(free, wanted))
-        return max(1, min(free // self._keys.count, wanted))
+    async def turn(self, shard: int, wanted: int) -> Ask:
+        """Wait until a reader may read, and for how many."""
+        return await self._slots.ask(shard, wanted)
 
-    def arrived(self, shard: int, reserved: int, entries: _Entries) -> list[str]:
+    def arrived(self, shard: int, ask: Ask, entries: _Entries) -> list[str]:
         """Start what was read; the ids of ticks, which are nobody's."""
         ticks = [entry for entry, fields in entries if b"e" not in fields]
         # One that is held here already is read again if somebody deleted the group: it goes on as it is.
         activations = [
             (entry, mailbox_of(fields)) for entry, fields in entries if b"e" in fields and not self.knows(shard, entry)
         ]
-        if self._keys.count > 1:
-            reserved = self._slots.take(len(activations))
-        for entry, mailbox in activations[:reserved]:
+        places = self._slots.answered(shard, ask, len(entries), len(activations))
+        for entry, mailbox in activations[:places]:
             self._hold(shard, mailbox, entry)
-        for entry, mailbox in activations[reserved:]:
+        for entry, mailbox in activations[places:]:
             self._hand_back(shard, mailbox, entry)
-        if reserved > len(activations):
-            self._slots.give(reserved - len(activations))
         if ticks:
             self._kick(shard)
         return ticks
@@ -137,10 +132,9 @@ class ConsumerLoop:
         """Renew what is held, now."""
         self._leases.renew_soon()
 
-    def give_slots(self, count: int) -> None:
-        """Return slots that a read did not use."""
-        if self._keys.count == 1:
-            self._slots.give(count)
+    def failed(self, shard: int, ask: Ask) -> None:
+        """Return the slots of a read that came to nothing."""
+        self._slots.answered(shard, ask, 0, 0)
 
     def knows(self, shard: int, activation: str) -> bool:
         """Whether this activation is held here."""
@@ -231,26 +225,26 @@ class _Reader:
     async def _read_for_ever(self) -> None:
         while not self._stopping:
             self._full = True
-            reserved = await self._loop.fetch_limit(self._fetch)
+            ask = await self._loop.turn(self._shard, self._fetch)
             self._full = False
             try:
-                entries = await self._read(reserved)
+                entries = await self._read(ask)
             except BaseException as error:
-                self._loop.give_slots(reserved)
+                self._loop.failed(self._shard, ask)
                 if not isinstance(error, Exception):
                     raise
                 await self._mend(error)
                 continue
             try:
                 self._read_at = mono()
-                await self._discard(self._loop.arrived(self._shard, reserved, entries))
+                await self._discard(self._loop.arrived(self._shard, ask, entries))
                 if self._recheck_at is not None and mono() >= self._recheck_at:
                     self._recheck_at = None
                     await self._adopt()
                 self._backoff.reset()
             except Exception as error:  # noqa: BLE001 - whatever it is, this shard must be read
                 await self._mend(error)
-            self._fetch = self._next_fetch(len(entries), reserved)
+            self._fetch = self._next_fetch(len(entries), ask.count)
 
     def _next_fetch(self, fetched: int, asked: int) -> int:
         """How much to ask for next: twice as much after full reads in quick succession, little after a pause."""
@@ -270,7 +264,7 @@ class _Reader:
         if await self._recover():
             self._recheck_at = mono() + BLOCK
 
-    async def _read(self, count: int) -> _Entries:
+    async def _read(self, ask: Ask) -> _Entries:
         try:
             if not self._client_id:
                 self._client_id = await self._own_id()
@@ -280,9 +274,8 @@ class _Reader:
                 GROUP,
                 self._owner,
                 "COUNT",
-                count,
-                "BLOCK",
-                int(BLOCK * 1000),
+                ask.count,
+                *(_BLOCKING if ask.blocks else ()),
                 "STREAMS",
                 self._keys.ready,
                 ">",

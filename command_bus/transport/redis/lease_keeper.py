@@ -13,10 +13,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +35,7 @@ __all__ = ["LeaseKeeper", "Page"]
 _log = logging.getLogger("command_bus.worker")
 _PAGE = 500
 _BLOCKED_AFTER = 1.0
+_PAUSE = 1.0
 _SHORTEST_PATIENCE = 0.5  # seconds; who waits longer for an answer notices later that a lease is over
 
 
@@ -78,6 +81,7 @@ class LeaseKeeper:
         self._sequence = 1
         self._numbers = itertools.count(1)
         self._next_renewal = 0.0
+        self._alive_at = math.inf
         self.lost = 0
         self.longest = 0.0
 
@@ -85,6 +89,7 @@ class LeaseKeeper:
         """Start the thread; call from the event loop that runs the handlers."""
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
+        self._alive_at = mono()
         self._thread = threading.Thread(target=self._run, name="command_bus.leases", daemon=True)
         self._thread.start()
 
@@ -132,11 +137,21 @@ class LeaseKeeper:
         of_shard = [clients[place] for place in places]
         try:
             while not self._stopping:
-                self._wake.wait(self._turn_with(of_shard))
+                self._wake.wait(self._turn_or_pause(of_shard))
                 self._wake.clear()
         finally:
             for client in clients.values():
                 client.close()
+
+    def _turn_or_pause(self, clients: list[SyncRedis]) -> float:
+        """A turn; whatever goes wrong in it, there is a next one, and what is over is given up."""
+        try:
+            return self._turn_with(clients)
+        except Exception:  # noqa: BLE001 - as the docstring says
+            _log.exception("renewing leases failed, next try in %g s", _PAUSE)
+            with suppress(Exception):
+                self._give_up_overdue()
+            return _PAUSE
 
     def _turn_with(self, clients: list[SyncRedis]) -> float:
         turn, answers = self.turn(), None
@@ -149,6 +164,14 @@ class LeaseKeeper:
                 answers = self.request(clients[page.shard], page).execute(raise_on_error=False)
             except CONNECTION_ERRORS as error:
                 answers = error
+            except Exception as error:  # noqa: BLE001 - this page is not renewed; the others are, and deadlines are watched
+                _log.exception("renewing leases failed")
+                answers = error
+
+    @property
+    def overdue(self) -> float:
+        """Seconds for which the thread has shown no sign of life, beyond what its pauses and the server's answers may take."""
+        return max(0.0, mono() - self._alive_at - _BLOCKED_AFTER - self.patience)
 
     @property
     def patience(self) -> float:
@@ -160,7 +183,7 @@ class LeaseKeeper:
 
         Whoever drives it decides how a request is made and waited for: the thread does, and a simulation in its own time.
         """
-        now = mono()
+        now = self._alive_at = mono()
         if now >= self._next_renewal or self._renew_now:
             self._renew_now = False
             renewed = yield from self._renew_all()
@@ -197,6 +220,7 @@ class LeaseKeeper:
                 page = Page(shard, leases[start : start + _PAGE])
                 asked = mono()
                 answers = yield page
+                self._alive_at = mono()
                 renewed = self._renewed(page, asked, answers) and renewed
             self._give_up_overdue()  # a shard that does not answer must not delay the others' deadlines
         return renewed

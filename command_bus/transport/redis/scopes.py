@@ -5,7 +5,8 @@ nothing. A scope is a field there (`account:a-17`, `account:*`, `*`), so that en
 
 A pause is one write per shard. What is ready then meets it when it is about to start, and is set aside. A resume takes the field away and
 wakes what was set aside, page by page; each mailbox is woken by one script that looks again at everything that may hold it. Whoever
-resumes and dies on the way leaves mailboxes that nothing holds: resuming again wakes them, and so does the workers' repair within a minute or two.
+resumes and dies on the way leaves mailboxes that nothing holds: resuming again wakes them, and so does the workers' repair (`Upkeep`) within
+about five minutes.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from importlib.resources import files
 
 __all__ = [
     "ADVANCE",
+    "CLAIM",
     "DISPATCH",
     "ENQUEUE",
     "FORGET",
@@ -52,6 +53,7 @@ TELLING = _read("telling")
 ENQUEUE = _load("enqueue")
 ADVANCE = _load("advance")
 PROMOTE = _load("promote")
+CLAIM = _load("claim")
 OPERATE = _load("operate")
 REMOVE = _load("remove")
 REPAIR = _load("repair")
@@ -62,4 +64,4 @@ DISPATCH = _load("dispatch")
 SKIP = _load("skip")
 SURVEY = _load("survey")
 
-SCRIPTS = (ENQUEUE, ADVANCE, PROMOTE, OPERATE, REMOVE, REPAIR, LETTER, FORGET, LOAD, DISPATCH, SKIP, SURVEY)
+SCRIPTS = (ENQUEUE, ADVANCE, PROMOTE, CLAIM, OPERATE, REMOVE, REPAIR, LETTER, FORGET, LOAD, DISPATCH, SKIP, SURVEY)

@@ -8,11 +8,12 @@
 -- KEYS[6]   paused    hash: scope -> mode|since in ms|why (see operate.lua)
 -- KEYS[7…]  the mailbox of each member
 -- ARGV[1]   group     of consumers
--- ARGV[2…]  for each member: the member of `due` (r:<mailbox name> or d:<command id>), its mailbox name
+-- ARGV[2…]  for each member: the member of `due` (r:<mailbox name> or d:<command id>), its mailbox name, its score as it was read
 --
 -- returns {how many were promoted, ms until the next is due or -1}
 --
--- The members were read before; each is checked again here, so that several workers may promote at once.
+-- The members were read before; each is checked again here, so that several workers may promote at once. One whose score is still what
+-- was read is promoted even if that lies ahead: the server's clock has gone back, and who asks has waited its time out.
 
 local ready, active, due, delayed, later, paused = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 redis.call('XACK', ready, ARGV[1], '0-0')
@@ -55,11 +56,11 @@ end
 
 local promoted = 0
 local key = 6
-for arg = 2, #ARGV, 2 do
+for arg = 2, #ARGV, 3 do
   local member, name = ARGV[arg], ARGV[arg + 1]
   key = key + 1
   local score = redis.call('ZSCORE', due, member)
-  if score and tonumber(score) <= now then
+  if score and (tonumber(score) <= now or tonumber(score) == tonumber(ARGV[arg + 2])) then
     if string.sub(member, 1, 2) == 'r:' then
       redis.call('ZREM', due, member)
       retry(name)

@@ -1,0 +1,46 @@
+"""The workers' repair gets through all mailboxes in about five minutes, whatever their number."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from command_bus.transport.redis.upkeep import Upkeep
+from tests.conformance.bare import Bare, bare
+from tests.conformance.conftest import SINGLE, Bench
+
+MAILBOXES = 5000
+
+
+@pytest.fixture
+async def shelf(bench: Bench) -> AsyncIterator[Bare]:
+    async with bare(bench.clients, bench.namespace) as shelf:
+        yield shelf
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+async def test_a_round_takes_its_time_and_misses_nobody(bench: Bench, shelf: Bare, workers: int) -> None:
+    if bench.name not in SINGLE:
+        pytest.skip("it is the hash that is tried: not that of fakeredis, and the others' is the same")
+    for start in range(0, MAILBOXES, 250):
+        await shelf.put(f"box:{start}", f"c{start}")
+        for number in range(start + 1, start + 250):
+            # As dispatched: thousands of commands would take longer, and the repair looks at nothing else.
+            await shelf.client.hset(shelf.shard.active, f"box:{number}", "w||||0|0|")  # type: ignore[misc]
+    await shelf.client.delete(shelf.shard.ready)
+    await shelf.client.xgroup_create(shelf.shard.ready, "workers", id="0", mkstream=True)
+    for number in range(workers):
+        await shelf.client.xgroup_createconsumer(shelf.shard.ready, "workers", f"w{number}")
+    upkeep = Upkeep(shelf.connections, shelf.shard, owner="w0", lease=30.0)
+    seconds, longest, pages, rounds = 0.0, 0.0, 0, 0
+    while rounds < 2:
+        pause = await upkeep.turn()
+        pages += 1
+        if rounds == 1:  # the first one begins anywhere
+            seconds, longest = seconds + pause, max(longest, pause)
+        rounds += upkeep._cursor == 0
+        assert pages < MAILBOXES
+    assert 250 * workers < seconds < 350 * workers, "the others do their part"
+    assert longest < 60.0 * workers
+    assert len(await shelf.activations()) == MAILBOXES // 250

@@ -1,0 +1,165 @@
+"""How the readers of several shards share a worker's places: reserved before they read, in turn, and none for a shard that is quiet."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from command_bus.transport.redis import slots as slots_module
+from command_bus.transport.redis.slots import Ask, Slots
+
+
+async def ask(slots: Slots, reader: int, wanted: int = 8) -> Ask:
+    return await asyncio.wait_for(slots.ask(reader, wanted), 1.0)
+
+
+async def waits(task: asyncio.Task[Ask]) -> bool:
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return not task.done()
+
+
+async def quieten(slots: Slots, *readers: int) -> None:
+    """These readers find nothing."""
+    for reader in readers:
+        assert slots.answered(reader, await ask(slots, reader), 0, 0) == 0
+
+
+async def test_one_reader_always_blocks_on_what_it_occupies() -> None:
+    slots = Slots(10)
+    first = await ask(slots, 0)
+    assert first == Ask(8, 8, blocks=True)
+    assert slots.answered(0, first, 3, 2) == 2, "one was a tick"
+    assert slots.free == 8
+    slots.answered(0, await ask(slots, 0), 0, 0)
+    assert await ask(slots, 0, 100) == Ask(8, 8, blocks=True)
+    third = asyncio.create_task(slots.ask(0, 100))
+    assert await waits(third)
+    slots.give()
+    slots.give()
+    assert await third == Ask(2, 2, blocks=True), "what is freed in one turn is taken together"
+
+
+async def test_places_are_occupied_before_anybody_reads() -> None:
+    """What a shard without work was given before goes to one that has some."""
+    slots = Slots(4, 8)
+    asks = [await ask(slots, reader) for reader in range(4)]
+    assert asks == [Ask(1, 1, blocks=False)] * 4
+    others = [asyncio.create_task(slots.ask(reader, 8)) for reader in range(4, 8)]
+    assert await waits(others[0])
+    assert [slots.answered(reader, each, 1, 1) for reader, each in enumerate(asks)] == [1, 1, 1, 1]
+    assert await waits(others[0]), "they run now"
+    for other in others:
+        slots.give()
+        assert await asyncio.wait_for(other, 1.0) == Ask(1, 1, blocks=False)
+    assert slots.free == 0
+
+
+async def test_freed_places_go_round_and_no_shard_starves() -> None:
+    slots = Slots(1, 3)
+    slots.answered(0, await ask(slots, 0), 1, 1)
+    order: list[int] = []
+
+    async def read(reader: int) -> None:
+        while len(order) < 30:
+            mine = await slots.ask(reader, 8)
+            order.append(reader)
+            slots.answered(reader, mine, 1, 1)
+
+    readers = [asyncio.create_task(read(reader)) for reader in range(3)]
+    while len(order) < 30:
+        slots.give()
+        await asyncio.sleep(0)
+    assert all(order.count(reader) >= 9 for reader in range(3)), order
+    for task in readers:
+        task.cancel()
+    await asyncio.gather(*readers, return_exceptions=True)
+
+
+async def test_all_the_places_are_for_the_only_shard_that_has_work() -> None:
+    """Readers that block occupy nothing."""
+    slots = Slots(40, 8)
+    await quieten(slots, *range(1, 8))
+    blocking = [await ask(slots, reader) for reader in range(1, 8)]
+    assert blocking == [Ask(5, 0, blocks=True)] * 7
+    assert await ask(slots, 0, 100) == Ask(40, 40, blocks=False)
+
+
+@pytest.mark.parametrize(("total", "count"), [(1, 1), (4, 1), (100, 8), (20, 2)])
+async def test_an_idle_worker_blocks_on_all_its_shards(total: int, count: int) -> None:
+    slots = Slots(total, 8)
+    await quieten(slots, *range(8))
+    for reader in range(8):
+        assert await ask(slots, reader) == Ask(count, 0, blocks=True)
+
+
+async def test_what_arrives_when_all_are_taken_has_no_place() -> None:
+    slots = Slots(2, 2)
+    await quieten(slots, 0, 1)
+    both = [await ask(slots, reader) for reader in (0, 1)]
+    assert slots.answered(0, both[0], 1, 1) == 1
+    more = await ask(slots, 0)
+    assert more == Ask(1, 1, blocks=False), "it was full: there may be more"
+    assert slots.answered(0, more, 1, 1) == 1
+    assert slots.answered(1, both[1], 1, 1) == 0
+    assert slots.free == 0
+
+
+async def test_a_quiet_shard_is_looked_at_in_its_turn_while_places_are_scarce() -> None:
+    slots = Slots(1, 2)
+    await quieten(slots, 1)
+    slots.answered(0, await ask(slots, 0), 1, 1)
+    quiet = asyncio.create_task(slots.ask(1, 8))
+    busy = asyncio.create_task(slots.ask(0, 8))
+    assert await waits(quiet)
+    slots.give()
+    slots.answered(0, await asyncio.wait_for(busy, 1.0), 1, 1)
+    assert await waits(quiet), "it has looked a moment ago"
+    await asyncio.sleep(slots_module._LOOK_AGAIN * 1.5)
+    busy = asyncio.create_task(slots.ask(0, 8))
+    assert await waits(busy)
+    slots.give()
+    assert await asyncio.wait_for(quiet, 1.0) == Ask(1, 1, blocks=False)
+    assert await waits(busy)
+    slots.answered(1, Ask(1, 1, blocks=False), 0, 0)
+    assert await asyncio.wait_for(busy, 1.0) == Ask(1, 1, blocks=False)
+
+
+async def test_quiet_readers_block_as_soon_as_there_is_something_to_spare() -> None:
+    slots = Slots(1, 2)
+    await quieten(slots, 1)
+    slots.answered(0, await ask(slots, 0), 1, 1)
+    quiet = asyncio.create_task(slots.ask(1, 8))
+    assert await waits(quiet)
+    slots.give()
+    await quieten(slots, 0)
+    assert await asyncio.wait_for(quiet, 0.05) == Ask(1, 0, blocks=True)
+
+
+async def test_a_reader_that_gives_up_in_line_keeps_nothing() -> None:
+    slots = Slots(1, 2)
+    slots.answered(0, await ask(slots, 0), 1, 1)
+    first, second = (asyncio.create_task(slots.ask(reader, 8)) for reader in (0, 1))
+    assert await waits(first)
+    slots.give()
+    first.cancel()
+    assert await asyncio.wait_for(second, 1.0) == Ask(1, 1, blocks=False)
+    assert first.cancelled()
+    slots.answered(1, Ask(1, 1, blocks=False), 0, 0)
+    assert slots.free == 1
+
+
+async def test_a_place_taken_by_a_read_that_blocked_is_waited_for_again() -> None:
+    slots = Slots(1, 3)
+    await quieten(slots, 0, 1, 2)
+    blocked = await ask(slots, 0)
+    slots.answered(1, await ask(slots, 1), 1, 1)
+    waiting = asyncio.create_task(slots.ask(1, 8))
+    assert await waits(waiting)
+    slots.give()
+    assert slots.answered(0, blocked, 1, 1) == 1, "it arrived before the one in line ran"
+    assert await waits(waiting)
+    assert slots.free == 0
+    slots.give()
+    assert await asyncio.wait_for(waiting, 1.0) == Ask(1, 1, blocks=False)
