@@ -6,8 +6,11 @@ Once for asyncio and once for threads, as redis-py has its connections.
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from redis import RedisError
 from redis.connection import Connection as SyncConnection
@@ -20,6 +23,8 @@ from command_bus.transport.redis.discovery import Locator, TopologyUrl
 
 __all__ = ["following", "following_pool"]
 
+T = TypeVar("T")
+
 
 class _Following:
     """An asyncio connection that finds its server when it connects, and leaves it when it is no primary any more."""
@@ -30,7 +35,7 @@ class _Following:
 
     async def _connect(self) -> None:
         connection: Any = self
-        connection.host, connection.port = await asyncio.to_thread(self._locator.locate)
+        connection.host, connection.port = await _in_thread(self._locator.locate)
         try:
             await super()._connect()  # type: ignore[misc]
         except (OSError, RedisError, TimeoutError):
@@ -62,6 +67,32 @@ class _Following:
     def lost(self) -> None:
         """The connection is of no use any more: whoever connects next must look for the primary."""
         self._locator.moved()
+
+
+async def _in_thread(look: Callable[[], T]) -> T:
+    """What a blocking call gives, in a thread of its own: the default executor may be full of the application's work, and stays behind in a fork."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[T] = loop.create_future()
+
+    def tell(value: T | None, error: Exception | None) -> None:
+        if found.done():  # whoever waited was cancelled
+            return
+        if error is None:
+            found.set_result(cast("T", value))
+        else:
+            found.set_exception(error)
+
+    def run() -> None:
+        value, failure = None, None
+        try:
+            value = look()
+        except Exception as error:  # noqa: BLE001 - whoever waits must learn of it, whatever it is
+            failure = error
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(tell, value, failure)
+
+    threading.Thread(target=run, name="command_bus.locate", daemon=True).start()
+    return await found
 
 
 class _SyncFollowing:
