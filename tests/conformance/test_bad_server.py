@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from redis.asyncio import Redis
@@ -129,6 +129,109 @@ async def test_34_a_primary_that_becomes_a_replica_refuses_and_work_goes_on_when
             await client.aclose()
             await until(lambda: can_dispatch(bus))
             await stage.goes_on("a")
+
+
+async def test_34_a_replica_is_told_from_its_refusal_where_its_facts_are_not_to_be_seen(start: Starter) -> None:
+    primary = start(tcp=True)
+    port = primary.url.rpartition(":")[2]
+    replica = start(config={"replicaof": f"127.0.0.1 {port}"}, tcp=True)
+    client = Redis.from_url(replica.url)
+    await client.execute_command("ACL", "SETUSER", "blind", "on", ">secret", "~*", "+@all", "-info")  # type: ignore[no-untyped-call]
+    await client.aclose()
+    error = await refused(replica.url.replace("redis://", "redis://blind:secret@"))
+    assert isinstance(error, UnsuitableServer)
+    assert "connect to its primary" in str(error)
+
+
+class Balancer:
+    """A name for whichever server is the primary; connections that it has led somewhere stay there."""
+
+    def __init__(self, target: EmbeddedServer) -> None:
+        self.target = target
+        self._serving: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in list(self._serving):
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        host, port = self.target.url.removeprefix("redis://").split(":")
+        theirs, ours = await asyncio.open_connection(host, int(port))
+        try:
+            await asyncio.gather(self._pass(reader, ours), self._pass(theirs, writer))
+        except OSError:
+            pass
+        finally:
+            ours.close()
+            writer.close()
+            self._serving.discard(task)
+
+    async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            target.write(data)
+        target.close()
+
+
+@pytest.mark.parametrize("durability", ["server", "replicated"])
+async def test_34_behind_a_name_whose_primary_changes_everybody_goes_to_the_new_one(start: Starter, durability: Any) -> None:
+    quick = {"repl-diskless-sync-delay": 0, "appendonly": "yes"}
+    old, new = start(tcp=True, config=quick), start(tcp=True, config=quick)
+    places = [server.url.removeprefix("redis://").split(":") for server in (old, new)]
+    clients = [Redis.from_url(server.url) for server in (old, new)]
+    registry, gate, starts = HandlerRegistry(), asyncio.Event(), list[str]()
+
+    @registry.handles(Long)
+    async def long(command: Long) -> str:
+        starts.append(str(command.box))
+        await gate.wait()
+        return "done"
+
+    @registry.handles(Put)
+    async def put(command: Put) -> int:
+        return command.value
+
+    async def follow(replica: int) -> None:
+        await clients[replica].replicaof(*places[1 - replica])  # type: ignore[no-untyped-call]
+        await until(lambda: follows(clients[replica]), 20)
+
+    async def renewals() -> int:
+        (pending,) = await clients[1].xpending_range(bus.transport.keys.shards[0].ready, GROUP, min="-", max="+", count=10)
+        return int(pending["times_delivered"])
+
+    await follow(1)
+    async with (
+        Balancer(old) as name,
+        CommandBus(name.url, registry=registry, lease=2.0, dispatch_timeout=10.0, durability=durability) as bus,
+        bus.worker(),
+    ):
+        await bus.dispatch(Long(box="held"), command_id="held")
+        await until(lambda: starts)
+        await clients[1].replicaof("NO", "ONE")  # type: ignore[no-untyped-call]
+        name.target = new
+        await follow(0)  # its connections stay
+        assert await bus.call(Put(box="a", value=1), timeout=10) == 1
+        before = await renewals()
+        await until(lambda: differs(renewals, before))
+        gate.set()
+        assert await bus.result("held", timeout=5) == "done"
+        assert starts == ["held"]
+    for client in clients:
+        await client.aclose()
+
+
+async def follows(client: Redis) -> bool:
+    facts: Any = await client.info("replication")
+    return bool(facts["role"] == "slave" and facts["master_link_status"] == "up")
 
 
 async def can_dispatch(bus: CommandBus) -> bool:
@@ -384,7 +487,7 @@ def test_42_an_unverified_server_must_be_asked_for() -> None:
         ("max number of clients reached", TransportUnavailable),
         ("NOREPLICAS Not enough good replicas to write.", TransportUnavailable),
         ("OOM command not allowed when used memory > 'maxmemory'.", QueueFull),
-        ("READONLY You can't write against a read only replica.", UnsuitableServer),
+        ("READONLY You can't write against a read only replica.", TransportUnavailable),
         ("NOAUTH Authentication required.", UnsuitableServer),
         ("NOPERM this user has no permissions to run the 'xadd' command", UnsuitableServer),
         ("MOVED 866 127.0.0.1:7000", UnsuitableServer),

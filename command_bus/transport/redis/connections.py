@@ -30,6 +30,7 @@ from command_bus.errors import BusClosed, TransportUnavailable, Unconfirmed, Uns
 from command_bus.randomness import JITTER
 from command_bus.settings import redacted
 from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
+from command_bus.transport.redis.leaving import leaving, sync_leaving
 from command_bus.transport.redis.pipe import Pipe, Requests
 from command_bus.transport.redis.piped import PipedRedis
 from command_bus.transport.redis.scripts import SCRIPTS, Script
@@ -104,7 +105,7 @@ class UrlClients:
             health_check_interval=0,
             retry=Retry(NoBackoff(), 0),
         )
-        pool.connection_class = packing(cast("Any", pool.connection_class))
+        pool.connection_class = packing(leaving(cast("Any", pool.connection_class)))
         return Redis.from_pool(pool)
 
     def thread(self, patience: float) -> SyncRedis:
@@ -120,6 +121,8 @@ class UrlClients:
             health_check_interval=0,
             retry=SyncRetry(NoBackoff(), 0),
         )
+        pool: Any = client.connection_pool
+        pool.connection_class = sync_leaving(pool.connection_class)
         return client
 
 

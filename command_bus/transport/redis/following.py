@@ -1,7 +1,4 @@
-"""Connections that follow their server: they find it when they connect, and break when it says that it is not the primary (any more).
-
-Once for asyncio and once for threads, as redis-py has its connections.
-"""
+"""Connections that follow their server: they find it when they connect, and leave it when it is not the primary (any more)."""
 
 from __future__ import annotations
 
@@ -16,17 +13,31 @@ from redis import RedisError
 from redis.connection import Connection as SyncConnection
 from redis.connection import ConnectionPool as SyncPool
 from redis.connection import SSLConnection as SyncTLSConnection
-from redis.exceptions import AskError, MovedError, ReadOnlyError, ResponseError
-from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import AskError, MovedError, ResponseError
 
 from command_bus.transport.redis.discovery import Locator, TopologyUrl
+from command_bus.transport.redis.leaving import Leaving, SyncLeaving
 
 __all__ = ["following", "following_pool"]
 
 T = TypeVar("T")
 
 
-class _Following:
+class _Asking:
+    """What both have in common: there is somebody to ask."""
+
+    _locator: Locator
+
+    def lost(self) -> None:
+        """The connection is of no use any more: whoever connects next must look for the primary."""
+        self._locator.moved()
+
+    def _is_of_another(self, error: ResponseError) -> bool:
+        """See `leaving`; a node of a Cluster says besides that a slot is elsewhere."""
+        return isinstance(error, MovedError | AskError) or super()._is_of_another(error)  # type: ignore[misc]
+
+
+class _Following(_Asking, Leaving):
     """An asyncio connection that finds its server when it connects, and leaves it when it is no primary any more."""
 
     def __init__(self, *, locator: Locator, **options: Any) -> None:
@@ -41,32 +52,6 @@ class _Following:
         except (OSError, RedisError, TimeoutError):
             self._locator.moved()
             raise
-
-    async def read_response(self, *args: Any, **options: Any) -> Any:
-        """As redis-py, but an answer from the wrong server breaks the connection."""
-        connection: Any = self
-        try:
-            return await super().read_response(*args, **options)  # type: ignore[misc]
-        except (OSError, RedisError, TimeoutError) as error:
-            fatal = self.left(error)
-            if fatal is None or fatal is error:
-                raise
-            await connection.disconnect()
-            raise fatal from error
-
-    def left(self, error: Exception) -> Exception | None:
-        """What ends the connection, if this error does: it failed, or its server is not the primary any more."""
-        if isinstance(error, ResponseError) and not _wrong_server(error):
-            return None
-        self.lost()
-        if not isinstance(error, ResponseError):
-            return error
-        connection: Any = self
-        return RedisConnectionError(f"{connection.host}:{connection.port} is not the primary any more: {error}")
-
-    def lost(self) -> None:
-        """The connection is of no use any more: whoever connects next must look for the primary."""
-        self._locator.moved()
 
 
 async def _in_thread(look: Callable[[], T]) -> T:
@@ -95,7 +80,7 @@ async def _in_thread(look: Callable[[], T]) -> T:
     return await found
 
 
-class _SyncFollowing:
+class _SyncFollowing(_Asking, SyncLeaving):
     """The same for a thread."""
 
     def __init__(self, *, locator: Locator, **options: Any) -> None:
@@ -110,33 +95,6 @@ class _SyncFollowing:
         except (OSError, RedisError):
             self._locator.moved()
             raise
-
-    def read_response(self, *args: Any, **options: Any) -> Any:
-        """See `_Following`."""
-        connection: Any = self
-        try:
-            return super().read_response(*args, **options)  # type: ignore[misc]
-        except ResponseError as error:
-            if not _wrong_server(error):
-                raise
-            self._locator.moved()
-            connection.disconnect()
-            raise RedisConnectionError(f"{connection.host}:{connection.port} is not the primary any more: {error}") from error
-        except (OSError, RedisError):
-            self._locator.moved()
-            raise
-
-
-def _wrong_server(error: ResponseError) -> bool:
-    """Whether a server says that it does not serve this; before Redis 7, inside of the text of a script's error.
-
-    UNBLOCKED is what whoever waits there is told when the primary becomes a replica.
-    """
-    return (
-        isinstance(error, ReadOnlyError | MovedError | AskError)
-        or "-READONLY" in str(error)
-        or "instance state changed" in str(error)
-    )
 
 
 @lru_cache
