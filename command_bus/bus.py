@@ -103,6 +103,7 @@ class CommandBus:
         self._transport: RedisTransport | None = None
         self._closed = False
         self._opening = asyncio.Lock()
+        self._closing: asyncio.Task[None] | None = None
         self.protection = Protection.of(self.settings, cipher)
         self._sealer = Sealer(self.settings, self.protection)
         self._send = around_dispatch(self.middleware, self._transmit)
@@ -145,7 +146,15 @@ class CommandBus:
                 self._transport = transport
 
     async def close(self) -> None:
-        """Let accepted dispatches leave, close the connections. Idempotent; workers are stopped by their own `async with`."""
+        """Let accepted dispatches leave, close the connections. Workers are stopped by their own `async with`.
+
+        Idempotent; whoever gives up waiting for it does not stop it half-way.
+        """
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close(), name="command_bus.close")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         async with self._opening:
             self._closed = True
             transport, self._transport = self._transport, None

@@ -14,6 +14,7 @@ import pytest
 from redis.asyncio import Redis
 
 from command_bus import (
+    BusClosed,
     BusSettings,
     Command,
     CommandBus,
@@ -232,6 +233,50 @@ async def test_34_behind_a_name_whose_primary_changes_everybody_goes_to_the_new_
 async def follows(client: Redis) -> bool:
     facts: Any = await client.info("replication")
     return bool(facts["role"] == "slave" and facts["master_link_status"] == "up")
+
+
+async def test_a_close_that_is_given_up_goes_on_and_tells_everybody(start: Starter) -> None:
+    server = start(tcp=True)
+    bus = CommandBus(server.url, registry=HandlerRegistry(), dispatch_timeout=2.0)
+    await bus.open()
+    called = asyncio.create_task(bus.call(Put(box="a", value=0), timeout=60))
+    await until(lambda: accepted(bus))
+    server.kill()
+    sent = asyncio.create_task(bus.dispatch(Put(box="b", value=0)))
+    await asyncio.sleep(0)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(bus.close(), 0.1)
+    with pytest.raises(BusClosed, match="while a call waited"):
+        await asyncio.wait_for(called, 1.0)
+    assert "closed" in repr(bus)
+    assert not sent.done()
+    await asyncio.wait_for(bus.close(), 10)
+    assert isinstance(sent.exception(), TransportUnavailable)
+    assert not [task.get_name() for task in asyncio.all_tasks() if "command_bus" in task.get_name()]
+
+
+async def test_what_fails_in_closing_keeps_nothing_else_open(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = CommandBus(start().url, registry=HandlerRegistry())
+    await bus.open()
+    called = asyncio.create_task(bus.call(Put(box="a", value=0), timeout=60))
+    await until(lambda: accepted(bus))
+
+    async def fails() -> None:
+        raise RuntimeError("planned")
+
+    monkeypatch.setattr(bus.transport.events, "close", fails)
+    connections = bus.transport.connections
+    with pytest.raises(RuntimeError, match="planned"):
+        await bus.close()
+    with pytest.raises(BusClosed):
+        await called
+    with pytest.raises(BusClosed):
+        connections.pipe()
+    assert not [task.get_name() for task in asyncio.all_tasks() if "command_bus" in task.get_name()]
+
+
+async def accepted(bus: CommandBus) -> bool:
+    return (await bus.stats()).depth == 1
 
 
 async def can_dispatch(bus: CommandBus) -> bool:

@@ -29,6 +29,7 @@ from command_bus.clock import mono
 from command_bus.errors import BusClosed, TransportUnavailable, Unconfirmed, UnsuitableServer
 from command_bus.randomness import JITTER
 from command_bus.settings import redacted
+from command_bus.transport.redis.cancellation import all_of
 from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.leaving import leaving, sync_leaving
 from command_bus.transport.redis.pipe import Pipe, Requests
@@ -246,17 +247,14 @@ class Connections:
         """Close every client; idempotent. Whoever still asks is told that the bus was closed."""
         self._closed = True
         places, self._places = self._places, {}
-        for place in places.values():
-            if place is not self:
-                await place.close()
         pipes, self._pipes, self._scripts = self._pipes, [], None
-        for pipe in pipes:
-            await pipe.close()
         clients = [client for client in (self._commands, self._patient) if client is not None]
         self._commands = self._patient = None
-        for client in clients:
-            with suppress(*CONNECTION_ERRORS):  # a connection that is broken already is closed enough
-                await client.aclose()
+        others = [place for place in places.values() if place is not self]
+        with suppress(*CONNECTION_ERRORS):  # a connection that is broken already is closed enough
+            await all_of(
+                *(place.close() for place in others), *(pipe.close() for pipe in pipes), *(client.aclose() for client in clients)
+            )
 
     def _refuse_if_closed(self) -> None:
         if self._closed:

@@ -20,6 +20,7 @@ from command_bus.clock import mono
 from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable, Unconfirmed
 from command_bus.randomness import token
 from command_bus.transport.interfaces import Admission, Submission
+from command_bus.transport.redis.cancellation import all_of
 from command_bus.transport.redis.connections import Backoff, Connections
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import ENQUEUE
@@ -131,8 +132,7 @@ class StreamProducer:
 
     async def close(self) -> None:
         """Let what was enqueued leave, then refuse more."""
-        for shard in self._shards:
-            await shard.close()
+        await all_of(*(shard.close() for shard in self._shards))
 
 
 class _Shard:
