@@ -24,6 +24,7 @@ class Server:
 
     def __init__(self, *answers: bytes | Exception) -> None:
         self.asked: list[tuple[int, list[bytes]]] = []
+        self.again: list[int] = []
         self._answers = list(answers)
 
     def at(self, tag: str) -> Server:
@@ -31,6 +32,7 @@ class Server:
 
     async def run_confirmed(self, script: object, keys: list[str], args: list[Any], written: str) -> tuple[bytes, bool]:
         self.asked.append((args[0], args[ENVELOPES:]))
+        self.again.append(args[1])
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -69,6 +71,23 @@ async def test_an_answer_that_is_gone_is_told_as_unknown() -> None:
         await line.enqueue(plain("b"), 5.0)
     assert raised.value.outcome_unknown
     assert line._shards[0].pending == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "silence", "guarded"),
+    [([b"+"], 1700.0, 1), ([b"+"], 1900.0, 0), ([b"+", b"e"], 1700.0, 1), ([b"e"], 0.0, 0), ([], 0.0, 0)],
+)
+async def test_what_is_asked_again_is_refused_for_want_of_an_answer_only_while_one_must_be_there(
+    monkeypatch: pytest.MonkeyPatch, before: list[bytes], silence: float, guarded: int
+) -> None:
+    server = Server(*before, IN_DOUBT, b"+")
+    line = producer(server)
+    for _ in before:
+        await line.enqueue(plain("a"), 5.0)
+    monkeypatch.setattr("command_bus.transport.redis.producer.mono", lambda: mono() + silence)
+    assert await line.enqueue(plain("b"), 5.0) is Admission.ACCEPTED
+    assert server.again[-2:] == [0, guarded]
+    assert server.asked[-1] == server.asked[-2], "the number grows on: what was stuck on its way is told by it"
 
 
 async def test_a_batch_that_certainly_did_not_arrive_goes_on_without_those_who_gave_up() -> None:

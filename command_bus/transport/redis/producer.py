@@ -31,11 +31,15 @@ MAX_COMMANDS = 512
 MAX_BYTES = 1024 * 1024
 """What one script call carries at most: it keeps a script near 1 to 2 ms, so that nobody else waits longer."""
 
-_ANSWER_KEPT_MS = 3_600_000
-"""How long the last answer outlives the patience of those who wait for it: a request may be that late on its way, or the server's clock jump."""
+_ANSWER_KEPT = 3600.0
+"""Seconds for which the last answer outlives the patience of those who wait for it: a request may be that late, or the server's clock jump.
+
+When half of them are over, its absence says nothing any more: what is asked again then is taken as if it were the producer's first batch.
+"""
 
 _ADMISSIONS = {ord(admission.value): admission for admission in Admission}
-_AGAIN = 1  # where the arguments say that the batch may have been applied before
+_AGAIN = 1  # where the arguments say that the batch may have been applied before, and that an answer must be there
+_ACCEPTED = b"+"
 _GONE = b"gone"
 _KINDS = {(False, False): "p", (True, False): "m", (False, True): "d", (True, True): "b"}
 _REFUSALS = frozenset(
@@ -150,6 +154,7 @@ class _Shard:
         self._loop: asyncio.AbstractEventLoop
         self._sender: asyncio.Task[None] | None = None
         self._numbers = itertools.count(1)
+        self._answer_kept_until = 0.0  # monotonic; before the first answer there is none
         self._closed = False
         self.pending = 0
 
@@ -210,7 +215,7 @@ class _Shard:
         while batch:
             if unknown is None and len(asked) != len(batch):
                 asked, (keys, args) = batch, self._arguments(batch, next(self._numbers))
-            args[_AGAIN] = int(unknown is not None)
+            args[_AGAIN] = int(unknown is not None and mono() < self._answer_kept_until - _ANSWER_KEPT / 2)
             try:
                 async with asyncio.timeout(max(min(waiting.deadline for waiting in batch) - mono(), 0.001)):
                     answer, confirmed = await self._connections.run_confirmed(ENQUEUE, keys, args, self._keys.stats)
@@ -269,13 +274,15 @@ class _Shard:
         spaces = "".join(f"{room}:{sum(1 for _ in same)} " for room, same in itertools.groupby(rooms))
         patience = max(0.0, max(waiting.deadline for waiting in batch) - mono())
         args: list[Any] = [
-            number, 0, _ANSWER_KEPT_MS + int(patience * 1000), self._limit, len(prefix), spaces,
+            number, 0, int((_ANSWER_KEPT + patience) * 1000), self._limit, len(prefix), spaces,
             pack(f">{len(places)}H", *places), "".join(kinds) if marks or delays else "", *envelopes, *digests, *delays,
         ]  # fmt: skip
         return [*self._head_keys, *[prefix + mailbox for mailbox in boxes], *marks], args
 
     def _resolve(self, asked: list[_Waiting], answer: bytes) -> None:
         """Tell everybody; those who waited no longer have been told that they cannot know."""
+        if _ACCEPTED in answer:  # else the server kept the one before
+            self._answer_kept_until = max(waiting.deadline for waiting in asked) + _ANSWER_KEPT
         start = 0
         for waiting in asked:
             end = start + len(waiting.submissions)
