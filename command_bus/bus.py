@@ -227,7 +227,8 @@ class CommandBus:
         """Accept many commands in few steps; the order of an entity's commands is kept.
 
         Never raises for single commands: each has its outcome. After a refused command of an entity, its later ones in the batch are
-        refused as well (`QueueFull` with `limit="predecessor"`), so that none overtakes it.
+        refused as well (`QueueFull` with `limit="predecessor"`), so that none overtakes it. A shard whose server is away is waited for once,
+        for `dispatch_timeout`: the rest of its commands fail at once (`TransportUnavailable`, not in doubt).
 
         Raises:
             BusClosed: The bus is not open.

@@ -48,6 +48,10 @@ class Fails(Command[None], entity="box", retry=RetryPolicy(attempts=1)):
     box: EntityId
 
 
+class Other(Command[None], entity="crate"):
+    crate: EntityId
+
+
 Starter = Callable[..., EmbeddedServer]
 
 
@@ -273,6 +277,38 @@ async def test_what_fails_in_closing_keeps_nothing_else_open(start: Starter, mon
     with pytest.raises(BusClosed):
         connections.pipe()
     assert not [task.get_name() for task in asyncio.all_tasks() if "command_bus" in task.get_name()]
+
+
+async def test_a_batch_waits_once_for_a_server_that_is_away(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start(tcp=True)
+    async with CommandBus(server.url, registry=HandlerRegistry(), dispatch_timeout=0.5) as bus:
+        await bus.dispatch(Put(box="a", value=0))
+        server.kill()
+        batch = await bus.dispatch_batch(Put(box=f"b{number}", value=number) for number in range(2000))
+        assert next(bus.transport._stream._shards[0]._numbers) == 3, "one was sent before the outage, and one in it"
+        errors = [outcome.error for outcome in batch.outcomes]
+        assert all(isinstance(error, TransportUnavailable) for error in errors)
+        assert not any(getattr(error, "outcome_unknown", True) for error in errors[512:])
+        asked: list[str] = []
+        agree = bus.transport.namespace.agree
+
+        async def counted(entity_type: str, *rest: Any) -> Any:
+            asked.append(entity_type)
+            return await agree(entity_type, *rest)
+
+        monkeypatch.setattr(bus.transport.namespace, "agree", counted)
+        batch = await bus.dispatch_batch([Other(crate="c") for _ in range(50)])
+        assert (batch.rejected, asked) == (50, ["crate"])
+        server.restart()
+        batch = await bus.dispatch_batch([*(Put(box=f"b{number}", value=number) for number in range(2000)), Other(crate="c")])
+        assert batch.accepted == 2001
+
+
+async def test_a_batch_of_more_than_may_wait_leaves_bit_by_bit(bench: Bench) -> None:
+    async with bench.bus(max_pending=100) as bus:
+        batch = await bus.dispatch_batch(Put(box=f"b{number % 10}", value=number) for number in range(450))
+        assert batch.accepted == 450
+        assert (await bus.stats()).depth == 450
 
 
 async def accepted(bus: CommandBus) -> bool:

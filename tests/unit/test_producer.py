@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from command_bus.clock import mono
-from command_bus.errors import TransportUnavailable, UnsuitableServer
+from command_bus.errors import CommandBusError, TransportUnavailable, UnsuitableServer
 from command_bus.transport.interfaces import NO_DIGEST, Admission, Submission
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.producer import StreamProducer
@@ -126,6 +126,38 @@ async def test_what_could_not_leave_in_time_does_not_leave(monkeypatch: pytest.M
             await answer
     assert not raised.value.outcome_unknown
     assert server.asked == []
+
+
+async def test_a_shard_that_was_silent_is_not_waited_for_again() -> None:
+    server = Server(IN_DOUBT, REFUSED, b"++++++++++")
+    line, silent = producer(server), dict[int, CommandBusError]()
+    batch = [plain(f"a{number}") for number in range(15)]
+    first = await line.enqueue_many(batch, 0.02, silent)
+    assert [getattr(error, "outcome_unknown", None) for error in first] == [True] * 10 + [False] * 5
+    asked = len(server.asked)
+    second = await line.enqueue_many(batch[:3], 5.0, silent)
+    assert [(type(error), getattr(error, "outcome_unknown", None)) for error in second] == [(TransportUnavailable, False)] * 3
+    assert len(server.asked) == asked
+    server._answers[:] = [b"+++"]
+    assert await line.enqueue_many(batch[:3], 5.0, {}) == [Admission.ACCEPTED] * 3
+
+
+async def test_a_line_that_is_full_for_a_moment_makes_no_shard_silent() -> None:
+    server = Server(b"+++++", b"++++++")
+    line, silent = producer(server), dict[int, CommandBusError]()
+    before = [line.enqueue(plain(f"a{number}"), 5.0) for number in range(5)]
+    full = await line.enqueue_many([plain(f"b{number}") for number in range(6)], 5.0, silent)
+    assert all(isinstance(error, TransportUnavailable) and "5 commands of this process wait" in error.message for error in full)
+    assert await asyncio.gather(*before) == [Admission.ACCEPTED] * 5
+    assert await line.enqueue_many([plain(f"b{number}") for number in range(6)], 5.0, silent) == [Admission.ACCEPTED] * 6
+
+
+async def test_no_more_leave_together_than_may_wait() -> None:
+    server = Server(b"++++++++++", b"++++++++++", b"+++++")
+    line = producer(server)
+    assert line.window == 10
+    assert await line.enqueue_many([plain(f"a{number}") for number in range(25)], 5.0) == [Admission.ACCEPTED] * 25
+    assert [len(envelopes) for _, envelopes in server.asked] == [10, 10, 5]
 
 
 async def test_a_sender_that_is_cancelled_before_it_begins_is_replaced() -> None:

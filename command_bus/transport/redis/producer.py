@@ -19,7 +19,7 @@ from typing import Any
 from command_bus.clock import mono
 from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable, Unconfirmed
 from command_bus.randomness import token
-from command_bus.transport.interfaces import Admission, Submission
+from command_bus.transport.interfaces import Admission, Silent, Submission
 from command_bus.transport.redis.cancellation import all_of
 from command_bus.transport.redis.connections import Backoff, Connections
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
@@ -67,27 +67,31 @@ class StreamProducer:
         self._shards = [_Shard(connections.at(shard.prefix), shard, limit) for shard in keys.shards]
         self._keys = keys
         self._max_pending = max_pending
+        self._most = min(MAX_COMMANDS, max_pending)
 
     @property
     def window(self) -> int:
-        """See `Producer`: a full request for each shard."""
-        return MAX_COMMANDS * len(self._shards)
+        """See `Producer`: a full request for each shard, if so many may wait."""
+        return min(MAX_COMMANDS * len(self._shards), self._max_pending)
 
     def enqueue(self, submission: Submission, timeout: float) -> asyncio.Future[Admission]:
         """See `Producer`."""
         lane = self._room(self._keys.shard_of(submission.mailbox), 1)
         return lane.submit((submission,), mono() + timeout, alone=True)
 
-    async def enqueue_many(self, submissions: Sequence[Submission], timeout: float) -> list[Admission | CommandBusError]:
+    async def enqueue_many(
+        self, submissions: Sequence[Submission], timeout: float, silent: Silent | None = None
+    ) -> list[Admission | CommandBusError]:
         """See `Producer`."""
-        if self._keys.count == 1 and _is_one_request(submissions):
-            try:
-                return [*await self._submit(0, submissions, timeout)]
-            except CommandBusError as error:
-                return [error] * len(submissions)
-        return await self._enqueue_in_chunks(submissions, timeout)
+        noted: Silent = {} if silent is None else silent
+        if self._keys.count == 1 and self._is_one_request(submissions):
+            answers = await self._answers(0, submissions, timeout, noted)
+            return [answers] * len(submissions) if isinstance(answers, CommandBusError) else [*answers]
+        return await self._enqueue_in_chunks(submissions, timeout, noted)
 
-    async def _enqueue_in_chunks(self, submissions: Sequence[Submission], timeout: float) -> list[Admission | CommandBusError]:
+    async def _enqueue_in_chunks(
+        self, submissions: Sequence[Submission], timeout: float, silent: Silent
+    ) -> list[Admission | CommandBusError]:
         """The shards side by side, each chunk by chunk; a refused command keeps its mailbox's later ones back."""
         by_shard: dict[int, list[int]] = {}
         for index, submission in enumerate(submissions):
@@ -96,16 +100,15 @@ class StreamProducer:
 
         async def send(shard: int, indices: list[int]) -> None:
             refused: set[str] = set()
-            chunks = _chunks(submissions, indices)
+            chunks = self._chunks(submissions, indices)
             for position, chunk in enumerate(chunks):
                 going = [index for index in chunk if submissions[index].mailbox not in refused]
                 if not going:
                     continue
-                try:
-                    answers = await self._submit(shard, [submissions[index] for index in going], timeout)
-                except CommandBusError as error:
-                    outcomes.update(dict.fromkeys(going, error))
-                    outcomes.update(dict.fromkeys(itertools.chain(*chunks[position + 1 :]), _unsent(error)))
+                answers = await self._answers(shard, [submissions[index] for index in going], timeout, silent)
+                if isinstance(answers, CommandBusError):
+                    outcomes.update(dict.fromkeys(going, answers))
+                    outcomes.update(dict.fromkeys(itertools.chain(*chunks[position + 1 :]), _unsent(answers)))
                     return
                 for index, answer in zip(going, answers, strict=True):
                     outcomes[index] = answer
@@ -117,6 +120,24 @@ class StreamProducer:
         else:
             await asyncio.gather(*(send(shard, indices) for shard, indices in by_shard.items()))
         return list(outcomes.values())
+
+    async def _answers(
+        self, shard: int, submissions: Sequence[Submission], timeout: float, silent: Silent
+    ) -> list[Admission] | CommandBusError:
+        """What a shard answers, or why there is no answer. One that was silent before is not asked."""
+        if (error := silent.get(shard)) is not None:
+            return _unsent(error)
+        try:
+            answers = self._submit(shard, submissions, timeout)
+        except CommandBusError as refusal:  # there is no room here: the shard is not to blame
+            return refusal
+        try:
+            return await answers
+        except (TransportUnavailable, Unconfirmed) as unavailable:
+            silent[shard] = unavailable
+            return unavailable
+        except CommandBusError as refusal:
+            return refusal
 
     def _submit(self, shard: int, submissions: Sequence[Submission], timeout: float) -> asyncio.Future[list[Admission]]:
         return self._room(shard, len(submissions)).submit(submissions, mono() + timeout)
@@ -133,6 +154,22 @@ class StreamProducer:
                 f"{lane.pending} commands of this process wait for the server already (max_pending={self._max_pending}): slow down or try later"
             )
         return lane
+
+    def _is_one_request(self, submissions: Sequence[Submission]) -> bool:
+        return 0 < len(submissions) <= self._most and sum(len(submission.envelope) for submission in submissions) <= MAX_BYTES
+
+    def _chunks(self, submissions: Sequence[Submission], indices: list[int]) -> list[list[int]]:
+        """What of these leaves together."""
+        chunks: list[list[int]] = []
+        size = MAX_BYTES + 1
+        for index in indices:
+            more = len(submissions[index].envelope)
+            if size + more > MAX_BYTES or len(chunks[-1]) >= self._most:
+                chunks.append([])
+                size = 0
+            chunks[-1].append(index)
+            size += more
+        return chunks
 
     async def close(self) -> None:
         """Let what was enqueued leave, then refuse more."""
@@ -317,22 +354,7 @@ def _in_doubt(refusal: CommandBusError) -> CommandBusError:
 
 
 def _unsent(error: CommandBusError) -> CommandBusError:
-    """The same error for commands behind the one that failed: these were certainly not sent."""
-    return TransportUnavailable(error.message) if isinstance(error, TransportUnavailable | Unconfirmed) else error
-
-
-def _is_one_request(submissions: Sequence[Submission]) -> bool:
-    return 0 < len(submissions) <= MAX_COMMANDS and sum(len(submission.envelope) for submission in submissions) <= MAX_BYTES
-
-
-def _chunks(submissions: Sequence[Submission], indices: list[int]) -> list[list[int]]:
-    chunks: list[list[int]] = []
-    size = MAX_BYTES + 1
-    for index in indices:
-        more = len(submissions[index].envelope)
-        if size + more > MAX_BYTES or len(chunks[-1]) >= MAX_COMMANDS:
-            chunks.append([])
-            size = 0
-        chunks[-1].append(index)
-        size += more
-    return chunks
+    """The error of commands behind the one that failed: these were certainly not sent."""
+    if isinstance(error, TransportUnavailable | Unconfirmed):
+        return TransportUnavailable(f"not sent, because what went before failed: {error.message}")
+    return error
