@@ -249,7 +249,8 @@ class CommandBus:
 
         Args:
             command: What to do; its type argument is the reply's type.
-            timeout: Seconds to wait, by default `call_timeout`; a command that was not started by then never is.
+            timeout: Seconds to wait, by default `call_timeout`; a command that was not started by then never is, give or take the time
+                that its request was on its way to the server.
             command_id: As for `dispatch`.
             headers: As for `dispatch`.
 
@@ -277,6 +278,7 @@ class CommandBus:
         """The innermost of the middleware around a call: send it and wait for its reply."""
         replies: Replies = self.transport.rpc
         outcomes = self._outcomes()
+        out.deadline = deadline
         reply: Reply = replies.expect(out.command_id)
         try:
             admission = await self._send(out)
@@ -424,10 +426,13 @@ class CommandBus:
 
     async def _transmit(self, out: Outbound) -> Admission:
         """The innermost of the middleware around a dispatch: seal and enqueue."""
+        submission = await self._seal(out)
+        return await self.transport.producer.enqueue(submission, self._patience(out))
+
+    def _patience(self, out: Outbound) -> float:
+        """Seconds that accepting it may take: a caller waits no longer than it said."""
         timeout = self.settings.dispatch_timeout
-        if out.inbox and out.ttl_ms is not None:
-            timeout = min(timeout, out.ttl_ms / 1000)
-        return await self.transport.producer.enqueue(await self._seal(out), timeout)
+        return timeout if out.deadline is None else min(timeout, max(out.deadline - mono(), 0.001))
 
     def _agreed(self, message: Message[Any]) -> bool:
         """Whether a message can be sealed at once: no middleware wants to see it, and its entity type is agreed on."""
@@ -440,13 +445,13 @@ class CommandBus:
         """The submission of an outbound value; with the first of an entity type, agree on its mailboxes."""
         namespace = self.transport.namespace
         if out.entity_type is not None and namespace.agreed(out.entity_type) is None:
-            await self._agree(out.entity_type)
+            await self._agree(out.entity_type, self._patience(out))
         return self._sealer.seal(out)
 
-    async def _agree(self, entity_type: str) -> None:
+    async def _agree(self, entity_type: str, patience: float) -> None:
         """Record or compare how an entity type's mailboxes are, for as long as a dispatch may take: nothing of the command has left yet."""
         try:
-            await self.transport.namespace.agree(entity_type, mono() + self.settings.dispatch_timeout)
+            await self.transport.namespace.agree(entity_type, mono() + patience)
         except TransportUnavailable as error:
             raise TransportUnavailable(error.message) from error
 

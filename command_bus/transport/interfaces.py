@@ -60,6 +60,7 @@ class Submission:
         delay_ms: Milliseconds until the command takes its place in the mailbox.
         marked: Whether a mark remembers the command id, because somebody may send it again or ask for its reply.
         name: The command's wire name, for who observes.
+        renewed: Gives the envelope as it would be sealed now, or None: it stays right however late it leaves.
     """
 
     mailbox: str
@@ -70,6 +71,7 @@ class Submission:
     delay_ms: int = 0
     marked: bool = True
     name: str = ""
+    renewed: Callable[[], bytes] | None = None
 
 
 class Admission(Enum):

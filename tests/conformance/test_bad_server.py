@@ -33,6 +33,7 @@ from command_bus import (
 )
 from command_bus.clock import wall_ms
 from command_bus.embedded import EmbeddedServer
+from command_bus.serialization.envelope import unpack_envelope
 from command_bus.transport.redis import server as server_module
 from command_bus.transport.redis.errors import translated
 from command_bus.transport.redis.keys import GROUP
@@ -302,6 +303,39 @@ async def test_a_batch_waits_once_for_a_server_that_is_away(start: Starter, monk
         server.restart()
         batch = await bus.dispatch_batch([*(Put(box=f"b{number}", value=number) for number in range(2000)), Other(crate="c")])
         assert batch.accepted == 2001
+
+
+@pytest.mark.parametrize("signing", [{}, {"signing_keys": {"one": "a secret of some length"}}], ids=["plain", "signed"])
+async def test_a_call_that_an_outage_kept_waiting_expires_when_its_caller_goes(
+    start: Starter, tmp_path: Path, signing: dict[str, Any]
+) -> None:
+    server = start(tcp=True, persistence=tmp_path / "data")
+    async with CommandBus(server.url, registry=HandlerRegistry(), dispatch_timeout=30, **signing) as bus:
+        await bus.dispatch(Put(box="b", value=0))
+        server.kill()
+        until_ms = wall_ms() + 20_000
+        call = asyncio.create_task(bus.call(Put(box="a", value=0), timeout=20))
+        await until(lambda: bus.transport.connections.all_reconnects > 3)
+        server.restart()
+        keys = bus.transport.keys
+        client = Redis.from_url(server.url)
+        entries: Any = await until(lambda: client.xrange(keys.shards[0].mailbox("box:a")))
+        await client.aclose()
+        ((entry, fields),) = entries
+        envelope = unpack_envelope(fields[b"e"])
+        assert envelope.ttl_ms is not None
+        assert int(entry.partition(b"-")[0]) + envelope.ttl_ms <= until_ms + 5  # two clocks of one machine, and a rounding
+        assert envelope.ttl_ms > 1000
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+
+
+async def test_a_caller_waits_no_longer_than_it_said_for_what_all_must_agree_on(start: Starter) -> None:
+    server = start(tcp=True)
+    async with CommandBus(server.url, registry=HandlerRegistry(), dispatch_timeout=60) as bus:
+        server.kill()
+        with pytest.raises(TransportUnavailable):
+            await asyncio.wait_for(bus.call(Other(crate="c"), timeout=0.3), 20)
 
 
 async def test_a_batch_of_more_than_may_wait_leaves_bit_by_bit(bench: Bench) -> None:

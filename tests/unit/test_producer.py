@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -158,6 +159,48 @@ async def test_no_more_leave_together_than_may_wait() -> None:
     assert line.window == 10
     assert await line.enqueue_many([plain(f"a{number}") for number in range(25)], 5.0) == [Admission.ACCEPTED] * 25
     assert [len(envelopes) for _, envelopes in server.asked] == [10, 10, 5]
+
+
+async def test_what_carries_a_deadline_is_sealed_anew_when_it_is_sent_again() -> None:
+    server = Server(IN_DOUBT, REFUSED, b"++")
+    line, seals = producer(server), iter([b"second", b"third"])
+    call = replace(plain("a"), renewed=lambda: next(seals))
+    answers = await asyncio.gather(line.enqueue(call, 5.0), line.enqueue(plain("b"), 5.0))
+    assert [*answers] == [Admission.ACCEPTED] * 2
+    assert server.asked == [(1, [b"a", b"b"]), (1, [b"second", b"b"]), (1, [b"third", b"b"])], "the same batch"
+
+
+@pytest.mark.parametrize(("seconds", "leaves"), [(0.05, b"b"), (0.15, b"anew")])
+async def test_what_carries_a_deadline_is_sealed_anew_when_it_waited_in_line(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, leaves: bytes
+) -> None:
+    now = [mono()]
+    monkeypatch.setattr("command_bus.transport.redis.producer.mono", lambda: now[0])
+    server = Server(b"+", b"+")
+    line = producer(server)
+    first = line.enqueue(plain("a"), 5.0)
+    respond = server.run_confirmed
+
+    async def slowly(*request: Any) -> Any:
+        now[0] += seconds
+        if not server.asked:
+            waiting.append(line.enqueue(replace(plain("b"), renewed=lambda: b"anew"), 5.0))
+        return await respond(*request)
+
+    waiting: list[Any] = []
+    monkeypatch.setattr(server, "run_confirmed", slowly)
+    await first
+    await waiting[0]
+    assert server.asked == [(1, [b"a"]), (2, [leaves])]
+
+
+async def test_a_cipher_that_fails_leaves_the_envelope_as_it_was_sealed() -> None:
+    def fails() -> bytes:
+        raise ValueError("no key")
+
+    server = Server(REFUSED, b"+")
+    assert await producer(server).enqueue(replace(plain("a"), renewed=fails), 5.0) is Admission.ACCEPTED
+    assert server.asked == [(1, [b"a"]), (1, [b"a"])]
 
 
 async def test_a_sender_that_is_cancelled_before_it_begins_is_replaced() -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from struct import pack
 from typing import Any
 
 from command_bus.clock import mono
@@ -22,6 +23,7 @@ from command_bus.randomness import token
 from command_bus.transport.interfaces import Admission, Silent, Submission
 from command_bus.transport.redis.cancellation import all_of
 from command_bus.transport.redis.connections import Backoff, Connections
+from command_bus.transport.redis.enqueuing import enqueue_arguments
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import ENQUEUE
 
@@ -38,10 +40,10 @@ When half of them are over, its absence says nothing any more: what is asked aga
 """
 
 _ADMISSIONS = {ord(admission.value): admission for admission in Admission}
+_STALE = 0.1  # seconds in line after which what carries a deadline is sealed anew
 _AGAIN = 1  # where the arguments say that the batch may have been applied before, and that an answer must be there
 _ACCEPTED = b"+"
 _GONE = b"gone"
-_KINDS = {(False, False): "p", (True, False): "m", (False, True): "d", (True, True): "b"}
 _REFUSALS = frozenset(
     {Admission.ENTITY_FULL, Admission.TOTAL_FULL, Admission.PREDECESSOR_REFUSED, Admission.WRONG_TYPE, Admission.DRAINING}
 )
@@ -213,10 +215,12 @@ class _Shard:
             await asyncio.gather(self._sender, return_exceptions=True)
 
     async def _send_all(self) -> None:
+        before = math.inf
         while self._line:
-            batch = self._next_batch()
+            batch, began = self._next_batch(), mono()
             try:
-                await self._send(batch)
+                await self._send(batch, stale=began - before > _STALE)
+                before = began
             except BaseException as error:
                 self._fail(
                     [*batch, *self._line],
@@ -241,80 +245,66 @@ class _Shard:
             commands, size = commands + len(waiting.submissions), size + more
         return batch
 
-    async def _send(self, batch: list[_Waiting]) -> None:
-        """Send until there is an answer; whoever's deadline passes meanwhile is told so."""
+    async def _send(self, batch: list[_Waiting], *, stale: bool) -> None:
+        """Send until there is an answer; whoever's deadline passes meanwhile is told so. `stale` says whether it has waited in line for long."""
         backoff = Backoff()
         unknown: CommandBusError | None = None  # set once the batch may have been applied: from then on it must stay as it is
         asked: list[_Waiting] = []
+        number = 0
         keys: list[str] = []
         args: list[Any] = []
         batch = self._expire(batch, TransportUnavailable("it could not leave in time: this process was busy or asleep"), 0.0)
         while batch:
             if unknown is None and len(asked) != len(batch):
-                asked, (keys, args) = batch, self._arguments(batch, next(self._numbers))
+                asked, number = batch, next(self._numbers)
+                keys, args = self._arguments(asked, number)
+            if stale and _renew(asked):
+                keys, args = self._arguments(asked, number)
             args[_AGAIN] = int(unknown is not None and mono() < self._answer_kept_until - _ANSWER_KEPT / 2)
             try:
-                async with asyncio.timeout(max(min(waiting.deadline for waiting in batch) - mono(), 0.001)):
-                    answer, confirmed = await self._connections.run_confirmed(ENQUEUE, keys, args, self._keys.stats)
-            except TimeoutError:
-                error: CommandBusError = TransportUnavailable(
-                    f"no answer from {self._connections.label} in time", outcome_unknown=True
-                )
-            except TransportUnavailable as unavailable:
-                error = unavailable
-                self._connections.reconnects += 1
+                answer = await self._ask(keys, args, min(waiting.deadline for waiting in batch))
             except CommandBusError as refusal:
                 return self._fail(batch, refusal if unknown is None else _in_doubt(refusal))
-            else:
-                if confirmed:
-                    return self._fail(batch, unknown) if answer == _GONE and unknown else self._resolve(asked, answer)
-                error = Unconfirmed(
-                    f"{self._connections.label} has the command, but too few replicas confirmed it in time (wait_replicas): it may be lost if "
-                    "the primary fails now. Sending the same command id again is safe"
-                )
+            if isinstance(answer, bytes):
+                return self._fail(batch, unknown) if answer == _GONE and unknown else self._resolve(asked, answer)
+            error = answer
             if isinstance(error, Unconfirmed) or (unknown is None and getattr(error, "outcome_unknown", False)):
                 unknown = error
             pause = backoff.next()
             batch = self._expire(batch, unknown or error, pause)
             self._line = deque(self._expire(list(self._line), _unsent(error), pause))
+            stale = True
             if batch:
                 await asyncio.sleep(pause)
         return None
 
+    async def _ask(self, keys: list[str], args: list[Any], deadline: float) -> bytes | CommandBusError:
+        """The answer, or why it is worth asking again.
+
+        Raises:
+            CommandBusError: It is not.
+        """
+        try:
+            async with asyncio.timeout(max(deadline - mono(), 0.001)):
+                answer, confirmed = await self._connections.run_confirmed(ENQUEUE, keys, args, self._keys.stats)
+        except TimeoutError:
+            return TransportUnavailable(f"no answer from {self._connections.label} in time", outcome_unknown=True)
+        except TransportUnavailable as unavailable:
+            self._connections.reconnects += 1
+            return unavailable
+        if confirmed:
+            return bytes(answer)
+        return Unconfirmed(
+            f"{self._connections.label} has the command, but too few replicas confirmed it in time (wait_replicas): it may be lost if "
+            "the primary fails now. Sending the same command id again is safe"
+        )
+
     def _arguments(self, batch: list[_Waiting], number: int) -> tuple[list[str], list[Any]]:
-        """The keys and arguments of a batch, as the header of enqueue.lua lays down."""
-        boxes: dict[str, int] = {}
-        rooms: list[int] = []
-        places: list[int] = []
-        kinds: list[str] = []
-        envelopes: list[bytes] = []
-        marks: list[str] = []
-        digests: list[bytes] = []
-        delays: list[Any] = []
-        for submission in itertools.chain.from_iterable(waiting.submissions for waiting in batch):
-            box = boxes.get(submission.mailbox)
-            if box is None:
-                box = boxes[submission.mailbox] = len(boxes) + 1
-                rooms.append(submission.max_depth)
-            places.append(box)
-            envelopes.append(submission.envelope)
-            if not submission.marked and not submission.delay_ms:
-                kinds.append("p")
-                continue
-            kinds.append(_KINDS[submission.marked, submission.delay_ms > 0])
-            if submission.marked:
-                marks.append(self._keys.mark(submission.command_id))
-                digests.append(submission.digest)
-            if submission.delay_ms:
-                delays += (submission.delay_ms, submission.command_id)
-        prefix = self._keys.mailboxes
-        spaces = "".join(f"{room}:{sum(1 for _ in same)} " for room, same in itertools.groupby(rooms))
+        """The keys and arguments of a batch."""
         patience = max(0.0, max(waiting.deadline for waiting in batch) - mono())
-        args: list[Any] = [
-            number, 0, int((_ANSWER_KEPT + patience) * 1000), self._limit, len(prefix), spaces,
-            pack(f">{len(places)}H", *places), "".join(kinds) if marks or delays else "", *envelopes, *digests, *delays,
-        ]  # fmt: skip
-        return [*self._head_keys, *[prefix + mailbox for mailbox in boxes], *marks], args
+        head = [number, 0, int((_ANSWER_KEPT + patience) * 1000), self._limit]
+        submissions = itertools.chain.from_iterable(waiting.submissions for waiting in batch)
+        return enqueue_arguments(self._keys, self._head_keys, head, submissions)
 
     def _resolve(self, asked: list[_Waiting], answer: bytes) -> None:
         """Tell everybody; those who waited no longer have been told that they cannot know."""
@@ -351,6 +341,18 @@ class _Shard:
 def _in_doubt(refusal: CommandBusError) -> CommandBusError:
     """What a refusal means for a batch that may have been applied before it was refused."""
     return TransportUnavailable(f"it may have been accepted before this: {refusal.message}", outcome_unknown=True)
+
+
+def _renew(batch: list[_Waiting]) -> bool:
+    """Seal anew what says how long its caller waits; whether anything does. Only the envelopes change: it is the same batch."""
+    found = False
+    for waiting in batch:
+        for submission in waiting.submissions:
+            if submission.renewed is not None:
+                found = True
+                with suppress(Exception):  # an application's cipher may raise anything: then it stays as it was sealed
+                    submission.envelope = submission.renewed()
+    return found
 
 
 def _unsent(error: CommandBusError) -> CommandBusError:
