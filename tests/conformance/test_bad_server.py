@@ -673,6 +673,8 @@ async def test_45_a_letter_is_replayed_once(bench: Bench) -> None:
         {"max_payload": 1},
         {"max_nesting": 100_000},
         {"dispatch_timeout": 0},
+        {"reply_ttl": 0.0009},
+        {"wait_timeout": 0.0005},
         {"threads": 0},
         {"no_such_setting": 1},
         {"shards": "many"},
