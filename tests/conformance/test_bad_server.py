@@ -336,6 +336,12 @@ async def test_a_caller_waits_no_longer_than_it_said_for_what_all_must_agree_on(
         server.kill()
         with pytest.raises(TransportUnavailable):
             await asyncio.wait_for(bus.call(Other(crate="c"), timeout=0.3), 20)
+        patient = asyncio.create_task(bus.dispatch(Other(crate="c")))
+        await asyncio.sleep(0)
+        with pytest.raises(TransportUnavailable):  # nor behind others who wait for longer
+            await asyncio.wait_for(bus.call(Other(crate="c"), timeout=0.3), 20)
+        patient.cancel()
+        await asyncio.gather(patient, return_exceptions=True)
 
 
 async def test_a_batch_of_more_than_may_wait_leaves_bit_by_bit(bench: Bench) -> None:

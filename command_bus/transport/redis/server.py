@@ -218,20 +218,23 @@ class Namespace:
         return None if self._in_line else self._agreed.get(entity_type)
 
     async def agree(self, entity_type: str, deadline: float = 0.0) -> Mailbox:
-        """Record or compare the mailbox policy of an entity type, again and again until a monotonic deadline.
+        """Record or compare the mailbox policy of an entity type, once, or again and again until a monotonic deadline.
 
         Whoever asks meanwhile waits behind: what is dispatched first must not be overtaken because its agreement was lost on the way.
         """
         self._in_line += 1
         try:
-            async with (
-                self._agreeing
-            ):  # a burst of first commands asks once, and goes on in its order: the lock is first in, first out
+            async with (  # a burst of first commands asks once, and goes on in its order: the lock is first in, first out
+                asyncio.timeout(max(deadline - mono(), 0.001) if deadline else None),
+                self._agreeing,
+            ):
                 if (agreed := self._agreed.get(entity_type)) is not None:
                     return agreed
-                if deadline <= mono():
+                if not deadline:
                     return await self._agree(entity_type)
                 return await self._connections.insist(lambda: self._agree(entity_type), deadline)
+        except TimeoutError as error:
+            raise TransportUnavailable(f"no answer from {self._connections.label} in time") from error
         finally:
             self._in_line -= 1
 
