@@ -31,9 +31,9 @@ from command_bus.errors import (
 from command_bus.events import Events
 from command_bus.fleet import Fleet
 from command_bus.messages import Message
-from command_bus.middleware import Middleware, around_batch, around_call, around_dispatch
+from command_bus.middleware import Middleware, Sending, around_batch, around_call, around_dispatch
 from command_bus.monitor import Monitor
-from command_bus.observation import ObservedProducer, Observer
+from command_bus.observation import ObservedProducer, Observer, observed_call
 from command_bus.outbound import Envelope, Outbound, Sealer
 from command_bus.receipts import BatchResult, Receipt, Stats
 from command_bus.registry import HandlerRegistry, default_registry
@@ -143,6 +143,7 @@ class CommandBus:
                 transport = await RedisTransport.open(self._clients or self._url(), self.settings)
                 if self.observer is not None:
                     transport.producer = ObservedProducer(transport.producer, self.observer)
+                    self.observer.connects(lambda: transport.connections.all_reconnects)
                 self._transport = transport
 
     async def close(self) -> None:
@@ -270,7 +271,9 @@ class CommandBus:
         out = self._sealer.outbound(command, command_id=command_id, headers=headers)
         out.ttl_ms = max(1, int(seconds * 1000))
         out.inbox = replies.process
-        exchange = partial(self._exchange, type(command).spec().reply, deadline)
+        exchange: Sending = partial(self._exchange, type(command).spec().reply, deadline)
+        if self.observer is not None:
+            exchange = partial(observed_call, self.observer, exchange)
         value: R = await around_call(self.middleware, exchange)(out)
         return value
 

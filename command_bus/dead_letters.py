@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TypedDict, Unpack
 
 from command_bus.errors import InvalidCommand, UnknownDeadLetter
@@ -64,6 +64,15 @@ class DeadLetters:
         async for letter in self.list(**filters):
             counts[letter.reason, letter.name] += 1
         return counts
+
+    async def oldest(self) -> datetime | None:
+        """When the oldest letter was written, or None if there is none: letters stay until they are replayed, discarded or purged.
+
+        Raises:
+            TransportUnavailable: The server cannot be reached.
+        """
+        found = await self._operations.oldest_letter_ms()
+        return None if found is None else datetime.fromtimestamp(found / 1000, UTC)
 
     async def get(self, letter_id: str) -> DeadLetter:
         """One letter.

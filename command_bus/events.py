@@ -48,6 +48,8 @@ BEGINNING = ""
 
 _NO_TYPE = "~"
 _PLACE = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
+_LATER = ("accepted", "retried", "handed_back")
+_HELD = ("paused", "draining")
 _OF_LETTERS = ("dead_lettered", "parked", "replayed", "discarded")
 
 
@@ -66,8 +68,9 @@ class Event:
         attempt: Of which the event tells; 0 where none had started.
         fence: Of that attempt; 0 likewise.
         worker: That ran it, or lost it (`interrupted`); empty likewise.
-        detail: Of `accepted` the delay in ms, if it is delayed; of `retried` and `handed_back` the ms until it starts again; of
-            `dead_lettered`, `parked`, `replayed` and `discarded` the dead letter's id; of `paused` and `draining` the reason. Else empty.
+        delay: Seconds until it takes its place (`accepted`) or starts again (`retried`, `handed_back`); None if that is at once.
+        letter_id: The dead letter (`dead_lettered`, `parked`, `replayed`, `discarded`), for `bus.dead_letters.get`; else empty.
+        reason: What the operator said (`paused`, `draining`); else empty.
         cursor: Where to go on behind this event: `bus.events(after=event.cursor)`.
     """
 
@@ -81,7 +84,9 @@ class Event:
     attempt: int
     fence: int
     worker: str
-    detail: str
+    delay: float | None
+    letter_id: str
+    reason: str
     cursor: str
 
 
@@ -202,6 +207,8 @@ def _event(stored: StoredEvent, places: list[str]) -> Event:
         attempt=int(attempt or 0),
         fence=int(fence or 0),
         worker=worker,
-        detail=f"{stored.shard}-{detail}" if detail and kind in _OF_LETTERS else detail,
+        delay=int(detail) / 1000 if detail and kind in _LATER else None,
+        letter_id=f"{stored.shard}-{detail}" if detail and kind in _OF_LETTERS else "",
+        reason=detail if kind in _HELD else "",
         cursor=",".join(places),
     )

@@ -150,10 +150,12 @@ class WorkerStatus:
         pid: Its process.
         started_ms: When it started, by its clock.
         silent_for: Seconds since its last sign of life.
-        alive: Whether that is less than two of its leases ago (at least 5 s). A lost one is forgotten after ten.
+        alive: Whether that is less than two of its leases ago (at least 5 s). A lost one is forgotten after an hour, or after
+            ten leases if that is longer.
         concurrency: Entities that it runs at a time.
         running: How many it ran then.
         commands: The wire names that it handles.
+        lost_for: Seconds that it has not been alive; 0.0 while it is.
     """
 
     name: str
@@ -165,6 +167,7 @@ class WorkerStatus:
     concurrency: int
     running: int
     commands: tuple[str, ...]
+    lost_for: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

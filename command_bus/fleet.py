@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from command_bus.announcement import announced
-from command_bus.clock import wall_ms
 from command_bus.facts import CommandInfo, WorkerStatus
 from command_bus.monitor import read_worker
 from command_bus.transport.redis.inspection import Inspection
@@ -29,17 +28,16 @@ class Fleet:
             TransportUnavailable: The server cannot be reached.
         """
         found: dict[str, WorkerStatus] = {}
-        now = wall_ms()
-        for record in await self._inspection().workers():
+        for now_ms, record in await self._inspection().workers():
             info = read_worker(record)
             if info is None:
                 continue
-            silent = max(now - info.seen_ms, 0)
+            silent = max(now_ms - info.seen_ms, 0)
             known = found.get(info.name)
             if known is None or silent / 1000 < known.silent_for:
                 found[info.name] = WorkerStatus(
                     info.name, info.host, info.pid, info.started_ms, silent / 1000, silent <= info.patience_ms, info.concurrency, info.running,
-                    info.commands,
+                    info.commands, max(silent - info.patience_ms, 0) / 1000,
                 )  # fmt: skip
         return sorted(found.values(), key=lambda worker: (not worker.alive, worker.host, worker.started_ms, worker.name))
 

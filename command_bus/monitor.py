@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from command_bus.clock import wall_ms
 from command_bus.errors import EntitiesStopped
 from command_bus.receipts import Stats, WorkerInfo
 from command_bus.serialization.msgpack import Limits, Undecodable, pack, unpack
@@ -15,6 +14,7 @@ __all__ = ["Monitor", "read_worker", "worker_record"]
 
 _NAMED = 100
 _LIMITS = Limits(max_bytes=1024 * 1024)
+_SLOTS = frozenset(WorkerInfo.__slots__)
 
 
 def worker_record(info: WorkerInfo) -> bytes:
@@ -41,6 +41,7 @@ class Monitor:
         for shot in shots:
             for name, value in shot["counters"].items():
                 counters[name.decode()] = counters.get(name.decode(), 0) + int(value)
+        workers = self._workers(shots)
         in_flight = sum(_pending(shot["pending"]) for shot in shots)
         settled, rejected = counters.get("settled", 0), counters.get("rejected", 0)
         expired, buried = counters.get("expired", 0), counters.get("buried", 0)
@@ -49,10 +50,11 @@ class Monitor:
             in_flight=in_flight,
             ready=max(sum(shot["ready"] for shot in shots) - in_flight, 0),
             delayed=sum(shot["due"] for shot in shots),
-            paused=sum(shot["paused"] for shot in shots),
+            paused=len({scope for shot in shots for scope in shot["paused"]}),  # that of a type is on every shard
             parked=sum(shot["parked"] for shot in shots),
             entities=sum(shot["active"] for shot in shots),
             oldest_age=max((_age(shot) for shot in shots), default=0.0),
+            longest_running=max((worker.longest for worker in workers), default=0.0),
             dead_letters=sum(shot["dead"] for shot in shots),
             accepted=counters.get("accepted", 0),
             settled=settled,
@@ -61,7 +63,8 @@ class Monitor:
             expired=expired,
             dead_lettered=counters.get("dead", 0),
             retried=counters.get("retried", 0),
-            workers=self._workers(shots),
+            handed_back=counters.get("handed_back", 0),
+            workers=workers,
         )
 
     async def busy(self) -> int:
@@ -105,8 +108,8 @@ class Monitor:
 
     def _workers(self, shots: list[dict[str, Any]]) -> tuple[WorkerInfo, ...]:
         found: dict[str, WorkerInfo] = {}
-        now = wall_ms()
         for shot in shots:
+            now = _now_ms(shot)
             for record in shot["workers"].values():
                 info = read_worker(record)
                 if info is not None and info.seen_ms >= now - info.patience_ms:
@@ -115,11 +118,11 @@ class Monitor:
 
 
 def read_worker(record: bytes) -> WorkerInfo | None:
-    """What a worker wrote of itself; None if it was of another version."""
+    """What a worker wrote of itself; None if it cannot be read. What a later version says besides is passed over."""
     try:
         values: dict[str, Any] = unpack(record, _LIMITS)
         commands = tuple(values.pop("commands"))
-        return WorkerInfo(**values, commands=commands)
+        return WorkerInfo(**{name: value for name, value in values.items() if name in _SLOTS}, commands=commands)
     except (Undecodable, TypeError, KeyError):
         return None
 
@@ -129,8 +132,12 @@ def _pending(summary: dict[str, Any]) -> int:
 
 
 def _age(shot: dict[str, Any]) -> float:
-    if not shot["oldest"]:
+    if not shot["waiting"]:
         return 0.0
+    ready_ms = int(shot["waiting"][0][0].decode().partition("-")[0])
+    return max(0, _now_ms(shot) - ready_ms) / 1000
+
+
+def _now_ms(shot: dict[str, Any]) -> int:
     seconds, micros = shot["time"]
-    accepted_ms = int(shot["oldest"][0][0].decode().partition("-")[0])
-    return max(0.0, float(seconds * 1000 + micros / 1000 - accepted_ms) / 1000)
+    return int(seconds) * 1000 + int(micros) // 1000

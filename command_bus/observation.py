@@ -1,20 +1,24 @@
 """`Observer`: what a bus tells of its work while it does it, for metrics.
 
-None is the default, and costs nothing: nothing asks whether there is an observer. Where there is one, the parts that know the facts
-are replaced when the bus opens and when a worker starts, by ones that pass them on (`ObservedProducer`, `execution.observed`).
+None is the default, and costs nothing. Where there is one, the parts that know the facts are replaced when the bus opens and when a
+worker starts, by ones that pass them on (`ObservedProducer`, `execution.observed`), and the exchange of a call is timed (`observed_call`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from command_bus.clock import mono
 from command_bus.errors import CommandBusError
 from command_bus.transport.interfaces import Admission, Producer, Silent, Submission
 
-__all__ = ["ObservedProducer", "Observer", "WorkerFigures"]
+if TYPE_CHECKING:
+    from command_bus.outbound import Outbound
+
+__all__ = ["ObservedProducer", "Observer", "WorkerFigures", "observed_call"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +29,11 @@ class WorkerFigures:
         running: Entities that it holds now.
         leases_lost: Leases that it lost while a handler ran.
         recovered: Leases of others, and abandoned ones of its own, that it took over.
-        reconnects: Requests of its bus that were repeated because the server did not answer.
     """
 
     running: int
     leases_lost: int
     recovered: int
-    reconnects: int
 
 
 class Observer(Protocol):
@@ -39,6 +41,13 @@ class Observer(Protocol):
 
     def dispatched(self, command: str, status: str) -> None:
         """A command was sent: `accepted`, `duplicate`, `rejected` (a refusal of the server), or `failed` (no answer)."""
+        ...
+
+    def called(self, command: str, status: str, seconds: float) -> None:
+        """A call has ended, after that time: `replied`, or the `code` of the error's class (`rejected`, `failed`, `timeout` …).
+
+        Or `given_up`, where its caller was cancelled.
+        """
         ...
 
     def handled(self, command: str, outcome: str) -> None:
@@ -62,6 +71,10 @@ class Observer(Protocol):
 
     def dead_lettered(self, command: str, reason: str) -> None:
         """A command was given up."""
+        ...
+
+    def connects(self, reconnects: Callable[[], int]) -> None:
+        """The bus opens; how many requests it repeated because the server did not answer may be asked for at any time, in any thread."""
         ...
 
     def works(self, figures: Callable[[], WorkerFigures]) -> None:
@@ -104,6 +117,20 @@ class ObservedProducer:
         for submission, admission in zip(submissions, admissions, strict=True):
             self._observer.dispatched(submission.name, _status(admission))
         return admissions
+
+
+async def observed_call(observer: Observer, exchange: Callable[[Outbound], Awaitable[Any]], out: Outbound) -> Any:
+    """The exchange of a call, and a word to the observer when it ends."""
+    began, status = mono(), "given_up"
+    try:
+        value = await exchange(out)
+        status = "replied"
+    except CommandBusError as error:
+        status = type(error).code  # of a refusal the instance has the handler's own code, of which there may be many
+        raise
+    finally:
+        observer.called(out.name, status, mono() - began)
+    return value
 
 
 def _status(admission: Admission | CommandBusError) -> str:

@@ -74,7 +74,7 @@ class DeadLetter:
 
     Attributes:
         id: Of the letter, for `replay` and `discard`.
-        reason: `failed`, `interrupted`, `no_handler`, `undecodable`, `invalid`, `unsupported_version` or `expired`.
+        reason: `failed`, `interrupted`, `no_handler`, `undecodable`, `invalid`, `unsupported_version`, `bad_signature` or `expired`.
         command_id: Empty if the envelope could not be read.
         name: The wire name, empty likewise.
         entity_type: The entity's type, or None.
@@ -127,11 +127,12 @@ class WorkerInfo:
         host: Where it runs.
         pid: Its process.
         started_ms: When it started, by its wall clock.
-        seen_ms: Its last sign of life.
+        seen_ms: Its last sign of life, by the server's clock.
         concurrency: How many entities it runs at a time.
         running: How many it ran then.
         commands: The wire names that it handles.
         lease: Seconds of its leases.
+        longest: Seconds for which its longest attempt had run then.
     """
 
     name: str
@@ -143,6 +144,7 @@ class WorkerInfo:
     running: int
     commands: tuple[str, ...]
     lease: float = 30.0
+    longest: float = 0.0
 
     @property
     def patience_ms(self) -> int:
@@ -162,7 +164,8 @@ class Stats:
         paused: Entities, entity types and buses that were paused or drained; see `bus.entities.holds()`.
         parked: Entities held by a poisoned command.
         entities: Entities with work.
-        oldest_age: Seconds since the longest-waiting or longest-held entity became ready, 0.0 if there is none.
+        oldest_age: Seconds for which the entity at the head of the line has waited for a worker, 0.0 if none waits.
+        longest_running: Seconds for which the attempt that runs longest has run, as the workers said with their last sign of life.
         dead_letters: Letters in the dead-letter queue.
         accepted: Commands accepted since the namespace was made.
         settled: Commands settled since then, whatever the outcome.
@@ -170,7 +173,8 @@ class Stats:
         rejected: Of those, refused by their handler.
         expired: Of those, not started in time for their caller.
         dead_lettered: Commands dead-lettered since then (a replayed one may count again).
-        retried: Retries since then.
+        retried: Attempts since then that failed and were followed by another.
+        handed_back: Starts since then that were no attempt: the worker did not know the command, or was leaving.
         workers: The live workers.
     """
 
@@ -182,6 +186,7 @@ class Stats:
     parked: int
     entities: int
     oldest_age: float
+    longest_running: float
     dead_letters: int
     accepted: int
     settled: int
@@ -190,4 +195,5 @@ class Stats:
     expired: int
     dead_lettered: int
     retried: int
+    handed_back: int
     workers: tuple[WorkerInfo, ...]

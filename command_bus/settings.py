@@ -17,8 +17,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from command_bus.errors import InvalidSettings
 from command_bus.policies import EntityPolicy
+from command_bus.spelling import did_you_mean
 
-__all__ = ["BusSettings", "redacted"]
+__all__ = ["BusSettings", "redacted", "unverified"]
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _KEY_ID = re.compile(r"[A-Za-z0-9_.-]{1,32}")
@@ -92,7 +93,10 @@ class BusSettings(BaseSettings):
     )
 
     dispatch_timeout: Seconds = Field(default=10.0, description="Seconds within which a dispatch is accepted, refused or fails.")
-    call_timeout: Seconds = Field(default=30.0, description="Seconds that a call waits if it names no timeout.")
+    call_timeout: Seconds = Field(
+        default=60.0,
+        description="Seconds that a call waits if it names no timeout; longer than a lease, so that it outlives the loss of a worker.",
+    )
     max_pending: Count = Field(default=20_000, description="Commands of one process that may wait for the server at a time.")
     dedup_window: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         default=600.0, description="Seconds after settling for which a given command id is remembered."
@@ -171,7 +175,7 @@ class BusSettings(BaseSettings):
         url = self.server_url
         if url is None:
             return self
-        if not self.insecure and (fault := _unverified(url)) is not None:
+        if not self.insecure and (fault := unverified(url)) is not None:
             raise ValueError(f"url: {fault} turns off the check of the server's identity; pass insecure=True if you mean it")
         if "rediss" not in urlsplit(url).scheme and (self.tls_ca or self.tls_cert or self.tls_key):
             raise ValueError("url: tls_ca, tls_cert and tls_key are for rediss:// URLs, this one is not encrypted")
@@ -196,16 +200,17 @@ class BusSettings(BaseSettings):
 
 
 _DEFAULT_POLICY = EntityPolicy()
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # pydantic's names, of models and of dataclasses
 
 
-def _unverified(url: str) -> str | None:
+def unverified(url: str) -> str | None:
     """What in a URL turns verification off; its client reads the query decoded, so this does."""
     try:
         query = parse_qs(urlsplit(url).query)
     except ValueError:
         return None
-    for name, values in query.items():
-        value = values[0].strip().lower()
+    for given, values in query.items():
+        name, value = given.removeprefix("sentinel_"), values[0].strip().lower()  # a forged Sentinel could name any primary
         if name == "ssl_cert_reqs" and value not in ("required", "cert_required"):
             return f"ssl_cert_reqs={value}"
         if name == "ssl_check_hostname" and value not in ("1", "true", "t", "yes", "y"):
@@ -214,8 +219,12 @@ def _unverified(url: str) -> str | None:
 
 
 def _advice(error: ValidationError) -> str:
-    parts = [
-        f"{'.'.join(str(part) for part in item['loc']) or 'settings'}: {item['msg'].removeprefix('Value error, ')}"
-        for item in error.errors(include_url=False, include_input=False)
-    ]
+    parts: list[str] = []
+    for item in error.errors(include_url=False, include_input=False):
+        place = ".".join(str(part) for part in item["loc"]) or "settings"
+        if item["type"] in _UNKNOWN:
+            known = BusSettings.model_fields if len(item["loc"]) == 1 else EntityPolicy.__slots__
+            parts.append(f"{place}: there is no such setting{did_you_mean(str(item['loc'][-1]), known)}")
+        else:
+            parts.append(f"{place}: {item['msg'].removeprefix('Value error, ')}")
     return "; ".join(parts)

@@ -36,9 +36,9 @@ class WaitingLine:
         marks = await self._operations.marks(command_id)
         if marks:
             return any([await self.cancel_in(_mailbox_in(mark), command_id) for _, mark in marks if mark[:1] == b"q"])
-        mailbox = await self._operations.lines.of_delayed(command_id)
-        if mailbox is not None:
-            return await self.cancel_in(mailbox, command_id)
+        delayed = await self._operations.lines.delayed(command_id)
+        if delayed is not None:
+            return await self.cancel_in(delayed[0], command_id)
         async for name in self._operations.lines.all():
             if await self.cancel_in(name, command_id):
                 return True
@@ -46,13 +46,18 @@ class WaitingLine:
 
     async def cancel_in(self, mailbox: str, command_id: str) -> bool:
         """Remove one command that waits in this mailbox; False if it does not."""
-        async for page in self._operations.waiting(mailbox):
+        delayed = await self._operations.lines.delayed(command_id, mailbox)
+        if delayed is not None and await self._cancel(mailbox, Waiting(f"d:{command_id}", delayed[1])):
+            return True
+        async for page in self._operations.lined_up(mailbox):
             for command in page:
-                envelope = self._envelope(command)
-                if envelope.command_id == command_id:
-                    left = self._windows.remembered(envelope, Cancelled("cancelled before it started"), message=command.id)
-                    return await self._operations.remove(mailbox, [(command, left)]) > 0
+                if self._envelope(command).command_id == command_id:
+                    return await self._cancel(mailbox, command)
         return False
+
+    async def _cancel(self, mailbox: str, command: Waiting) -> bool:
+        left = self._windows.remembered(self._envelope(command), Cancelled("cancelled before it started"), message=command.id)
+        return await self._operations.remove(mailbox, [(command, left)]) > 0
 
     async def purge(self, mailbox: str, entity_type: str, entity_id: str) -> int:
         """Remove all of an entity that waits, page by page; how many. Others of its lane are left alone."""

@@ -27,6 +27,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 
 from command_bus.announcement import more_facts
 from command_bus.clock import mono, wall_ms
+from command_bus.environment import strays
 from command_bus.errors import CommandBusError, QueueFull
 from command_bus.execution.decisions import Decisions
 from command_bus.execution.entity_run import EntityRun
@@ -112,7 +113,7 @@ class Worker:
     @property
     def figures(self) -> WorkerFigures:
         """What it has come to."""
-        return WorkerFigures(0, 0, 0, 0) if self._parts is None else self._parts.figures()
+        return WorkerFigures(0, 0, 0) if self._parts is None else self._parts.figures()
 
     @property
     def bus(self) -> CommandBus:
@@ -149,6 +150,8 @@ class Worker:
             _log.warning(
                 "no handler for %s, which is declared: its commands wait for a worker that has one, then are dead-lettered", name
             )
+        for stray in strays(os.environ):
+            _log.warning("%s", stray)
         if not self._bus.is_open:
             self._opened_bus = True
             await self._bus.open()
@@ -222,18 +225,19 @@ class Worker:
         """Whether it is about to leave."""
         return self._stopping
 
-    def info(self) -> WorkerInfo:
-        """What it says of itself."""
+    def info(self, now_ms: int | None = None) -> WorkerInfo:
+        """What it says of itself; `now_ms` is the server's time, by default this machine's."""
         return WorkerInfo(
             name=self.name,
             host=socket.gethostname(),
             pid=os.getpid(),
             started_ms=self._started_ms,
-            seen_ms=wall_ms(),
+            seen_ms=wall_ms() if now_ms is None else now_ms,
             concurrency=self.settings.concurrency,
             running=self.running,
             commands=self.registry.names(),
             lease=self.settings.lease,
+            longest=self._parts.leases.longest if self._parts else 0.0,
         )
 
 
@@ -262,7 +266,11 @@ class _Parts:
         self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="command_bus.handler")
         self._steps = StepBatcher(connections, keys, owner=worker.name, reply_ttl=settings.reply_ttl)
         self.leases = LeaseKeeper(
-            connections.factory, keys, owner=worker.name, lease=settings.lease, heartbeat=lambda: worker_record(worker.info())
+            connections.factory,
+            keys,
+            owner=worker.name,
+            lease=settings.lease,
+            heartbeat=lambda now_ms: worker_record(worker.info(now_ms)),
         )
         decisions = _decisions(worker, protection)
         self._executor = Executor(
@@ -309,8 +317,7 @@ class _Parts:
         return StopReport(len(finished), len(left))
 
     def figures(self) -> WorkerFigures:
-        reconnects = self._transport.connections.all_reconnects
-        return WorkerFigures(len(self.leases), self.leases.lost, self._recovery.recovered, reconnects)
+        return WorkerFigures(len(self.leases), self.leases.lost, self._recovery.recovered)
 
     async def _forget(self) -> None:
         """Sign off; if something is still pending, the leases end by themselves."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from command_bus.cli.names import warn_of_unknown
 from command_bus.cli.options import Outcome
 from command_bus.cli.places import (
     App,
@@ -26,6 +27,7 @@ from command_bus.cli.places import (
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
     from command_bus.entities import Entities
+    from command_bus.entity import EntityScope
     from command_bus.facts import EntityDetails, WaitingCommand
 
 __all__ = ["cancel", "drain", "entity", "pause", "purge", "resume"]
@@ -65,7 +67,7 @@ def pause(
     Exit codes: 0 paused (or was), 2 wrong usage, 4 no server: with several shards some may be paused; ask again.
     """  # noqa: D301  # fmt: skip
     what = _what(entity_type, everything)
-    changed = _act(Place(url, namespace, app), entity_type, lambda chosen: chosen.pause(reason))
+    changed = _act(Place(url, namespace, app), entity_type, lambda chosen: chosen.pause(reason), done="paused")
     typer.echo(f"{what}: {'paused' if changed else 'was paused already'}")
 
 
@@ -100,7 +102,7 @@ def drain(
     Exit codes: 0 draining (or was), 2 wrong usage, 4 no server: with several shards some may be draining; ask again.
     """  # noqa: D301  # fmt: skip
     what = _what(entity_type, everything)
-    changed = _act(Place(url, namespace, app), entity_type, lambda chosen: chosen.drain(reason))
+    changed = _act(Place(url, namespace, app), entity_type, lambda chosen: chosen.drain(reason), done="drained")
     typer.echo(f"{what}: {'draining' if changed else 'was draining already'}")
 
 
@@ -132,7 +134,10 @@ def purge(
                 entities += sum(each.depth > (each.state == "running") for each in page.entities)
                 cursor = page.cursor
                 if cursor is None:
-                    return depth, entities
+                    break
+            if not depth:
+                await warn_of_unknown(bus, entity_type=entity_type)
+            return depth, entities
 
     from command_bus.cli.tables import counted
 
@@ -179,6 +184,7 @@ def entity(
     *,
     reason: Reason = "",
     waiting: Annotated[int, typer.Option(min=0, max=1000, help="How many waiting commands to show.")] = 10,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With purge: only count.")] = False,
     yes: Yes = False,
     url: Url = None,
     namespace: Namespace = None,
@@ -197,41 +203,60 @@ def entity(
     Exit codes: 0 done, 1 there was nothing to resume, or not wanted, 2 wrong usage, or nobody to ask, 4 no server.
     """  # noqa: D301
     place, name = Place(url, namespace, app), f"{entity_type}:{entity_id}"
+    if dry_run and action is not Action.PURGE:
+        complain("--dry-run goes with purge")
+        raise typer.Exit(Outcome.USAGE)
 
     async def details() -> EntityDetails:
         async with connected(place) as bus:
-            return await bus.entity(entity_type, entity_id).show(waiting=waiting)
+            found = await bus.entity(entity_type, entity_id).show(waiting=waiting)
+            if not found.entity.depth:
+                await warn_of_unknown(bus, entity_type=entity_type)
+            return found
 
-    async def act(verb: Action) -> Any:
+    async def act() -> str | None:
         async with connected(place) as bus:
-            scope = bus.entity(entity_type, entity_id)
-            match verb:
-                case Action.PAUSE:
-                    return "paused" if await scope.pause(reason) else "was paused already"
-                case Action.DRAIN:
-                    return "draining" if await scope.drain(reason) else "was draining already"
-                case Action.RESUME:
-                    return "resumed" if await scope.resume() else None
-                case _:
-                    removed = await scope.purge()
-                    runs = (await scope.show(waiting=0)).entity.state == "running"
-                    return f"{counted(removed, 'command', 'commands')} removed{_LEFT if runs else ''}"
+            told = await _act_on_one(bus.entity(entity_type, entity_id), action, reason)
+            if action in (Action.PAUSE, Action.DRAIN):
+                done = "paused" if action is Action.PAUSE else "drained"
+                done = _nevertheless(done, f"entity {entity_type} {entity_id} resume")
+                await warn_of_unknown(bus, entity_type=entity_type, done=done)
+            return told
 
     if action is Action.SHOW:
         _show(execute(details), as_json=as_json)
         return
-    from command_bus.cli.tables import counted
-
     if action is Action.PURGE:
+        from command_bus.cli.tables import counted
+
         found = execute(details)
         count = found.entity.depth - (found.entity.state == "running")
         typer.echo(f"{name}: {counted(count, 'waiting command', 'waiting commands')}")
+        if dry_run or not count:
+            return
         refuse_unless_sure("Remove them? It cannot be undone.", yes=yes)
-    done = execute(lambda: act(action))
+    done = execute(act)
     if done is None:
         complain(f"{name} was neither paused nor drained itself{_why_not(execute(details))}")
         raise typer.Exit(Outcome.FAILED)
     typer.echo(f"{name}: {done}")
+
+
+async def _act_on_one(scope: EntityScope, action: Action, reason: str) -> str | None:
+    """What was done, for people; None if there was nothing to resume."""
+    match action:
+        case Action.PAUSE:
+            return "paused" if await scope.pause(reason) else "was paused already"
+        case Action.DRAIN:
+            return "draining" if await scope.drain(reason) else "was draining already"
+        case Action.RESUME:
+            return "resumed" if await scope.resume() else None
+        case _:
+            from command_bus.cli.tables import counted
+
+            removed = await scope.purge()
+            runs = (await scope.show(waiting=0)).entity.state == "running"
+            return f"{counted(removed, 'command', 'commands')} removed{_LEFT if runs else ''}"
 
 
 def _why_not(found: EntityDetails) -> str:
@@ -306,12 +331,21 @@ def _waiting(command: WaitingCommand) -> tuple[str, str, str]:
     return command.name or "(its bytes cannot be read)", command.command_id, when
 
 
-def _act(place: Place, entity_type: str | None, act: Callable[[Entities], Awaitable[Any]]) -> Any:
+def _act(place: Place, entity_type: str | None, act: Callable[[Entities], Awaitable[Any]], *, done: str = "") -> Any:
+    """Do it; of a type that nobody knows is said that it was `done`, or, where nothing was, that nobody knows it."""
+
     async def work() -> Any:
         async with connected(place) as bus:
-            return await act(_chosen(bus, entity_type))
+            changed = await act(_chosen(bus, entity_type))
+            if done or not changed:
+                await warn_of_unknown(bus, entity_type=entity_type, done=_nevertheless(done, f"resume {entity_type}"))
+            return changed
 
     return execute(work)
+
+
+def _nevertheless(done: str, back: str) -> str:
+    return done and f"It is {done} all the same: `command-bus {back}` takes that back"
 
 
 def _chosen(bus: CommandBus, entity_type: str | None) -> Entities:

@@ -91,6 +91,12 @@ def worker(
         ),
     ] = None,
     health_host: Annotated[str, typer.Option(help="Address to answer them on.")] = "0.0.0.0",  # noqa: S104 - probes come from outside the container
+    stuck_after: Annotated[
+        float | None,
+        typer.Option(
+            min=0.5, show_default=False, help="Seconds for which the event loop may not run until /healthz fails [default: 10]."
+        ),
+    ] = None,
     channel: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run the handlers of an application.
@@ -121,6 +127,7 @@ def worker(
         reload=reload,
         health_port=health_port,
         health_host=health_host,
+        stuck_after=stuck_after,
     )
     from command_bus.cli.logs import configure
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +12,9 @@ from command_bus.cli.options import Outcome
 from command_bus.cli.places import Json, Namespace, Place, Url, connected, execute, plainly, settings_of
 
 if TYPE_CHECKING:
+    from command_bus.bus import CommandBus
     from command_bus.cli.judgement import Finding
+    from command_bus.transport.redis.examination import Examination
 
 __all__ = ["doctor"]
 
@@ -48,7 +52,8 @@ def doctor(
 
 
 async def _examined(place: Place) -> list[Finding]:
-    from command_bus.cli.judgement import Finding, judge_entities, judge_namespace, judge_server, judge_work, worst
+    from command_bus.cli.judgement import Finding, judge_environment, judge_namespace, judge_server, worst
+    from command_bus.environment import strays
     from command_bus.errors import CommandBusError, TransportUnavailable
     from command_bus.transport.redis.credentials import connection_options
     from command_bus.transport.redis.examination import examine
@@ -56,16 +61,28 @@ async def _examined(place: Place) -> list[Finding]:
     settings = settings_of(place)
     seen = await examine(settings.server_url or "", settings.namespace, connection_options(settings), settings.dispatch_timeout)
     named = settings.shards if "shards" in settings.model_fields_set else None
-    findings = [*judge_server(seen), *judge_namespace(seen, settings.namespace, named)]
+    findings = [*judge_server(seen), *judge_environment(strays(os.environ)), *judge_namespace(seen, settings.namespace, named)]
     if "shards" not in seen.meta or worst([each for each in findings if each.about in ("role", "version", "scripts")]) == "bad":
         return findings
     try:
         async with connected(place) as bus:
-            workers = await bus.fleet.workers()
-            unhandled = [each.name for each in await bus.fleet.commands() if not each.workers]
-            findings += judge_work(await bus.stats(), workers, await bus.entities.holds(), unhandled)
-            return findings + judge_entities((await bus.entities.list(order="age", limit=1000, scan=20_000)).entities)
+            return findings + await _at_work(bus, seen)
     except TransportUnavailable:
         raise
     except CommandBusError as error:
         return [*findings, Finding("bus", "bad", error.message, "see above")]
+
+
+async def _at_work(bus: CommandBus, seen: Examination) -> list[Finding]:
+    from command_bus.cli.judgement import judge_entities, judge_letters, judge_mailboxes, judge_work
+
+    workers, stats = await bus.fleet.workers(), await bus.stats()
+    unhandled = [each.name for each in await bus.fleet.commands() if not each.workers]
+    oldest = await bus.dead_letters.oldest() if stats.dead_letters else None
+    age = None if oldest is None else (datetime.now(UTC) - oldest).total_seconds() + seen.skew
+    return [
+        *judge_mailboxes(seen, stats.entities),
+        *judge_work(stats, workers, await bus.entities.holds(), unhandled),
+        *judge_letters(stats, age),
+        *judge_entities((await bus.entities.list(order="age", limit=1000, scan=20_000)).entities),
+    ]

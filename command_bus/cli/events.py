@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from command_bus.cli.names import warn_of_unknown
 from command_bus.cli.places import App, Json, Namespace, Place, Url, connected, execute, plainly
 
 if TYPE_CHECKING:
@@ -142,11 +143,16 @@ async def _switch(place: Place, types: list[str] | None, kept: int | None) -> No
             await bus.events.unwatch(*_named(types))
         else:
             await bus.events.watch(*_named(types), kept=kept)
+            for each in types or ():
+                done = f"It is watched all the same: `command-bus events unwatch {each}` takes that back"
+                await warn_of_unknown(bus, entity_type=each, done=done)
         typer.echo(_watched(await bus.events.watched()))
 
 
 async def _warn_of_unwatched(bus: CommandBus, types: list[str] | None) -> None:
     watched = await bus.events.watched()
+    for each in types or ():
+        await warn_of_unknown(bus, entity_type=each)
     missing = [name or "~" for name in _named(types) if name not in watched] if "*" not in watched else []
     if missing or not watched:
         typer.echo(
@@ -173,12 +179,12 @@ async def _chosen(
 
 
 def _line(event: Event) -> str:
-    from command_bus.cli.tables import shown
+    from command_bus.cli.tables import duration, shown
 
     at = datetime.fromtimestamp(event.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     command = f"{event.name} {event.command_id}".strip()
     facts = [f"attempt {event.attempt}"] if event.attempt else []
     facts += [f"worker {event.worker}"] if event.worker else []
-    if event.detail:
-        facts.append(f"in {event.detail} ms" if event.kind in ("accepted", "retried", "handed_back") else event.detail)
+    facts += [f"in {duration(event.delay)}"] if event.delay is not None else []
+    facts += [each for each in (event.letter_id, event.reason) if each]
     return "  ".join(shown(part) for part in (f"{at}Z", event.entity, event.kind, command, ", ".join(facts)) if part)

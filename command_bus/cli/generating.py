@@ -9,6 +9,7 @@ import typer
 
 from command_bus.cli.options import Outcome
 from command_bus.cli.places import App, Namespace, Place, Url, complain, connected, execute, plainly
+from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from command_bus.facts import CommandInfo
@@ -50,7 +51,9 @@ def generate(
     found, name = execute(work)
     unknown = sorted({*(commands or ())} - {each.name for each in found})
     if unknown or not found:
-        complain(f"no worker has announced {', '.join(unknown) or 'any command'}")
+        known = [each.name for each in found]
+        for each in unknown or ["any command"]:
+            complain(f"no worker has announced {each}{did_you_mean(each, known)}")
         raise typer.Exit(Outcome.FAILED)
     chosen = [each for each in found if not commands or each.name in commands]
     from command_bus.cli.clients import client_source, schema_document

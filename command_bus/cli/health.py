@@ -41,7 +41,8 @@ async def answer_probes(worker: Worker, options: WorkerOptions, stack: AsyncExit
             bus.observer = PrometheusMetrics()
         except MissingExtra as error:
             _log.info("no /metrics: %s", error)
-    server = HealthServer(worker, host=options.health_host, port=options.health_port or 0)
+    patience = {} if options.stuck_after is None else {"stuck_after": options.stuck_after}
+    server = HealthServer(worker, host=options.health_host, port=options.health_port or 0, **patience)
     await stack.enter_async_context(server)
     _log.info("health on port %d", server.port)
     return server.port

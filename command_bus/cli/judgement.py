@@ -6,18 +6,35 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from command_bus.cli.tables import duration
+
 if TYPE_CHECKING:
+    from command_bus.environment import Stray
     from command_bus.facts import EntityInfo, HoldInfo, WorkerStatus
     from command_bus.receipts import Stats
     from command_bus.transport.redis.examination import Examination
 
-__all__ = ["Finding", "judge_entities", "judge_namespace", "judge_server", "judge_work", "worst"]
+__all__ = [
+    "Finding",
+    "judge_entities",
+    "judge_environment",
+    "judge_letters",
+    "judge_mailboxes",
+    "judge_namespace",
+    "judge_server",
+    "judge_work",
+    "worst",
+]
 
 Grade = Literal["ok", "warning", "bad"]
 _GIB = 1024**3
 _SKEW = 1.0  # seconds; stored times are compared between machines by people and by `expires`
 _FULL, _ALMOST = 0.95, 0.8
 _LONG = 60.0  # seconds that a handler has run
+_RECENT = 600.0  # seconds since a worker was lost
+_SMALL_NODE = 1024  # bytes
+_MANY_ENTITIES = 10_000  # they reserve 35 MB more than they need
+_MANY_LETTERS, _OLD_LETTER = 10_000, 30 * 86_400.0  # letters; seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +69,7 @@ def judge_server(seen: Examination) -> list[Finding]:
         *_persistence(seen),
         *_eviction(seen),
         *_memory(seen),
+        *_connections(seen),
         _scripts(seen),
         _clock(seen),
         *_rights(seen),
@@ -114,8 +132,7 @@ def judge_work(stats: Stats, workers: list[WorkerStatus], holds: list[HoldInfo],
             Finding("workers", "bad", f"none is live, and {stats.depth:,} commands wait", "start `command-bus worker`")
         )
     if lost:
-        names = _few([f"{worker.name} ({worker.host}, process {worker.pid})" for worker in lost])
-        findings.append(Finding("lost workers", "warning", names, "see why they ended: their work is taken over when leases end"))
+        findings.append(_lost(sorted(lost, key=lambda worker: worker.lost_for)))
     if unhandled and live:
         findings.append(
             Finding(
@@ -142,6 +159,53 @@ def judge_work(stats: Stats, workers: list[WorkerStatus], holds: list[HoldInfo],
     if stats.dead_letters:
         findings.append(Finding("dead letters", "warning", f"{stats.dead_letters:,}", "command-bus dlq list"))
     return findings
+
+
+def judge_letters(stats: Stats, age: float | None) -> list[Finding]:
+    """Dead letters that nobody has decided about for long, or that are many: no letter goes away by itself.
+
+    Args:
+        stats: Of the namespace.
+        age: Seconds since the oldest was written; None if there is none.
+    """
+    if age is None or (stats.dead_letters < _MANY_LETTERS and age < _OLD_LETTER):
+        return []
+    found = f"{stats.dead_letters:,} dead letters, the oldest from {duration(age)} ago: none goes away by itself"
+    return [
+        Finding(
+            "retention", "warning", found, "replay or discard them, and run `command-bus dlq purge --until 30d --yes` every day"
+        )
+    ]
+
+
+def judge_mailboxes(seen: Examination, entities: int) -> list[Finding]:
+    """What a stream reserves for its first node, which every entity with work pays for."""
+    size = seen.config.get("stream-node-max-bytes", "")
+    if not size.isdecimal():
+        return []
+    found = f"{int(size):,} bytes for a stream's first node"
+    if 0 < int(size) <= _SMALL_NODE:
+        return [Finding("mailbox size", "ok", found)]
+    advice = "CONFIG SET stream-node-max-bytes 512: an entity with one command takes 0.9 kB instead of 4.5"
+    if entities < _MANY_ENTITIES:
+        return [Finding("mailbox size", "ok", found, advice)]
+    return [Finding("mailbox size", "warning", f"{found}, and {entities:,} entities have one", advice)]
+
+
+def judge_environment(found: Sequence[Stray]) -> list[Finding]:
+    """Variables that look like settings: a warning if it is clear what one was meant to be, else others may use the prefix."""
+    return [
+        Finding("environment", "warning" if each.meant else "ok", str(each), f"write {each.meant}" if each.meant else "")
+        for each in found
+    ]
+
+
+def _lost(workers: list[WorkerStatus]) -> Finding:
+    """Workers that were lost, the last one first: told of for an hour, and a warning at first, or one kill would stop deploys for as long."""
+    names = _few([f"{each.name} ({each.host}, process {each.pid}) {duration(each.lost_for)} ago" for each in workers])
+    if workers[0].lost_for >= _RECENT:
+        return Finding("lost workers", "ok", names)
+    return Finding("lost workers", "warning", names, "see why they ended: their work is taken over when leases end")
 
 
 def _version(info: dict[str, Any]) -> Iterator[Finding]:
@@ -246,6 +310,18 @@ def _memory(seen: Examination) -> Iterator[Finding]:
         yield Finding("memory", "warning", text, "more memory, or more workers")
     else:
         yield Finding("memory", "ok", text)
+
+
+def _connections(seen: Examination) -> Iterator[Finding]:
+    used, limit = seen.info.get("connected_clients"), seen.config.get("maxclients", "")
+    if used is not None and limit.isdecimal() and int(limit):
+        share = used / int(limit)
+        grade: Grade = "bad" if share >= _FULL else "warning" if share >= _ALMOST else "ok"
+        advice = "" if grade == "ok" else "CONFIG SET maxclients, or fewer processes: who comes when it is full is turned away"
+        yield Finding("connections", grade, f"{used:,} of {int(limit):,}", advice)
+    if (timeout := seen.config.get("timeout", "0")) != "0":
+        found = f"those that are idle for {timeout} s are closed, and made again when they are needed"
+        yield Finding("idle connections", "ok", found, "CONFIG SET timeout 0")
 
 
 def _scripts(seen: Examination) -> Finding:

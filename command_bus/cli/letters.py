@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from command_bus.cli.names import warn_of_unknown
 from command_bus.cli.options import Outcome
 from command_bus.cli.places import (
     App,
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     OnOne = Callable[[CommandBus, str], Awaitable[None]]
     OnAll = Callable[[CommandBus], Awaitable[None]]
 
-__all__ = ["dlq", "moment_of"]
+__all__ = ["Why", "dlq", "moment_of"]
 
 dlq = typer.Typer(
     name="dlq", rich_markup_mode=None, no_args_is_help=True, help="Dead letters: list, show, replay, discard, purge."
@@ -43,10 +45,24 @@ dlq = typer.Typer(
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
+
+class Why(StrEnum):
+    """For what reason a command is given up."""
+
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    NO_HANDLER = "no_handler"
+    INVALID = "invalid"
+    UNDECODABLE = "undecodable"
+    UNSUPPORTED_VERSION = "unsupported_version"
+    BAD_SIGNATURE = "bad_signature"
+    EXPIRED = "expired"
+
+
 Type = Annotated[str | None, typer.Option("--type", show_default=False, help="Of this entity type.")]
 Id = Annotated[str | None, typer.Option("--id", show_default=False, help="Of the entity with this id (with --type).")]
 Command = Annotated[str | None, typer.Option("--command", show_default=False, help="Of this command.")]
-Reason = Annotated[str | None, typer.Option(show_default=False, help="failed, interrupted, no_handler, invalid, expired …")]
+Reason = Annotated[Why | None, typer.Option(metavar="REASON", show_default=False, help=f"Given up for this: {', '.join(Why)}.")]
 Parked = Annotated[bool | None, typer.Option("--parked/--not-parked", show_default=False, help="That hold their entity, or not.")]
 Since = Annotated[
     str | None, typer.Option(show_default=False, help="Given up since: 90s, 30m, 2h, 7d, or a time as 2026-11-21T10:00.")
@@ -104,6 +120,8 @@ def list_letters(
                 counts[letter.reason, letter.name] += 1
                 if len(found) < limit:
                     found.append(letter)
+            if not counts:
+                await warn_of_unknown(bus, entity_type=entity_type, command=command)
         return found, counts
 
     found, counts = execute(work)
@@ -295,7 +313,10 @@ def _settle(place: Place, choice: _Choice, question: str, one: OnOne | None, on_
 
     async def count() -> Counter[tuple[str, str]]:
         async with connected(place) as bus:
-            return await bus.dead_letters.count(**choice.filters)
+            found = await bus.dead_letters.count(**choice.filters)
+            if not found:
+                await warn_of_unknown(bus, entity_type=choice.filters.get("entity_type"), command=choice.filters.get("name"))
+            return found
 
     async def each() -> None:
         async with connected(place) as bus:
@@ -321,7 +342,7 @@ def _settle(place: Place, choice: _Choice, question: str, one: OnOne | None, on_
 
 
 def _filters(
-    entity_type: str | None, entity_id: str | None, command: str | None, reason: str | None, parked: bool | None,
+    entity_type: str | None, entity_id: str | None, command: str | None, reason: Why | None, parked: bool | None,
     since: str | None, until: str | None,
 ) -> LetterFilters:  # fmt: skip
     if entity_id is not None and entity_type is None:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from command_bus.cli.names import warn_of_unknown
 from command_bus.cli.options import Outcome
 from command_bus.cli.places import App, Json, Namespace, Place, Url, complain, connected, execute, plainly
+from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from command_bus.facts import CommandInfo, EntityPage, HoldInfo, WorkerStatus
@@ -67,11 +69,12 @@ def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
     lines: list[tuple[str, Any]] = [
         ("commands", f"{found.depth:,} accepted and not settled, {found.delayed:,} of them delayed or waiting for a retry"),
         ("entities", f"{found.entities:,} with work: {found.in_flight:,} held, {found.ready:,} ready; {found.parked:,} parked"),
-        ("longest", f"{duration(found.oldest_age)} waited for a worker, or held by one"),
+        ("longest", f"{duration(found.oldest_age)} waiting for a worker, {duration(found.longest_running)} running"),
         ("dead letters", found.dead_letters),
         ("workers", f"{len(found.workers)} live, running {sum(worker.running for worker in found.workers):,}"),
         ("since the start", (f"{found.accepted:,} accepted, {found.settled:,} settled: {found.completed:,} completed, "
-         f"{found.rejected:,} rejected, {found.expired:,} expired, {found.dead_lettered:,} dead-lettered; {found.retried:,} retries")),
+         f"{found.rejected:,} rejected, {found.expired:,} expired, {found.dead_lettered:,} dead-lettered; {found.retried:,} retries, "
+         f"{found.handed_back:,} handed back")),
     ]  # fmt: skip
     for hold in holds:
         spread = "" if hold.everywhere else " (not on every shard: ask again)"
@@ -106,7 +109,10 @@ def entities(
             chosen = bus.entities if entity_type is None else bus.entities.of(None if entity_type == "~" else entity_type)
             states: Any = {each.value for each in state or ()}
             order: Any = sort.value
-            return await chosen.list(states=states, order=order, limit=limit, cursor=cursor)
+            page = await chosen.list(states=states, order=order, limit=limit, cursor=cursor)
+            if not page.matching:
+                await warn_of_unknown(bus, entity_type=entity_type)
+            return page
 
     page = execute(work)
     if as_json:
@@ -208,7 +214,8 @@ def introspect(
     if name is not None:
         chosen = next((each for each in found if each.name == name), None)
         if chosen is None:
-            complain(f"no worker has announced {name!r}; announced are: {', '.join(each.name for each in found) or 'none'}")
+            known = [each.name for each in found]
+            complain(f"no worker has announced {name!r}; announced are: {', '.join(known) or 'none'}{did_you_mean(name, known)}")
             raise typer.Exit(Outcome.FAILED)
         typer.echo(plainly(chosen))
         return

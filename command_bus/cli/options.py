@@ -51,6 +51,7 @@ class WorkerOptions:
     Attributes:
         health_port: Where probes and scrapers are answered; 0 is any free port, None is nowhere. Of several processes the supervisor answers
             there, and each process answers it on a port of its own.
+        stuck_after: Seconds without a turn of the event loop after which a process counts as stuck.
         channel: In a process of a supervisor, the file descriptor that they talk over.
         reload: Whether the supervisor starts the processes anew when the application's files change.
     """
@@ -69,6 +70,7 @@ class WorkerOptions:
     reload: bool = False
     health_port: int | None = None
     health_host: str = "0.0.0.0"  # noqa: S104 - probes come from outside the container
+    stuck_after: float | None = None
 
     def environment(self) -> dict[str, str]:
         """What the application's settings are to read: it makes its bus itself, so this is how they reach it."""
@@ -78,7 +80,7 @@ class WorkerOptions:
     def child_arguments(self, channel: int) -> list[str]:
         """The arguments of one process of several. What `environment` has is passed there: arguments can be read by everyone."""
         words = ["worker", self.target, "--log-level", self.log_level, "--log-format", self.log_format, "--channel", str(channel)]
-        for name, value in (("--concurrency", self.concurrency), ("--grace", self.grace)):
+        for name, value in (("--concurrency", self.concurrency), ("--grace", self.grace), ("--stuck-after", self.stuck_after)):
             if value is not None:
                 words += [name, str(value)]
         if self.health_port is not None:

@@ -11,6 +11,7 @@ import typer
 
 from command_bus.cli.options import Outcome
 from command_bus.cli.places import App, Json, Namespace, Place, Url, complain, connected, execute, plainly
+from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
@@ -166,8 +167,9 @@ async def _by_announcement(bus: CommandBus, name: str, values: dict[str, Any]) -
 
     info = await bus.fleet.command(name)
     if info is None:
-        known = ", ".join(each.name for each in await bus.fleet.commands()) or "none"
-        complain(f"no worker has announced {name!r}, so it cannot be checked; announced are: {known}")
+        known = [each.name for each in await bus.fleet.commands()]
+        shown = f"{', '.join(known) or 'none'}{did_you_mean(name, known)}"
+        complain(f"no worker has announced {name!r}, so it cannot be checked; announced are: {shown}")
         raise typer.Exit(Outcome.USAGE)
     if found := problems(values, info.schema):
         complain(f"{name}: {'; '.join(found)}")

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from command_bus.cli.channel import decoded, encoded
 from command_bus.cli.health import Probed, answer_for_all
 from command_bus.cli.options import ExitCode, WorkerOptions
 from command_bus.cli.restarts import Ended, Pause, Verdict, combined, verdict
+from command_bus.cli.systemd import under_systemd
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
 
@@ -98,11 +100,16 @@ class _Supervisor:
         self._any_ready = False
         self._failed = False
         self._change = asyncio.Event()  # another one after each change
+        self._up: Callable[[], None] | None = None
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
+        async with under_systemd() as self._up:
+            return await self._answer_and_keep()
+
+    async def _answer_and_keep(self) -> int:
         if self._options.health_port is None:
             return await self._keep_all()
         try:
@@ -202,6 +209,9 @@ class _Supervisor:
             child.say({"environment": self._environment})
             await child.listen()
             self._any_ready = self._any_ready or child.ready
+            if (up := self._up) is not None and sum(each.ready for each in self._children) == self._options.processes:
+                self._up = None
+                up()
         elif loaded is not None:
             await child.hang_up()
         code = await child.process.wait()

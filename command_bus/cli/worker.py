@@ -26,6 +26,7 @@ from command_bus.cli.channel import Channel
 from command_bus.cli.health import answer_probes
 from command_bus.cli.loading import bus_from, load, log_failure
 from command_bus.cli.options import ExitCode, WorkerOptions
+from command_bus.cli.systemd import under_systemd
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, EntitiesStopped, UnsuitableServer
 from command_bus.worker import StopReport, Worker
@@ -69,7 +70,7 @@ async def _serve(options: WorkerOptions, found: Any) -> int:
     except Exception as error:  # noqa: BLE001 - the application's function may raise anything
         log_failure(error, options.target)
         return ExitCode.NOT_STARTED
-    async with AsyncExitStack() as stack:
+    async with under_systemd() as up, AsyncExitStack() as stack:
         with _early_signals() as signals:
             try:
                 signals.worker = worker = await _started(bus, options, channel, stack)
@@ -81,6 +82,7 @@ async def _serve(options: WorkerOptions, found: Any) -> int:
                 return ExitCode.NOT_STARTED
             if channel is not None:
                 channel.ready()
+            up()
             report = await _run(bus, worker, options)
         return _code(report)
 

@@ -115,7 +115,8 @@ class PartitionDispatcher:
 
     Args:
         target: Where to: `Target.resolve(…)` on the driver.
-        dispatch_id: Names the dispatch; opened by the first partition that comes, closed by `commit_dispatch`.
+        dispatch_id: Names the dispatch; opened by the first partition that comes, closed by
+            `command_bus.spark.writer.commit_dispatch`; without that it stays open, and remembers its command ids until it is forgotten.
         version: Of the dispatch: 0, or the number of a micro-batch.
         opening: How long dispatch and outcomes are remembered.
         batch_size: Commands per request, at most 1,000.

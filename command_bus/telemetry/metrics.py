@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["PrometheusMetrics", "merged"]
 
 _HANDLER_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _WAIT_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 _UNKNOWN, _OTHER = "unknown", "other"
 
@@ -42,8 +43,12 @@ _NAMESPACE: dict[str, tuple[str, Callable[[Stats], float]]] = {
     "paused": ("Entities, entity types and buses that are paused or drained.", lambda stats: stats.paused),
     "delayed": ("Commands and retries that wait for their time.", lambda stats: stats.delayed),
     "oldest_age_seconds": (
-        "Since the longest-waiting or longest-held entity became ready.",
+        "For how long the entity at the head of the line has waited for a worker.",
         lambda stats: stats.oldest_age,
+    ),
+    "longest_running_seconds": (
+        "For how long the attempt that runs longest has run, as its worker last said.",
+        lambda stats: stats.longest_running,
     ),
     "dead_letters": ("Letters in the dead-letter queue.", lambda stats: stats.dead_letters),
     "workers": ("Live workers.", lambda stats: len(stats.workers)),
@@ -71,14 +76,19 @@ class PrometheusMetrics:
         self._max_names = max_names
         self._names: set[str] = set()
         self._workers: list[Callable[[], WorkerFigures]] = []
+        self._reconnects: list[Callable[[], int]] = []
         self._namespace = ""
         self._stats: Stats | None = None
         self._asked_at = -cache
         given: dict[str, Any] = {"namespace": "command_bus", "registry": self.registry}
         self._dispatched = Counter("commands_dispatched", "Commands sent by this process.", ("command", "status"), **given)
+        self._called = Counter("calls", "Calls of this process, by how they ended.", ("command", "status"), **given)
         self._handled = Counter("commands_handled", "Attempts by outcome.", ("command", "outcome"), **given)
         self._retried = Counter("retries", "Commands to be tried again.", ("command",), **given)
         self._dead = Counter("dead_letters", "Commands given up.", ("command", "reason"), **given)
+        self._call_seconds = Histogram(
+            "call_seconds", "From a call to its end, for its caller.", ("command",), buckets=_CALL_BUCKETS, **given
+        )
         self._seconds = Histogram(
             "handler_seconds", "Time of one attempt in its handler.", ("command",), buckets=_HANDLER_BUCKETS, **given
         )
@@ -93,6 +103,11 @@ class PrometheusMetrics:
     def dispatched(self, command: str, status: str) -> None:
         """See `Observer`."""
         self._child(self._dispatched, command, status).inc()
+
+    def called(self, command: str, status: str, seconds: float) -> None:
+        """See `Observer`."""
+        self._child(self._called, command, status).inc()
+        self._child(self._call_seconds, command).observe(seconds)
 
     def handled(self, command: str, outcome: str) -> None:
         """See `Observer`."""
@@ -113,6 +128,10 @@ class PrometheusMetrics:
     def dead_lettered(self, command: str, reason: str) -> None:
         """See `Observer`."""
         self._child(self._dead, command, reason).inc()
+
+    def connects(self, reconnects: Callable[[], int]) -> None:
+        """See `Observer`."""
+        self._reconnects.append(reconnects)
 
     def works(self, figures: Callable[[], WorkerFigures]) -> None:
         """See `Observer`."""
@@ -155,11 +174,7 @@ class PrometheusMetrics:
         for name, text, value in (
             ("leases_lost", "Leases lost while a handler ran.", sum(each.leases_lost for each in figures)),
             ("leases_recovered", "Leases taken over from workers that were lost.", sum(each.recovered for each in figures)),
-            (
-                "reconnects",
-                "Requests repeated because the server did not answer.",
-                max((each.reconnects for each in figures), default=0),
-            ),
+            ("reconnects", "Requests repeated because the server did not answer.", sum(ask() for ask in self._reconnects)),
         ):
             counter = CounterMetricFamily(f"command_bus_{name}", text)
             counter.add_metric((), value)

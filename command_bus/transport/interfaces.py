@@ -130,6 +130,7 @@ class Lease:
         running: Fence and message of the command that runs now, with a bar between; empty before the first start.
         renew_until: Local time after which it is no longer renewed (an async handler far past its timeout), or None.
         cancel: While a handler runs: interrupts it, because the lease is lost.
+        lost: Whether its handler was told so.
     """
 
     shard: int
@@ -140,6 +141,7 @@ class Lease:
     running: str = ""
     renew_until: float | None = None
     cancel: Callable[[str], None] | None = None
+    lost: bool = False
 
 
 @dataclass(slots=True)

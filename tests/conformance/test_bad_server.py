@@ -315,7 +315,8 @@ async def test_a_call_that_an_outage_kept_waiting_expires_when_its_caller_goes(
         server.kill()
         until_ms = wall_ms() + 20_000
         call = asyncio.create_task(bus.call(Put(box="a", value=0), timeout=20))
-        await until(lambda: bus.transport.connections.all_reconnects > 3)
+        await until(lambda: bus.transport.connections.all_reconnects > 5)
+        away_ms = wall_ms() + 20_000 - until_ms
         server.restart()
         keys = bus.transport.keys
         client = Redis.from_url(server.url)
@@ -324,7 +325,8 @@ async def test_a_call_that_an_outage_kept_waiting_expires_when_its_caller_goes(
         ((entry, fields),) = entries
         envelope = unpack_envelope(fields[b"e"])
         assert envelope.ttl_ms is not None
-        assert int(entry.partition(b"-")[0]) + envelope.ttl_ms <= until_ms + 5  # two clocks of one machine, and a rounding
+        late_ms = int(entry.partition(b"-")[0]) + envelope.ttl_ms - until_ms
+        assert late_ms < away_ms / 2  # nothing of the outage, but the way to the server
         assert envelope.ttl_ms > 1000
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)

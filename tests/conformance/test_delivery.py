@@ -31,6 +31,7 @@ from command_bus import (
     RetryPolicy,
     lanes,
 )
+from command_bus.transport.redis.operations import Operations
 from tests.conformance.conftest import Bench
 
 QUICK = RetryPolicy(attempts=3, delay=0.01, jitter=0.0)
@@ -199,7 +200,8 @@ async def test_a_retry_keeps_its_place(bench: Bench, app: App) -> None:
         async with bus.worker():
             await bus.wait_idle(5)
         assert app.seen == [("l", 1), ("l", 2), ("l", 3), ("l", 1)]
-        assert (await bus.stats()).retried == 2
+        stats = await bus.stats()
+        assert (stats.retried, stats.handed_back) == (2, 0)
 
 
 async def test_call_waits_through_retries(bench: Bench, app: App) -> None:
@@ -453,6 +455,21 @@ async def test_cancel_takes_a_waiting_command_out_of_line(bench: Bench, app: App
             await bus.wait_idle(5)
         assert app.seen == [("l", 2)]
         assert not await bus.cancel(receipt.command_id)
+    assert await bench.entity_keys() == []
+
+
+async def test_a_delayed_command_is_cancelled_without_a_look_at_the_others(
+    bench: Bench, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Operations, "delayed", lambda *_: pytest.fail("all delayed commands were gone through"))
+    async with bench.bus(shards=3) as bus:
+        one, other = [await bus.dispatch(Step(line="l", number=number), delay=60) for number in (1, 2)]
+        await bus.dispatch(Step(line="m", number=3))
+        assert await bus.cancel(one.command_id)
+        assert not await bus.entity("line", "m").cancel(other.command_id)
+        assert await bus.entity("line", "l").cancel(other.command_id)
+        assert not await bus.entity("line", "l").cancel(other.command_id)
+        assert await bus.entity("line", "m").purge() == 1
     assert await bench.entity_keys() == []
 
 

@@ -23,6 +23,7 @@ from command_bus import (
     RetryPolicy,
     lanes,
 )
+from command_bus.clock import mono, wall_ms
 from command_bus.errors import EntitiesStopped
 from command_bus.outbound import Envelope
 from command_bus.serialization.envelope import IN_DISPATCH, WireEnvelope, pack_envelope
@@ -543,6 +544,43 @@ async def test_letters_are_chosen_counted_and_replayed_together(bench: Bench, se
 
 async def _letters(bus: CommandBus, count: int) -> bool:
     return (await bus.stats()).dead_letters == count
+
+
+async def test_the_oldest_age_is_that_of_what_waits_for_a_worker(bench: Bench, seen: Seen) -> None:
+    async with bench.bus() as bus:
+        await bus.dispatch(Add(name="n", number=1))
+        await asyncio.sleep(0.2)
+        assert 0.2 <= (await bus.stats()).oldest_age < 20
+        async with bus.worker(concurrency=1):
+            began = mono()
+            while mono() < began + 0.6:  # it never rests, so that it never becomes ready anew
+                await bus.dispatch_batch([Add(name="n", number=1)] * 20)
+            assert (await bus.stats()).oldest_age < 0.5
+            await bus.wait_idle(10)
+        assert (await bus.stats()).oldest_age == 0
+
+
+async def test_what_holds_a_whole_type_counts_once(bench: Bench, seen: Seen) -> None:
+    async with bench.bus(shards=3) as bus:
+        await bus.entities.of("sum").pause("repair")
+        await bus.entity("sum", "a").pause("too")
+        assert (await bus.stats()).paused == 2
+        assert await bus.entities.of("sum").resume()
+        assert await bus.entity("sum", "a").resume()
+
+
+async def test_a_worker_lives_whatever_its_clock_says(bench: Bench, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    from command_bus.transport.redis import lease_keeper
+
+    monkeypatch.setattr(lease_keeper, "wall_ms", lambda: wall_ms() - 900_000)
+    async with bench.bus() as bus, bus.worker():
+        await until(lambda: _workers(bus, 1))
+        await until(lambda: _live(bus))
+        assert len((await bus.stats()).workers) == 1
+
+
+async def _live(bus: CommandBus) -> bool:
+    return [worker.alive for worker in await bus.fleet.workers()] == [True]
 
 
 async def test_the_live_registry_tells_who_handles_what(bench: Bench, seen: Seen) -> None:

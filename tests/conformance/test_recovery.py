@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -229,6 +230,31 @@ async def test_what_was_assigned_to_a_dead_connection_is_found_before_its_lease_
         await bus.wait_idle(10)
         assert time.monotonic() - began < 5
     assert log.starts == [("busy", 1, 1), ("a", 1, 1)]
+
+
+async def test_the_loss_of_a_lease_is_told_once_however_long_a_thread_holds_it(
+    bench: Bench, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    release = threading.Event()
+
+    @bench.registry.handles(Work)
+    def work(command: Work) -> int:
+        release.wait(10)
+        return 1
+
+    async with bench.bus(lease=0.6, grace=0.0) as bus, bus.worker() as worker:
+        await bus.dispatch(Work(line="a", number=1))
+        ready = bus.transport.keys.shards[0].ready
+        while not (pending := await client.xpending_range(ready, GROUP, "-", "+", 10)):
+            await asyncio.sleep(0.01)
+        await client.xack(ready, GROUP, pending[0]["message_id"])  # as whoever takes it over
+        async with asyncio.timeout(10):
+            while not worker.figures.leases_lost:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(1.0)  # some renewals later
+        assert worker.figures.leases_lost == 1
+        assert sum("is lost" in record.getMessage() for record in caplog.records) == 1
+        release.set()
 
 
 async def test_a_reply_lost_with_its_connection_is_read_again(bench: Bench, log: Log, client: Redis) -> None:

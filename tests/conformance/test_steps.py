@@ -31,6 +31,7 @@ from command_bus.transport.interfaces import (
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.producer import _Waiting
 from command_bus.transport.redis.scripts import ENQUEUE, FORGET, REPAIR, SCRIPTS, TELLING
+from command_bus.transport.redis.steps import _Shard
 from tests.conformance.bare import TAKE, Bare, Hand, bare, bury, done, left, park
 from tests.conformance.conftest import Bench
 
@@ -859,3 +860,23 @@ def test_every_script_file_is_loaded() -> None:
     assert found == {script.name for script in SCRIPTS} | {"telling"}  # a part of several
     for script in SCRIPTS:
         assert ("local function teller(" in script.text) == ("teller(KEYS[" in script.text)
+
+
+async def test_large_payloads_are_taken_a_few_at_a_time(shelf: Bare, hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One answer with a hundred megabytes would hold up the server, and not get through a slow link in time."""
+    names = [f"box:{number}" for number in range(80)]
+    await shelf.producer.enqueue_many([Submission(name, name, b"x" * 200_000, NO_DIGEST, 10, 0) for name in names], 20)
+    sizes: list[int] = []
+    ask = _Shard._ask
+
+    async def spied(self: _Shard, keys: Any, args: Any, entities: int) -> Any:
+        sizes.append(entities)
+        return await ask(self, keys, args, entities)
+
+    monkeypatch.setattr(_Shard, "_ask", spied)
+    leases = await hand.read(100)
+    started = await asyncio.gather(*(hand.do(lease, TAKE) for lease in leases))
+    assert all(isinstance(each, Started) and each.envelope == b"x" * 200_000 for each in started)
+    assert sum(sizes) == len(leases) == 80
+    assert max(sizes[1:]) <= 5, "once it is known how large they are"
+    await asyncio.gather(*(hand.do(lease, done(lease.mailbox)) for lease in leases))

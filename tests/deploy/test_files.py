@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from http import HTTPStatus
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,20 +18,43 @@ import pytest
 
 from command_bus import BusSettings, Command, CommandBus, EntityId
 from command_bus.embedded import EmbeddedServer
+from command_bus.telemetry.pages import Page, PageServer, text_page
 from command_bus.transport.redis.keys import KeySpace
 
 yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
+PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 UNIT = DEPLOY / "systemd/command-bus-worker.service"
 WORKER, PDB = yaml.safe_load_all((DEPLOY / "kubernetes/worker.yaml").read_text(encoding="utf-8"))
 SCALED, AUTHENTICATION = yaml.safe_load_all((DEPLOY / "kubernetes/scaledobject.yaml").read_text(encoding="utf-8"))
+BY_PROMETHEUS = yaml.safe_load((DEPLOY / "kubernetes/scaledobject-prometheus.yaml").read_text(encoding="utf-8"))
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 POD = WORKER["spec"]["template"]["spec"]
 
 _TEXT = {"type": "string"}
 _COUNT = {"type": "integer", "minimum": 0}
+
+
+def _trigger(kind: str, *names: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": ["type", "metadata"],
+        "additionalProperties": False,
+        "properties": {
+            "type": {"const": kind},
+            "metadata": {
+                "type": "object",
+                "required": [*names],
+                "propertyNames": {"enum": [*names]},
+                "additionalProperties": _TEXT,
+            },
+            "authenticationRef": {"type": "object", "required": ["name"], "properties": {"name": _TEXT}},
+        },
+    }
+
+
 # What KEDA's definitions ask of the two kinds, as far as they are used here; strict, so that a slip of the pen is found.
 KEDA: dict[str, Any] = {
     "ScaledObject": {
@@ -46,22 +72,19 @@ KEDA: dict[str, Any] = {
             "maxReplicaCount": _COUNT,
             "pollingInterval": _COUNT,
             "cooldownPeriod": _COUNT,
+            "fallback": {
+                "type": "object",
+                "required": ["failureThreshold", "replicas"],
+                "properties": {"failureThreshold": _COUNT, "replicas": _COUNT},
+                "additionalProperties": False,
+            },
             "triggers": {
                 "type": "array",
                 "items": {
-                    "type": "object",
-                    "required": ["type", "metadata"],
-                    "additionalProperties": False,
-                    "properties": {
-                        "type": {"const": "redis-streams"},
-                        "metadata": {
-                            "type": "object",
-                            "required": ["address", "stream", "streamLength"],
-                            "propertyNames": {"enum": ["address", "stream", "streamLength"]},
-                            "additionalProperties": _TEXT,
-                        },
-                        "authenticationRef": {"type": "object", "required": ["name"], "properties": {"name": _TEXT}},
-                    },
+                    "oneOf": [
+                        _trigger("redis-streams", "address", "stream", "streamLength"),
+                        _trigger("prometheus", "serverAddress", "query", "threshold", "ignoreNullValues"),
+                    ]
                 },
             },
         },
@@ -121,7 +144,7 @@ def test_kubernetes_knows_it(document: dict[str, Any]) -> None:
     validate.validate(document, "1.33", strict=True)
 
 
-@pytest.mark.parametrize("document", [SCALED, AUTHENTICATION], ids=lambda document: document["kind"])
+@pytest.mark.parametrize("document", [SCALED, AUTHENTICATION, BY_PROMETHEUS], ids=["scaled", "authentication", "prometheus"])
 def test_keda_knows_it(document: dict[str, Any]) -> None:
     schemas = pytest.importorskip("jsonschema")
     assert document["apiVersion"] == "keda.sh/v1alpha1"
@@ -133,12 +156,60 @@ def test_the_parts_of_the_kubernetes_example_fit_together() -> None:
     container = POD["containers"][0]
     labels = WORKER["spec"]["template"]["metadata"]["labels"]
     assert WORKER["spec"]["selector"]["matchLabels"] == labels == PDB["spec"]["selector"]["matchLabels"]
-    assert SCALED["spec"]["scaleTargetRef"]["name"] == WORKER["metadata"]["name"]
     assert SCALED["spec"]["triggers"][0]["authenticationRef"]["name"] == AUTHENTICATION["metadata"]["name"]
-    assert SCALED["spec"]["minReplicaCount"] >= 1
+    for scaled in (SCALED, BY_PROMETHEUS):
+        assert scaled["spec"]["scaleTargetRef"]["name"] == scaled["metadata"]["name"] == WORKER["metadata"]["name"]
+        assert scaled["spec"]["minReplicaCount"] >= 1
+    assert BY_PROMETHEUS["spec"]["triggers"][0]["metadata"]["threshold"] == COMMANDS["kubernetes"]["--concurrency"]
+    assert f'namespace="{BusSettings(url="redis://x").namespace}"' in BY_PROMETHEUS["spec"]["triggers"][0]["metadata"]["query"]
     assert int(COMMANDS["kubernetes"]["--health-port"]) == container["ports"][0]["containerPort"]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[probe]["httpGet"]["port"] == container["ports"][0]["name"]
+
+
+def test_what_scrapes_a_worker_finds_it() -> None:
+    annotations = WORKER["spec"]["template"]["metadata"]["annotations"]
+    assert annotations == {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": COMMANDS["kubernetes"]["--health-port"],
+        "prometheus.io/path": "/metrics",
+    }
+    dockerfile = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    extras = re.search(r"command-bus\[([a-z,]+)\]", dockerfile)
+    assert extras is not None
+    assert {"cli", "prometheus"} <= {*extras[1].split(",")} <= {*tomllib.loads(PROJECT)["project"]["optional-dependencies"]}
+
+
+def test_the_image_has_the_python_that_is_tested() -> None:
+    images = set(re.findall(r"^FROM python:([\d.]+)-slim", (DEPLOY / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE))
+    project = tomllib.loads(PROJECT)
+    assert images == {project["tool"]["mypy"]["python_version"]}
+
+
+async def test_the_health_check_of_the_compose_file_tells_the_truth() -> None:
+    kind, program, *arguments = COMPOSE["services"]["worker"]["healthcheck"]["test"]
+    assert (kind, program) == ("CMD", "python")
+    port = COMMANDS["compose"]["--health-port"]
+    assert f"http://127.0.0.1:{port}/healthz" in arguments[-1]
+    answer = HTTPStatus.OK
+
+    async def page(path: str) -> Page:
+        return text_page(answer if path == "/healthz" else HTTPStatus.NOT_FOUND, "")
+
+    async def ask() -> int:
+        script = arguments[-1].replace(f":{port}/", f":{bound}/")
+        process = await asyncio.create_subprocess_exec(sys.executable, *arguments[:-1], script, stderr=asyncio.subprocess.DEVNULL)
+        return await process.wait()
+
+    server = PageServer(page, host="127.0.0.1", port=0)
+    bound = await server.start()
+    try:
+        assert await ask() == 0
+        answer = HTTPStatus.SERVICE_UNAVAILABLE
+        assert await ask() == 1
+    finally:
+        server.stop()
+    assert await ask() == 1  # nobody answers
 
 
 def test_what_stops_a_worker_waits_longer_than_its_grace() -> None:

@@ -15,7 +15,8 @@ _HEAD = """# Settings
 
 `BusSettings`, from arguments, then the environment, then these defaults. Every field can be given to `CommandBus(…)` as a keyword; in the
 environment it is `COMMAND_BUS_<FIELD>` (and `REDIS_URL` where `COMMAND_BUS_URL` is absent). Durations are seconds. A value out of range raises
-`InvalidSettings`, which names the field. This page is written by `python -m tests.docs.settings_page`.
+`InvalidSettings`, which names the field; a variable that is misspelt is not read, and a worker and `command-bus doctor` warn of it.
+This page is written by `python -m tests.docs.settings_page`.
 
 | field | default | |
 | --- | --- | --- |

@@ -24,7 +24,7 @@ from tests.docs.settings_page import PAGE, rendered
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```python\n(?!# test_)(.*?)^```", re.MULTILINE | re.DOTALL)  # a test of the README: test_readme.py
 _LINK = re.compile(r"(?:\]\(|^\[[^\]]+\]: )([^)#\s]+)", re.MULTILINE)
 _PRINTED = re.compile(r"print\(.*\)  # ([^,\n]+)")  # what a comment beside a print says, up to a comma
 _MAIN = 'if __name__ == "__main__":'

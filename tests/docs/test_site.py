@@ -66,3 +66,16 @@ def test_the_lock_names_no_host() -> None:
 )
 def test_links_lead_somewhere_on_the_site(source: str, text: str, wanted: str) -> None:
     assert for_the_site(text, source) == wanted
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, where people read the sources and on the site alike."""
+    return re.sub(r"[^\w\- ]", "", heading.replace("`", "").strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]), ids=lambda page: page.name)
+def test_every_anchor_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for path, anchor in re.findall(r"\]\(([\w./-]*)#([^)\s]+)\)", text):
+        target = (page.parent / path).read_text(encoding="utf-8") if path else text
+        assert anchor in {slug(heading) for heading in re.findall(r"^#+ (.+)$", target, re.MULTILINE)}, f"{path}#{anchor}"

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,11 @@ def say(trouble: Trouble, *arguments: str, code: int = 0, **options: Any) -> str
 
 def _without(environment: dict[str, str], *names: str) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in names}
+
+
+async def _oldest(trouble: Trouble) -> datetime | None:
+    async with trouble.bus() as bus:
+        return await bus.dead_letters.oldest()
 
 
 def one_line(text: str) -> str:
@@ -147,6 +153,9 @@ class TestLooking:
         assert [each["command_id"] for each in parked] == ["charge-995"]
         assert ask(trouble, "dlq", "list", "--until", "1h")["matching"] == 0
         letter = parked[0]["id"]
+        oldest = asyncio.run(_oldest(trouble))
+        assert oldest is not None
+        assert oldest.timestamp() * 1000 == min(int(each["id"].split("-")[1]) for each in ask(trouble, "dlq", "list")["letters"])
         assert ask(trouble, "dlq", "show", letter)["payload"] == {"order_id": "o-7", "cents": 995}
         text = say(trouble, "dlq", "show", letter)
         assert 'raise OSError("the card reader does not answer")' in text
@@ -157,6 +166,10 @@ class TestLooking:
         assert (found["scripts"]["grade"], found["version"]["grade"], found["namespace"]["grade"]) == ("ok", "ok", "ok")
         assert (found["parked"]["grade"], found["lost workers"]["grade"]) == ("warning", "warning")
         assert found["unknown commands"]["found"] == "hold account:a-9"
+        assert (found["connections"]["grade"], found["mailbox size"]["grade"]) == ("ok", "ok")
+        assert not {"retention", "environment"} & found.keys()
+        strict = {each["about"]: each for each in ask(trouble, "doctor", COMMAND_BUS_CONCURENCY="5")["findings"]}
+        assert strict["environment"]["advice"] == "write COMMAND_BUS_CONCURRENCY"
         assert "warning" in say(trouble, "doctor", "--strict", code=1)
         shards = ask(trouble, "doctor", code=1, COMMAND_BUS_SHARDS="3")["findings"]
         assert "set COMMAND_BUS_SHARDS=1" in {each["advice"] for each in shards}
@@ -235,7 +248,7 @@ class TestMistakes:
         "command",
         [("pause",), ("pause", "account", "--all"), ("dlq", "replay"), ("dlq", "purge"), ("dlq", "list", "--id", "x"),
          ("dlq", "list", "--since", "yesterday"), ("entities", "--cursor", "x"), ("generate", "--check"), ("call", "Deposit", "{}", "--header", "x"),
-         ("stats", "--app", "shop:nothing"), ("stats", "--app", "nowhere")],
+         ("entity", "order", "o-7", "pause", "--dry-run"), ("stats", "--app", "shop:nothing"), ("stats", "--app", "nowhere")],
         ids=" ".join,
     )  # fmt: skip
     def test_wrong_usage_is_one_line_and_2(self, trouble: Trouble, command: tuple[str, ...]) -> None:
@@ -257,6 +270,11 @@ class TestMistakes:
         assert (before["dead_letters"], before["parked"]) == (after["dead_letters"], after["parked"])
         assert after["depth"] >= before["depth"]
 
+    def test_purge_of_an_entity_counts_and_does_not_ask_about_nothing(self, trouble: Trouble) -> None:
+        assert say(trouble, "entity", "order", "o-7", "purge", "--dry-run") == "order:o-7: 3 waiting commands\n"
+        assert ask(trouble, "entity", "order", "o-7")["entity"]["depth"] == 3
+        assert say(trouble, "entity", "order", "never", "purge") == "order:never: 0 waiting commands\n"
+
     def test_whoever_sits_there_is_asked(self, trouble: Trouble, monkeypatch: pytest.MonkeyPatch) -> None:
         asked: list[str] = []
 
@@ -271,6 +289,73 @@ class TestMistakes:
         monkeypatch.setattr("typer.confirm", confirm)
         assert _in_thread(["purge", "report"]) == 1
         assert asked == ["Remove them? It cannot be undone."]
+
+
+UNKNOWN = "no entity type 'acount' is known here; did you mean 'account'?"
+
+
+class TestMisspelt:
+    """A name that nobody knows must not look like success."""
+
+    @pytest.mark.parametrize(
+        ("command", "code", "answer"),
+        [
+            (("entities", "acount"), 0, "no entity matches"),
+            (("entity", "acount", "a-3"), 0, "idle"),
+            (("entity", "acount", "a-3", "purge"), 0, "acount:a-3: 0 waiting commands"),
+            (("entity", "acount", "a-3", "resume"), 1, "was neither paused nor drained"),
+            (("resume", "acount"), 1, "was neither paused nor drained"),
+            (("purge", "acount"), 0, "0 waiting commands of 0 entities"),
+            (("dlq", "list", "--type", "acount"), 0, "no letter matches"),
+            (("dlq", "purge", "--type", "acount"), 0, "no letter matches"),
+            (("events", "list", "acount"), 0, "not watched"),
+        ],
+    )
+    def test_an_unknown_type_is_told_of(self, trouble: Trouble, command: tuple[str, ...], code: int, answer: str) -> None:
+        done = trouble.run(*command)
+        assert done.returncode == code, done.stderr
+        assert UNKNOWN in done.stderr
+        assert answer in done.stdout + done.stderr
+
+    @pytest.mark.parametrize(
+        ("command", "back", "done"),
+        [
+            (("pause", "acount"), ("resume", "acount"), "all acount: paused\n"),
+            (("drain", "acount"), ("resume", "acount"), "all acount: draining\n"),
+            (("entity", "acount", "a-3", "pause"), ("entity", "acount", "a-3", "resume"), "acount:a-3: paused\n"),
+            (("events", "watch", "acount"), ("events", "unwatch", "acount"), "watched: acount\n"),
+        ],
+    )
+    def test_it_is_done_all_the_same_and_can_be_taken_back(
+        self, trouble: Trouble, command: tuple[str, ...], back: tuple[str, ...], done: str
+    ) -> None:
+        first, again = trouble.run(*command), trouble.run(*command)
+        assert (first.returncode, first.stdout, again.returncode) == (0, done, 0)
+        for each in (first, again):  # being paused does not make a name known
+            assert UNKNOWN in one_line(each.stderr)
+            assert f"`command-bus {' '.join(back)}` takes that back" in each.stderr
+        undone = trouble.run(*back)
+        assert (undone.returncode, undone.stderr) == (0, "")
+
+    def test_an_unknown_command_is_told_of(self, trouble: Trouble) -> None:
+        unknown = "no command 'Chagre' is known here; did you mean 'Charge'?"
+        assert unknown in say(trouble, "dlq", "list", "--command", "Chagre")
+        assert unknown in say(trouble, "dlq", "replay", "--command", "Chagre")
+        assert "'failed'" in say(trouble, "dlq", "list", "--reason", "faild", code=2)
+        assert "did you mean 'Deposit'?" in one_line(say(trouble, "introspect", "Depost", code=1))
+        assert "did you mean 'Deposit'?" in one_line(say(trouble, "send", "Depost", "{}", code=2))
+        assert "did you mean 'Deposit'?" in one_line(say(trouble, "generate", "Depost", code=1))
+
+    @pytest.mark.parametrize(
+        "command",
+        [("entities", "parcel"), ("entities", "~"), ("dlq", "list", "--command", "Deposit"), ("entity", "parcel", "p")],
+        ids=" ".join,
+    )
+    def test_what_is_known_and_empty_is_not(self, trouble: Trouble, command: tuple[str, ...]) -> None:
+        assert trouble.run(*command).stderr == ""
+
+    def test_an_application_knows_its_own(self, trouble: Trouble) -> None:
+        assert UNKNOWN in say(trouble, "entities", "acount", "--app", "shop")
 
 
 def _in_thread(arguments: list[str]) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, NoScriptError, ResponseError
@@ -23,9 +25,14 @@ from command_bus.transport.redis.pipe import Pipe
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
+_KNOWN = inspect.signature(AbstractConnection).parameters
+NAMELESS = dict.fromkeys(["driver_info"] if "driver_info" in _KNOWN else ["lib_name", "lib_version"])
+"""The library's name is not told before the first request: by other arguments with an older redis-py."""
+
+
 def client_of(port: int, **options: Any) -> Redis:
     pool: Any = BlockingConnectionPool(
-        host="127.0.0.1", port=port, protocol=2, retry=Retry(NoBackoff(), 0), **{"driver_info": None, **options}
+        host="127.0.0.1", port=port, protocol=2, retry=Retry(NoBackoff(), 0), **{**NAMELESS, **options}
     )
     return Redis.from_pool(pool)
 
@@ -85,6 +92,16 @@ async def hangs_up_in_the_answer(reader: asyncio.StreamReader, writer: asyncio.S
 
 
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+async def slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await _request(reader)
+    writer.write(b"$20\r\n")
+    for _ in range(20):
+        await asyncio.sleep(0.05)
+        writer.write(b"x")
+    writer.write(b"\r\n")
     await reader.read()
 
 
@@ -172,6 +189,11 @@ async def test_an_answer_that_does_not_come_breaks_the_connection() -> None:
         with pytest.raises(RedisTimeoutError):
             await pipe.request("PING")
         assert await pipe.request("PING") == b"PONG"
+
+
+async def test_an_answer_that_comes_slowly_is_waited_for() -> None:
+    async with pipe_to(slowly, patience=0.4) as pipe:
+        assert await pipe.request("PING") == b"x" * 20
 
 
 async def test_an_answer_without_a_question_breaks_the_connection() -> None:

@@ -224,8 +224,8 @@ MUTANTS = (
     Mutant(
         "an untouched give-back counts as an attempt",
         f"{_LUA}/advance.lua",
-        "if counts_as_attempt == '0' then attempt = format('%d', math.max(attempt - 1, 0)) end",
-        "if counts_as_attempt == '0' then attempt = format('%d', attempt + 1) end",
+        "    attempt = format('%d', math.max(attempt - 1, 0))\n",
+        "    attempt = format('%d', attempt + 1)\n",
     ),
     Mutant(
         "an interrupted attempt is not counted",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from redis.asyncio import Redis
 
 from command_bus import (
@@ -113,7 +114,17 @@ async def test_verification_is_turned_off_only_on_purpose(tls: Tls) -> None:
     for query in ("ssl_cert_reqs=none", "ssl_cert_reqs=optional", "ssl_cert_reqs=%6Eone", "ssl_check_hostname=false"):
         with pytest.raises(InvalidSettings, match="insecure=True"):
             CommandBus(f"{server.url}?{query}")
+        with pytest.raises(InvalidSettings, match="insecure=True"):
+            CommandBus(f"rediss+sentinel://127.0.0.1:1/main?sentinel_{query}")
     await served(f"{server.url}?ssl_cert_reqs=none&ssl_check_hostname=false", insecure=True)
+    await served(f"{server.url}?ssl_cert_reqs=none", insecure=True)
+
+
+@pytest.mark.parametrize("url", ["rediss://a", "rediss+sentinel://a:1,b:2/main", "rediss+cluster://a:1"])
+def test_the_host_s_name_is_asked_for_whatever_the_client_s_default(url: str) -> None:
+    assert connection_options(BusSettings(url=SecretStr(url)))["ssl_check_hostname"] is True
+    own = connection_options(BusSettings(url=SecretStr(f"{url}?ssl_check_hostname=false"), insecure=True))
+    assert "ssl_check_hostname" not in own, "what the URL says holds"
 
 
 async def test_files_that_are_no_certificates_are_told_as_such(certificates: Certificates, tmp_path: Path) -> None:

@@ -7,13 +7,17 @@ import contextlib
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry, InvalidSettings
+from command_bus.cli.health import answer_probes
+from command_bus.cli.options import WorkerOptions
 from command_bus.embedded import EmbeddedServer
 from command_bus.telemetry.health import HealthServer
 from tests.telemetry.conftest import eventually, fetch, fetched
@@ -133,6 +137,25 @@ async def test_a_stuck_loop_is_not_live_and_the_answer_says_where(make_bus: Make
         assert "stuck_here" in live[1]  # type: ignore[index]
         assert ready[0] == 503  # type: ignore[index]
         assert (await fetch(health.port, "/healthz"))[0] == 200  # it runs again
+
+
+async def test_the_program_takes_how_long_stuck_is(make_bus: Make) -> None:
+    options = WorkerOptions("app", health_port=0, health_host="127.0.0.1", stuck_after=0.5)
+    async with AsyncExitStack() as stack:
+        port = await answer_probes(make_bus().worker(), options, stack)
+        seen = threading.Event()
+
+        def probe() -> None:
+            until = time.monotonic() + 8  # less than the default
+            while time.monotonic() < until and not seen.is_set():
+                if fetched(port, "/healthz").status == 503:
+                    seen.set()
+
+        probing = threading.Thread(target=probe)
+        probing.start()
+        stuck = seen.wait(9)  # and the event loop with it
+        probing.join()
+        assert stuck
 
 
 async def test_a_slow_sender_is_cut_off(make_bus: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,19 @@ pytest.importorskip("prometheus_client")
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from command_bus import BusSettings, Command, CommandBus, EntityId, HandlerRegistry, QueueFull, Reject, RetryPolicy
+from command_bus import (
+    BusSettings,
+    Command,
+    CommandBus,
+    CommandRejected,
+    CommandTimeout,
+    EntityId,
+    HandlerRegistry,
+    QueueFull,
+    Reject,
+    RetryPolicy,
+    TransportUnavailable,
+)
 from command_bus.context import CommandContext
 from command_bus.embedded import EmbeddedServer
 from command_bus.telemetry.health import HealthServer
@@ -88,6 +100,8 @@ async def test_what_is_sent_and_what_becomes_of_it(make_bus: Make, registry: Han
     assert found["command_bus_dead_letters_total"] == {("Work", "failed"): 1, ("unknown", "no_handler"): 1}
     assert found["command_bus_handler_seconds_count"] == {("Work",): 10}
     assert found["command_bus_wait_seconds_count"] == {("Work",): 8}
+    assert found["command_bus_calls_total"] == {("Work", "replied"): 1}
+    assert found["command_bus_call_seconds_count"] == {("Work",): 1}
     assert found["command_bus_in_flight"] == {(): 0}
     assert found["command_bus_leases_lost_total"] == found["command_bus_reconnects_total"] == {(): 0}
     space = (bus.settings.namespace,)
@@ -95,6 +109,7 @@ async def test_what_is_sent_and_what_becomes_of_it(make_bus: Make, registry: Han
     assert found["command_bus_namespace_dead_letters"] == {space: 2}
     assert found["command_bus_namespace_workers"] == {space: 1}
     assert found["command_bus_namespace_oldest_age_seconds"] == {space: 0}
+    assert found["command_bus_namespace_longest_running_seconds"][space] < 10  # by the last sign of life, which may be older
     assert "s-1" not in answer.text
     labels = {
         name for family in text_string_to_metric_families(answer.text) for sample in family.samples for name in sample.labels
@@ -120,6 +135,52 @@ async def test_refusals_and_a_server_that_is_away(make_bus: Make, server: Embedd
         ("Work", "failed"): 1,
     }
     assert "command_bus_namespace_depth" not in found  # it is not known, and the last figure would be a lie
+
+
+async def test_what_becomes_of_calls(make_bus: Make, registry: HandlerRegistry, server: EmbeddedServer) -> None:
+    ends(registry)
+    metrics = PrometheusMetrics(cache=0)
+    async with make_bus(observer=metrics, dispatch_timeout=0.3) as bus:
+        with pytest.raises(CommandTimeout):
+            await bus.call(Work(shelf="s-1"), timeout=0.1)
+        given_up = asyncio.create_task(bus.call(Work(shelf="s-3"), timeout=30))
+        await asyncio.sleep(0.05)
+        given_up.cancel()
+        await asyncio.gather(given_up, return_exceptions=True)
+        async with bus.worker():
+            assert await bus.call(Work(shelf="s-2"), timeout=5) == 1
+            with pytest.raises(CommandRejected):
+                await bus.call(Work(shelf="s-2", end="refused"), timeout=5)
+        server.kill()
+        with pytest.raises(TransportUnavailable):
+            await bus.call(Work(shelf="s-1"), timeout=0.5)
+        found = shown(metrics)
+    assert found["command_bus_calls_total"] == {
+        ("Work", status): 1 for status in ("replied", "rejected", "timeout", "given_up", "transport_unavailable")
+    }
+    assert found["command_bus_call_seconds_count"] == {("Work",): 5}
+    assert found["command_bus_reconnects_total"][()] > 0  # no worker is left to tell of them
+
+
+async def test_what_runs_long(make_bus: Make, registry: HandlerRegistry) -> None:
+    release = asyncio.Event()
+
+    @registry.handles(Work)
+    async def work(command: Work) -> int:
+        await release.wait()
+        return 1
+
+    metrics = PrometheusMetrics(cache=0)
+    async with make_bus(observer=metrics, lease=0.3) as bus, bus.worker():
+        space = (bus.settings.namespace,)
+        await bus.dispatch(Work(shelf="s-1"))
+        async with asyncio.timeout(10):
+            while shown(metrics).get("command_bus_namespace_longest_running_seconds", {}).get(space, 0) < 0.5:
+                await metrics.refresh(bus)
+                await asyncio.sleep(0.02)
+        assert shown(metrics)["command_bus_namespace_oldest_age_seconds"] == {space: 0}  # it waits for no worker
+        release.set()
+        await bus.wait_idle(10)
 
 
 async def test_a_lost_lease_and_what_runs_now(make_bus: Make, registry: HandlerRegistry) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -114,6 +115,22 @@ def samples(text: str, name: str) -> dict[tuple[str, ...], float]:
         for sample in family.samples
         if sample.name == name
     }
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_systemd_is_told_when_all_processes_run(start: Start, environment: dict[str, str], processes: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        environment["NOTIFY_SOCKET"] = f"@command-bus-{secrets.token_hex(8)}"
+        manager.bind(f"\0{environment['NOTIFY_SOCKET'][1:]}")
+        manager.settimeout(30)
+        program = start("--processes", processes)
+        assert manager.recv(100) == b"READY=1"
+        assert program.text.count("runs 2 commands") == int(processes)
+        program.process.send_signal(signal.SIGTERM)
+        assert program.process.wait(20) == 0
+        manager.setblocking(False)
+        with pytest.raises(BlockingIOError):  # once, and not by each of several
+            manager.recv(100)
 
 
 async def test_one_process(start: Start, sender: CommandBus) -> None:

@@ -94,12 +94,12 @@ class Node:
     def ask(self, *words: Any) -> Any:
         """One request, as it is answered."""
         with self.client() as client:
-            connection: Any = client.connection_pool.get_connection()
+            connection: Any = client.connection_pool.make_connection()
             try:
                 connection.send_command(*words)
                 return connection.read_response()
             finally:
-                client.connection_pool.release(connection)
+                connection.disconnect()
 
     def info(self, section: str) -> dict[str, Any]:
         """What it says of itself."""

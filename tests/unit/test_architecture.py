@@ -23,7 +23,7 @@ PACKAGE = "command_bus"
 
 # From the ground up. A module belongs to the longest prefix that names it, and may import its own layer and those below.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "clock", "randomness"),
+    ("errors", "clock", "randomness", "spelling"),
     ("policies",),
     ("settings", "messages"),
     ("context", "embedded", "reply_types", "serialization", "transport"),
@@ -39,6 +39,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "details",
         "entities",
         "entity",
+        "environment",
         "events",
         "facts",
         "fleet",

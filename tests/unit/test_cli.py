@@ -121,6 +121,7 @@ class TestOptions:
             processes=4,
             concurrency=7,
             grace=1.5,
+            stuck_after=7.5,
             namespace="n",
             url=URL,
             production=True,

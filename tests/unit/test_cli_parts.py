@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -25,11 +26,22 @@ from command_bus import Command, EntityId, HandlerRegistry, Query
 from command_bus.announcement import announced
 from command_bus.cli.changes import changed, snapshot
 from command_bus.cli.clients import client_source, schema_document
-from command_bus.cli.judgement import Finding, judge_entities, judge_namespace, judge_server, judge_work, worst
-from command_bus.cli.letters import moment_of
+from command_bus.cli.judgement import (
+    Finding,
+    judge_entities,
+    judge_environment,
+    judge_letters,
+    judge_mailboxes,
+    judge_namespace,
+    judge_server,
+    judge_work,
+    worst,
+)
+from command_bus.cli.letters import Why, moment_of
 from command_bus.cli.schemas import problems
 from command_bus.cli.tables import counted, duration, shown
 from command_bus.cli.type_names import class_name, members_of, type_of
+from command_bus.environment import strays
 from command_bus.facts import CommandInfo, EntityInfo, HoldInfo, WorkerStatus
 from command_bus.receipts import Stats
 from command_bus.transport.redis.examination import Examination
@@ -218,11 +230,15 @@ FIT = Examination(
         "maxmemory_policy": "noeviction",
         "used_memory": 1,
         "maxmemory": 100,
+        "connected_clients": 12,
     },
-    config={"appendfsync": "everysec"},
+    config={"appendfsync": "everysec", "timeout": "0", "maxclients": "10000", "stream-node-max-bytes": "512"},
     user="shop-operator",
     meta={"shards": "2", "protocol": "1", "mailbox:account": "per_entity"},
 )
+
+
+EMPTY = Stats(0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ())
 
 
 def _about(findings: list[Finding], about: str) -> Finding:
@@ -265,6 +281,10 @@ class TestDoctor:
             ({"user": "default"}, "user", "warning"),
             ({"config": {"appendfsync": "no"}}, "persistence", "warning"),
             ({"info": {}}, "version", "warning"),
+            ({"config": {"maxclients": "13"}}, "connections", "warning"),
+            ({"config": {"maxclients": "12"}}, "connections", "bad"),
+            ({"config": {"maxclients": "16"}}, "connections", "ok"),
+            ({"config": {"timeout": "300"}}, "idle connections", "ok"),
         ],
     )
     def test_the_rest_of_the_server(self, change: dict[str, Any], about: str, grade: str) -> None:
@@ -276,7 +296,7 @@ class TestDoctor:
         assert worst(judge_namespace(replace(FIT, meta={}), "shop", None)) == "warning"
 
     def test_work_that_nobody_does(self) -> None:
-        stats = Stats(3, 0, 3, 0, 0, 1, 3, 0.0, 2, 3, 0, 0, 0, 0, 0, 0, ())
+        stats = Stats(3, 0, 3, 0, 0, 1, 3, 0.0, 0.0, 2, 3, 0, 0, 0, 0, 0, 0, 0, ())
         lost = WorkerStatus("w", "h", 1, 0, 99.0, False, 1, 0, ())
         found = judge_work(stats, [lost], [HoldInfo("all x", "x", "paused", 1, "why", everywhere=False)], ["A"])
         assert _about(found, "workers").grade == "bad"
@@ -284,6 +304,41 @@ class TestDoctor:
         assert "not on every shard" in _about(found, "paused").found
         live = replace(lost, alive=True)
         assert _about(judge_work(stats, [live], [], ["A"]), "handlers").grade == "warning"
+
+    @pytest.mark.parametrize(
+        ("size", "entities", "grade", "advised"),
+        [
+            ("512", 10**6, "ok", False), ("1024", 10**6, "ok", False), ("4096", 9_999, "ok", True), ("4096", 10_000, "warning", True),
+            ("0", 10_000, "warning", True),
+        ],
+    )  # fmt: skip
+    def test_a_stock_server_wastes_memory_only_on_many_entities(
+        self, size: str, entities: int, grade: str, advised: bool
+    ) -> None:
+        (found,) = judge_mailboxes(replace(FIT, config={"stream-node-max-bytes": size}), entities)
+        assert (found.grade, bool(found.advice)) == (grade, advised)
+        assert judge_mailboxes(replace(FIT, config={}), entities) == []
+
+    def test_a_lost_worker_is_a_warning_for_ten_minutes(self) -> None:
+        def lost(*seconds: float) -> Finding:
+            workers = [WorkerStatus(f"w{each:.0f}", "h", 1, 0, each + 60, False, 1, 0, (), each) for each in seconds]
+            return _about(judge_work(EMPTY, workers, [], []), "lost workers")
+
+        assert (lost(599).grade, lost(3000, 599).grade, lost(600).grade) == ("warning", "warning", "ok")
+        assert lost(3000, 30).found == "w30 (h, process 1) 30 s ago, w3000 (h, process 1) 50 min ago"
+        assert not lost(600).advice
+
+    @pytest.mark.parametrize(
+        ("count", "days", "told"), [(0, None, False), (9_999, 29.9, False), (10_000, 0.0, True), (1, 30.0, True)]
+    )
+    def test_letters_that_nobody_decides_about(self, count: int, days: float | None, told: bool) -> None:
+        found = judge_letters(replace(EMPTY, dead_letters=count), None if days is None else days * 86400)
+        assert [each.grade for each in found] == ["warning"] * told
+        assert all("dlq purge --until 30d" in each.advice for each in found)
+
+    def test_variables_that_are_no_settings(self) -> None:
+        found = judge_environment(strays(["COMMAND_BUS_LEESE", "COMMAND_BUS_XYZZY"]))
+        assert [(each.grade, each.advice) for each in found] == [("warning", "write COMMAND_BUS_LEASE"), ("ok", "")]
 
     def test_entities_that_stand_still(self) -> None:
         def entity(name: str, state: Any, attempt: int, running_for: float | None) -> EntityInfo:
@@ -325,6 +380,10 @@ class TestSmallThings:
         with pytest.raises(typer.Exit) as ended:
             moment_of("yesterday")
         assert ended.value.exit_code == 2
+
+    def test_the_reasons_are_those_of_the_docs(self) -> None:
+        page = (Path(__file__).parents[2] / "docs" / "dead-letters.md").read_text(encoding="utf-8")
+        assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == {*Why}
 
     def test_changed_files(self, tmp_path: Path) -> None:
         for name in ("a.py", "b.txt", ".hidden/c.py", "__pycache__/d.py", "sub/e.py", "venv/f.py"):

@@ -10,7 +10,7 @@ from command_bus.transport.redis.lease_keeper import LeaseKeeper
 
 def pause_of(*deadlines: float) -> float:
     """How long it waits with leases that end in so many seconds, when no renewal is due for long."""
-    keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), owner="w", lease=30.0, heartbeat=lambda: b"")
+    keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), owner="w", lease=30.0, heartbeat=lambda _: b"")
     keeper._next_renewal = mono() + 100
     for number, seconds in enumerate(deadlines):
         keeper.add(0, f"box:{number}", f"{number}-0").deadline = mono() + seconds

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from command_bus import CommandBus
 from command_bus.errors import InvalidSettings
 from command_bus.policies import EntityPolicy, RetryPolicy, lanes
 from command_bus.settings import BusSettings, redacted
@@ -81,8 +82,14 @@ def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None
 
 
 def test_an_unknown_setting_is_refused() -> None:
-    with pytest.raises(InvalidSettings, match="leese"):
+    with pytest.raises(InvalidSettings, match=r"^leese: there is no such setting; did you mean 'lease'\?$"):
         BusSettings(leese=3)
+    with pytest.raises(InvalidSettings, match=r"^workers: there is no such setting$"):
+        CommandBus(workers=3)
+    with pytest.raises(InvalidSettings, match=r"^entities\.a\.max_dept: there is no such setting; did you mean 'max_depth'\?$"):
+        BusSettings(entities={"a": {"max_dept": 3}})
+    with pytest.raises(InvalidSettings, match=r"did you mean 'mailbox'\?$"):
+        BusSettings(entities={"a": {"mailbocks": 3}})
 
 
 def test_a_wrong_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,7 +183,10 @@ def xgroup__destroy(store: Store, args: Args) -> Any:
 @command
 def xinfo__groups(store: Store, args: Args) -> Any:
     stream = store.make(args[0], Stream)
-    return [[b"name", name, b"pending", len(group.pending)] for name, group in stream.groups.items()]
+    return [
+        [b"name", name, b"pending", len(group.pending), b"last-delivered-id", text_of(group.last)]
+        for name, group in stream.groups.items()
+    ]
 
 
 @command

@@ -6,11 +6,13 @@ nothing which stays, and a mailbox is read from its oldest command on, where com
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from redis.asyncio import Redis
 
+from command_bus.transport.redis.answer_size import AnswerSize
 from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.patient import Patient
@@ -18,8 +20,11 @@ from command_bus.transport.redis.survey import Survey, SurveyedEntity
 
 __all__ = ["Contents"]
 
-_PAGE = 1_000  # commands of one mailbox per request
-_LOT = 10_000  # commands per round trip, about
+_PAGE = 1_000  # commands of one mailbox per request, at most
+_LOT = 10_000  # commands per round trip, at most
+
+_Place = tuple[SurveyedEntity, str]
+"""A mailbox, and where to go on in it."""
 
 Held = tuple[SurveyedEntity, list[bytes]]
 """A mailbox, and envelopes that wait in it; a long one comes in several parts."""
@@ -34,44 +39,38 @@ class Contents(Patient):
 
     async def pages(self, shard: int) -> AsyncIterator[list[Held]]:
         """The mailboxes of a shard with the envelopes in them, oldest first."""
-        keys = self._keys.shards[shard]
+        keys, size = self._keys.shards[shard], AnswerSize(_LOT)
         async for page in self._survey.entities(shard):
-            for lot in _lots(page):
-                places = [(entity, "-") for entity in lot]
-                while places:
-                    answers = await self._read(keys, places)
-                    yield [
-                        (entity, [(fields or {}).get(b"e", b"") for _, fields in entries])
-                        for (entity, _), entries in zip(places, answers, strict=True)
-                    ]
-                    places = [
-                        (entity, f"({entries[-1][0].decode()}")
-                        for (entity, _), entries in zip(places, answers, strict=True)
-                        if len(entries) == _PAGE
-                    ]
+            left = deque((entity, "-") for entity in page if entity.depth)
+            while left:
+                each = min(_PAGE, size.count)
+                places = _lot(left, each, size.count)
+                answers = await self._read(keys, places, each)
+                found = [[(fields or {}).get(b"e", b"") for _, fields in entries] for entries in answers]
+                size.weighed(sum(len(envelope) for held in found for envelope in held), sum(map(len, found)))
+                yield [(entity, held) for (entity, _), held in zip(places, found, strict=True)]
+                left.extendleft(
+                    (entity, f"({entries[-1][0].decode()}")
+                    for (entity, _), entries in zip(places, answers, strict=True)
+                    if len(entries) == each
+                )
 
-    async def _read(self, keys: ShardKeys, places: Sequence[tuple[SurveyedEntity, str]]) -> list[Any]:
+    async def _read(self, keys: ShardKeys, places: Sequence[_Place], count: int) -> list[Any]:
         async def read(client: Redis) -> Any:
             pipeline = client.pipeline(transaction=False)
             for entity, start in places:
-                pipeline.xrange(keys.mailbox(entity.mailbox), min=start, count=_PAGE)
+                pipeline.xrange(keys.mailbox(entity.mailbox), min=start, count=count)
             return await pipeline.execute()
 
         found: list[Any] = await self._ask(keys, read)
         return found
 
 
-def _lots(page: list[SurveyedEntity]) -> Iterator[list[SurveyedEntity]]:
-    """Mailboxes that are read in one round trip."""
-    lot: list[SurveyedEntity] = []
-    size = 0
-    for entity in page:
-        if not entity.depth:
-            continue
-        lot.append(entity)
-        size += min(entity.depth, _PAGE)
-        if size >= _LOT:
-            yield lot
-            lot, size = [], 0
-    if lot:
-        yield lot
+def _lot(left: deque[_Place], each: int, most: int) -> list[_Place]:
+    """What is read in one round trip, taken from what is left: at least one mailbox, each with at most `each` of its commands."""
+    lot = [left.popleft()]
+    size = min(lot[0][0].depth, each)
+    while left and size + min(left[0][0].depth, each) <= most:
+        lot.append(left.popleft())
+        size += min(lot[-1][0].depth, each)
+    return lot

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from command_bus.errors import InvalidSettings
-from command_bus.settings import BusSettings
+from command_bus.settings import BusSettings, unverified
 
 __all__ = ["connection_options"]
 
@@ -39,6 +39,8 @@ def connection_options(settings: BusSettings) -> dict[str, Any]:
 def _tls(settings: BusSettings) -> dict[str, Any]:
     """At least TLS 1.2, and the files of the settings, tried now: later they would look like a server that cannot be reached."""
     options: dict[str, Any] = {"ssl_min_version": ssl.TLSVersion.TLSv1_2}
+    if unverified(settings.server_url or "") is None:
+        options["ssl_check_hostname"] = True  # redis-py before 6 takes a certificate for any host unless it is told
     trial = ssl.create_default_context()
     try:
         if settings.tls_ca is not None:

@@ -250,12 +250,12 @@ class ClusterMap:
 
 def _plain_slots(client: Any) -> Any:
     """CLUSTER SLOTS as the server gives it."""
-    connection = client.connection_pool.get_connection()
+    connection = client.connection_pool.make_connection()  # before redis-py 5.3 `get_connection` wants a command's name
     try:
         connection.send_command("CLUSTER", "SLOTS")
         return connection.read_response()
     finally:
-        client.connection_pool.release(connection)
+        connection.disconnect()
 
 
 def _slots(answer: Any, asked: str) -> tuple[int, int, list[Place]]:

@@ -33,8 +33,13 @@ class _Asking:
         self._locator.moved()
 
     def _is_of_another(self, error: ResponseError) -> bool:
-        """See `leaving`; a node of a Cluster says besides that a slot is elsewhere."""
-        return isinstance(error, MovedError | AskError) or super()._is_of_another(error)  # type: ignore[misc]
+        """See `leaving`; a node of a Cluster says besides that a slot is elsewhere.
+
+        redis-py before 6 knows no redirections outside of its own cluster client: they are plain errors there.
+        """
+        if isinstance(error, MovedError | AskError) or str(error).startswith(("MOVED ", "ASK ")):
+            return True
+        return bool(super()._is_of_another(error))  # type: ignore[misc]
 
 
 class _Following(_Asking, Leaving):

@@ -60,11 +60,19 @@ class Inspection(Patient):
         scores = await self._scores([(mailbox, f"d:{command}") for command in command_ids])
         return {name.removeprefix("d:"): at for name, at in scores.items()}
 
-    async def workers(self) -> list[bytes]:
-        """What the workers say of themselves, live and lost ones, once for each shard."""
-        found: list[bytes] = []
+    async def workers(self) -> list[tuple[int, bytes]]:
+        """What the workers say of themselves, live and lost ones, once for each shard, with the shard's time in ms."""
+        found: list[tuple[int, bytes]] = []
         for keys in self._keys.shards:
-            found += (await self._ask(keys, lambda client, key=keys.workers: client.hgetall(key))).values()
+
+            async def read(client: Redis, key: str = keys.workers) -> Any:
+                pipeline = client.pipeline(transaction=False)
+                pipeline.hgetall(key)
+                pipeline.time()
+                return await pipeline.execute()
+
+            records, (seconds, micros) = await self._ask(keys, read)
+            found += [(int(seconds) * 1000 + int(micros) // 1000, record) for record in records.values()]
         return found
 
     async def commands(self) -> dict[str, bytes]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from redis import Redis as SyncRedis
 
-from command_bus.clock import mono
+from command_bus.clock import mono, wall_ms
 from command_bus.transport.interfaces import Lease
 from command_bus.transport.redis.connections import SOCKET_TIMEOUT, ClientFactory
 from command_bus.transport.redis.errors import CONNECTION_ERRORS
@@ -52,11 +52,11 @@ class LeaseKeeper:
         keys: The shards.
         owner: This worker's consumer name.
         lease: Seconds that a lease lives without renewal.
-        heartbeat: Gives what this worker says of itself, written beside each renewal.
+        heartbeat: Gives what this worker says of itself, written beside each renewal; its argument is the server's time in ms, about.
     """
 
     def __init__(
-        self, factory: ClientFactory, keys: KeySpace, *, owner: str, lease: float, heartbeat: Callable[[], bytes]
+        self, factory: ClientFactory, keys: KeySpace, *, owner: str, lease: float, heartbeat: Callable[[int], bytes]
     ) -> None:
         self._factory = factory
         self._keys = keys
@@ -64,6 +64,9 @@ class LeaseKeeper:
         self._lease = lease
         self._heartbeat = heartbeat
         self._held: list[dict[str, Lease]] = [{} for _ in keys.shards]
+        self._ahead: list[int | None] = [
+            None
+        ] * keys.count  # ms by which a shard's clock is ahead of ours, once it has told its time
         self._wake = threading.Event()
         self._stopping = False
         self._renew_now = False
@@ -76,6 +79,7 @@ class LeaseKeeper:
         self._numbers = itertools.count(1)
         self._next_renewal = 0.0
         self.lost = 0
+        self.longest = 0.0
 
     def start(self) -> None:
         """Start the thread; call from the event loop that runs the handlers."""
@@ -167,13 +171,14 @@ class LeaseKeeper:
         now = mono()
         # Those to come: one that has passed is given up already, and may be held for long yet by a thread that cannot be cancelled.
         deadlines = [lease.deadline - now for held in self._held for lease in list(held.values()) if lease.deadline > now]
-        return max(0.01, min(self._next_renewal - now, _BLOCKED_AFTER, *deadlines))
+        return 0.01 if self._renew_now else max(0.01, min(self._next_renewal - now, _BLOCKED_AFTER, *deadlines))
 
     def request(self, client: Any, page: Page) -> Any:
         """The pipeline that renews a page."""
         keys = self._keys.shards[page.shard]
         pipeline = client.pipeline(transaction=False)
-        pipeline.hset(keys.workers, self._owner, self._heartbeat())
+        pipeline.time()
+        pipeline.hset(keys.workers, self._owner, self._heartbeat(wall_ms() + (self._ahead[page.shard] or 0)))
         if page.leases:
             ids: list[Any] = [lease.activation for lease in page.leases]
             pipeline.execute_command(
@@ -183,6 +188,7 @@ class LeaseKeeper:
 
     def _renew_all(self) -> Generator[Page, Any, bool]:
         self._sequence += 1
+        self.longest = self._longest()
         renewed = True
         for shard, held in enumerate(self._held):
             now = mono()
@@ -191,15 +197,28 @@ class LeaseKeeper:
                 page = Page(shard, leases[start : start + _PAGE])
                 asked = mono()
                 answers = yield page
-                renewed = self._renewed(page.leases, asked, answers) and renewed
+                renewed = self._renewed(page, asked, answers) and renewed
             self._give_up_overdue()  # a shard that does not answer must not delay the others' deadlines
         return renewed
 
-    def _renewed(self, leases: list[Lease], asked: float, answers: Any) -> bool:
+    def _longest(self) -> float:
+        """Seconds for which the longest attempt has run: a fence is, but for jumps of clocks, the server's time in us at the start."""
+        longest = 0.0
+        for held, ahead in zip(self._held, self._ahead, strict=True):
+            fences = [int(lease.running.partition("|")[0]) for lease in list(held.values()) if lease.running]
+            if fences:
+                longest = max(longest, (wall_ms() + (ahead or 0)) / 1000 - min(fences) / 1_000_000)
+        return longest
+
+    def _renewed(self, page: Page, asked: float, answers: Any) -> bool:
+        leases = page.leases
         if isinstance(answers, Exception):
             _log.warning("cannot renew %d leases: %s", len(leases), answers)
             return False
-        written, *claimed = answers
+        time, written, *claimed = answers
+        if not isinstance(time, Exception):
+            self._renew_now |= self._ahead[page.shard] is None  # what was just written has our own time
+            self._ahead[page.shard] = int(time[0]) * 1000 + int(time[1]) // 1000 - wall_ms()
         if isinstance(written, Exception):  # at the server's memory limit, say: then nobody reads of us, but we work
             _log.warning("cannot write the sign of life: %s", written)
         if claimed:
@@ -222,7 +241,7 @@ class LeaseKeeper:
                     self._post_lost(lease, "it could not be renewed in time")
 
     def _post_lost(self, lease: Lease, why: str) -> None:
-        if self._loop is not None and not self._loop.is_closed():
+        if self._loop is not None and not self._loop.is_closed() and not lease.lost:
             self._loop.call_soon_threadsafe(self._lose, lease, why)
 
     def _watch_loop(self) -> None:
@@ -250,7 +269,8 @@ class LeaseKeeper:
 
     def _lose(self, lease: Lease, why: str) -> None:
         """Cancel the handler of a lost lease. Without a running handler a step is under way, and its answer decides."""
-        if self.holds(lease.shard, lease.activation) and lease.cancel is not None:
+        if self.holds(lease.shard, lease.activation) and lease.cancel is not None and not lease.lost:
+            lease.lost = True  # told once: a thread cannot be cancelled, and may hold it for long yet
             self.lost += 1
             entity = mailbox_label(lease.mailbox)
             _log.warning(

@@ -26,15 +26,20 @@ class Lines:
         self._connections = connections
         self._keys = keys
 
-    async def of_delayed(self, command_id: str) -> str | None:
-        """The mailbox that a delayed command will stand in, or None."""
+    async def delayed(self, command_id: str, mailbox: str | None = None) -> tuple[str, bytes] | None:
+        """A delayed command by its id: the mailbox that it will stand in, and its envelope. Only of this mailbox, if one is named."""
+        shards = self._keys.shards if mailbox is None else [self._keys.shards[self._keys.shard_of(mailbox)]]
         values = await asyncio.gather(
             *(
                 self._connections.at(shard.prefix).ask(lambda client, key: client.hget(key, command_id), shard.delayed)
-                for shard in self._keys.shards
+                for shard in shards
             )
         )
-        return next((value.partition(b"\n")[0].decode() for value in values if value is not None), None)
+        for value in values:
+            name, _, envelope = (value or b"").partition(b"\n")
+            if name and mailbox in (None, name.decode()):
+                return name.decode(), envelope
+        return None
 
     async def all(self) -> AsyncIterator[str]:
         """Every mailbox that has work, in no order, perhaps one twice."""

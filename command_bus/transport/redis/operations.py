@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from command_bus.transport.interfaces import Remembered
+from command_bus.transport.redis.answer_size import AnswerSize
 from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.lines import Lines
@@ -60,7 +61,7 @@ class Operations:
     # Looking.
 
     async def snapshot(self, shard: ShardKeys) -> dict[str, Any]:
-        """The raw figures of one shard, in one round trip."""
+        """The raw figures of one shard, in one round trip; in two if entities wait for a worker, for the first of them."""
 
         async def read(client: Redis) -> Any:
             pipeline = client.pipeline(transaction=False)
@@ -70,21 +71,28 @@ class Operations:
             pipeline.xpending(shard.ready, GROUP)
             pipeline.zcard(shard.due)
             pipeline.hlen(shard.active)
-            pipeline.hlen(shard.paused)
+            pipeline.hgetall(shard.paused)
             pipeline.hlen(shard.parked)
-            pipeline.xrange(shard.ready, count=1)
+            pipeline.xinfo_groups(shard.ready)
             pipeline.hgetall(shard.workers)
             pipeline.time()
             answers = await pipeline.execute(raise_on_error=False)
-            if isinstance(answers[3], ResponseError):
-                answers[3] = {}  # no group yet: nothing is pending
-            for answer in answers:
+            found: dict[str, Any] = dict(zip(names, answers, strict=True))
+            for name, nothing in (("pending", {}), ("groups", [])):
+                if isinstance(found[name], ResponseError):
+                    found[name] = nothing  # no stream or no group yet
+            for answer in found.values():
                 if isinstance(answer, Exception):
                     raise answer
-            return answers
+            found["waiting"] = []
+            if found["ready"] > int(found["pending"].get("pending") or 0):
+                delivered = next((group["last-delivered-id"].decode() for group in found["groups"]), "0-0")
+                found["waiting"] = await client.xrange(shard.ready, min=f"({delivered}", count=1)
+            return found
 
-        names = ("counters", "dead", "ready", "pending", "due", "active", "paused", "parked", "oldest", "workers", "time")
-        return dict(zip(names, await self._at(shard).ask(read), strict=True))
+        names = ("counters", "dead", "ready", "pending", "due", "active", "paused", "parked", "groups", "workers", "time")
+        found: dict[str, Any] = await self._at(shard).ask(read)
+        return found
 
     async def depth(self, mailbox: str) -> int:
         """Commands that a mailbox holds, delayed ones included."""
@@ -142,7 +150,10 @@ class Operations:
         """What waits in a mailbox, page by page, delayed commands last."""
         async for page in self.lined_up(mailbox):
             yield page
-        async for delayed in self.delayed(self._shard(mailbox)):
+        keys = self._shard(mailbox)
+        if not await self._at(keys).ask(lambda client: client.hexists(keys.later, mailbox)):
+            return
+        async for delayed in self.delayed(keys):
             found = [command for home, command in delayed if home == mailbox]
             if found:
                 yield found
@@ -150,23 +161,18 @@ class Operations:
     async def lined_up(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
         """What waits in a mailbox now, page by page, without the delayed commands."""
         keys = self._shard(mailbox)
-        start = "-"
-        while True:
-            page: Any = await self._at(keys).ask(
-                lambda client, at: client.xrange(keys.mailbox(mailbox), min=at, count=_PAGE), start
-            )
-            if page:
-                yield [Waiting(entry.decode(), (fields or {}).get(b"e", b"")) for entry, fields in page]
-                start = "(" + page[-1][0].decode()
-            if len(page) < _PAGE:
-                return
+        async for page in self._stream(keys, keys.mailbox(mailbox), "-"):
+            yield [Waiting(entry.decode(), fields.get(b"e", b"")) for entry, fields in page]
 
     async def delayed(self, keys: ShardKeys) -> AsyncIterator[list[tuple[str, Waiting]]]:
         """The delayed commands of a shard with their mailboxes, page by page."""
-        cursor = 0
+        cursor, size = 0, AnswerSize(_PAGE)
         while True:
-            answer: Any = await self._at(keys).ask(lambda client, at: client.hscan(keys.delayed, at, count=_PAGE), cursor)
+            answer: Any = await self._at(keys).ask(
+                lambda client, at, count: client.hscan(keys.delayed, at, count=count), cursor, size.count
+            )
             cursor, values = answer
+            size.weighed(sum(map(len, values.values())), len(values))
             cut = ((command, value.partition(b"\n")) for command, value in values.items())
             yield [(parts[0].decode(), Waiting("d:" + command.decode(), parts[2])) for command, parts in cut]
             if not cursor:
@@ -200,16 +206,23 @@ class Operations:
     async def letters(self, start: str = "-") -> AsyncIterator[StoredLetter]:
         """All letters, oldest first per shard."""
         for index, keys in enumerate(self._keys.shards):
-            position = start
-            while True:
-                page: Any = await self._at(keys).ask(
-                    lambda client, key, at: client.xrange(key, min=at, count=_PAGE), keys.dead, position
-                )
+            async for page in self._stream(keys, keys.dead, start):
                 for entry, fields in page:
                     yield _letter(index, entry, fields)
-                if len(page) < _PAGE:
-                    break
-                position = "(" + page[-1][0].decode()
+
+    async def _stream(self, keys: ShardKeys, key: str, start: str) -> AsyncIterator[list[tuple[bytes, dict[bytes, bytes]]]]:
+        """The entries of a stream from `start` on, page by page."""
+        size = AnswerSize(_PAGE)
+        while True:
+            asked = size.count
+            found: Any = await self._at(keys).ask(lambda client, at, count: client.xrange(key, min=at, count=count), start, asked)
+            page = [(entry, fields or {}) for entry, fields in found]
+            if page:
+                yield page
+                start = "(" + page[-1][0].decode()
+            if len(page) < asked:
+                return
+            size.weighed(sum(len(value) for _, fields in page for value in fields.values()), len(page))
 
     async def letter(self, letter_id: str) -> StoredLetter | None:
         """One letter, or None."""
@@ -220,6 +233,13 @@ class Operations:
         keys = self._keys.shards[index]
         found: Any = await self._at(keys).ask(lambda client: client.xrange(keys.dead, entry, entry))
         return _letter(index, found[0][0], found[0][1]) if found else None
+
+    async def oldest_letter_ms(self) -> int | None:
+        """When the oldest letter of all was written, by the server's clock, or None."""
+        pages = await asyncio.gather(
+            *(self._at(keys).ask(lambda client, key: client.xrange(key, count=1), keys.dead) for keys in self._keys.shards)
+        )
+        return min((int(page[0][0].partition(b"-")[0]) for page in pages if page), default=None)
 
     async def settle_letter(self, letter: StoredLetter, verb: str, left: Remembered) -> bool:
         """Replay or discard a letter; False if it is gone already."""

@@ -67,7 +67,7 @@ class _Answers(asyncio.Protocol):
 
     Args:
         connection: redis-py's, connected; its transport is ours from now on.
-        patience: Seconds that an answer may take.
+        patience: Seconds that an answer may take, without a byte of any: a large one may take long to arrive.
     """
 
     def __init__(self, connection: Any, patience: float) -> None:
@@ -79,6 +79,7 @@ class _Answers(asyncio.Protocol):
         self._reader = hiredis.Reader(protocolError=RedisConnectionError, replyError=connection._parser.parse_error)  # noqa: SLF001
         self._waiting: deque[_Waiting] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._heard = 0.0
         self._transport: asyncio.Transport = connection._writer.transport  # noqa: SLF001
         self.broken = False
         self._transport.set_protocol(self)
@@ -103,6 +104,7 @@ class _Answers(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand out what has arrived; see asyncio."""
+        self._heard = mono()
         self._reader.feed(data)
         try:
             while (answer := self._reader.gets()) is not False:
@@ -141,11 +143,11 @@ class _Answers(asyncio.Protocol):
                 waiting.set_exception(kind(why))
 
     def _look(self) -> None:
-        """Break the connection if the oldest request has waited too long; one timer serves all requests."""
+        """Break the connection if the oldest request has waited too long and nothing comes; one timer serves all requests."""
         self._timer = None
         if not self._waiting:
             return
-        left = self._waiting[0][1] + self._patience - mono()
+        left = max(self._waiting[0][1], self._heard) + self._patience - mono()
         if left <= 0:
             self.end(f"no answer in {self._patience:g} s", RedisTimeoutError)
         else:

@@ -94,12 +94,16 @@ class Scopes(Patient):
 
     async def types(self) -> list[str]:
         """All entity types that this namespace has seen."""
+        return await self._recorded(_MAILBOX_POLICY, _HELD)
+
+    async def used(self) -> list[str]:
+        """The entity types that were sent to, or that settings have named: not those that were only paused, drained or resumed."""
+        return await self._recorded(_MAILBOX_POLICY)
+
+    async def _recorded(self, *prefixes: bytes) -> list[str]:
         first = self._keys.shards[0]
         meta: dict[bytes, bytes] = await self._ask(first, lambda client, key: client.hgetall(key), first.meta)
-        found = {
-            name.removeprefix(_MAILBOX_POLICY).removeprefix(_HELD) for name in meta if name.startswith((_MAILBOX_POLICY, _HELD))
-        }
-        return sorted(name.decode() for name in found)
+        return sorted({name.partition(b":")[2].decode() for name in meta if name.startswith(prefixes)})
 
     async def _known(self) -> list[str]:
         return [EVERYTHING, type_scope(None), *(type_scope(name) for name in await self.types())]

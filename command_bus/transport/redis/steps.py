@@ -31,6 +31,7 @@ from command_bus.transport.interfaces import (
     Step,
     Take,
 )
+from command_bus.transport.redis.answer_size import AnswerSize
 from command_bus.transport.redis.cancellation import end_tasks
 from command_bus.transport.redis.connections import Backoff, Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
@@ -78,6 +79,7 @@ class _Shard:
         self._head_keys += [keys.watched, keys.events]
         self._head_args: list[Any] = [GROUP, owner, reply_ttl_ms]
         self._line: deque[_Waiting] = deque()
+        self._answers = AnswerSize(MAX_STEPS)
         self._loop: asyncio.AbstractEventLoop
         self.sender: asyncio.Task[None] | None = None
 
@@ -92,7 +94,7 @@ class _Shard:
     async def _send_all(self) -> None:
         line = self._line
         while line:
-            batch = _batch_of(line)
+            batch = _batch_of(line, self._answers.count)
             try:
                 await self._send(batch)
             except Exception as error:  # noqa: BLE001 - whoever waits must learn of it, whatever it is
@@ -108,11 +110,15 @@ class _Shard:
             _encode(self._keys, lease, step, names, args)
         keys = [*self._head_keys, *[prefix + lease.mailbox for lease, _, _ in batch], *names]
         answers, confirmed = await self._ask(keys, args, len(batch))
-        now_ms = int(answers[0])
+        now_ms, size = int(answers[0]), 0
         for (lease, _, waiting), state, body in zip(batch, answers[1::2], answers[2::2], strict=True):
-            result = _SETTLED.get(state) or _decode(lease, state, body, now_ms, confirmed)
+            result = _SETTLED.get(state)
+            if result is None:
+                result = _decode(lease, state, body, now_ms, confirmed)
+                size += len(body)
             if not waiting.done():
                 waiting.set_result(result)
+        self._answers.weighed(size, len(batch))
 
     async def _ask(self, keys: list[str], args: list[Any], entities: int) -> tuple[list[Any], bool]:
         backoff = Backoff()
@@ -172,11 +178,11 @@ def _leave(keys: ShardKeys, left: Remembered, names: list[str], args: list[Any])
     return flags
 
 
-def _batch_of(line: deque[_Waiting]) -> list[_Waiting]:
+def _batch_of(line: deque[_Waiting], most: int) -> list[_Waiting]:
     """What leaves together: bounded in count and bytes, but at least one."""
     batch: list[_Waiting] = []
     size = 0
-    for waiting in itertools.islice(line, MAX_STEPS):
+    for waiting in itertools.islice(line, most):
         size += _size(waiting[1])
         if size > MAX_BYTES and batch:
             break

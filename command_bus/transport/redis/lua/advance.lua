@@ -55,7 +55,7 @@ if any_paused and call('EXISTS', KEYS[9]) == 1 then
 end
 
 local started, settled = 0, 0
-local counts = {rejected = 0, expired = 0, buried = 0, dead = 0, retried = 0}
+local counts = {rejected = 0, expired = 0, buried = 0, dead = 0, retried = 0, handed_back = 0}
 local others_wait = nil
 local changed, released, emptied, taken, touched, keeps, noted = {}, {}, {}, {}, {}, {}, {}
 local bodies = {}
@@ -270,12 +270,16 @@ local function wait(name, activation, delay, counts_as_attempt, attempt, first)
   local head = call('ZRANGE', due, 0, 0, 'WITHSCORES')
   call('ZADD', due, at, 'r:' .. name)
   if not head[2] or at < tonumber(head[2]) then call('XADD', ready, '*', 'tick', '1') end
-  counts.retried = counts.retried + 1
+  local kind = counts_as_attempt == '0' and 'handed_back' or 'retried'
+  counts[kind] = counts[kind] + 1
   return 'wait'
 end
 
 local function give_back(name, activation, counts_as_attempt, attempt, first)
-  if counts_as_attempt == '0' then attempt = format('%d', math.max(attempt - 1, 0)) end
+  if counts_as_attempt == '0' then
+    attempt = format('%d', math.max(attempt - 1, 0))
+    counts.handed_back = counts.handed_back + 1
+  end
   return requeue(name, activation, attempt, first)
 end
 

@@ -1,0 +1,39 @@
+"""`AnswerSize`: how many entries to ask for at a time, where nobody knows beforehand how large they are.
+
+A payload may have a few bytes or many megabytes. Requests that count entries alone would make the server copy hundreds of megabytes in
+one go, while all others wait, and would not get through a slow link in time. What the last answers weighed is the best guess at the next.
+"""
+
+from __future__ import annotations
+
+__all__ = ["AnswerSize"]
+
+_WANTED = 1024 * 1024
+"""Bytes that an answer should have at most: a server copies that in about a millisecond."""
+_FIRST_GUESS = 16 * 1024
+
+
+class AnswerSize:
+    """Guesses how many entries make an answer of a good size.
+
+    Args:
+        most: Entries that are never exceeded, however small they are.
+    """
+
+    __slots__ = ("_guess", "_most", "count")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._guess = _FIRST_GUESS
+        self.count = self._entries()
+
+    def weighed(self, size: int, entries: int) -> None:
+        """An answer came: so many bytes for so many entries. Large ones are believed at once, small ones by and by."""
+        if entries:
+            guess = max(size // entries, self._guess // 2)
+            if guess != self._guess:
+                self._guess = guess
+                self.count = self._entries()
+
+    def _entries(self) -> int:
+        return max(1, min(self._most, _WANTED // max(self._guess, 1)))

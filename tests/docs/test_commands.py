@@ -1,0 +1,71 @@
+"""Whatever a page tells to run on the command line can be run: the commands, their options, and in the runbook their values."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+typer = pytest.importorskip("typer")
+
+ROOT = Path(__file__).parents[2]
+OPERATING = ROOT / "docs" / "operating.md"
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+_INLINE = re.compile(r"`command-bus ([^`]*)`")
+_LINE = re.compile(r"^(?:\$ )?command-bus (.*)$", re.MULTILINE)
+_BLOCK = re.compile(r"^```(?:bash|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_OPTION = re.compile(r"(?<!\S)(--[a-z][a-z-]*|-[a-zA-Z])(?=[=\s]|$)")
+_SYMPTOMS = (
+    "Parked entity", "Dead letters", "Oldest age grows", "No workers", "Leases lost", "Reconnects", "Unknown commands", "`QueueFull`",
+    "A hung handler", "Server out of memory", "Failover",
+)  # fmt: skip
+
+
+def told(text: str) -> Iterator[str]:
+    """What a page says after `command-bus`."""
+    blocks = "".join(_BLOCK.findall(text))
+    for line in [*_INLINE.findall(re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)), *_LINE.findall(blocks)]:
+        yield re.split(r"\s(?:[|;#>]|&&)", line)[0].strip()
+
+
+def found(line: str) -> tuple[Any, list[str]]:
+    """The command of the command line that is meant, and what follows its name."""
+    from command_bus.cli.app import app
+
+    command, words = typer.main.get_command(app), line.split(" ")
+    while words and words[0] and not words[0].startswith(("-", "…")) and hasattr(command, "commands"):
+        assert words[0] in command.commands, f"there is no command-bus {line}"
+        command = command.commands[words.pop(0)]
+    return command, words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_options_exist(page: Path) -> None:
+    for line in told(page.read_text(encoding="utf-8")):
+        command, words = found(line)
+        known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+        quoted = re.sub(r"'[^']*'|\"[^\"]*\"", "", " ".join(words))
+        assert set(_OPTION.findall(quoted)) <= known, f"command-bus {line}"
+
+
+def test_what_the_runbook_says_can_be_typed() -> None:
+    text = OPERATING.read_text(encoding="utf-8")
+    runbook = text[text.index("## Runbook") :]
+    assert [symptom for symptom in _SYMPTOMS if f"\n| **{symptom}" not in runbook] == []
+    lines = list(told(runbook))
+    assert len(lines) > 30
+    for line in lines:
+        command, words = found(line)
+        command.make_context(command.name, shlex.split(" ".join(words)))  # raises what would be told
+
+
+def test_the_metrics_of_the_runbook_are_those_that_are_counted() -> None:
+    text = OPERATING.read_text(encoding="utf-8")
+    names = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
+    asked = set(re.findall(r"(?:command_bus_|…_)[a-z_]+", text[text.index("## Runbook") :]))
+    assert asked
+    assert [name for name in sorted(asked) if name.replace("…_", "_") not in names] == []

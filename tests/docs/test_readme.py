@@ -1,0 +1,62 @@
+"""The README is true: its test passes, its figures stand on the pages that tell how they were measured, its transcript is the command line's."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from tests.docs import cli_transcripts as cli_page
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_FIGURE = re.compile(r"\d[\d,.]*\d")
+_CHAOS = re.compile(r"^\| `--server .*?\| ([\d,]+) \| ([\d,]+)[ ,](.*?)\| clean \|$", re.MULTILINE)
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def test_the_program_passes_the_test_that_is_shown(tmp_path: Path) -> None:
+    program, test = _BLOCK.findall(README)
+    assert test.startswith("# test_bank.py\n")
+    (tmp_path / "bank.py").write_text(program, encoding="utf-8")
+    (tmp_path / "test_bank.py").write_text(test, encoding="utf-8")
+    installed = any(point.value == "command_bus.testing.plugin" for point in entry_points(group="pytest11"))
+    options = ["-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", *options, "test_bank.py"]
+    command += [] if installed else ["-p", "command_bus.testing.plugin"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=55, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+def test_the_figures_of_the_evidence_stand_on_the_pages_that_it_names() -> None:
+    evidence = README[README.index("## Evidence") : README.index("## When something stands still")]
+    told = {number(figure) for figure in _FIGURE.findall(re.sub(r"`[^`]*`|\(.*?\)", "", evidence)) if "." not in figure}
+    pages = page("guarantees.md") + page("performance.md") + page("spark.md")
+    measured = {number(figure) for figure in _FIGURE.findall(pages) if "." not in figure.rstrip(",.")}
+    runs = _CHAOS.findall(pages)
+    assert len(runs) == 4
+    failovers = sum(int(found[1]) for found in re.finditer(r"(\d+) failovers", "".join(rest for _, _, rest in runs)))
+    added = {sum(number(commands) for commands, _, _ in runs), sum(number(faults) for _, faults, _ in runs), failovers}
+    assert added <= told
+    assert told <= measured | added
+    assert "takes 0.71 ms" in evidence
+    assert "p50 0.71 ms" in pages
+
+
+def test_the_transcript_is_that_of_the_command_line() -> None:
+    (said,) = cli_page.words(README)
+    printed = {word for block in cli_page.words(page("cli.md")) for word in block}
+    assert set(said) <= printed

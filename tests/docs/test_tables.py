@@ -1,0 +1,64 @@
+"""Tables of the pages against the code that they tell of."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import pytest
+
+from command_bus import RetryPolicy
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def shown(value: object) -> str:
+    """A default as the table has it."""
+    if isinstance(value, tuple):
+        return f"({', '.join(kind.__name__ for kind in value)}{',' if len(value) == 1 else ''})"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def test_the_defaults_of_a_retry_policy() -> None:
+    text = (DOCS / "retries.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| `?(.*?)`? \|", text, re.MULTILINE))
+    assert rows == {each.name: shown(each.default) for each in fields(RetryPolicy) if each.default is not MISSING}
+    assert len(rows) == len(fields(RetryPolicy))
+
+
+def test_spark_s_views_and_options() -> None:
+    pytest.importorskip("pyspark")
+    from tests.docs.spark_page import PAGE, rendered
+
+    assert PAGE.read_text(encoding="utf-8") == rendered(), "run `python -m tests.docs.spark_page`"
+
+
+def test_the_guide_to_spark_has_every_option() -> None:
+    from command_bus.spark.options import ReadOptions, WriteOptions
+    from tests.docs.spark_page import known
+
+    text = (DOCS / "spark.md").read_text(encoding="utf-8")
+    write, read = text.index("| write option |"), text.index("| read option |")
+    for options, table in ((WriteOptions, text[write:read]), (ReadOptions, text[read:].partition("\n\n")[0])):
+        named = {name for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)}
+        assert named | {"url", "namespace"} == set(known(options))
+
+
+def test_the_tests_that_prove_the_guarantees_exist() -> None:
+    text = (DOCS / "guarantees.md").read_text(encoding="utf-8")
+    files = dict(re.findall(r"^\[([^\]]+)\]: (\S+)", text, re.MULTILINE))
+    proofs = [
+        (name, files[label])
+        for names, label in re.findall(r"((?:`test_\w+`(?:, )?)+) in \[([^\]]+)\]", text)
+        for name in re.findall(r"test_\w+", names)
+    ]
+    assert len(proofs) == len(re.findall(r"`test_\w+`", text)), "each stands before the file that has it"
+    sources = {file: (DOCS / file).read_text(encoding="utf-8") for _, file in proofs}
+    assert [
+        (name, file) for name, file in proofs if not re.search(rf"^ *(?:async )?def {name}\(", sources[file], re.MULTILINE)
+    ] == []
+    for title in ("## Each promise and its test\n", "## Faults\n"):
+        rows = re.findall(r"^\| (?!---|promise|fault)(.*) \|$", text[text.index(title) + 3 :].partition("\n## ")[0], re.MULTILINE)
+        assert len(rows) >= 15, title
+        assert [row for row in rows if "`test_" not in row.rpartition(" | ")[2]] == []

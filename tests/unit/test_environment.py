@@ -1,0 +1,47 @@
+"""Variables with the prefix of settings that are none: told of with what they may be meant to be, and never refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from command_bus import CommandBus, HandlerRegistry
+from command_bus.embedded import URL_VARIABLE
+from command_bus.environment import strays
+
+
+@pytest.mark.parametrize(
+    ("variable", "told"),
+    [
+        ("COMMAND_BUS_CONCURENCY", "COMMAND_BUS_CONCURENCY is no setting and is not read; did you mean COMMAND_BUS_CONCURRENCY?"),
+        ("command_bus_leese", "command_bus_leese is no setting and is not read; did you mean COMMAND_BUS_LEASE?"),
+        (
+            "COMMAND_BUS_ENTITYS__ORDER__MAX_DEPTH",
+            "COMMAND_BUS_ENTITYS__ORDER__MAX_DEPTH is no setting and is not read; did you mean COMMAND_BUS_ENTITIES__ORDER__MAX_DEPTH?",
+        ),
+        ("COMMAND_BUS_WORKERS", "COMMAND_BUS_WORKERS is no setting and is not read"),
+    ],
+)
+def test_a_misspelt_variable_is_told_of(variable: str, told: str) -> None:
+    assert [str(each) for each in strays(["PATH", variable])] == [told]
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "COMMAND_BUS_LEASE", "command_bus_lease", "COMMAND_BUS_ENTITIES__ORDER__MAX_DEPTH", "COMMAND_BUS_SIGNING_KEYS__K1", "LEESE",
+        "COMMANDBUS_LEESE", URL_VARIABLE, "COMMAND_BUS_EMBEDDED_DIR", "COMMAND_BUS_TEST_SERVER", "COMMAND_BUS_PORT",
+        "COMMAND_BUS_SERVICE_HOST", "COMMAND_BUS_SERVICE_PORT_REDIS", "COMMAND_BUS_PORT_6379_TCP", "COMMAND_BUS_REDIS_PORT_6379_TCP_ADDR",
+    ],
+)  # fmt: skip
+def test_what_others_set_is_not(variable: str) -> None:
+    assert strays([variable]) == []
+
+
+async def test_a_worker_warns_of_a_misspelt_variable(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("fakeredis")
+    monkeypatch.setenv("COMMAND_BUS_CONCURENCY", "5")
+    async with CommandBus.in_memory(registry=HandlerRegistry()) as bus, bus.worker():
+        pass
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        "COMMAND_BUS_CONCURENCY is no setting and is not read; did you mean COMMAND_BUS_CONCURRENCY?"
+    ]
