@@ -19,8 +19,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from command_bus.blocking import SyncEntityScope
     from command_bus.bus import CommandBus
     from command_bus.context import CommandContext
+    from command_bus.entity import EntityScope
     from command_bus.errors import (
         BadResult,
         BadSignature,
@@ -56,8 +58,11 @@ if TYPE_CHECKING:
         UnknownDeadLetter,
         UnsuitableServer,
     )
+    from command_bus.events import Event
+    from command_bus.facts import CommandInfo, EntityDetails, EntityInfo, EntityPage, HoldInfo, WaitingCommand, WorkerStatus
     from command_bus.messages import Command, EntityId, Message, Query
     from command_bus.middleware import Middleware
+    from command_bus.observation import Observer
     from command_bus.outbound import Envelope
     from command_bus.policies import EntityPolicy, Lanes, PerEntity, RetryPolicy, lanes, per_entity
     from command_bus.receipts import BatchOutcome, BatchResult, DeadLetter, Receipt, Stats, WorkerInfo
@@ -82,6 +87,7 @@ __all__ = [
     "CommandContext",
     "CommandExpired",
     "CommandFailed",
+    "CommandInfo",
     "CommandInterrupted",
     "CommandRejected",
     "CommandTimeout",
@@ -91,10 +97,16 @@ __all__ = [
     "DispatchStalled",
     "Draining",
     "EntitiesStopped",
+    "EntityDetails",
     "EntityId",
+    "EntityInfo",
+    "EntityPage",
     "EntityPolicy",
+    "EntityScope",
     "Envelope",
+    "Event",
     "HandlerRegistry",
+    "HoldInfo",
     "IdempotencyConflict",
     "IdleTimeout",
     "InvalidCommand",
@@ -106,6 +118,7 @@ __all__ = [
     "MissingExtra",
     "NoHandler",
     "NotReconciled",
+    "Observer",
     "PayloadCipher",
     "PayloadTooLarge",
     "PerEntity",
@@ -118,13 +131,16 @@ __all__ = [
     "Stats",
     "StopReport",
     "SyncCommandBus",
+    "SyncEntityScope",
     "TransportUnavailable",
     "Unconfirmed",
     "UnknownCommand",
     "UnknownDeadLetter",
     "UnsuitableServer",
+    "WaitingCommand",
     "Worker",
     "WorkerInfo",
+    "WorkerStatus",
     "handles",
     "lanes",
     "per_entity",
@@ -132,10 +148,15 @@ __all__ = [
 
 # Where each name lives, as in the imports above (a test compares the two); what is not here is an error.
 _HOMES = {
+    "blocking": "SyncEntityScope",
     "bus": "CommandBus",
     "context": "CommandContext",
+    "entity": "EntityScope",
+    "events": "Event",
+    "facts": "CommandInfo EntityDetails EntityInfo EntityPage HoldInfo WaitingCommand WorkerStatus",
     "messages": "Command EntityId Message Query",
     "middleware": "Middleware",
+    "observation": "Observer",
     "outbound": "Envelope",
     "policies": "EntityPolicy Lanes PerEntity RetryPolicy lanes per_entity",
     "receipts": "BatchOutcome BatchResult DeadLetter Receipt Stats WorkerInfo",

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from command_bus.admission import receipt
@@ -30,6 +30,7 @@ from command_bus.errors import (
 )
 from command_bus.events import Events
 from command_bus.fleet import Fleet
+from command_bus.keywords import BusArguments
 from command_bus.messages import Message
 from command_bus.middleware import Middleware, Sending, around_batch, around_call, around_dispatch
 from command_bus.monitor import Monitor
@@ -38,7 +39,7 @@ from command_bus.outbound import Envelope, Outbound, Sealer
 from command_bus.receipts import BatchResult, Receipt, Stats
 from command_bus.registry import HandlerRegistry, default_registry
 from command_bus.serialization.protection import PayloadCipher, Protection
-from command_bus.settings import BusSettings
+from command_bus.settings import BusSettings, SettingOverrides
 from command_bus.transport.interfaces import Admission, Replies, Reply, Submission
 from command_bus.transport.redis.connections import ClientFactory
 from command_bus.transport.redis.wiring import RedisTransport
@@ -69,6 +70,7 @@ class CommandBus:
         observer: Is told what happens, for metrics: `command_bus.telemetry.metrics.PrometheusMetrics()`, say.
 
     Attributes:
+        dead_letters: What was given up: list, inspect, replay, discard, purge it.
         entities: All entities, for operators: list, pause, resume, drain, purge them; `entities.of("account")` is one type.
         fleet: Who works here, and the commands that the workers announce.
         events: What happens to commands of watched entity types: `async for event in bus.events()`.
@@ -89,13 +91,14 @@ class CommandBus:
         lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
         cipher: PayloadCipher | None = None,
         observer: Observer | None = None,
-        **overrides: Any,
+        **overrides: Unpack[SettingOverrides],
     ) -> None:
         self.settings = _settings(settings, url, namespace, overrides)
         self.registry = default_registry if registry is None else registry
         self.middleware = tuple(middleware)
         self.lifespan = lifespan
         self.observer = observer
+        self.dead_letters = DeadLetters(self)
         self.entities = Entities(self)
         self.fleet = Fleet(self)
         self.events = Events(self)
@@ -110,12 +113,11 @@ class CommandBus:
         self._prepare = around_dispatch(self.middleware, self._seal)
 
     @classmethod
-    def in_memory(cls, **arguments: Any) -> Self:
+    def in_memory(cls, **arguments: Unpack[BusArguments]) -> Self:
         """A bus in this process alone, for unit tests (extra `testing`): the same code over fakeredis, no server."""
         from command_bus.testing.memory import MemoryClients
 
-        options: dict[str, Any] = {"url": "redis://in-memory", **arguments}
-        bus = cls(**options)
+        bus = cls("redis://in-memory", **arguments)
         bus._clients = MemoryClients()
         return bus
 
@@ -265,17 +267,35 @@ class CommandBus:
             CallCycle: A handler calls the entity that it runs for.
             InvalidCommand, QueueFull, IdempotencyConflict, TransportUnavailable, BusClosed: As for `dispatch`.
         """
-        replies: Replies = self.transport.rpc
+        out = self._sealer.outbound(command, command_id=command_id, headers=headers)
+        value: R = await self._ask(out, type(command).spec().reply, timeout)
+        return value
+
+    async def call_raw(
+        self,
+        entity_type: str | None,
+        entity_id: str | int | None,
+        name: str,
+        payload: Mapping[str, Any],
+        *,
+        timeout: float | None = None,
+        command_id: str | UUID | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """As `call`, without the command's class: the worker validates the payload, the reply is plain data. `None, None` names no entity."""
+        out = self._sealer.raw(entity_type, entity_id, name, payload, command_id=command_id, headers=headers)
+        return await self._ask(out, Any, timeout)
+
+    def _ask(self, out: Outbound, reply_type: Any, timeout: float | None) -> Awaitable[Any]:
+        """Send it for a caller who waits so long, and give what its reply says."""
         seconds = self.settings.call_timeout if timeout is None else checked_timeout(timeout)
         deadline = mono() + seconds
-        out = self._sealer.outbound(command, command_id=command_id, headers=headers)
         out.ttl_ms = max(1, int(seconds * 1000))
-        out.inbox = replies.process
-        exchange: Sending = partial(self._exchange, type(command).spec().reply, deadline)
+        out.inbox = self.transport.rpc.process
+        exchange: Sending = partial(self._exchange, reply_type, deadline)
         if self.observer is not None:
             exchange = partial(observed_call, self.observer, exchange)
-        value: R = await around_call(self.middleware, exchange)(out)
-        return value
+        return around_call(self.middleware, exchange)(out)
 
     async def _exchange(self, reply_type: Any, deadline: float, out: Outbound) -> Any:
         """The innermost of the middleware around a call: send it and wait for its reply."""
@@ -337,11 +357,6 @@ class CommandBus:
         return EntityScope(self, entity_type, entity_id, self._sealer.mailbox_of)
 
     # Looking.
-
-    @property
-    def dead_letters(self) -> DeadLetters:
-        """What was given up: list, inspect, replay, discard, purge."""
-        return DeadLetters(self.transport.operations, self.settings, self.protection)
 
     async def stats(self) -> Stats:
         """A snapshot of the namespace, in one round trip per shard."""
@@ -459,8 +474,9 @@ class CommandBus:
             raise TransportUnavailable(error.message) from error
 
 
-def _settings(settings: BusSettings | None, url: str | None, namespace: str | None, overrides: dict[str, Any]) -> BusSettings:
-    given = {name: value for name, value in (("url", url), ("namespace", namespace)) if value is not None} | overrides
+def _settings(settings: BusSettings | None, url: str | None, namespace: str | None, overrides: Mapping[str, Any]) -> BusSettings:
+    named = {name: value for name, value in (("url", url), ("namespace", namespace)) if value is not None}
+    given: dict[str, Any] = {**named, **overrides}
     if settings is None:
         return BusSettings(**given)
     if not given:

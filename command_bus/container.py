@@ -108,7 +108,8 @@ def _outermost(container: Any) -> Any:
 
 
 def _settings(config: Mapping[str, Any] | None) -> BusSettings:
-    return BusSettings(**(config or {}))
+    values: Any = config or {}
+    return BusSettings(**values)
 
 
 def _handler_modules(registry: HandlerRegistry) -> list[str]:

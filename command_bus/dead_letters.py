@@ -6,18 +6,19 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from command_bus.errors import InvalidCommand, UnknownDeadLetter
 from command_bus.execution.settled import Windows, digest_of, is_marked, reading_limits
 from command_bus.receipts import DeadLetter
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
 from command_bus.serialization.msgpack import Undecodable, unpack
-from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Cancelled, DeadLetterRecord
-from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import Remembered
 from command_bus.transport.redis.operations import Operations, StoredLetter
+
+if TYPE_CHECKING:
+    from command_bus.bus import CommandBus
 
 __all__ = ["DeadLetters", "LetterFilters"]
 
@@ -39,13 +40,16 @@ class LetterFilters(TypedDict, total=False):
 
 
 class DeadLetters:
-    """Lists, replays, discards and purges dead letters; reached as `bus.dead_letters`."""
+    """Lists, replays, discards and purges dead letters; reached as `bus.dead_letters`.
 
-    def __init__(self, operations: Operations, settings: BusSettings, protection: Protection | None = None) -> None:
-        self._protection = protection
-        self._operations = operations
-        self._limits = reading_limits(settings)
-        self._windows = Windows.of(settings)
+    Args:
+        bus: Whose.
+    """
+
+    def __init__(self, bus: CommandBus) -> None:
+        self._bus = bus
+        self._limits = reading_limits(bus.settings)
+        self._windows = Windows.of(bus.settings)
 
     async def list(self, **filters: Unpack[LetterFilters]) -> AsyncIterator[DeadLetter]:
         """The letters, oldest first per shard, all filters applying.
@@ -126,6 +130,10 @@ class DeadLetters:
                 purged += 1
         return purged
 
+    @property
+    def _operations(self) -> Operations:
+        return self._bus.transport.operations
+
     async def _discard(self, stored: StoredLetter) -> bool:
         envelope = self._envelope(stored)
         outcome = Cancelled("discarded by an operator")
@@ -174,9 +182,9 @@ class DeadLetters:
             envelope = unpack_envelope(raw, self._limits)
             packed = envelope.payload
             if envelope.flags & ENCRYPTED:
-                if self._protection is None:
+                if self._bus.protection is None:
                     return None
-                packed = self._protection.payload(envelope)
+                packed = self._bus.protection.payload(envelope)
             payload = unpack(packed, self._limits)
         except (Undecodable, InvalidCommand):
             return None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from uuid import UUID
 
 from command_bus.details import details_of
 from command_bus.errors import InvalidCommand
+from command_bus.keywords import CallOptions, DispatchOptions
 from command_bus.messages import Message, canonical_entity_id, check_entity_type
 from command_bus.waiting import WaitingLine
 
@@ -37,7 +38,7 @@ class EntityScope:
     def __repr__(self) -> str:
         return f"<entity {self.type}:{self.id}>"
 
-    async def dispatch(self, command: Message[Any], **options: Any) -> Receipt:
+    async def dispatch(self, command: Message[Any], **options: Unpack[DispatchOptions]) -> Receipt:
         """As `CommandBus.dispatch`, for a command of this entity.
 
         Raises:
@@ -45,20 +46,13 @@ class EntityScope:
         """
         return await self._bus.dispatch(self._own(command), **options)
 
-    async def call(
-        self,
-        command: Message[R],
-        *,
-        timeout: float | None = None,
-        command_id: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> R:
+    async def call(self, command: Message[R], **options: Unpack[CallOptions]) -> R:
         """As `CommandBus.call`, for a command of this entity.
 
         Raises:
             InvalidCommand: The command names another entity.
         """
-        return await self._bus.call(self._own(command), timeout=timeout, command_id=command_id, headers=headers)
+        return await self._bus.call(self._own(command), **options)
 
     async def depth(self) -> int:
         """Commands that wait or run, delayed ones included."""

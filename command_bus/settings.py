@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypedDict, Unpack
 from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
@@ -19,7 +19,7 @@ from command_bus.errors import InvalidSettings
 from command_bus.policies import EntityPolicy
 from command_bus.spelling import did_you_mean
 
-__all__ = ["BusSettings", "redacted", "unverified"]
+__all__ = ["BusSettings", "SettingOverrides", "SettingValues", "redacted", "unverified"]
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _KEY_ID = re.compile(r"[A-Za-z0-9_.-]{1,32}")
@@ -36,6 +36,48 @@ Count = Annotated[int, Field(ge=1)]
 def redacted(url: str) -> str:
     """The URL without its password, fit for logs and errors."""
     return _PASSWORD_IN_QUERY.sub(r"\1***", _PASSWORD_IN_URL.sub(r"\1:***@", url))
+
+
+class SettingOverrides(TypedDict, total=False):
+    """Settings as keyword arguments, so that type checkers find a misspelt one; `BusSettings` says what each is."""
+
+    username: str | None
+    password: str | SecretStr | None
+    tls_ca: str | Path | None
+    tls_cert: str | Path | None
+    tls_key: str | Path | None
+    shards: int
+    entities: Mapping[str, EntityPolicy]
+    concurrency: int
+    threads: int
+    lease: float
+    grace: float
+    quantum: int
+    quantum_time: float
+    unknown_grace: float
+    dispatch_timeout: float
+    call_timeout: float
+    max_pending: int
+    dedup_window: float
+    reply_ttl: float
+    max_depth: int
+    max_total_depth: int
+    max_payload: int
+    max_nesting: int
+    durability: Durability
+    wait_replicas: int
+    wait_timeout: float
+    signing_keys: Mapping[str, str | SecretStr] | Iterable[str | SecretStr]
+    require_signatures: bool
+    allow_eviction: bool
+    insecure: bool
+
+
+class SettingValues(SettingOverrides, total=False):
+    """All of them, with those that `CommandBus` names itself."""
+
+    url: str | SecretStr | None
+    namespace: str
 
 
 class BusSettings(BaseSettings):
@@ -130,7 +172,7 @@ class BusSettings(BaseSettings):
     allow_eviction: bool = Field(default=False, description="Start on a server whose eviction policy may drop queued commands.")
     insecure: bool = Field(default=False, description="Allow TLS without verification of the server's certificate.")
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: Unpack[SettingValues]) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:

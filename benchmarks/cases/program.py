@@ -88,8 +88,7 @@ async def _warm_up(given: argparse.Namespace) -> None:
 
 
 def fill_from_sync(given: argparse.Namespace) -> None:
-    limits = {"max_depth": _UNLIMITED, "max_total_depth": _UNLIMITED}
-    with SyncCommandBus(given.url, namespace=NAMESPACE, **limits) as bus:
+    with SyncCommandBus(given.url, namespace=NAMESPACE, max_depth=_UNLIMITED, max_total_depth=_UNLIMITED) as bus:
         for number in range(_WARM):
             bus.dispatch(note(number, given.entities))
         protocol.ready()

@@ -24,7 +24,7 @@ from command_bus.errors import CommandBusError, CommandTimeout, InvalidSettings,
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
-    from command_bus.settings import BusSettings
+    from command_bus.settings import BusSettings, SettingValues
 
 __all__ = [
     "App",
@@ -147,10 +147,14 @@ def settings_of(place: Place) -> BusSettings:
     """
     from command_bus.settings import BusSettings
 
-    named = {"url": place.url, "namespace": place.namespace}
-    settings = BusSettings(**{name: value for name, value in named.items() if value is not None})
+    given: SettingValues = {}
+    if place.url is not None:
+        given["url"] = place.url
+    if place.namespace is not None:
+        given["namespace"] = place.namespace
+    settings = BusSettings(**given)
     if settings.server_url is None:
-        settings = BusSettings(**{**named, "url": _development_server(), "namespace": settings.namespace})
+        settings = BusSettings(url=_development_server(), namespace=settings.namespace)
     if settings.dispatch_timeout > _PATIENCE:
         settings = settings.model_copy(update={"dispatch_timeout": _PATIENCE})
     return settings

@@ -87,16 +87,12 @@ def call(
     values, headers = _fields(fields), _headers(header)
 
     async def work() -> Any:
-        from command_bus.outbound import new_command_id
-
         async with connected(Place(url, namespace, app)) as bus:
             message = _by_class(bus, command, values)
             if message is not None:
-                return await bus.call(message, timeout=timeout, command_id=command_id, headers=headers)
+                return _as_sent(message, await bus.call(message, timeout=timeout, command_id=command_id, headers=headers))
             kind, entity_id = await _by_announcement(bus, command, values)
-            given = command_id or new_command_id()
-            await bus.dispatch_raw(kind, entity_id, command, values, command_id=given, headers=headers, expires=timeout)
-            return await bus.result(given, timeout=timeout)
+            return await bus.call_raw(kind, entity_id, command, values, timeout=timeout, command_id=command_id, headers=headers)
 
     typer.echo(plainly(execute(work, sends=True)))
 
@@ -155,6 +151,14 @@ def _by_class(bus: CommandBus, name: str, values: dict[str, Any]) -> Message[Any
     except ValidationError as error:
         complain(f"{name}: {problems_of(error)}")
         raise typer.Exit(Outcome.USAGE) from None
+
+
+def _as_sent(message: Message[Any], reply: Any) -> Any:
+    """A typed reply as the plain data that the worker sent: it is shown alike with the class and without."""
+    from command_bus.serialization.models import reply_codec_for
+    from command_bus.serialization.msgpack import unpack
+
+    return unpack(reply_codec_for(type(message).spec().reply).encode(reply))
 
 
 async def _by_announcement(bus: CommandBus, name: str, values: dict[str, Any]) -> tuple[str | None, Any]:

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 from pydantic import SecretStr
 
 from command_bus.bus import CommandBus
+from command_bus.bus_thread import BusThread
 from command_bus.errors import InvalidSettings, QueueFull
 from command_bus.outbound import Sealer
 from command_bus.settings import BusSettings, redacted
-from command_bus.sync import BusThread
 from command_bus.transport.redis.credentials import connection_options
 from command_bus.transport.redis.server import recorded_choices
 from command_bus.transport.redis.topologies import ALL_SCHEMES
@@ -65,7 +65,7 @@ class Target:
         Raises:
             InvalidSettings: A value is not what it may be.
         """
-        given = {name: value for name, value in (("url", url), ("namespace", namespace)) if value is not None}
+        given: dict[str, Any] = {name: value for name, value in (("url", url), ("namespace", namespace)) if value is not None}
         bus = CommandBus(settings=BusSettings(**given))
         if not bus.url.startswith(ALL_SCHEMES):
             raise InvalidSettings(f"url = {redacted(bus.url)!r}: a server's URL begins with {', '.join(ALL_SCHEMES)}")
@@ -81,7 +81,12 @@ class Link:
     """The connection of this process to a target: blocking, one request at a time, on an event loop in a thread of its own."""
 
     def __init__(self, target: Target, patience: float) -> None:
-        given = {"url": target.url, "namespace": target.namespace, "dispatch_timeout": PATIENCE, **dict(target.access)}
+        given: dict[str, Any] = {
+            "url": target.url,
+            "namespace": target.namespace,
+            "dispatch_timeout": PATIENCE,
+            **dict(target.access),
+        }
         options = connection_options(BusSettings(**given))
         choices = _run(recorded_choices(target.url, target.namespace, patience, options))
         self.settings = BusSettings(**given, **choices)

@@ -14,31 +14,31 @@ would, and its successor takes over when the lease is over.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Self, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Self, TypeVar, Unpack
 
 from command_bus.bus import CommandBus
 from command_bus.clock import mono
 from command_bus.context import current_command
 from command_bus.errors import EntitiesStopped
+from command_bus.keywords import BusOptions, CallOptions, DispatchOptions
 from command_bus.messages import Message
+from command_bus.outbound import Envelope
 from command_bus.receipts import BatchResult, Receipt
 from command_bus.registry import HandlerRegistry
-from command_bus.testing.asserting import dispatched, not_dispatched
+from command_bus.testing.asserting import Noted
 from command_bus.testing.clock import VirtualClock
 from command_bus.testing.crashes import Crash, CrashPoint
 from command_bus.testing.fleet import Fleet
-from command_bus.testing.records import Handled, Sent
 
 __all__ = ["TestBus"]
 
 R = TypeVar("R")
-M = TypeVar("M", bound=Message[Any])
 _real = mono
 _TURN = 0.001
 
 
-class TestBus:
+class TestBus(Noted):
     """A bus, a server in memory and workers, in one event loop and in virtual time.
 
     `async with TestBus(registry) as bus: …`, or the fixture `command_bus`, which opens at the first use.
@@ -58,11 +58,17 @@ class TestBus:
     __test__ = False  # not a class of tests, whatever its name
 
     def __init__(
-        self, registry: HandlerRegistry | None = None, *, bus: CommandBus | None = None, workers: int = 1, **options: Any
+        self,
+        registry: HandlerRegistry | None = None,
+        *,
+        bus: CommandBus | None = None,
+        workers: int = 1,
+        **options: Unpack[BusOptions],
     ) -> None:
         self.clock = VirtualClock()
         self._fleet = Fleet(self.clock, registry, bus, workers, options)
         self.bus = self._fleet.bus
+        super().__init__(self._fleet.recorder)
 
     async def __aenter__(self) -> Self:
         await self._fleet.open()
@@ -82,17 +88,17 @@ class TestBus:
 
     # Sending.
 
-    async def dispatch(self, command: Message[Any], **options: Any) -> Receipt:
+    async def dispatch(self, command: Message[Any], **options: Unpack[DispatchOptions]) -> Receipt:
         """As `CommandBus.dispatch`."""
         await self._fleet.open()
         return await self.bus.dispatch(command, **options)
 
-    async def dispatch_batch(self, commands: Any) -> BatchResult:
+    async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
         """As `CommandBus.dispatch_batch`."""
         await self._fleet.open()
         return await self.bus.dispatch_batch(commands)
 
-    async def call(self, command: Message[R], **options: Any) -> R:
+    async def call(self, command: Message[R], **options: Unpack[CallOptions]) -> R:
         """As `CommandBus.call`; retries, delays and leases on the way pass without waiting."""
         await self._fleet.start()
         running = current_command.get()
@@ -152,44 +158,6 @@ class TestBus:
     def crashed(self) -> int:
         """Workers that died."""
         return self._fleet.crashed
-
-    # Looking.
-
-    @property
-    def sent(self) -> list[Sent]:
-        """All that was sent, with ids, headers and delays; by handlers as well, if they use this bus."""
-        return self._fleet.recorder.sent
-
-    @property
-    def dispatched(self) -> list[Message[Any]]:
-        """The messages of `sent`, in order."""
-        return [sent.command for sent in self.sent if sent.command is not None]
-
-    @property
-    def handled(self) -> list[Handled]:
-        """Every attempt that ended, with what it returned or raised."""
-        return self._fleet.recorder.handled
-
-    @property
-    def replies(self) -> list[Any]:
-        """What settled commands replied, in order: values, and the refusals (`Reject`) themselves."""
-        return [note.value if note.error is None else note.error for note in self.handled if note.replied]
-
-    def assert_dispatched(self, command: type[M], *, count: int | None = None, **fields: Any) -> M:
-        """The last message of a type with such fields that was sent.
-
-        Raises:
-            AssertionError: There is none (or not `count`); it lists what was sent.
-        """
-        return dispatched(self.sent, command, count, fields)
-
-    def assert_not_dispatched(self, command: type[Message[Any]], **fields: Any) -> None:
-        """No message of a type with such fields was sent.
-
-        Raises:
-            AssertionError: There is one.
-        """
-        not_dispatched(self.sent, command, fields)
 
     # Inside.
 

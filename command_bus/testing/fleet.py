@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from command_bus.bus import CommandBus
+from command_bus.keywords import BusOptions
 from command_bus.middleware import around_dispatch
 from command_bus.monitor import Monitor
 from command_bus.registry import HandlerRegistry
@@ -51,11 +52,11 @@ class Fleet:
     """
 
     def __init__(
-        self, clock: VirtualClock, registry: HandlerRegistry | None, bus: CommandBus | None, workers: int, options: dict[str, Any]
+        self, clock: VirtualClock, registry: HandlerRegistry | None, bus: CommandBus | None, workers: int, options: BusOptions
     ) -> None:
         if bus is not None and (options or bus.is_open):
             raise TypeError("a bus of your own brings its options, and must not be open yet")
-        self.bus = bus or _bus(registry, options)
+        self.bus = bus or CommandBus("redis://in-memory", registry=registry, **options)
         self.recorder = Recorder()
         self.crashes: list[Crash] = []
         self.crashed = 0
@@ -171,11 +172,6 @@ def _spoken_by_the_living(_record: logging.LogRecord) -> bool:
     """What remains of a dead process tries this and that until it is cleared away; nobody wants to read of it."""
     process = PROCESS.get()
     return process is None or not process.dead
-
-
-def _bus(registry: HandlerRegistry | None, options: dict[str, Any]) -> CommandBus:
-    arguments: dict[str, Any] = {"url": "redis://in-memory", "registry": registry, **options}
-    return CommandBus(**arguments)
 
 
 def keeper_for(factory: Any, *arguments: Any, **options: Any) -> LeaseKeeper:

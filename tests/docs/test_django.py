@@ -45,7 +45,12 @@ print([answer.status_code for answer in answers])
 print(client.get("/restock/lamp?pieces=1").json())
 refused = client.get("/restock/lamp?pieces=101")
 print(refused.status_code, refused.json())
-apps.get_app_config("shop").bus.close()
+bus = apps.get_app_config("shop").bus
+bus.dispatch_raw("article", "sofa", "Restock", {"article": "sofa"})
+bus.wait_idle(20)
+from django.core.management import call_command
+call_command("dead_letters")
+bus.close()
 """
 
 
@@ -92,5 +97,7 @@ def test_views_and_worker(project: Path, environment: dict[str, str], worker: tu
     finally:
         running.send_signal(signal.SIGTERM)
         code = running.wait(20)
-    assert done.stdout.splitlines() == ["{'stock': 5}", "[202, 202]", "{'stock': 7}", "409 {'code': 'too_many'}"], done.stderr
+    *visits, letter = done.stdout.splitlines() or [""]
+    assert visits == ["{'stock': 5}", "[202, 202]", "{'stock': 7}", "409 {'code': 'too_many'}"], done.stderr
+    assert letter.endswith(": Restock of article:sofa, invalid"), letter
     assert code == 0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import date
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
-from command_bus import HandlerRegistry, Reject
+from command_bus import HandlerRegistry, Message, Reject
 from command_bus.testing import CRASH_POINTS, CrashPoint, TestBus
 from examples.bank import __main__ as bank
 from examples.flights import handlers as flights
@@ -41,7 +42,7 @@ class Books(dict[str, Account]):
         return True
 
 
-async def run(registry: HandlerRegistry, commands: list[object], point: CrashPoint | None) -> TestBus:
+async def run(registry: HandlerRegistry, commands: list[Message[Any]], point: CrashPoint | None) -> TestBus:
     async with TestBus(registry) as bus:
         if point is not None:
             bus.crash_after(point, nth=2)
@@ -53,7 +54,7 @@ async def run(registry: HandlerRegistry, commands: list[object], point: CrashPoi
 
 @pytest.mark.parametrize("point", CRASH_POINTS)
 async def test_an_aircraft_is_where_it_would_be_without_the_crash(point: CrashPoint) -> None:
-    commands: list[object] = [Depart(tail="N1", seq=seq, airport="EWR", ts=seq * 10, delay=seq) for seq in range(1, 5)]
+    commands: list[Message[Any]] = [Depart(tail="N1", seq=seq, airport="EWR", ts=seq * 10, delay=seq) for seq in range(1, 5)]
     states = []
     for crash in (None, point):
         hangar = Kept()
@@ -66,7 +67,7 @@ async def test_an_aircraft_is_where_it_would_be_without_the_crash(point: CrashPo
 
 @pytest.mark.parametrize("point", CRASH_POINTS)
 async def test_an_account_is_charged_once(point: CrashPoint) -> None:
-    commands: list[object] = [
+    commands: list[Message[Any]] = [
         RecordPurchase(customer="1", line=line, day=date(1997, 1, line), discs=1, dollars=Decimal(line)) for line in range(1, 5)
     ]
     books = Books()

@@ -213,9 +213,18 @@ class TestSending:
         assert say(trouble, "cancel", "c-3-1") == "c-3-1: cancelled\n"
         assert "c-3-1: not cancelled" in say(trouble, "cancel", "c-3-1", code=1)
 
-    def test_no_outcome_in_time_is_3(self, trouble: Trouble) -> None:
-        text = one_line(say(trouble, "call", "Export", '{"report": "slow", "month": 1}', "--timeout", "0.3", code=3))
-        assert "timeout" in text
+    def test_no_outcome_in_time_is_3_and_leaves_no_letter(self, trouble: Trouble) -> None:
+        """With its class or without: nobody waits for it any more, so it is not started, and it is no operator's business."""
+        letters = ask(trouble, "dlq", "list")
+        say(trouble, "entity", "account", "c-4", "pause")
+        texts = [
+            one_line(say(trouble, "call", "Deposit", '{"account_id": "c-4", "amount": 5}', "--timeout", "0.3", *app, code=3))
+            for app in ((), ("--app", "shop"))
+        ]
+        say(trouble, "entity", "account", "c-4", "resume")
+        assert say(trouble, "call", "GetBalance", '{"account_id": "c-4"}') == "0\n"
+        assert ask(trouble, "dlq", "list") == letters
+        assert all("no reply within 0.3 s" in text for text in texts), texts
 
 
 class TestMistakes:

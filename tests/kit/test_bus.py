@@ -262,6 +262,55 @@ async def test_assertions(command_bus: TestBus) -> None:
     assert [str(reply) for reply in command_bus.replies if isinstance(reply, Reject)] == ["no"]
 
 
+async def test_replies_are_asserted(command_bus: TestBus) -> None:
+    with pytest.raises(AssertionError, match=r"expected Add\(\) replied, found 0; nothing was handled"):
+        command_bus.assert_replied(Add)
+    for value in (1, 2):
+        await command_bus.dispatch(Add(box="a", value=value))
+    await command_bus.dispatch(Refused(box="a"))
+    await command_bus.dispatch(Stuck(box="b"))
+    await command_bus.run_until_idle()
+    assert command_bus.assert_replied(Add) == 3  # the last
+    assert command_bus.assert_replied(Add, value=1) == 1
+    assert command_bus.assert_replied(Add, 3, count=1) == 3
+    command_bus.assert_replied(Add, box="a", count=2)
+    with pytest.raises(AssertionError, match=r"Add\(box='a'\) replied with 4, found 0; handled were:\n  Add\(.*\): replied 1\n"):
+        command_bus.assert_replied(Add, 4, box="a")
+    with pytest.raises(AssertionError, match="1 times, found 2"):
+        command_bus.assert_replied(Add, count=1)
+    for neither in (Refused, Stuck):  # neither a refusal nor a failure is a reply
+        with pytest.raises(AssertionError, match=r"replied, found 0") as failed:
+            command_bus.assert_replied(neither)
+        assert "Refused(box='a'): rejected with 'no': no" in str(failed.value)
+        assert "Stuck(box='b'): raised OSError('never')" in str(failed.value)
+    with pytest.raises(TypeError, match="no field bax"):
+        command_bus.assert_replied(Add, bax="a")
+
+
+async def test_refusals_are_asserted(command_bus: TestBus) -> None:
+    for box in ("a", "b"):
+        await command_bus.dispatch(Refused(box=box))
+    await command_bus.dispatch(Stuck(box="b"))
+    await command_bus.dispatch(Add(box="c", value=1))
+    await command_bus.run_until_idle()
+    refusal = command_bus.assert_rejected(Refused, box="a")
+    assert (refusal.message, refusal.code) == ("no", "no")
+    assert isinstance(command_bus.assert_rejected(Refused, "no", count=2), Reject)
+    with pytest.raises(AssertionError, match=r"expected Refused\(\) rejected with 'closed', found 0; handled were:"):
+        command_bus.assert_rejected(Refused, "closed")
+    for neither in (Add, Stuck):
+        with pytest.raises(AssertionError, match=r"expected .* rejected, found 0"):
+            command_bus.assert_rejected(neither)
+
+
+async def test_what_a_crash_took_was_no_reply(command_bus: TestBus) -> None:
+    command_bus.crash_after("handled", AddOrNot)
+    await command_bus.dispatch(AddOrNot(box="a", value=1))
+    await command_bus.run_until_idle()
+    with pytest.raises(AssertionError, match="lost in a crash"):
+        command_bus.assert_replied(AddOrNot)
+
+
 async def test_an_application_keeps_its_bus() -> None:
     app = CommandBus("redis://production.invalid", registry=registry, namespace="shop")
     log.clear()

@@ -39,6 +39,7 @@ from command_bus.cli.judgement import (
 )
 from command_bus.cli.letters import Why, moment_of
 from command_bus.cli.schemas import problems
+from command_bus.cli.sending import _as_sent
 from command_bus.cli.tables import counted, duration, shown
 from command_bus.cli.type_names import class_name, members_of, type_of
 from command_bus.environment import strays
@@ -398,3 +399,14 @@ class TestSmallThings:
         os.utime(tmp_path / "sub" / "e.py", (1, 1))
         assert [Path(name).name for name in changed(before, snapshot(tmp_path))] == ["a.py", "e.py", "new.py"]
         assert changed(before, before) == []
+
+    def test_a_reply_is_shown_as_it_was_sent(self) -> None:
+        class Statement(BaseModel):
+            balance: Decimal = Field(alias="theBalance")
+            since: datetime
+
+        class Ask(Query[tuple[Statement, ...]]): ...
+
+        since = datetime(2026, 11, 21, tzinfo=UTC)
+        reply = (Statement(theBalance=Decimal("2.50"), since=since),)
+        assert _as_sent(Ask(), reply) == [{"balance": Decimal("2.50"), "since": since}]

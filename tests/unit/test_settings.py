@@ -10,7 +10,7 @@ import pytest
 from command_bus import CommandBus
 from command_bus.errors import InvalidSettings
 from command_bus.policies import EntityPolicy, RetryPolicy, lanes
-from command_bus.settings import BusSettings, redacted
+from command_bus.settings import BusSettings, SettingOverrides, SettingValues, redacted
 
 
 def test_the_defaults_are_those_of_the_design() -> None:
@@ -83,13 +83,19 @@ def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None
 
 def test_an_unknown_setting_is_refused() -> None:
     with pytest.raises(InvalidSettings, match=r"^leese: there is no such setting; did you mean 'lease'\?$"):
-        BusSettings(leese=3)
+        BusSettings(leese=3)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue] - the checkers find it, too
     with pytest.raises(InvalidSettings, match=r"^workers: there is no such setting$"):
-        CommandBus(workers=3)
-    with pytest.raises(InvalidSettings, match=r"^entities\.a\.max_dept: there is no such setting; did you mean 'max_depth'\?$"):
-        BusSettings(entities={"a": {"max_dept": 3}})
-    with pytest.raises(InvalidSettings, match=r"did you mean 'mailbox'\?$"):
-        BusSettings(entities={"a": {"mailbocks": 3}})
+        CommandBus(workers=3)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue] - as above
+    for wrong, advice in (("max_dept", r"^entities\.a\.max_dept: .*'max_depth'\?$"), ("mailbocks", r"did you mean 'mailbox'\?$")):
+        entities: Any = {"a": {wrong: 3}}
+        with pytest.raises(InvalidSettings, match=advice):
+            BusSettings(entities=entities)
+
+
+def test_each_setting_can_be_given_by_name() -> None:
+    """What type checkers know of: add a new setting to `SettingOverrides`, too."""
+    assert set(SettingValues.__annotations__) == set(BusSettings.model_fields)
+    assert set(BusSettings.model_fields) - set(SettingOverrides.__annotations__) == {"url", "namespace"}
 
 
 def test_a_wrong_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,7 @@ async def calls(bus: CommandBus) -> None:
     assert_type(await bus.call(Owner(account_id=7)), str | None)
     assert_type(await bus.call(State(account_id=7)), Literal["open", "closed"])
     assert_type(await bus.call(Untyped()), Any)
+    assert_type(await bus.call_raw("account", "a-1", "Deposit", {"amount": 5}, timeout=5), Any)
     await bus.call(Close(account_id=7))
 
     wrong: str = await bus.call(Deposit(account_id="a-1", amount=5))  # type: ignore[arg-type]  # pyright: ignore[reportAssignmentType]

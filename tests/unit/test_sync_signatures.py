@@ -1,0 +1,96 @@
+"""The blocking side has what the asynchronous side has, with the same parameters and the same results."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+
+from command_bus import CommandBus, SyncCommandBus
+from command_bus.blocking import SyncDeadLetters, SyncEntities, SyncEntityScope, SyncEvents, SyncFleet
+from command_bus.dead_letters import DeadLetters
+from command_bus.entities import Entities
+from command_bus.entity import EntityScope
+from command_bus.events import Events
+from command_bus.fleet import Fleet
+from command_bus.keywords import BusArguments
+from command_bus.settings import SettingOverrides
+
+PAIRS: list[tuple[type[Any], type[Any]]] = [
+    (CommandBus, SyncCommandBus),
+    (DeadLetters, SyncDeadLetters),
+    (Entities, SyncEntities),
+    (EntityScope, SyncEntityScope),
+    (Events, SyncEvents),
+    (Fleet, SyncFleet),
+]
+
+ASYNC_ONLY = {
+    "in_memory": "the server in memory lives in one event loop",
+    "is_open": "it is opened at its first use",
+    "transport": "for workers and extensions, which are asynchronous",
+    "worker": "a worker is a program of its own",
+    "lifespan": "for workers",
+    "middleware": "as given",
+    "observer": "as given",
+    "protection": "internal",
+    "registry": "for workers",
+}
+
+every_pair = pytest.mark.parametrize(("theirs", "ours"), PAIRS, ids=[theirs.__name__ for theirs, _ in PAIRS])
+
+
+def methods(kind: type[Any]) -> dict[str, Any]:
+    """What it defines itself: public names, and `__call__`."""
+    return {name: value for name, value in vars(kind).items() if not name.startswith("_") or name == "__call__"}
+
+
+def blocking(annotation: str) -> str:
+    """What a result is called on the blocking side."""
+    text = annotation.replace("AsyncIterator[", "Generator[")
+    for theirs, ours in PAIRS:
+        text = re.sub(rf"\b{theirs.__name__}\b", ours.__name__, text)
+    return text
+
+
+@every_pair
+def test_nothing_is_missing_and_nothing_is_new(theirs: type[Any], ours: type[Any]) -> None:
+    expected = methods(theirs).keys() - (ASYNC_ONLY if theirs is CommandBus else {})
+    assert methods(ours).keys() == expected
+
+
+@every_pair
+def test_parameters_and_results_are_the_same(theirs: type[Any], ours: type[Any]) -> None:
+    for name, method in methods(ours).items():
+        other = vars(theirs)[name]
+        assert type(method) is type(other), name
+        assert not inspect.iscoroutinefunction(method), name
+        found, wanted = (inspect.signature(getattr(each, "fget", each)) for each in (method, other))
+        assert found.parameters == wanted.parameters, name
+        assert found.return_annotation == blocking(wanted.return_annotation), name
+
+
+def test_the_parts_of_a_bus_are_there() -> None:
+    attributes = {name for name in vars(CommandBus()) if not name.startswith("_")}
+    ours = {name for name in vars(SyncCommandBus()) if not name.startswith("_")}
+    assert ours == attributes - ASYNC_ONLY.keys()
+    for name in ("dead_letters", "entities", "events", "fleet"):
+        assert (type(getattr(CommandBus(), name)), type(getattr(SyncCommandBus(), name))) in PAIRS
+
+
+def test_both_are_made_with_the_same_arguments() -> None:
+    named = {name for name, each in inspect.signature(CommandBus).parameters.items() if each.kind is each.KEYWORD_ONLY}
+    assert BusArguments.__annotations__.keys() == named | SettingOverrides.__annotations__.keys()
+
+
+def test_whoever_drifts_is_noticed() -> None:
+    class Drifted:
+        def ping(self, often: int = 1) -> float:
+            return float(often)
+
+    with pytest.raises(AssertionError, match="ping"):
+        test_parameters_and_results_are_the_same(CommandBus, Drifted)
+    with pytest.raises(AssertionError):
+        test_nothing_is_missing_and_nothing_is_new(CommandBus, Drifted)
