@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from command_bus.admission import refusal, status_of
-from command_bus.errors import CommandBusError
+from command_bus.errors import CommandBusError, TransportUnavailable
 from command_bus.messages import Message
 from command_bus.outbound import Envelope, Outbound, Sealer
 from command_bus.receipts import BatchOutcome, BatchResult
-from command_bus.transport.interfaces import Admission, Producer, Submission
+from command_bus.transport.interfaces import Admission, Producer, Silent, Submission
 
 __all__ = ["BatchSender"]
 
@@ -38,7 +38,7 @@ _Sealed = Submission | _Unsealed
 
 
 class BatchSender:
-    """Sends one batch; after a refused command of an entity, its later ones are refused as well.
+    """Sends one batch; after a refused command of an entity, its later ones are refused as well. An outage is waited for once per shard.
 
     Args:
         sealer: Encodes and names mailboxes.
@@ -62,6 +62,8 @@ class BatchSender:
         self._timeout = timeout
         self._agreed = agreed
         self._refused: set[str] = set()
+        self._silent: Silent = {}
+        self._unagreed: dict[str, TransportUnavailable] = {}
 
     async def send(self, commands: Iterable[_Item]) -> BatchResult:
         """Send all, in order per entity."""
@@ -108,9 +110,18 @@ class BatchSender:
             return self._unsealed(item, error)
 
     async def _seal(self, item: _Item) -> _Sealed:
-        """The submission of an item, or why there is none."""
+        """The submission of an item, or why there is none. A server that was away for the first of an entity type is not waited for again."""
         try:
-            return await self._prepare(self._sealer.of_item(item))
+            out = self._sealer.of_item(item)
+            entity_type = out.entity_type or ""
+            if (away := self._unagreed.get(entity_type)) is not None:
+                return self._unsealed(item, away)
+            try:
+                return await self._prepare(out)
+            except TransportUnavailable as error:
+                if entity_type and not error.outcome_unknown:
+                    self._unagreed[entity_type] = error
+                raise
         except CommandBusError as error:
             return self._unsealed(item, error)
 
@@ -130,7 +141,7 @@ class BatchSender:
             else:
                 going.append(item)
                 outcomes.append(None)
-        answered = map(self._outcome, going, await self._producer.enqueue_many(going, self._timeout))
+        answered = map(self._outcome, going, await self._producer.enqueue_many(going, self._timeout, self._silent))
         return [outcome or next(answered) for outcome in outcomes]
 
     def _outcome(self, submission: Submission, admission: Admission | CommandBusError) -> BatchOutcome:

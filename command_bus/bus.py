@@ -106,6 +106,7 @@ class CommandBus:
         self._transport: RedisTransport | None = None
         self._closed = False
         self._opening = asyncio.Lock()
+        self._closing: asyncio.Task[None] | None = None
         self.protection = Protection.of(self.settings, cipher)
         self._sealer = Sealer(self.settings, self.protection)
         self._send = around_dispatch(self.middleware, self._transmit)
@@ -148,7 +149,15 @@ class CommandBus:
                 self._transport = transport
 
     async def close(self) -> None:
-        """Let accepted dispatches leave, close the connections. Idempotent; workers are stopped by their own `async with`."""
+        """Let accepted dispatches leave, close the connections. Workers are stopped by their own `async with`.
+
+        Idempotent; whoever gives up waiting for it does not stop it half-way.
+        """
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close(), name="command_bus.close")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         async with self._opening:
             self._closed = True
             transport, self._transport = self._transport, None
@@ -221,7 +230,8 @@ class CommandBus:
         """Accept many commands in few steps; the order of an entity's commands is kept.
 
         Never raises for single commands: each has its outcome. After a refused command of an entity, its later ones in the batch are
-        refused as well (`QueueFull` with `limit="predecessor"`), so that none overtakes it.
+        refused as well (`QueueFull` with `limit="predecessor"`), so that none overtakes it. A shard whose server is away is waited for once,
+        for `dispatch_timeout`: the rest of its commands fail at once (`TransportUnavailable`, not in doubt).
 
         Raises:
             BusClosed: The bus is not open.
@@ -242,7 +252,8 @@ class CommandBus:
 
         Args:
             command: What to do; its type argument is the reply's type.
-            timeout: Seconds to wait, by default `call_timeout`; a command that was not started by then never is.
+            timeout: Seconds to wait, by default `call_timeout`; a command that was not started by then never is, give or take the time
+                that its request was on its way to the server.
             command_id: As for `dispatch`.
             headers: As for `dispatch`.
 
@@ -290,6 +301,7 @@ class CommandBus:
         """The innermost of the middleware around a call: send it and wait for its reply."""
         replies: Replies = self.transport.rpc
         outcomes = self._outcomes()
+        out.deadline = deadline
         reply: Reply = replies.expect(out.command_id)
         try:
             admission = await self._send(out)
@@ -432,10 +444,13 @@ class CommandBus:
 
     async def _transmit(self, out: Outbound) -> Admission:
         """The innermost of the middleware around a dispatch: seal and enqueue."""
+        submission = await self._seal(out)
+        return await self.transport.producer.enqueue(submission, self._patience(out))
+
+    def _patience(self, out: Outbound) -> float:
+        """Seconds that accepting it may take: a caller waits no longer than it said."""
         timeout = self.settings.dispatch_timeout
-        if out.inbox and out.ttl_ms is not None:
-            timeout = min(timeout, out.ttl_ms / 1000)
-        return await self.transport.producer.enqueue(await self._seal(out), timeout)
+        return timeout if out.deadline is None else min(timeout, max(out.deadline - mono(), 0.001))
 
     def _agreed(self, message: Message[Any]) -> bool:
         """Whether a message can be sealed at once: no middleware wants to see it, and its entity type is agreed on."""
@@ -448,13 +463,13 @@ class CommandBus:
         """The submission of an outbound value; with the first of an entity type, agree on its mailboxes."""
         namespace = self.transport.namespace
         if out.entity_type is not None and namespace.agreed(out.entity_type) is None:
-            await self._agree(out.entity_type)
+            await self._agree(out.entity_type, self._patience(out))
         return self._sealer.seal(out)
 
-    async def _agree(self, entity_type: str) -> None:
+    async def _agree(self, entity_type: str, patience: float) -> None:
         """Record or compare how an entity type's mailboxes are, for as long as a dispatch may take: nothing of the command has left yet."""
         try:
-            await self.transport.namespace.agree(entity_type, mono() + self.settings.dispatch_timeout)
+            await self.transport.namespace.agree(entity_type, mono() + patience)
         except TransportUnavailable as error:
             raise TransportUnavailable(error.message) from error
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
-from command_bus.transport.interfaces import Admission, Producer, Submission
+from command_bus.transport.interfaces import Admission, Producer, Silent, Submission
 
 if TYPE_CHECKING:
     from command_bus.outbound import Outbound
@@ -109,9 +109,11 @@ class ObservedProducer:
         self._observer.dispatched(submission.name, _status(admission))
         return admission
 
-    async def enqueue_many(self, submissions: Sequence[Submission], timeout: float) -> list[Admission | CommandBusError]:
+    async def enqueue_many(
+        self, submissions: Sequence[Submission], timeout: float, silent: Silent | None = None
+    ) -> list[Admission | CommandBusError]:
         """See `Producer`."""
-        admissions = await self._producer.enqueue_many(submissions, timeout)
+        admissions = await self._producer.enqueue_many(submissions, timeout, silent)
         for submission, admission in zip(submissions, admissions, strict=True):
             self._observer.dispatched(submission.name, _status(admission))
         return admissions

@@ -9,10 +9,12 @@ import itertools
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
+from command_bus.clock import mono
 from command_bus.context import Running, current_command
 from command_bus.errors import CallCycle, InvalidCommand, RegistrationError
 from command_bus.execution.settled import reading_limits
@@ -74,6 +76,7 @@ class Outbound:
         command_id: Given or generated.
         headers: May be added to.
         command: The model, or None for a raw dispatch.
+        deadline: Monotonic time until which its caller waits, or None.
     """
 
     name: str
@@ -88,6 +91,7 @@ class Outbound:
     delay_ms: int = 0
     ttl_ms: int | None = None
     inbox: str | None = None
+    deadline: float | None = None
 
 
 class _Ids:
@@ -219,8 +223,9 @@ class Sealer:
         if running is not None and out.inbox and running.mailbox == mailbox:
             raise _cycle(out, running)
         flags = (GIVEN_ID if out.given_id else 0) | (AT_MOST_ONCE if out.at_most_once else 0)
+        ttl_ms = out.ttl_ms if out.deadline is None else _left_ms(out.deadline)
         envelope = WireEnvelope(
-            out.command_id, out.name, out.entity_type, out.entity_id, out.payload, flags, out.ttl_ms, out.inbox,
+            out.command_id, out.name, out.entity_type, out.entity_id, out.payload, flags, ttl_ms, out.inbox,
             running.correlation_id if running is not None else None,
             running.command_id if running is not None else None,
             out.headers or None,
@@ -234,7 +239,12 @@ class Sealer:
             out.delay_ms,
             out.given_id or out.inbox is not None,
             out.name,
+            None if out.deadline is None else partial(self._renewed, envelope, out.deadline),
         )
+
+    def _renewed(self, envelope: WireEnvelope, deadline: float) -> bytes:
+        """An envelope as it is sealed now: its time to live counts from when it is accepted, and some of it has passed."""
+        return self.pack(replace(envelope, ttl_ms=_left_ms(deadline)))
 
     @property
     def stamps(self) -> bool:
@@ -319,6 +329,10 @@ class Sealer:
         depth = policy.max_depth or self._settings.max_depth
         route = self._routes[kind] = _Route(spec, codec_for(kind), policy.mailbox, depth, stamp)
         return route
+
+
+def _left_ms(deadline: float) -> int:
+    return max(1, int((deadline - mono()) * 1000))
 
 
 def _cycle(out: Outbound, running: Running) -> CallCycle:

@@ -28,7 +28,8 @@ _PASSWORD_IN_URL = re.compile(r"(?<=//)([^/:@\s]*):(\S*)@")
 _PASSWORD_IN_QUERY = re.compile(r"([?&][a-z_]*password=)[^&\s]*", re.IGNORECASE)
 
 Durability = Literal["server", "memory", "aof", "always", "replicated"]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# The server counts in milliseconds: less than one would be 0, which is at once, or for ever.
+Seconds = Annotated[float, Field(ge=0.001, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -126,7 +127,9 @@ class BusSettings(BaseSettings):
         default=30.0, description="Seconds that running handlers get at shutdown."
     )
     quantum: Count = Field(default=64, description="Commands that an entity runs in a row while others wait.")
-    quantum_time: Seconds = Field(default=0.25, description="Seconds that an entity keeps its slot while others wait.")
+    quantum_time: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        default=0.25, description="Seconds that an entity keeps its slot while others wait."
+    )
     unknown_grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         default=60.0, description="Seconds that an unknown command waits for a newer worker; 0 answers at once."
     )
@@ -156,7 +159,7 @@ class BusSettings(BaseSettings):
     wait_replicas: Count = Field(
         default=1, description="Replicas that confirm with `durability = replicated`; better all there are."
     )
-    wait_timeout: Annotated[float, Field(gt=0, le=4, allow_inf_nan=False)] = Field(
+    wait_timeout: Annotated[float, Field(ge=0.001, le=4, allow_inf_nan=False)] = Field(
         default=1.0, description="Seconds that replicas get to confirm before it is tried again."
     )
 

@@ -117,9 +117,10 @@ class Fleet:
 
     def _adopt(self, bus: CommandBus, recorder: Recorder, process: Process) -> None:
         """Let a bus talk to our server and be noted; undone by `release`."""
-        names = ("_clients", "_transport", "_closed", "_opening", "_send", "_prepare", "middleware")
+        names = ("_clients", "_transport", "_closed", "_closing", "_opening", "_send", "_prepare", "middleware")
         before = {name: getattr(bus, name) for name in names}
         bus.middleware = layers = (recorder, *bus.middleware)
+        bus._closing = None  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as below
         bus._clients, bus._transport, bus._closed, bus._opening = process, None, False, asyncio.Lock()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the kit is a part of the package
         bus._send = around_dispatch(layers, bus._transmit)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as above
         bus._prepare = around_dispatch(layers, bus._seal)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as above

@@ -17,7 +17,6 @@ from command_bus.errors import CommandBusError
 __all__ = [
     "NOTHING_LEFT",
     "NO_DIGEST",
-    "Activation",
     "Admission",
     "Answer",
     "Bury",
@@ -36,6 +35,7 @@ __all__ = [
     "Replies",
     "Reply",
     "Retry",
+    "Silent",
     "Started",
     "Step",
     "Steps",
@@ -60,6 +60,7 @@ class Submission:
         delay_ms: Milliseconds until the command takes its place in the mailbox.
         marked: Whether a mark remembers the command id, because somebody may send it again or ask for its reply.
         name: The command's wire name, for who observes.
+        renewed: Gives the envelope as it would be sealed now, or None: it stays right however late it leaves.
     """
 
     mailbox: str
@@ -70,6 +71,7 @@ class Submission:
     delay_ms: int = 0
     marked: bool = True
     name: str = ""
+    renewed: Callable[[], bytes] | None = None
 
 
 class Admission(Enum):
@@ -84,6 +86,10 @@ class Admission(Enum):
     WRONG_TYPE = "w"
     OUT_OF_SEQUENCE = "s"
     DRAINING = "d"
+
+
+Silent = dict[int, CommandBusError]
+"""Shards that were unavailable, each with how it showed."""
 
 
 class Producer(Protocol):
@@ -103,21 +109,15 @@ class Producer(Protocol):
         """
         ...
 
-    async def enqueue_many(self, submissions: Sequence[Submission], timeout: float) -> list[Admission | CommandBusError]:
+    async def enqueue_many(
+        self, submissions: Sequence[Submission], timeout: float, silent: Silent | None = None
+    ) -> list[Admission | CommandBusError]:
         """Accept many commands, in order per mailbox; an outcome per command, or the error because of which there is none.
 
-        `timeout` is per chunk. After a chunk that failed nothing more of its shard is sent.
+        `timeout` is per chunk. After a chunk that failed nothing more of its shard is sent; nor by later calls that are given the same
+        `silent`, in which shards are noted that did not answer in time.
         """
         ...
-
-
-@dataclass(slots=True, frozen=True)
-class Activation:
-    """A ready mailbox that was read: delivered, but nothing of it has started."""
-
-    shard: int
-    mailbox: str
-    id: str
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from command_bus.clock import mono
-from command_bus.errors import CommandBusError
+from command_bus.errors import CommandBusError, TransportUnavailable
 from command_bus.transport.interfaces import (
     NO_DIGEST,
     Admission,
@@ -124,6 +124,31 @@ async def test_a_batch_whose_first_answer_is_gone_is_not_applied_again(shelf: Ba
     before = await shelf.everything()
     assert await shelf.connections.run(ENQUEUE, keys, [args[0], 1, *args[2:]]) == b"gone"
     assert await shelf.everything() == before
+
+
+@pytest.mark.parametrize("applied", [False, True])
+async def test_a_producer_that_was_silent_for_long_asks_again_like_any_other(
+    shelf: Bare, monkeypatch: pytest.MonkeyPatch, applied: bool
+) -> None:
+    lane = shelf.producer._shards[0]
+    run = lane._connections.run_confirmed
+    ways = ["cut off", "through"]
+
+    async def cut_off_once(*request: Any) -> Any:
+        broken = ways.pop(0) == "cut off"
+        answer = await run(*request) if applied or not broken else None
+        if broken:
+            raise TransportUnavailable("cut off", outcome_unknown=True)
+        return answer
+
+    await shelf.put(BOX, "c1")
+    await shelf.put(BOX, "c2")
+    (last,) = [key async for key in shelf.client.scan_iter(f"{shelf.shard.prefix}p:*")]
+    await shelf.client.delete(last)  # as it ends by itself
+    monkeypatch.setattr("command_bus.transport.redis.producer.mono", lambda: mono() + 3700)
+    monkeypatch.setattr(lane._connections, "run_confirmed", cut_off_once)
+    assert await shelf.producer.enqueue(Submission(BOX, "c3", b"x", NO_DIGEST, 9, marked=False), 5) is Admission.ACCEPTED
+    assert await shelf.client.xlen(shelf.shard.mailbox(BOX)) == 3
 
 
 async def test_a_delayed_command_for_what_is_no_mailbox_is_refused(shelf: Bare) -> None:

@@ -36,12 +36,12 @@ class Once(Command[int], entity="line", delivery="at_most_once"):
 class Scene:
     """A worker and a producer that go on while something happens to the servers."""
 
-    def __init__(self, url: str, namespace: str, shards: int, replicas: int = 1) -> None:
+    def __init__(self, url: str, namespace: str, shards: int, replicas: int = 1, dispatch_timeout: float = 60.0) -> None:
         self.registry = HandlerRegistry()
         self.seen: dict[str, list[int]] = defaultdict(list)
         self.bus = CommandBus(
-            url, namespace=namespace, registry=self.registry, shards=shards, lease=4.0, dispatch_timeout=60.0,
-            durability="replicated", wait_replicas=replicas,
+            url, namespace=namespace, registry=self.registry, shards=shards, lease=4.0,
+            dispatch_timeout=dispatch_timeout, durability="replicated", wait_replicas=replicas,
         )  # fmt: skip
         self.registry.handles(Add)(self._add)
         self._number = 0
@@ -117,6 +117,26 @@ async def test_sentinel_failovers_in_mid_run(sentinel: SentinelServers) -> None:
         sentinel.settled()
 
     await Scene(sentinel.url, "mid-run", 1, replicas=2).through(killed, frozen)  # all: a failover may choose either
+
+
+async def test_a_frozen_sentinel_holds_nobody_up(sentinel: SentinelServers) -> None:
+    first = sentinel.sentinels[0]
+    first.freeze()
+    try:
+        await Scene(sentinel.url, "asleep", 1, dispatch_timeout=10.0).through()
+    finally:
+        first.thaw()
+
+
+async def test_a_frozen_node_holds_nobody_up_whose_shard_is_elsewhere(cluster: ClusterServers) -> None:
+    first = cluster.nodes[0]
+    namespace = next(name for name in map("asleep{}".format, range(100)) if cluster.primary_of(f"{{{name}:0}}:") is not first)
+    first.freeze()
+    try:
+        await Scene(cluster.url, namespace, 1, dispatch_timeout=10.0).through()
+    finally:
+        first.thaw()
+        cluster.settled()
 
 
 async def test_a_cluster_s_primary_freezes_in_mid_run(cluster: ClusterServers) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from command_bus.clock import mono
-from command_bus.errors import TransportUnavailable, UnsuitableServer
+from command_bus.errors import CommandBusError, TransportUnavailable, UnsuitableServer
 from command_bus.transport.interfaces import NO_DIGEST, Admission, Submission
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.producer import StreamProducer
@@ -24,6 +25,7 @@ class Server:
 
     def __init__(self, *answers: bytes | Exception) -> None:
         self.asked: list[tuple[int, list[bytes]]] = []
+        self.again: list[int] = []
         self._answers = list(answers)
 
     def at(self, tag: str) -> Server:
@@ -31,6 +33,7 @@ class Server:
 
     async def run_confirmed(self, script: object, keys: list[str], args: list[Any], written: str) -> tuple[bytes, bool]:
         self.asked.append((args[0], args[ENVELOPES:]))
+        self.again.append(args[1])
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -71,6 +74,23 @@ async def test_an_answer_that_is_gone_is_told_as_unknown() -> None:
     assert line._shards[0].pending == 0
 
 
+@pytest.mark.parametrize(
+    ("before", "silence", "guarded"),
+    [([b"+"], 1700.0, 1), ([b"+"], 1900.0, 0), ([b"+", b"e"], 1700.0, 1), ([b"e"], 0.0, 0), ([], 0.0, 0)],
+)
+async def test_what_is_asked_again_is_refused_for_want_of_an_answer_only_while_one_must_be_there(
+    monkeypatch: pytest.MonkeyPatch, before: list[bytes], silence: float, guarded: int
+) -> None:
+    server = Server(*before, IN_DOUBT, b"+")
+    line = producer(server)
+    for _ in before:
+        await line.enqueue(plain("a"), 5.0)
+    monkeypatch.setattr("command_bus.transport.redis.producer.mono", lambda: mono() + silence)
+    assert await line.enqueue(plain("b"), 5.0) is Admission.ACCEPTED
+    assert server.again[-2:] == [0, guarded]
+    assert server.asked[-1] == server.asked[-2], "the number grows on: what was stuck on its way is told by it"
+
+
 async def test_a_batch_that_certainly_did_not_arrive_goes_on_without_those_who_gave_up() -> None:
     server = Server(REFUSED, b"+")
     line = producer(server)
@@ -107,6 +127,80 @@ async def test_what_could_not_leave_in_time_does_not_leave(monkeypatch: pytest.M
             await answer
     assert not raised.value.outcome_unknown
     assert server.asked == []
+
+
+async def test_a_shard_that_was_silent_is_not_waited_for_again() -> None:
+    server = Server(IN_DOUBT, REFUSED, b"++++++++++")
+    line, silent = producer(server), dict[int, CommandBusError]()
+    batch = [plain(f"a{number}") for number in range(15)]
+    first = await line.enqueue_many(batch, 0.02, silent)
+    assert [getattr(error, "outcome_unknown", None) for error in first] == [True] * 10 + [False] * 5
+    asked = len(server.asked)
+    second = await line.enqueue_many(batch[:3], 5.0, silent)
+    assert [(type(error), getattr(error, "outcome_unknown", None)) for error in second] == [(TransportUnavailable, False)] * 3
+    assert len(server.asked) == asked
+    server._answers[:] = [b"+++"]
+    assert await line.enqueue_many(batch[:3], 5.0, {}) == [Admission.ACCEPTED] * 3
+
+
+async def test_a_line_that_is_full_for_a_moment_makes_no_shard_silent() -> None:
+    server = Server(b"+++++", b"++++++")
+    line, silent = producer(server), dict[int, CommandBusError]()
+    before = [line.enqueue(plain(f"a{number}"), 5.0) for number in range(5)]
+    full = await line.enqueue_many([plain(f"b{number}") for number in range(6)], 5.0, silent)
+    assert all(isinstance(error, TransportUnavailable) and "5 commands of this process wait" in error.message for error in full)
+    assert await asyncio.gather(*before) == [Admission.ACCEPTED] * 5
+    assert await line.enqueue_many([plain(f"b{number}") for number in range(6)], 5.0, silent) == [Admission.ACCEPTED] * 6
+
+
+async def test_no_more_leave_together_than_may_wait() -> None:
+    server = Server(b"++++++++++", b"++++++++++", b"+++++")
+    line = producer(server)
+    assert line.window == 10
+    assert await line.enqueue_many([plain(f"a{number}") for number in range(25)], 5.0) == [Admission.ACCEPTED] * 25
+    assert [len(envelopes) for _, envelopes in server.asked] == [10, 10, 5]
+
+
+async def test_what_carries_a_deadline_is_sealed_anew_when_it_is_sent_again() -> None:
+    server = Server(IN_DOUBT, REFUSED, b"++")
+    line, seals = producer(server), iter([b"second", b"third"])
+    call = replace(plain("a"), renewed=lambda: next(seals))
+    answers = await asyncio.gather(line.enqueue(call, 5.0), line.enqueue(plain("b"), 5.0))
+    assert [*answers] == [Admission.ACCEPTED] * 2
+    assert server.asked == [(1, [b"a", b"b"]), (1, [b"second", b"b"]), (1, [b"third", b"b"])], "the same batch"
+
+
+@pytest.mark.parametrize(("seconds", "leaves"), [(0.05, b"b"), (0.15, b"anew")])
+async def test_what_carries_a_deadline_is_sealed_anew_when_it_waited_in_line(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, leaves: bytes
+) -> None:
+    now = [mono()]
+    monkeypatch.setattr("command_bus.transport.redis.producer.mono", lambda: now[0])
+    server = Server(b"+", b"+")
+    line = producer(server)
+    first = line.enqueue(plain("a"), 5.0)
+    respond = server.run_confirmed
+
+    async def slowly(*request: Any) -> Any:
+        now[0] += seconds
+        if not server.asked:
+            waiting.append(line.enqueue(replace(plain("b"), renewed=lambda: b"anew"), 5.0))
+        return await respond(*request)
+
+    waiting: list[Any] = []
+    monkeypatch.setattr(server, "run_confirmed", slowly)
+    await first
+    await waiting[0]
+    assert server.asked == [(1, [b"a"]), (2, [leaves])]
+
+
+async def test_a_cipher_that_fails_leaves_the_envelope_as_it_was_sealed() -> None:
+    def fails() -> bytes:
+        raise ValueError("no key")
+
+    server = Server(REFUSED, b"+")
+    assert await producer(server).enqueue(replace(plain("a"), renewed=fails), 5.0) is Admission.ACCEPTED
+    assert server.asked == [(1, [b"a"]), (1, [b"a"])]
 
 
 async def test_a_sender_that_is_cancelled_before_it_begins_is_replaced() -> None:

@@ -8,10 +8,10 @@ for the task with it: for ever, where reading is all it does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import Any
 
-__all__ = ["end_tasks"]
+__all__ = ["all_of", "end_tasks"]
 
 _AGAIN = 0.1  # seconds
 
@@ -25,3 +25,10 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
             task.cancel()
         _, running = await asyncio.wait(running, timeout=_AGAIN)
     await asyncio.gather(*everyone, return_exceptions=True)
+
+
+async def all_of(*endings: Awaitable[object]) -> None:
+    """Wait for all of these, whatever becomes of the others; then raise what the first that failed raised."""
+    for answer in await asyncio.gather(*endings, return_exceptions=True):
+        if isinstance(answer, BaseException):
+            raise answer

@@ -29,7 +29,9 @@ from command_bus.clock import mono
 from command_bus.errors import BusClosed, TransportUnavailable, Unconfirmed, UnsuitableServer
 from command_bus.randomness import JITTER
 from command_bus.settings import redacted
+from command_bus.transport.redis.cancellation import all_of
 from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
+from command_bus.transport.redis.leaving import leaving, sync_leaving
 from command_bus.transport.redis.pipe import Pipe, Requests
 from command_bus.transport.redis.piped import PipedRedis
 from command_bus.transport.redis.scripts import SCRIPTS, Script
@@ -104,7 +106,7 @@ class UrlClients:
             health_check_interval=0,
             retry=Retry(NoBackoff(), 0),
         )
-        pool.connection_class = packing(cast("Any", pool.connection_class))
+        pool.connection_class = packing(leaving(cast("Any", pool.connection_class)))
         return Redis.from_pool(pool)
 
     def thread(self, patience: float) -> SyncRedis:
@@ -120,6 +122,8 @@ class UrlClients:
             health_check_interval=0,
             retry=SyncRetry(NoBackoff(), 0),
         )
+        pool: Any = client.connection_pool
+        pool.connection_class = sync_leaving(pool.connection_class)
         return client
 
 
@@ -243,17 +247,14 @@ class Connections:
         """Close every client; idempotent. Whoever still asks is told that the bus was closed."""
         self._closed = True
         places, self._places = self._places, {}
-        for place in places.values():
-            if place is not self:
-                await place.close()
         pipes, self._pipes, self._scripts = self._pipes, [], None
-        for pipe in pipes:
-            await pipe.close()
         clients = [client for client in (self._commands, self._patient) if client is not None]
         self._commands = self._patient = None
-        for client in clients:
-            with suppress(*CONNECTION_ERRORS):  # a connection that is broken already is closed enough
-                await client.aclose()
+        others = [place for place in places.values() if place is not self]
+        with suppress(*CONNECTION_ERRORS):  # a connection that is broken already is closed enough
+            await all_of(
+                *(place.close() for place in others), *(pipe.close() for pipe in pipes), *(client.aclose() for client in clients)
+            )
 
     def _refuse_if_closed(self) -> None:
         if self._closed:

@@ -9,16 +9,18 @@ cluster client is not used: it asks the server for the keys of every XREADGROUP 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from redis import Redis as SyncRedis
 from redis import RedisError
 from redis.asyncio.connection import parse_url
+from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from command_bus.errors import InvalidSettings
@@ -27,11 +29,13 @@ from command_bus.settings import redacted
 __all__ = ["SCHEMES", "ClusterMap", "Locator", "Place", "SentinelPrimary", "TopologyUrl"]
 
 SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://", "redis+cluster://", "rediss+cluster://")
-_LOOK = 1.0  # seconds that one Sentinel or node gets to say where a primary is
+T = TypeVar("T")
+_LOOK = 1.0  # seconds that one Sentinel or node gets to connect, and to say where a primary is
 _PORTS = {"sentinel": 26379, "cluster": 6379}
 
 Place = tuple[str, int]
 """Host and port."""
+_Range = tuple[int, int, Place]
 
 
 @dataclass(frozen=True)
@@ -111,10 +115,10 @@ def _place(text: str, kind: str, url: str) -> Place:
 
 
 class Locator(Protocol):
-    """Knows where a primary is. Blocking, and called from several threads."""
+    """Knows where a primary is; called from several threads."""
 
     def locate(self) -> Place:
-        """Where it is now.
+        """Where it is now. Blocks, a second for each node that does not answer.
 
         Raises:
             redis.exceptions.ConnectionError: Nobody knows.
@@ -122,8 +126,48 @@ class Locator(Protocol):
         ...
 
     def moved(self) -> None:
-        """What it told last is not true, or the server there is gone."""
+        """What it told last is not true, or the server there is gone. Blocks never: an event loop says it."""
         ...
+
+
+class _Nodes:
+    """Who can be asked, in turn: first who answered last, and at the end who did not answer. Threads may ask at once; none waits for another.
+
+    Args:
+        label: What is looked for, for people.
+        places: Of the nodes.
+    """
+
+    def __init__(self, label: str, places: Iterable[Place]) -> None:
+        self._label = label
+        self._places = tuple(dict.fromkeys(places))
+
+    def add(self, places: Iterable[Place]) -> None:
+        """Know further ones."""
+        self._places = tuple(dict.fromkeys((*self._places, *places)))
+
+    def ask(self, question: Callable[[Place], T]) -> T:
+        """The answer of the first that has one.
+
+        Raises:
+            redis.exceptions.ConnectionError: None has.
+        """
+        places, problem = self._places, None
+        for position, place in enumerate(places):
+            try:
+                answer = question(place)
+            except (RedisError, OSError) as error:
+                problem = error
+                continue
+            if position:
+                self._places = (*places[position:], *places[:position])
+            return answer
+        raise RedisConnectionError(f"connecting to {self._label}: no node answers ({problem})") from problem
+
+
+def _look_options() -> dict[str, Any]:
+    """How nodes are asked: each has a moment, and is asked once; redis-py would ask ten times more."""
+    return {"socket_timeout": _LOOK, "socket_connect_timeout": _LOOK, "retry": Retry(NoBackoff(), 0)}
 
 
 class SentinelPrimary:
@@ -131,22 +175,24 @@ class SentinelPrimary:
 
     def __init__(self, url: TopologyUrl) -> None:
         self._url = url
+        self._nodes = _Nodes(url.label, url.places)
 
     def locate(self) -> Place:
         """See `Locator`."""
-        options = {"socket_timeout": _LOOK, "socket_connect_timeout": _LOOK, **self._url.sentinel_options}
-        sentinel: Any = Sentinel(list(self._url.places), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+        return self._nodes.ask(self._told_by)
+
+    def moved(self) -> None:
+        """See `Locator`: nothing is remembered."""
+
+    def _told_by(self, place: Place) -> Place:
+        options: dict[str, Any] = {**_look_options(), **self._url.sentinel_options}
+        sentinel: Any = Sentinel([place], sentinel_kwargs=options)  # type: ignore[no-untyped-call]
         try:
             host, port = sentinel.discover_master(self._url.service)
-        except RedisError as error:
-            raise RedisConnectionError(f"connecting to {self._url.label}: {error}") from error
         finally:
             for client in sentinel.sentinels:
                 client.close()
         return str(host), int(port)
-
-    def moved(self) -> None:
-        """See `Locator`: nothing is remembered."""
 
 
 class ClusterMap:
@@ -158,9 +204,9 @@ class ClusterMap:
 
     def __init__(self, url: TopologyUrl) -> None:
         self._url = url
-        self._lock = threading.Lock()
-        self._known: dict[Place, None] = dict.fromkeys(url.places)
-        self._ranges: list[tuple[int, int, Place]] = []
+        self._nodes = _Nodes(url.label, url.places)
+        self._asking = threading.Lock()  # of those who need an answer: one asks for all. Whoever forgets takes no lock
+        self._ranges: list[_Range] = []
 
     def primary_of(self, slot: int) -> Place:
         """Where a slot's keys are.
@@ -168,41 +214,38 @@ class ClusterMap:
         Raises:
             redis.exceptions.ConnectionError: No node answers, or no one has the slot.
         """
-        with self._lock:
-            self._ranges = self._ranges or self._ask()
-            for first, last, place in self._ranges:
-                if first <= slot <= last:
-                    return place
-            self._ranges = []
+        for first, last, place in self._ranges or self._asked():
+            if first <= slot <= last:
+                return place
+        self.forget()
         raise RedisConnectionError(f"connecting to {self._url.label}: no node has slot {slot}")
 
     def forget(self) -> None:
         """Ask again next time."""
-        with self._lock:
-            self._ranges = []
+        self._ranges = []
 
     def shard(self, tag: str) -> Locator:
         """The primary of all keys with a hash tag."""
         return _SlotPrimary(self, key_slot(tag.encode()))
 
-    def _ask(self) -> list[tuple[int, int, Place]]:
-        problem: Exception | None = None
-        for host, port in self._known:
-            client: Any = SyncRedis(
-                host=host, port=port, socket_timeout=_LOOK, socket_connect_timeout=_LOOK, ssl=self._url.tls, protocol=2,
-                **self._url.options,
-            )  # fmt: skip
-            try:
-                ranges = [_slots(each, host) for each in _plain_slots(client)]
-            except (RedisError, OSError) as error:
-                problem = error
-                continue
-            finally:
-                client.close()
-            found = [place for _, _, places in ranges for place in places]
-            self._known = {**dict.fromkeys(found), **self._known}
-            return [(first, last, places[0]) for first, last, places in ranges if places]
-        raise RedisConnectionError(f"connecting to {self._url.label}: no node answers ({problem})")
+    def _asked(self) -> list[_Range]:
+        """The map as a node tells it. What is forgotten meanwhile is found out again when the place that it names turns out wrong."""
+        with self._asking:
+            ranges = self._ranges
+            if not ranges:
+                slots = self._nodes.ask(self._told_by)
+                self._nodes.add(place for _, _, places in slots for place in places)
+                ranges = self._ranges = [(first, last, places[0]) for first, last, places in slots if places]
+            return ranges
+
+    def _told_by(self, place: Place) -> list[tuple[int, int, list[Place]]]:
+        host, port = place
+        options: dict[str, Any] = {**_look_options(), **self._url.options, "ssl": self._url.tls, "protocol": 2}
+        client: Any = SyncRedis(host=host, port=port, **options)
+        try:
+            return [_slots(each, host) for each in _plain_slots(client)]
+        finally:
+            client.close()
 
 
 def _plain_slots(client: Any) -> Any:

@@ -10,7 +10,7 @@ from redis import exceptions as redis_errors
 
 from command_bus.errors import CommandBusError, QueueFull, TransportUnavailable, UnsuitableServer
 
-__all__ = ["CONNECTION_ERRORS", "CutOff", "translated"]
+__all__ = ["CONNECTION_ERRORS", "CutOff", "NotPrimary", "is_of_a_replica", "is_read_only", "translated", "was_unblocked"]
 
 CONNECTION_ERRORS = (redis_errors.RedisError, OSError, TimeoutError)
 """What redis-py raises for a request that did not succeed."""
@@ -18,6 +18,14 @@ CONNECTION_ERRORS = (redis_errors.RedisError, OSError, TimeoutError)
 
 class CutOff(redis_errors.ConnectionError):
     """The connection ended while a request was under way: it may have been applied."""
+
+
+class NotPrimary(redis_errors.ConnectionError):
+    """The server is not the primary (any more), and the connection to it was ended for that; `said` is how it put it."""
+
+    def __init__(self, said: redis_errors.ResponseError) -> None:
+        super().__init__(f"{type(said).__name__}: {said}")
+        self.said = said
 
 
 _BUSY = ("LOADING", "BUSY", "MISCONF", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "MAX NUMBER OF CLIENTS")
@@ -32,15 +40,15 @@ _BUSY_ERRORS = (  # in a pipeline the code is cut off the text
 def translated(error: BaseException, where: str) -> CommandBusError:
     """The typed error for one of redis-py's; `where` names the server without its password."""
     text = str(error)
-    upper = text.upper().rpartition(": -")[2]  # before Redis 7, what happens inside a script is told after where it happened
+    upper = _inner(error)
     if isinstance(error, redis_errors.OutOfMemoryError) or upper.startswith("OOM"):
         return QueueFull(f"{where} is at its memory limit (maxmemory): it refuses new commands until work drains", limit="memory")
     if isinstance(error, redis_errors.AuthenticationError | redis_errors.NoPermissionError) or upper.startswith(
         ("NOAUTH", "WRONGPASS", "NOPERM", "ACL FAILURE IN SCRIPT", "THE USER EXECUTING THE SCRIPT CAN'T")
     ):
         return UnsuitableServer(f"{where} refuses this user: {text}. Check user and password in the URL, and the user's ACL")
-    if isinstance(error, redis_errors.ReadOnlyError) or upper.startswith("READONLY"):
-        return UnsuitableServer(f"{where} is a read-only replica: connect to the primary")
+    if isinstance(error, NotPrimary) or is_read_only(error):
+        return _of_no_primary(error, where)
     if upper.startswith(("MOVED", "CROSSSLOT", "ASK ")):
         return UnsuitableServer(f"{where} is a node of a Redis Cluster, given as a single server: {text}")
     if "NOGROUP" in upper:
@@ -55,6 +63,34 @@ def translated(error: BaseException, where: str) -> CommandBusError:
         refused = _never_sent(error)
         return TransportUnavailable(f"{where} cannot be reached: {text or type(error).__name__}", outcome_unknown=not refused)
     return UnsuitableServer(f"{where} answered with an error that this library does not expect: {text}")
+
+
+def _of_no_primary(error: BaseException, where: str) -> TransportUnavailable:
+    said = error.said if isinstance(error, NotPrimary) else error
+    if is_read_only(said):
+        return TransportUnavailable(f"{where} is a read-only replica (now): if it stays one, connect to the primary")
+    return TransportUnavailable(f"{where} is not the primary any more: {said}", outcome_unknown=was_unblocked(said))
+
+
+def is_read_only(error: BaseException) -> bool:
+    """Whether a replica refused to write."""
+    return isinstance(error, redis_errors.ReadOnlyError) or _inner(error).startswith("READONLY")
+
+
+def was_unblocked(error: BaseException) -> bool:
+    """Whether a request waited at a primary that became a replica."""
+    return "instance state changed" in str(error)
+
+
+def _inner(error: BaseException) -> str:
+    """What a server says, in capitals; before Redis 7, what happens inside a script is told after where it happened."""
+    return str(error).upper().rpartition(": -")[2]
+
+
+def is_of_a_replica(error: CommandBusError) -> bool:
+    """Whether a request failed because a replica refused to write."""
+    cause = error.__cause__
+    return cause is not None and is_read_only(cause.said if isinstance(cause, NotPrimary) else cause)
 
 
 _TLS_FAULTS = {  # as OpenSSL words them; asking again would not help

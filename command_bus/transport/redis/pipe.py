@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from command_bus.clock import mono
+from command_bus.transport.redis.cancellation import end_tasks
 from command_bus.transport.redis.errors import CutOff
 
 __all__ = ["Pipe", "Requests", "Unpiped"]
@@ -183,10 +184,11 @@ class Pipe:
     async def close(self) -> None:
         """See `Requests`."""
         self._closed = True
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.gather(self._connecting, return_exceptions=True)
         if self._answers is not None:
+            self._answers.end("the connection was closed")
+        if self._connecting is not None:
+            await end_tasks([self._connecting])
+        if self._answers is not None:  # it was connected in the same turn
             self._answers.end("the connection was closed")
         await self._client.aclose()
 

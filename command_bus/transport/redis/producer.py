@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from struct import pack
 from typing import Any
 
 from command_bus.clock import mono
 from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable, Unconfirmed
 from command_bus.randomness import token
-from command_bus.transport.interfaces import Admission, Submission
+from command_bus.transport.interfaces import Admission, Silent, Submission
+from command_bus.transport.redis.cancellation import all_of
 from command_bus.transport.redis.connections import Backoff, Connections
+from command_bus.transport.redis.enqueuing import enqueue_arguments
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import ENQUEUE
 
@@ -30,13 +33,17 @@ MAX_COMMANDS = 512
 MAX_BYTES = 1024 * 1024
 """What one script call carries at most: it keeps a script near 1 to 2 ms, so that nobody else waits longer."""
 
-_ANSWER_KEPT_MS = 3_600_000
-"""How long the last answer outlives the patience of those who wait for it: a request may be that late on its way, or the server's clock jump."""
+_ANSWER_KEPT = 3600.0
+"""Seconds for which the last answer outlives the patience of those who wait for it: a request may be that late, or the server's clock jump.
+
+When half of them are over, its absence says nothing any more: what is asked again then is taken as if it were the producer's first batch.
+"""
 
 _ADMISSIONS = {ord(admission.value): admission for admission in Admission}
-_AGAIN = 1  # where the arguments say that the batch may have been applied before
+_STALE = 0.1  # seconds in line after which what carries a deadline is sealed anew
+_AGAIN = 1  # where the arguments say that the batch may have been applied before, and that an answer must be there
+_ACCEPTED = b"+"
 _GONE = b"gone"
-_KINDS = {(False, False): "p", (True, False): "m", (False, True): "d", (True, True): "b"}
 _REFUSALS = frozenset(
     {Admission.ENTITY_FULL, Admission.TOTAL_FULL, Admission.PREDECESSOR_REFUSED, Admission.WRONG_TYPE, Admission.DRAINING}
 )
@@ -62,27 +69,31 @@ class StreamProducer:
         self._shards = [_Shard(connections.at(shard.prefix), shard, limit) for shard in keys.shards]
         self._keys = keys
         self._max_pending = max_pending
+        self._most = min(MAX_COMMANDS, max_pending)
 
     @property
     def window(self) -> int:
-        """See `Producer`: a full request for each shard."""
-        return MAX_COMMANDS * len(self._shards)
+        """See `Producer`: a full request for each shard, if so many may wait."""
+        return min(MAX_COMMANDS * len(self._shards), self._max_pending)
 
     def enqueue(self, submission: Submission, timeout: float) -> asyncio.Future[Admission]:
         """See `Producer`."""
         lane = self._room(self._keys.shard_of(submission.mailbox), 1)
         return lane.submit((submission,), mono() + timeout, alone=True)
 
-    async def enqueue_many(self, submissions: Sequence[Submission], timeout: float) -> list[Admission | CommandBusError]:
+    async def enqueue_many(
+        self, submissions: Sequence[Submission], timeout: float, silent: Silent | None = None
+    ) -> list[Admission | CommandBusError]:
         """See `Producer`."""
-        if self._keys.count == 1 and _is_one_request(submissions):
-            try:
-                return [*await self._submit(0, submissions, timeout)]
-            except CommandBusError as error:
-                return [error] * len(submissions)
-        return await self._enqueue_in_chunks(submissions, timeout)
+        noted: Silent = {} if silent is None else silent
+        if self._keys.count == 1 and self._is_one_request(submissions):
+            answers = await self._answers(0, submissions, timeout, noted)
+            return [answers] * len(submissions) if isinstance(answers, CommandBusError) else [*answers]
+        return await self._enqueue_in_chunks(submissions, timeout, noted)
 
-    async def _enqueue_in_chunks(self, submissions: Sequence[Submission], timeout: float) -> list[Admission | CommandBusError]:
+    async def _enqueue_in_chunks(
+        self, submissions: Sequence[Submission], timeout: float, silent: Silent
+    ) -> list[Admission | CommandBusError]:
         """The shards side by side, each chunk by chunk; a refused command keeps its mailbox's later ones back."""
         by_shard: dict[int, list[int]] = {}
         for index, submission in enumerate(submissions):
@@ -91,16 +102,15 @@ class StreamProducer:
 
         async def send(shard: int, indices: list[int]) -> None:
             refused: set[str] = set()
-            chunks = _chunks(submissions, indices)
+            chunks = self._chunks(submissions, indices)
             for position, chunk in enumerate(chunks):
                 going = [index for index in chunk if submissions[index].mailbox not in refused]
                 if not going:
                     continue
-                try:
-                    answers = await self._submit(shard, [submissions[index] for index in going], timeout)
-                except CommandBusError as error:
-                    outcomes.update(dict.fromkeys(going, error))
-                    outcomes.update(dict.fromkeys(itertools.chain(*chunks[position + 1 :]), _unsent(error)))
+                answers = await self._answers(shard, [submissions[index] for index in going], timeout, silent)
+                if isinstance(answers, CommandBusError):
+                    outcomes.update(dict.fromkeys(going, answers))
+                    outcomes.update(dict.fromkeys(itertools.chain(*chunks[position + 1 :]), _unsent(answers)))
                     return
                 for index, answer in zip(going, answers, strict=True):
                     outcomes[index] = answer
@@ -112,6 +122,24 @@ class StreamProducer:
         else:
             await asyncio.gather(*(send(shard, indices) for shard, indices in by_shard.items()))
         return list(outcomes.values())
+
+    async def _answers(
+        self, shard: int, submissions: Sequence[Submission], timeout: float, silent: Silent
+    ) -> list[Admission] | CommandBusError:
+        """What a shard answers, or why there is no answer. One that was silent before is not asked."""
+        if (error := silent.get(shard)) is not None:
+            return _unsent(error)
+        try:
+            answers = self._submit(shard, submissions, timeout)
+        except CommandBusError as refusal:  # there is no room here: the shard is not to blame
+            return refusal
+        try:
+            return await answers
+        except (TransportUnavailable, Unconfirmed) as unavailable:
+            silent[shard] = unavailable
+            return unavailable
+        except CommandBusError as refusal:
+            return refusal
 
     def _submit(self, shard: int, submissions: Sequence[Submission], timeout: float) -> asyncio.Future[list[Admission]]:
         return self._room(shard, len(submissions)).submit(submissions, mono() + timeout)
@@ -129,10 +157,25 @@ class StreamProducer:
             )
         return lane
 
+    def _is_one_request(self, submissions: Sequence[Submission]) -> bool:
+        return 0 < len(submissions) <= self._most and sum(len(submission.envelope) for submission in submissions) <= MAX_BYTES
+
+    def _chunks(self, submissions: Sequence[Submission], indices: list[int]) -> list[list[int]]:
+        """What of these leaves together."""
+        chunks: list[list[int]] = []
+        size = MAX_BYTES + 1
+        for index in indices:
+            more = len(submissions[index].envelope)
+            if size + more > MAX_BYTES or len(chunks[-1]) >= self._most:
+                chunks.append([])
+                size = 0
+            chunks[-1].append(index)
+            size += more
+        return chunks
+
     async def close(self) -> None:
         """Let what was enqueued leave, then refuse more."""
-        for shard in self._shards:
-            await shard.close()
+        await all_of(*(shard.close() for shard in self._shards))
 
 
 class _Shard:
@@ -150,6 +193,7 @@ class _Shard:
         self._loop: asyncio.AbstractEventLoop
         self._sender: asyncio.Task[None] | None = None
         self._numbers = itertools.count(1)
+        self._answer_kept_until = 0.0  # monotonic; before the first answer there is none
         self._closed = False
         self.pending = 0
 
@@ -171,10 +215,12 @@ class _Shard:
             await asyncio.gather(self._sender, return_exceptions=True)
 
     async def _send_all(self) -> None:
+        before = math.inf
         while self._line:
-            batch = self._next_batch()
+            batch, began = self._next_batch(), mono()
             try:
-                await self._send(batch)
+                await self._send(batch, stale=began - before > _STALE)
+                before = began
             except BaseException as error:
                 self._fail(
                     [*batch, *self._line],
@@ -199,83 +245,71 @@ class _Shard:
             commands, size = commands + len(waiting.submissions), size + more
         return batch
 
-    async def _send(self, batch: list[_Waiting]) -> None:
-        """Send until there is an answer; whoever's deadline passes meanwhile is told so."""
+    async def _send(self, batch: list[_Waiting], *, stale: bool) -> None:
+        """Send until there is an answer; whoever's deadline passes meanwhile is told so. `stale` says whether it has waited in line for long."""
         backoff = Backoff()
         unknown: CommandBusError | None = None  # set once the batch may have been applied: from then on it must stay as it is
         asked: list[_Waiting] = []
+        number = 0
         keys: list[str] = []
         args: list[Any] = []
         batch = self._expire(batch, TransportUnavailable("it could not leave in time: this process was busy or asleep"), 0.0)
         while batch:
             if unknown is None and len(asked) != len(batch):
-                asked, (keys, args) = batch, self._arguments(batch, next(self._numbers))
-            args[_AGAIN] = int(unknown is not None)
+                asked, number = batch, next(self._numbers)
+                keys, args = self._arguments(asked, number)
+            if stale and _renew(asked):
+                keys, args = self._arguments(asked, number)
+            args[_AGAIN] = int(unknown is not None and mono() < self._answer_kept_until - _ANSWER_KEPT / 2)
             try:
-                async with asyncio.timeout(max(min(waiting.deadline for waiting in batch) - mono(), 0.001)):
-                    answer, confirmed = await self._connections.run_confirmed(ENQUEUE, keys, args, self._keys.stats)
-            except TimeoutError:
-                error: CommandBusError = TransportUnavailable(
-                    f"no answer from {self._connections.label} in time", outcome_unknown=True
-                )
-            except TransportUnavailable as unavailable:
-                error = unavailable
-                self._connections.reconnects += 1
+                answer = await self._ask(keys, args, min(waiting.deadline for waiting in batch))
             except CommandBusError as refusal:
                 return self._fail(batch, refusal if unknown is None else _in_doubt(refusal))
-            else:
-                if confirmed:
-                    return self._fail(batch, unknown) if answer == _GONE and unknown else self._resolve(asked, answer)
-                error = Unconfirmed(
-                    f"{self._connections.label} has the command, but too few replicas confirmed it in time (wait_replicas): it may be lost if "
-                    "the primary fails now. Sending the same command id again is safe"
-                )
+            if isinstance(answer, bytes):
+                return self._fail(batch, unknown) if answer == _GONE and unknown else self._resolve(asked, answer)
+            error = answer
             if isinstance(error, Unconfirmed) or (unknown is None and getattr(error, "outcome_unknown", False)):
                 unknown = error
             pause = backoff.next()
             batch = self._expire(batch, unknown or error, pause)
             self._line = deque(self._expire(list(self._line), _unsent(error), pause))
+            stale = True
             if batch:
                 await asyncio.sleep(pause)
         return None
 
+    async def _ask(self, keys: list[str], args: list[Any], deadline: float) -> bytes | CommandBusError:
+        """The answer, or why it is worth asking again.
+
+        Raises:
+            CommandBusError: It is not.
+        """
+        try:
+            async with asyncio.timeout(max(deadline - mono(), 0.001)):
+                answer, confirmed = await self._connections.run_confirmed(ENQUEUE, keys, args, self._keys.stats)
+        except TimeoutError:
+            return TransportUnavailable(f"no answer from {self._connections.label} in time", outcome_unknown=True)
+        except TransportUnavailable as unavailable:
+            self._connections.reconnects += 1
+            return unavailable
+        if confirmed:
+            return bytes(answer)
+        return Unconfirmed(
+            f"{self._connections.label} has the command, but too few replicas confirmed it in time (wait_replicas): it may be lost if "
+            "the primary fails now. Sending the same command id again is safe"
+        )
+
     def _arguments(self, batch: list[_Waiting], number: int) -> tuple[list[str], list[Any]]:
-        """The keys and arguments of a batch, as the header of enqueue.lua lays down."""
-        boxes: dict[str, int] = {}
-        rooms: list[int] = []
-        places: list[int] = []
-        kinds: list[str] = []
-        envelopes: list[bytes] = []
-        marks: list[str] = []
-        digests: list[bytes] = []
-        delays: list[Any] = []
-        for submission in itertools.chain.from_iterable(waiting.submissions for waiting in batch):
-            box = boxes.get(submission.mailbox)
-            if box is None:
-                box = boxes[submission.mailbox] = len(boxes) + 1
-                rooms.append(submission.max_depth)
-            places.append(box)
-            envelopes.append(submission.envelope)
-            if not submission.marked and not submission.delay_ms:
-                kinds.append("p")
-                continue
-            kinds.append(_KINDS[submission.marked, submission.delay_ms > 0])
-            if submission.marked:
-                marks.append(self._keys.mark(submission.command_id))
-                digests.append(submission.digest)
-            if submission.delay_ms:
-                delays += (submission.delay_ms, submission.command_id)
-        prefix = self._keys.mailboxes
-        spaces = "".join(f"{room}:{sum(1 for _ in same)} " for room, same in itertools.groupby(rooms))
+        """The keys and arguments of a batch."""
         patience = max(0.0, max(waiting.deadline for waiting in batch) - mono())
-        args: list[Any] = [
-            number, 0, _ANSWER_KEPT_MS + int(patience * 1000), self._limit, len(prefix), spaces,
-            pack(f">{len(places)}H", *places), "".join(kinds) if marks or delays else "", *envelopes, *digests, *delays,
-        ]  # fmt: skip
-        return [*self._head_keys, *[prefix + mailbox for mailbox in boxes], *marks], args
+        head = [number, 0, int((_ANSWER_KEPT + patience) * 1000), self._limit]
+        submissions = itertools.chain.from_iterable(waiting.submissions for waiting in batch)
+        return enqueue_arguments(self._keys, self._head_keys, head, submissions)
 
     def _resolve(self, asked: list[_Waiting], answer: bytes) -> None:
         """Tell everybody; those who waited no longer have been told that they cannot know."""
+        if _ACCEPTED in answer:  # else the server kept the one before
+            self._answer_kept_until = max(waiting.deadline for waiting in asked) + _ANSWER_KEPT
         start = 0
         for waiting in asked:
             end = start + len(waiting.submissions)
@@ -309,23 +343,20 @@ def _in_doubt(refusal: CommandBusError) -> CommandBusError:
     return TransportUnavailable(f"it may have been accepted before this: {refusal.message}", outcome_unknown=True)
 
 
+def _renew(batch: list[_Waiting]) -> bool:
+    """Seal anew what says how long its caller waits; whether anything does. Only the envelopes change: it is the same batch."""
+    found = False
+    for waiting in batch:
+        for submission in waiting.submissions:
+            if submission.renewed is not None:
+                found = True
+                with suppress(Exception):  # an application's cipher may raise anything: then it stays as it was sealed
+                    submission.envelope = submission.renewed()
+    return found
+
+
 def _unsent(error: CommandBusError) -> CommandBusError:
-    """The same error for commands behind the one that failed: these were certainly not sent."""
-    return TransportUnavailable(error.message) if isinstance(error, TransportUnavailable | Unconfirmed) else error
-
-
-def _is_one_request(submissions: Sequence[Submission]) -> bool:
-    return 0 < len(submissions) <= MAX_COMMANDS and sum(len(submission.envelope) for submission in submissions) <= MAX_BYTES
-
-
-def _chunks(submissions: Sequence[Submission], indices: list[int]) -> list[list[int]]:
-    chunks: list[list[int]] = []
-    size = MAX_BYTES + 1
-    for index in indices:
-        more = len(submissions[index].envelope)
-        if size + more > MAX_BYTES or len(chunks[-1]) >= MAX_COMMANDS:
-            chunks.append([])
-            size = 0
-        chunks[-1].append(index)
-        size += more
-    return chunks
+    """The error of commands behind the one that failed: these were certainly not sent."""
+    if isinstance(error, TransportUnavailable | Unconfirmed):
+        return TransportUnavailable(f"not sent, because what went before failed: {error.message}")
+    return error

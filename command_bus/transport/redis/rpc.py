@@ -54,6 +54,7 @@ class PendingReply:
         """There will be no reply."""
         if not self._future.done():
             self._future.set_exception(error)
+            self._future.exception()  # looked at: its caller may be told something else, for want of an answer to the command
 
     async def within(self, deadline: float) -> bytes | None:
         """The reply record, or None if it does not come until then."""
@@ -80,7 +81,6 @@ class RpcHandler:
         self._bites = bites
         self._waiting: dict[str, list[PendingReply]] = {}  # several, if calls share an id that they were given
         self._readers: list[asyncio.Task[None]] = []
-        self.late = 0
 
     def expect(self, command_id: str) -> PendingReply:
         """Be ready for the reply to a command; the readers are started with the first call."""
@@ -100,10 +100,10 @@ class RpcHandler:
             del self._waiting[pending.command_id]
 
     async def close(self) -> None:
-        """Stop receiving; whoever still waits is cancelled."""
-        await end_tasks(self._readers)
+        """Stop receiving; whoever still waits is told `BusClosed`."""
         for pending in [pending for waiting in self._waiting.values() for pending in waiting]:
             pending.fail(BusClosed("the bus was closed while a call waited for its reply"))
+        await end_tasks(self._readers)
         if self._readers:
             try:
                 async with asyncio.timeout(1.0):
@@ -155,11 +155,7 @@ class RpcHandler:
 
     def _deliver(self, record: bytes) -> None:
         command_id = reply_id(record)
-        waiting = self._waiting.get(command_id)
-        if waiting is None:
-            self.late += 1
-            return
-        for pending in waiting:
+        for pending in self._waiting.get(command_id, ()):  # nobody, if it comes too late
             pending.arrive(record)
 
     async def _reread(self, keys: ShardKeys) -> None:

@@ -12,13 +12,14 @@ from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
 from command_bus.clock import mono
-from command_bus.errors import InvalidSettings, UnsuitableServer
+from command_bus.errors import InvalidSettings, TransportUnavailable, UnsuitableServer
 from command_bus.policies import EntityPolicy, Mailbox, mailbox_from_text
 from command_bus.settings import BusSettings
 from command_bus.transport.redis.connections import Connections
+from command_bus.transport.redis.errors import is_of_a_replica
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.ready import ensure_ready
-from command_bus.transport.redis.topologies import clients_of
+from command_bus.transport.redis.topologies import FollowingClients, clients_of
 
 __all__ = ["Namespace", "ServerFacts", "inspect_server", "judge", "open_namespace", "recorded_choices"]
 
@@ -29,6 +30,7 @@ _log = logging.getLogger("command_bus")
 _warned: set[str] = set()
 _OLDEST = (6, 2)
 _BITES = (7, 0)
+_REPLICA = "{} is a read-only replica: connect to its primary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ def judge(facts: ServerFacts, label: str, settings: BusSettings) -> list[str]:
     if facts.cluster and not facts.as_cluster:
         raise UnsuitableServer(f"{label} is a node of a Redis Cluster: write redis+cluster:// instead of redis://")
     if facts.role == "slave":
-        raise UnsuitableServer(f"{label} is a read-only replica: connect to its primary")
+        raise UnsuitableServer(_REPLICA.format(label))
     if facts.version is not None and facts.version < _OLDEST:
         shown = ".".join(map(str, facts.version))
         raise UnsuitableServer(f"{label} is Redis {shown}: this library needs 6.2 or newer, or Valkey")
@@ -216,20 +218,23 @@ class Namespace:
         return None if self._in_line else self._agreed.get(entity_type)
 
     async def agree(self, entity_type: str, deadline: float = 0.0) -> Mailbox:
-        """Record or compare the mailbox policy of an entity type, again and again until a monotonic deadline.
+        """Record or compare the mailbox policy of an entity type, once, or again and again until a monotonic deadline.
 
         Whoever asks meanwhile waits behind: what is dispatched first must not be overtaken because its agreement was lost on the way.
         """
         self._in_line += 1
         try:
-            async with (
-                self._agreeing
-            ):  # a burst of first commands asks once, and goes on in its order: the lock is first in, first out
+            async with (  # a burst of first commands asks once, and goes on in its order: the lock is first in, first out
+                asyncio.timeout(max(deadline - mono(), 0.001) if deadline else None),
+                self._agreeing,
+            ):
                 if (agreed := self._agreed.get(entity_type)) is not None:
                     return agreed
-                if deadline <= mono():
+                if not deadline:
                     return await self._agree(entity_type)
                 return await self._connections.insist(lambda: self._agree(entity_type), deadline)
+        except TimeoutError as error:
+            raise TransportUnavailable(f"no answer from {self._connections.label} in time") from error
         finally:
             self._in_line -= 1
 
@@ -304,6 +309,13 @@ async def open_namespace(connections: Connections, keys: KeySpace, settings: Bus
                 _warned.add(warning)
                 _log.warning(warning)
     namespace = Namespace(connections, keys, settings)
-    await namespace.open()
-    await asyncio.gather(*(ensure_ready(place, shard) for place, shard in zip(places, keys.shards, strict=True)))
+    try:
+        await namespace.open()
+        await asyncio.gather(*(ensure_ready(place, shard) for place, shard in zip(places, keys.shards, strict=True)))
+    except TransportUnavailable as error:
+        if is_of_a_replica(error) and not isinstance(
+            connections.factory, FollowingClients
+        ):  # which a user without INFO meets here
+            raise UnsuitableServer(_REPLICA.format(connections.label)) from error
+        raise
     return min(found, key=lambda facts: facts.version or (0,)), namespace

@@ -7,6 +7,7 @@ from typing import Self
 from command_bus.clock import mono
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import Producer
+from command_bus.transport.redis.cancellation import all_of
 from command_bus.transport.redis.connections import ClientFactory, Connections, Replicas
 from command_bus.transport.redis.credentials import connection_options
 from command_bus.transport.redis.dispatches import RedisDispatches
@@ -69,8 +70,8 @@ class RedisTransport:
         return cls(connections, keys, settings, facts, namespace)
 
     async def close(self) -> None:
-        """Let accepted work leave, then close the connections."""
-        await self._stream.close()
-        await self.rpc.close()
-        await self.events.close()
-        await self.connections.close()
+        """Let accepted work leave, tell whoever waits for a reply, then close the connections: each part, whatever another raises."""
+        try:
+            await all_of(self._stream.close(), self.rpc.close(), self.events.close())
+        finally:
+            await self.connections.close()

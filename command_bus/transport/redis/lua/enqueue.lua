@@ -12,7 +12,7 @@
 -- KEYS[10]  events    stream of what happened to commands of watched types
 -- KEYS[11…] the mailboxes, then the mark of each command that has one, in their order
 -- ARGV[1]   number    of this batch, growing per producer: asked again it is answered as the first time
--- ARGV[2]   again     '1' if it may have been applied before
+-- ARGV[2]   again     '1' if it may have been applied before, and an earlier answer of this producer cannot have expired yet
 -- ARGV[3]   ttl       ms for which the answer is kept
 -- ARGV[4]   limit     of commands in this shard
 -- ARGV[5]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name

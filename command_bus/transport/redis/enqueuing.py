@@ -1,0 +1,59 @@
+"""What a batch of commands looks like to enqueue.lua: few arguments, because each costs time on the server."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from struct import pack
+from typing import Any
+
+from command_bus.transport.interfaces import Submission
+from command_bus.transport.redis.keys import ShardKeys
+
+__all__ = ["enqueue_arguments"]
+
+_KINDS = {(False, False): "p", (True, False): "m", (False, True): "d", (True, True): "b"}
+
+
+def enqueue_arguments(
+    keys: ShardKeys, head_keys: list[str], head: list[Any], submissions: Iterable[Submission]
+) -> tuple[list[str], list[Any]]:
+    """The keys and arguments of a batch, as the header of the script lays down.
+
+    Args:
+        keys: Of the shard.
+        head_keys: Those before the mailboxes.
+        head: The arguments that are not of these commands.
+        submissions: In the order in which they are to be accepted.
+    """
+    boxes: dict[str, int] = {}
+    rooms: list[int] = []
+    places: list[int] = []
+    kinds: list[str] = []
+    envelopes: list[bytes] = []
+    marks: list[str] = []
+    digests: list[bytes] = []
+    delays: list[Any] = []
+    for submission in submissions:
+        box = boxes.get(submission.mailbox)
+        if box is None:
+            box = boxes[submission.mailbox] = len(boxes) + 1
+            rooms.append(submission.max_depth)
+        places.append(box)
+        envelopes.append(submission.envelope)
+        if not submission.marked and not submission.delay_ms:
+            kinds.append("p")
+            continue
+        kinds.append(_KINDS[submission.marked, submission.delay_ms > 0])
+        if submission.marked:
+            marks.append(keys.mark(submission.command_id))
+            digests.append(submission.digest)
+        if submission.delay_ms:
+            delays += (submission.delay_ms, submission.command_id)
+    prefix = keys.mailboxes
+    spaces = "".join(f"{room}:{sum(1 for _ in same)} " for room, same in itertools.groupby(rooms))
+    args: list[Any] = [
+        *head, len(prefix), spaces,
+        pack(f">{len(places)}H", *places), "".join(kinds) if marks or delays else "", *envelopes, *digests, *delays,
+    ]  # fmt: skip
+    return [*head_keys, *[prefix + mailbox for mailbox in boxes], *marks], args
