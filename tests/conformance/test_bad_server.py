@@ -828,7 +828,7 @@ async def test_41_a_worker_whose_clock_is_wrong_by_hours_works_as_any_other(
     def wrong() -> int:
         return real() + hours * 3_600_000
 
-    for module in ("command_bus.execution.decisions", "command_bus.worker", "command_bus.monitor"):
+    for module in ("command_bus.execution.decisions", "command_bus.worker", "command_bus.transport.redis.lease_keeper"):
         monkeypatch.setattr(f"{module}.wall_ms", wrong)
     bench.registry.handles(Fails)(fails)
     async with scene(bench, lease=0.6) as stage:

@@ -397,6 +397,7 @@ MUTANTS = (
         f"{_REDIS}/connections.py",
         "            except NoScriptError:\n",
         "            except NoScriptError if script.name == 'operate' else ZeroDivisionError:\n",
+        more=((f"{_REDIS}/connections.py", "        if not all(there):\n", "        if not there:\n"),),
     ),
     Mutant(
         "a lost reply is not asked for again",

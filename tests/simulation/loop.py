@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import warnings
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -208,13 +209,15 @@ class Process:
                 lane.held = []
 
     def bury(self) -> None:
-        """After the run: close what never ended. What its clean-up does or raises concerns nobody any more."""
-        for task in self.tasks:
-            if not task.done():
-                try:
-                    task.get_coro().close()
-                except BaseException:
-                    continue
+        """After the run: close what never ended. What its clean-up does, raises or leaves unawaited concerns nobody any more."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            for task in self.tasks:
+                if not task.done():
+                    try:
+                        task.get_coro().close()
+                    except BaseException:
+                        continue
         self.tasks.clear()
 
     def strip(self) -> None:

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -112,9 +113,14 @@ def test_who_answered_last_is_asked_first_and_who_did_not_at_the_end() -> None:
 
 
 async def test_a_connection_is_made_while_the_application_uses_up_the_default_executor() -> None:
+    hung_up = asyncio.Event()
+
     async def pong(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while await reader.readuntil(b"\r\n"):
-            writer.write(b"+OK\r\n")
+        with suppress(asyncio.IncompleteReadError):
+            while await reader.readuntil(b"\r\n"):
+                writer.write(b"+OK\r\n")
+        writer.close()
+        hung_up.set()
 
     class Here:
         def locate(self) -> Place:
@@ -137,6 +143,7 @@ async def test_a_connection_is_made_while_the_application_uses_up_the_default_ex
         done.set()
         await busy
         await connection.disconnect()
+        await hung_up.wait()
         server.close()
 
 
