@@ -10,6 +10,10 @@ from pathlib import Path
 __all__ = ["Event", "History", "Pause"]
 
 
+_AWAKE = 1.0
+"""Seconds in which a process that was stopped comes to write what it was about to write."""
+
+
 @dataclass(frozen=True)
 class Event:
     what: str
@@ -57,7 +61,7 @@ class History:
                 if event.what != "start" or event.number in seen:
                     continue
                 seen.add(event.number)
-                if event.number < highest:
+                if event.number < highest and not self._just_woke(event):
                     found.append(f"{line}: {event.number} started first after {highest}")
                 highest = max(highest, event.number)
         return found
@@ -86,7 +90,7 @@ class History:
             highest = 0
             for event in events:
                 if event.what == "start":
-                    if event.fence <= highest:
+                    if event.fence <= highest and not self._just_woke(event):
                         found.append(f"{line}: fence {event.fence} after {highest}")
                     highest = max(highest, event.fence)
         return found
@@ -97,6 +101,10 @@ class History:
             if event.what == "start":
                 counts[event.line, event.number] += 1
         return counts
+
+    def _just_woke(self, event: Event) -> bool:
+        """Whether its process may have been stopped between the start and the line that tells of it: then it ran, and tells, late."""
+        return any(pause.pid == event.pid and pause.start <= event.at <= pause.end + _AWAKE for pause in self.pauses)
 
     def _excused(self, event: Event, at: float) -> bool:
         return any(pause.pid == event.pid and pause.start <= at and event.at <= pause.end for pause in self.pauses)

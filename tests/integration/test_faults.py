@@ -205,4 +205,7 @@ def test_the_checker_sees_what_is_wrong() -> None:
     assert History(overlapping).overlaps()
     assert not History(overlapping, [Pause(1, 0.5)]).overlaps()
     assert History(overlapping, [Pause(1, 1.5)]).overlaps()
-    assert History([event("start", 0, 2, 0.0), event("start", 1, 1, 1.0)]).fences_regressing()
+    stale = [event("start", 0, 2, 0.0), event("start", 1, 1, 5.0, pid=2)]
+    assert History(stale).fences_regressing()
+    assert History(stale, [Pause(2, 1.0, 3.0), Pause(1, 1.0, 6.0)]).fences_regressing()
+    assert not History(stale, [Pause(2, 1.0, 4.5)]).fences_regressing()
