@@ -95,7 +95,23 @@ async def test_the_same_batch_asked_again_is_answered_as_the_first_time(shelf: B
     assert await shelf.everything() == before
     _, later = lane._arguments([waiting], 9)
     assert await shelf.connections.run(ENQUEUE, keys, later) == b"==e="
-    assert await shelf.everything() == before
+    assert {**await shelf.everything(), keys[7]: None} == {**before, keys[7]: None}
+
+
+async def test_a_refused_batch_that_was_stuck_on_its_way_is_refused_when_it_arrives(shelf: Bare, hand: Hand) -> None:
+    """Its caller was told that it was refused, and may have given up: there being room by then must not matter."""
+    lane = shelf.producer._shards[0]
+    await shelf.put(BOX, "c1")
+    waiting: Any = type(
+        "W", (), {"submissions": [Submission(BOX, "c2", b"x", NO_DIGEST, 1, marked=False)], "deadline": mono() + 5}
+    )
+    keys, args = lane._arguments([waiting], 8)
+    assert await shelf.connections.run(ENQUEUE, keys, args) == b"e"
+    lease, _ = await hand.start()
+    assert await hand.do(lease, done("c1")) == Released("idle")
+    assert await shelf.connections.run(ENQUEUE, keys, args) == b"e"
+    _, later = lane._arguments([waiting], 9)
+    assert await shelf.connections.run(ENQUEUE, keys, later) == b"+"
 
 
 async def test_a_batch_without_marks_asked_again_is_answered_as_the_first_time_even_if_all_is_settled(

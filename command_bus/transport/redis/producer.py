@@ -308,7 +308,7 @@ class _Shard:
 
     def _resolve(self, asked: list[_Waiting], answer: bytes) -> None:
         """Tell everybody; those who waited no longer have been told that they cannot know."""
-        if _ACCEPTED in answer:  # else the server kept the one before
+        if _ACCEPTED in answer:  # else the server may have had no memory to keep it
             self._answer_kept_until = max(waiting.deadline for waiting in asked) + _ANSWER_KEPT
         start = 0
         for waiting in asked:

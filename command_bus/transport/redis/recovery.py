@@ -35,7 +35,8 @@ __all__ = ["PendingRecovery"]
 _log = logging.getLogger("command_bus.worker")
 _PAGE = 500
 _CLAIMS = 200
-_CHECK = 1.0
+_CHECK, _CHECKS = 1.0, 4
+"""Suspects are looked for so often: in seconds at most, and times per lease, so that a short one is over at most a third of it late."""
 
 Decide = Callable[[Started], Step | None]
 _OVER = 0.9
@@ -111,7 +112,7 @@ class _Watch:
     async def _turn(self) -> float:
         await self.recover()
         await self._connections.keep_scripts()
-        return self._suspects.next(mono(), min(_CHECK, self._lease / 3) * JITTER.uniform(0.8, 1.2))
+        return self._suspects.next(mono(), min(_CHECK, self._lease / _CHECKS) * JITTER.uniform(0.8, 1.2))
 
     async def recover(self) -> None:
         """Take over what is over."""

@@ -183,6 +183,8 @@ if accepted > 0 then
   if #states_now > 1 then call('HSET', unpack(states_now)) end
   call('HINCRBY', stats, 'depth', accepted)
   call('HINCRBY', stats, 'accepted', accepted)
-  call('SET', last, ARGV[1] .. ':' .. answer, 'PX', ARGV[3])
+end
+if accepted > 0 or next(refused) then  -- at the memory limit there is no room for it, but nothing was accepted either
+  redis.pcall('SET', last, ARGV[1] .. ':' .. answer, 'PX', ARGV[3])
 end
 return answer
