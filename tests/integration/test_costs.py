@@ -157,13 +157,14 @@ async def test_a_call(server: EmbeddedServer, meter: Meter) -> None:
     """Enqueue, read, start, settle, and the pop of the reply: five requests, of which two are scripts of the worker."""
     async with bus_on(server) as bus, bus.worker():
         await bus.call(Note(box="warm", number=0))
+        await bus.transport.connections.load_scripts()  # which the worker else does within its first second
         meter.begin()
         for each in notes(10, 200):
             await bus.call(each)
         spent = meter.spent(200)
     assert spent.requests <= 5.1
     assert spent.inside("evalsha") <= 3.02
-    assert spent.received <= 1950
+    assert spent.received <= 2000, "1,935, and what the worker asks beside it in two seconds of a slow machine"
     assert spent.inside("set") <= 5.1, "the producer's answer, the fence, twice the mark"
 
 
