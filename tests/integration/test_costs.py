@@ -146,7 +146,7 @@ async def test_a_drain(server: EmbeddedServer, meter: Meter, entities: int, own:
                 await bus.wait_idle(30)
                 drains.append(meter.spent(COUNT))
     spent = min(drains, key=lambda drain: drain.requests)
-    assert spent.inside("xdel", "xrange", "hexists", "set") <= own + 0.1
+    assert spent.inside("xdel", "xrange", "hexists", "set") <= own + 0.2, "the last three once a request"
     assert spent.inside("xread", "hmget", "hset", "hdel", "del", "xack", "xclaim", "hincrby", "evalsha") <= shared
     assert spent.requests <= 0.12
     assert spent.received <= 260
