@@ -2,7 +2,7 @@
 PYTHON ?= python3
 SETUP = $(PYTHON) scripts/setup.py
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-lite demo-full demo-stream test bench bench-all bench-spark proofs chaos simulate mutants fuzz docs check format lock clean
+.PHONY: help setup demo demo-lite demo-full demo-stream test test-pythons bench bench-all bench-spark proofs chaos simulate mutants fuzz docs check format lock clean
 
 help:       ## list these targets
 	@sed -n 's/^\([a-z-]*\): *## /  make \1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -21,6 +21,9 @@ demo-stream: ## a stream of real purchases, with invalid rows, a query that is s
 
 test:       ## the tests, those of Spark where there is a Java 17 (ARGS="-k word -x" is passed on to pytest)
 	@$(SETUP) test $(ARGS)
+
+test-pythons: ## the unit and conformance tests on the other Pythons at hand, of 3.11 to 3.13, each in an environment of its own
+	@$(SETUP) test-pythons $(ARGS)
 
 bench:      ## a quick measurement: the bus beside the floor and the peers that matter (ARGS="drain call --runs 3 --json FILE")
 	@$(SETUP) bench $(ARGS)
@@ -61,5 +64,5 @@ setup:      ## only make .venv
 lock:       ## pin every package anew in constraints.txt and constraints-spark.txt (needs uv; ARGS="--upgrade")
 	@$(SETUP) lock $(ARGS)
 
-clean:      ## remove .venv, caches and builds
+clean:      ## remove the environments, caches and builds
 	@$(SETUP) clean

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from command_bus.blocking import SyncEntityScope
     from command_bus.bus import CommandBus
+    from command_bus.bus_thread import BlockingCallWarning
     from command_bus.context import CommandContext
     from command_bus.entity import EntityScope
     from command_bus.errors import (
@@ -52,20 +53,31 @@ if TYPE_CHECKING:
         QueueFull,
         RegistrationError,
         Reject,
+        ResultNotKept,
         TransportUnavailable,
         Unconfirmed,
         UnknownCommand,
         UnknownDeadLetter,
         UnsuitableServer,
+        WrongEventLoop,
     )
     from command_bus.events import Event
-    from command_bus.facts import CommandInfo, EntityDetails, EntityInfo, EntityPage, HoldInfo, WaitingCommand, WorkerStatus
+    from command_bus.facts import (
+        AbortReport,
+        CommandInfo,
+        EntityDetails,
+        EntityInfo,
+        EntityPage,
+        HoldInfo,
+        WaitingCommand,
+        WorkerStatus,
+    )
     from command_bus.messages import Command, EntityId, Message, Query
-    from command_bus.middleware import Middleware
+    from command_bus.middleware import Middleware, Proceed, Sending
     from command_bus.observation import Observer
-    from command_bus.outbound import Envelope
+    from command_bus.outbound import Envelope, Outbound
     from command_bus.policies import EntityPolicy, Lanes, PerEntity, RetryPolicy, lanes, per_entity
-    from command_bus.receipts import BatchOutcome, BatchResult, DeadLetter, Receipt, Stats, WorkerInfo
+    from command_bus.receipts import BatchOutcome, BatchResult, DeadLetter, Receipt, Stats, SyncReceipt, WorkerInfo
     from command_bus.registry import HandlerRegistry, handles
     from command_bus.serialization.protection import PayloadCipher
     from command_bus.settings import BusSettings
@@ -73,10 +85,12 @@ if TYPE_CHECKING:
     from command_bus.worker import StopReport, Worker
 
 __all__ = [
+    "AbortReport",
     "BadResult",
     "BadSignature",
     "BatchOutcome",
     "BatchResult",
+    "BlockingCallWarning",
     "BusClosed",
     "BusSettings",
     "CallCycle",
@@ -119,19 +133,24 @@ __all__ = [
     "NoHandler",
     "NotReconciled",
     "Observer",
+    "Outbound",
     "PayloadCipher",
     "PayloadTooLarge",
     "PerEntity",
+    "Proceed",
     "Query",
     "QueueFull",
     "Receipt",
     "RegistrationError",
     "Reject",
+    "ResultNotKept",
     "RetryPolicy",
+    "Sending",
     "Stats",
     "StopReport",
     "SyncCommandBus",
     "SyncEntityScope",
+    "SyncReceipt",
     "TransportUnavailable",
     "Unconfirmed",
     "UnknownCommand",
@@ -141,6 +160,7 @@ __all__ = [
     "Worker",
     "WorkerInfo",
     "WorkerStatus",
+    "WrongEventLoop",
     "handles",
     "lanes",
     "per_entity",
@@ -150,16 +170,17 @@ __all__ = [
 _HOMES = {
     "blocking": "SyncEntityScope",
     "bus": "CommandBus",
+    "bus_thread": "BlockingCallWarning",
     "context": "CommandContext",
     "entity": "EntityScope",
     "events": "Event",
-    "facts": "CommandInfo EntityDetails EntityInfo EntityPage HoldInfo WaitingCommand WorkerStatus",
+    "facts": "AbortReport CommandInfo EntityDetails EntityInfo EntityPage HoldInfo WaitingCommand WorkerStatus",
     "messages": "Command EntityId Message Query",
-    "middleware": "Middleware",
+    "middleware": "Middleware Proceed Sending",
     "observation": "Observer",
-    "outbound": "Envelope",
+    "outbound": "Envelope Outbound",
     "policies": "EntityPolicy Lanes PerEntity RetryPolicy lanes per_entity",
-    "receipts": "BatchOutcome BatchResult DeadLetter Receipt Stats WorkerInfo",
+    "receipts": "BatchOutcome BatchResult DeadLetter Receipt Stats SyncReceipt WorkerInfo",
     "registry": "HandlerRegistry handles",
     "serialization.protection": "PayloadCipher",
     "settings": "BusSettings",

@@ -51,6 +51,8 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("get set", "p:*"),
         ("blmpop brpop rpop del", "in:*"),
         ("hget", "commands"),
+        ("hgetall", "workers"),  # a call that timed out says why
+        ("zscore", "due"),
     ),
     "pipeline": (
         ("hget hmget hsetnx hscan hgetall", "meta active"),
@@ -83,6 +85,7 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("lpush pexpire", "in:*"),
         ("xadd", "dead"),
         ("hset hdel", "workers commands"),
+        ("hgetall hset pexpire", "interrupts"),
         ("hget hmget hincrby hexists exists", "b:*"),
         ("xadd xlen xtrim pexpire", "b:*"),
     ),
@@ -91,6 +94,7 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("xgroup|create xinfo|groups xpending xack xadd xdel xlen xrange", "ready"),
         ("hget hmget hgetall hlen hset hdel hexists hincrby hscan exists", "active stats paused parked delayed later"),
         ("hgetall", "workers"),
+        ("hget hset hdel pexpire", "interrupts"),
         ("exists hgetall hset hdel", "watched"),
         ("xadd xread xlen xrange xrevrange pexpire persist", "events"),
         ("zcard zadd zrange zrem zscore", "due"),

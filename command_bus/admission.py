@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
 
 from command_bus.errors import CommandBusError, Draining, IdempotencyConflict, InvalidCommand, QueueFull
-from command_bus.receipts import Receipt
+from command_bus.receipts import Receipt, kept
 from command_bus.transport.interfaces import Admission
 
 __all__ = ["receipt", "refusal", "status_of"]
@@ -52,8 +53,8 @@ def status_of(admission: Admission) -> Literal["accepted", "duplicate", "rejecte
     return "duplicate" if admission is Admission.DUPLICATE else "rejected"
 
 
-def receipt(command_id: str, admission: Admission) -> Receipt:
-    """The receipt of an accepted command.
+def receipt(command_id: str, admission: Admission, ask: Callable[..., Awaitable[Any]] | None = None) -> Receipt[Any]:
+    """The receipt of an accepted command, with a result if there is somebody to ask.
 
     Raises:
         CommandBusError: It was refused.
@@ -61,4 +62,5 @@ def receipt(command_id: str, admission: Admission) -> Receipt:
     error = refusal(admission, command_id)
     if error is not None:
         raise error
-    return Receipt(command_id, "accepted" if admission is Admission.ACCEPTED else "duplicate")
+    plain: Receipt[Any] = Receipt(command_id, "accepted" if admission is Admission.ACCEPTED else "duplicate")
+    return plain if ask is None else kept(plain, ask)

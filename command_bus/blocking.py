@@ -23,9 +23,18 @@ if TYPE_CHECKING:
 
     from command_bus.bus import CommandBus
     from command_bus.bus_thread import ThreadedBus
-    from command_bus.facts import CommandInfo, EntityDetails, EntityOrder, EntityPage, EntityState, HoldInfo, WorkerStatus
-    from command_bus.keywords import CallOptions, DispatchOptions
-    from command_bus.receipts import DeadLetter, Receipt
+    from command_bus.facts import (
+        AbortReport,
+        CommandInfo,
+        EntityDetails,
+        EntityOrder,
+        EntityPage,
+        EntityState,
+        HoldInfo,
+        WorkerStatus,
+    )
+    from command_bus.receipts import DeadLetter, SyncReceipt
+    from command_bus.send_options import CallOptions, DispatchOptions
 
 __all__ = ["SyncDeadLetters", "SyncEntities", "SyncEntityScope", "SyncEvents", "SyncFleet"]
 
@@ -52,9 +61,9 @@ class _Part(Generic[P]):
 class SyncDeadLetters(_Part[DeadLetters]):
     """See `DeadLetters`; reached as `bus.dead_letters`."""
 
-    def list(self, **filters: Unpack[LetterFilters]) -> Generator[DeadLetter]:
+    def list(self, *, limit: int | None = None, **filters: Unpack[LetterFilters]) -> Generator[DeadLetter]:
         """See `DeadLetters.list`; a hundred of them are read ahead."""
-        return self._bus.each(lambda bus: bus.dead_letters.list(**filters))
+        return self._bus.each(lambda bus: bus.dead_letters.list(limit=limit, **filters))
 
     def count(self, **filters: Unpack[LetterFilters]) -> Counter[tuple[str, str]]:
         """See `DeadLetters.count`."""
@@ -141,9 +150,9 @@ class SyncEntityScope(_Part[EntityScope]):
     def __repr__(self) -> str:
         return f"<entity {self.type}:{self.id}>"
 
-    def dispatch(self, command: Message[Any], **options: Unpack[DispatchOptions]) -> Receipt:
+    def dispatch(self, command: Message[R], **options: Unpack[DispatchOptions]) -> SyncReceipt[R]:
         """See `EntityScope.dispatch`."""
-        return self._do(lambda scope: scope.dispatch(command, **options))
+        return self._bus.receive(lambda bus: self._part(bus).dispatch(command, **options))
 
     def call(self, command: Message[R], **options: Unpack[CallOptions]) -> R:
         """See `EntityScope.call`."""
@@ -172,6 +181,10 @@ class SyncEntityScope(_Part[EntityScope]):
     def cancel(self, command_id: str | UUID) -> bool:
         """See `EntityScope.cancel`."""
         return self._do(lambda scope: scope.cancel(command_id))
+
+    def abort(self, reason: str = "", *, by: str = "", wait: float = 10.0, force: bool = False) -> AbortReport:
+        """See `EntityScope.abort`."""
+        return self._do(lambda scope: scope.abort(reason, by=by, wait=wait, force=force))
 
     def purge(self) -> int:
         """See `EntityScope.purge`."""

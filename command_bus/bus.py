@@ -7,29 +7,29 @@ call:     the same, with an inbox → RpcHandler (wait for the reply) → the ty
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from command_bus.admission import receipt
 from command_bus.batch import BatchSender
-from command_bus.calls import Outcomes, checked_timeout
+from command_bus.calls import Outcomes, later
 from command_bus.clock import mono
+from command_bus.context import while_lent
 from command_bus.dead_letters import DeadLetters
+from command_bus.durations import checked_seconds
 from command_bus.entities import Entities
 from command_bus.entity import EntityScope
 from command_bus.errors import (
     BusClosed,
-    CommandTimeout,
-    IdleTimeout,
     InvalidSettings,
     TransportUnavailable,
 )
 from command_bus.events import Events
 from command_bus.fleet import Fleet
+from command_bus.home import Home
 from command_bus.keywords import BusArguments
 from command_bus.messages import Message
 from command_bus.middleware import Middleware, Sending, around_batch, around_call, around_dispatch
@@ -38,18 +38,22 @@ from command_bus.observation import ObservedProducer, Observer, observed_call
 from command_bus.outbound import Envelope, Outbound, Sealer
 from command_bus.receipts import BatchResult, Receipt, Stats
 from command_bus.registry import HandlerRegistry, default_registry
+from command_bus.send_options import DispatchOptions
 from command_bus.serialization.protection import PayloadCipher, Protection
-from command_bus.settings import BusSettings, SettingOverrides
-from command_bus.transport.interfaces import Admission, Replies, Reply, Submission
+from command_bus.settings import BusSettings, SettingOverrides, resolved
+from command_bus.stand_in import OPEN, StandIn
+from command_bus.transport.interfaces import Admission, Submission
 from command_bus.transport.redis.connections import ClientFactory
 from command_bus.transport.redis.wiring import RedisTransport
+from command_bus.unanswered import Unanswered
 from command_bus.waiting import WaitingLine
-from command_bus.worker import Worker
+
+if TYPE_CHECKING:
+    from command_bus.worker import Worker
 
 __all__ = ["CommandBus"]
 
 R = TypeVar("R")
-_POLL_FIRST, _POLL_LAST = 0.01, 0.1
 
 
 class CommandBus:
@@ -80,6 +84,8 @@ class CommandBus:
         InvalidSettings: A setting is out of range.
     """
 
+    _stand_in: StandIn | None = None  # of all buses, or of this one, while a test runs
+
     def __init__(
         self,
         url: str | None = None,
@@ -93,7 +99,7 @@ class CommandBus:
         observer: Observer | None = None,
         **overrides: Unpack[SettingOverrides],
     ) -> None:
-        self.settings = _settings(settings, url, namespace, overrides)
+        self.settings = resolved(settings, url, namespace, overrides)
         self.registry = default_registry if registry is None else registry
         self.middleware = tuple(middleware)
         self.lifespan = lifespan
@@ -104,11 +110,13 @@ class CommandBus:
         self.events = Events(self)
         self._clients: ClientFactory | None = None
         self._transport: RedisTransport | None = None
+        self._home: Home | None = None
         self._closed = False
         self._opening = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
         self.protection = Protection.of(self.settings, cipher)
         self._sealer = Sealer(self.settings, self.protection)
+        self._unanswered = Unanswered(self)
         self._send = around_dispatch(self.middleware, self._transmit)
         self._prepare = around_dispatch(self.middleware, self._seal)
 
@@ -131,28 +139,43 @@ class CommandBus:
         await self.close()
 
     async def open(self) -> None:
-        """Connect, check the server and agree on the namespace; `async with` does it. Idempotent.
+        """Connect, check the server and agree on the namespace; `async with` does it. Idempotent; a bus that was closed opens again.
 
         Raises:
             TransportUnavailable: The server cannot be reached.
             UnsuitableServer: The server may lose commands.
             InvalidSettings: The namespace was made with other settings.
+            WrongEventLoop: It is open in another event loop.
+            BusClosed: It is just being closed.
         """
+        if self._closing is not None and self._closing.done():
+            self._renew()
+        if self._home is not None:
+            self._home.check()
         async with self._opening:
             if self._closed:
-                raise BusClosed("the bus was closed: make a new one")
+                raise BusClosed("the bus is being closed: open it again once `close` has returned")
             if self._transport is None:
+                if self._stand_in is not None:
+                    await self._stand_in.opening(self)
                 transport = await RedisTransport.open(self._clients or self._url(), self.settings)
                 if self.observer is not None:
                     transport.producer = ObservedProducer(transport.producer, self.observer)
                     self.observer.connects(lambda: transport.connections.all_reconnects)
-                self._transport = transport
+                self._transport, self._home = transport, Home()
+                OPEN.add(self)
 
     async def close(self) -> None:
         """Let accepted dispatches leave, close the connections. Workers are stopped by their own `async with`.
 
-        Idempotent; whoever gives up waiting for it does not stop it half-way.
+        Idempotent; whoever gives up waiting for it does not stop it half-way. What was opened in an event loop that is closed, or before a
+        fork, has no connections left to close.
+
+        Raises:
+            WrongEventLoop: It is open in another event loop: close it there.
         """
+        if self._home is not None and self._home.is_lost():
+            self._closed, self._transport, self._home = True, None, None
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close(), name="command_bus.close")
         await asyncio.shield(self._closing)
@@ -160,9 +183,19 @@ class CommandBus:
     async def _close(self) -> None:
         async with self._opening:
             self._closed = True
-            transport, self._transport = self._transport, None
+            transport, self._transport, self._home = self._transport, None, None
+            OPEN.discard(self)
+        await self._unanswered.close()
         if transport is not None:
             await transport.close()
+            if self._stand_in is not None:
+                await self._stand_in.closed(self)
+
+    def _renew(self) -> None:
+        """Be as before the first `open`: also for another event loop, so that an application can start twice in one process."""
+        self._transport, self._home, self._closed, self._closing, self._opening = None, None, False, None, asyncio.Lock()
+        self._unanswered = Unanswered(self)
+        OPEN.discard(self)
 
     def __repr__(self) -> str:
         state = "open" if self._transport is not None else "closed" if self._closed else "not open"
@@ -177,13 +210,14 @@ class CommandBus:
 
     async def dispatch(
         self,
-        command: Message[Any],
+        command: Message[R],
         *,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
-    ) -> Receipt:
+        keep_result: bool = False,
+    ) -> Receipt[R]:
         """Accept a command: when this returns, the server has it.
 
         Args:
@@ -192,6 +226,7 @@ class CommandBus:
             delay: Seconds until it takes its place in its entity's line.
             headers: Text that travels with it.
             expires: Seconds after which it is not started any more, but dead-lettered as expired.
+            keep_result: Keep its result, for `await receipt.result()`, as that of a command with a given id is kept.
 
         Raises:
             InvalidCommand: It cannot be sent (also a ValueError).
@@ -200,13 +235,16 @@ class CommandBus:
             TransportUnavailable: The server did not answer within `dispatch_timeout`.
             BusClosed: The bus is not open.
         """
-        if command_id is None and not delay and not headers and expires is None and self._sealer.stamps and self._agreed(command):
+        plain = command_id is None and not delay and not headers and expires is None and not keep_result
+        if plain and self._sealer.stamps and self._agreed(command):
             submission = self._sealer.plain(command)
             return receipt(
                 submission.command_id, await self.transport.producer.enqueue(submission, self.settings.dispatch_timeout)
             )
-        out = self._sealer.outbound(command, command_id=command_id, delay=delay, headers=headers, expires=expires)
-        return receipt(out.command_id, await self._send(out))
+        out = self._sealer.outbound(
+            command, command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result
+        )
+        return receipt(out.command_id, await self._send(out), partial(later, self, type(command)) if keep_result else None)
 
     async def dispatch_raw(
         self,
@@ -219,12 +257,12 @@ class CommandBus:
         delay: float = 0.0,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
-    ) -> Receipt:
+        keep_result: bool = False,
+    ) -> Receipt[Any]:
         """As `dispatch`, without the command's class: the worker validates the payload. `None, None` names no entity."""
-        out = self._sealer.raw(
-            entity_type, entity_id, name, payload, command_id=command_id, delay=delay, headers=headers, expires=expires
-        )
-        return receipt(out.command_id, await self._send(out))
+        options = DispatchOptions(command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result)
+        out = self._sealer.raw(entity_type, entity_id, name, payload, **options)
+        return receipt(out.command_id, await self._send(out), partial(later, self, None) if keep_result else None)
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
         """Accept many commands in few steps; the order of an entity's commands is kept.
@@ -263,7 +301,7 @@ class CommandBus:
             CommandInterrupted: An at-most-once command was started and its worker lost.
             CommandExpired: It was not started in time.
             NoHandler: No worker handles it.
-            CommandTimeout: No outcome in time: it is unknown; see `result`.
+            CommandTimeout: No outcome in time: it is unknown; see `result`. The error says where the command was, see its attributes.
             CallCycle: A handler calls the entity that it runs for.
             InvalidCommand, QueueFull, IdempotencyConflict, TransportUnavailable, BusClosed: As for `dispatch`.
         """
@@ -288,35 +326,14 @@ class CommandBus:
 
     def _ask(self, out: Outbound, reply_type: Any, timeout: float | None) -> Awaitable[Any]:
         """Send it for a caller who waits so long, and give what its reply says."""
-        seconds = self.settings.call_timeout if timeout is None else checked_timeout(timeout)
+        seconds = self.settings.call_timeout if timeout is None else checked_seconds("timeout", timeout)
         deadline = mono() + seconds
         out.ttl_ms = max(1, int(seconds * 1000))
         out.inbox = self.transport.rpc.process
-        exchange: Sending = partial(self._exchange, reply_type, deadline)
+        exchange: Sending = partial(self._outcomes().exchange, self._send, self._sealer.place_of, reply_type, deadline)
         if self.observer is not None:
             exchange = partial(observed_call, self.observer, exchange)
         return around_call(self.middleware, exchange)(out)
-
-    async def _exchange(self, reply_type: Any, deadline: float, out: Outbound) -> Any:
-        """The innermost of the middleware around a call: send it and wait for its reply."""
-        replies: Replies = self.transport.rpc
-        outcomes = self._outcomes()
-        out.deadline = deadline
-        reply: Reply = replies.expect(out.command_id)
-        try:
-            admission = await self._send(out)
-            receipt(out.command_id, admission)
-            duplicate = admission is Admission.DUPLICATE
-            record = await (outcomes.polled(out.command_id, deadline) if duplicate else reply.within(deadline))
-        finally:
-            replies.forget(reply)
-        if record is None:
-            raise CommandTimeout(
-                f"{out.name} {out.command_id}: no reply within {(out.ttl_ms or 0) / 1000:g} s; its outcome is unknown, "
-                f"ask bus.result({out.command_id!r}) later",
-                command_id=out.command_id,
-            )
-        return outcomes.value_of(record, reply_type, out.command_id)
 
     @overload
     async def result(self, command_id: str | UUID, command_type: type[Message[R]], *, timeout: float = ...) -> R: ...
@@ -337,12 +354,15 @@ class CommandBus:
             timeout: Seconds to wait for an outcome.
 
         Raises:
+            InvalidCommand: The timeout is negative or too long.
             UnknownCommand: The id is not known (any more), or it is the generated id of a dispatch, whose result nobody keeps.
             CommandTimeout: It is known and not settled.
             CommandBusError: Its outcome, as `call` raises it.
         """
+        timeout = checked_seconds("timeout", timeout, zero=True)
         reply_type = Any if command_type is None else command_type.spec().reply
-        return await self._outcomes().result(str(command_id), reply_type, timeout)
+        result = self._outcomes().result(str(command_id), reply_type, timeout)
+        return await (while_lent(result) if timeout > 0 else result)
 
     async def cancel(self, command_id: str | UUID) -> bool:
         """Take a waiting command out of line; its caller gets `CommandCancelled`. False if it runs, has run or is unknown.
@@ -377,18 +397,12 @@ class CommandBus:
         """Wait until every accepted command is settled (delayed ones and retries too).
 
         Raises:
+            InvalidCommand: The timeout is negative or too long.
             EntitiesStopped: What is left belongs to paused or parked entities, which only an operator can move.
             IdleTimeout: There is still work after `timeout` seconds.
         """
-        transport = self.transport
-        monitor = Monitor(transport.operations, transport.keys)
-        deadline = math.inf if timeout is None else mono() + timeout
-        pause = _POLL_FIRST
-        while depth := await monitor.busy():
-            if mono() >= deadline:
-                raise IdleTimeout(f"{depth} commands are not settled after {timeout:g} s", depth=depth)
-            await asyncio.sleep(min(pause, max(deadline - mono(), 0.0)))
-            pause = min(pause * 1.5, _POLL_LAST)
+        seconds = None if timeout is None else checked_seconds("timeout", timeout, zero=True)
+        await Monitor(self.transport.operations, self.transport.keys).until_idle(seconds)
 
     # Working.
 
@@ -408,8 +422,10 @@ class CommandBus:
             lease: Seconds, by default `settings.lease`; the same for the whole fleet.
             grace: Seconds that its handlers get to finish when it is stopped, by default `settings.grace`.
         """
+        from command_bus.worker import Worker  # a sender loads nothing of it
+
         given = {"concurrency": concurrency, "lease": lease, "grace": grace}
-        settings = _settings(self.settings, None, None, {name: value for name, value in given.items() if value is not None})
+        settings = resolved(self.settings, None, None, {name: value for name, value in given.items() if value is not None})
         return Worker(self, settings, self.registry if registry is None else registry)
 
     # Inside.
@@ -425,9 +441,11 @@ class CommandBus:
 
         Raises:
             BusClosed: The bus is not open.
+            WrongEventLoop: It is open in another event loop.
         """
-        if self._transport is None:
+        if self._transport is None or self._home is None:
             raise BusClosed("the bus is closed" if self._closed else "the bus is not open: use `async with CommandBus(…) as bus`")
+        self._home.check()
         return self._transport
 
     def _url(self) -> str:
@@ -440,7 +458,7 @@ class CommandBus:
         return shared_server()
 
     def _outcomes(self) -> Outcomes:
-        return Outcomes(self.transport, self._sealer.reply_limits, self.protection)
+        return Outcomes(self.transport, self._sealer.reply_limits, self._unanswered, self.protection)
 
     async def _transmit(self, out: Outbound) -> Admission:
         """The innermost of the middleware around a dispatch: seal and enqueue."""
@@ -472,13 +490,3 @@ class CommandBus:
             await self.transport.namespace.agree(entity_type, mono() + patience)
         except TransportUnavailable as error:
             raise TransportUnavailable(error.message) from error
-
-
-def _settings(settings: BusSettings | None, url: str | None, namespace: str | None, overrides: Mapping[str, Any]) -> BusSettings:
-    named = {name: value for name, value in (("url", url), ("namespace", namespace)) if value is not None}
-    given: dict[str, Any] = {**named, **overrides}
-    if settings is None:
-        return BusSettings(**given)
-    if not given:
-        return settings
-    return BusSettings(**{name: getattr(settings, name) for name in BusSettings.model_fields} | given)

@@ -12,20 +12,44 @@ import concurrent.futures
 import contextlib
 import os
 import threading
+import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from command_bus.bus import CommandBus
 from command_bus.errors import BusClosed
+from command_bus.receipts import Receipt, SyncReceipt, kept_blocking
+from command_bus.transport.redis.wiring import RedisTransport
 
-__all__ = ["BusThread", "ThreadedBus"]
+__all__ = ["BlockingCallWarning", "BusThread", "ThreadedBus", "warn_of_event_loop"]
 
 R = TypeVar("R")
 _PAGE = 100
 _FAREWELL = 1.0  # seconds in which those who wait learn how it ended, once the bus is closed
 
 _OWN_LOOP = "SyncCommandBus is used inside its own event loop: use CommandBus there"
+
+
+class BlockingCallWarning(UserWarning):
+    """`SyncCommandBus` is used where an event loop runs, which stands still while it waits: use `CommandBus` there."""
+
+
+_warned = False
+
+
+def warn_of_event_loop() -> None:
+    """Warn, once per process, where an event loop runs: it stands still while a blocking bus waits."""
+    global _warned  # noqa: PLW0603 - it is the process's
+    if _warned:
+        return
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    _warned = True
+    text = "SyncCommandBus blocks the event loop that runs here for as long as it waits: use `async with CommandBus(…) as bus` instead"
+    warnings.warn(text, BlockingCallWarning, stacklevel=4)
 
 
 class ThreadedBus:
@@ -54,14 +78,17 @@ class ThreadedBus:
             BusClosed: It was closed.
             CommandBusError: It cannot be opened.
         """
+        warn_of_event_loop()
         running = self._running
-        if running is not None and running.pid == os.getpid():
+        if running is not None and running.pid == os.getpid() and running.bus.is_open:
             return running
         with self._lock:
             if self._closed:
                 raise BusClosed("the bus is closed")
             if self._running is None or self._running.pid != os.getpid():
                 self._running = BusThread(self._make())
+            elif not self._running.bus.is_open:  # a test has ended, for which it was connected to another server
+                self._running.wait(self._running.bus.open())
             return self._running
 
     def renew_lock(self) -> None:
@@ -72,6 +99,13 @@ class ThreadedBus:
         """Run it with the bus, on the bus's loop, and give its result."""
         running = self.open()
         return running.wait(work(running.bus))
+
+    def receive(self, work: Callable[[CommandBus], Coroutine[Any, Any, Receipt[R]]]) -> SyncReceipt[R]:
+        """Run a dispatch; its receipt asks for the result from where the caller is."""
+        receipt = self.do(work)
+        if type(receipt) is Receipt:
+            return SyncReceipt(*receipt)
+        return kept_blocking(receipt, lambda _, timeout: self.do(lambda _: receipt.result(timeout=timeout)))
 
     def each(self, items: Callable[[CommandBus], AsyncIterator[R]]) -> Generator[R]:
         """What an async iterator of the bus gives, one by one."""
@@ -105,6 +139,9 @@ class BusThread:
     Args:
         bus: It is opened.
 
+    Attributes:
+        transport: The parts of the open bus; what they do is for `wait`.
+
     Raises:
         CommandBusError: It cannot be opened.
     """
@@ -118,7 +155,7 @@ class BusThread:
         self._thread = threading.Thread(target=self._loop.run_forever, name="command_bus.sync", daemon=True)
         self._thread.start()
         try:
-            self.wait(bus.open())
+            self.transport = self.wait(self._open())
         except BaseException:
             self.close()
             raise
@@ -182,6 +219,10 @@ class BusThread:
         except BaseException:
             work.close()
             raise
+
+    async def _open(self) -> RedisTransport:
+        await self.bus.open()
+        return self.bus.transport
 
     async def _end(self) -> None:
         try:

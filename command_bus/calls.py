@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from command_bus.admission import receipt
 from command_bus.clock import mono
-from command_bus.errors import BadResult, CommandTimeout, InvalidCommand, TransportUnavailable, UnknownCommand
+from command_bus.context import while_lent
+from command_bus.durations import checked_seconds
+from command_bus.errors import BadResult, CommandTimeout, TransportUnavailable, UnknownCommand
 from command_bus.serialization.models import reply_codec_for
 from command_bus.serialization.msgpack import Limits, Undecodable
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Completed, raise_or_value, unpack_reply
+from command_bus.transport.interfaces import Admission
 from command_bus.transport.redis.rpc import reply_in
 from command_bus.transport.redis.wiring import RedisTransport
+from command_bus.unanswered import Unanswered
+from command_bus.waiting import mailbox_in
 
-__all__ = ["Outcomes", "checked_timeout"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from command_bus.bus import CommandBus
+    from command_bus.messages import Message
+    from command_bus.middleware import Sending
+    from command_bus.outbound import Outbound
+
+__all__ = ["Outcomes", "later"]
 
 _POLL_FIRST, _POLL_LAST = 0.01, 0.5
 
 
-def checked_timeout(timeout: float) -> float:
-    """A timeout in seconds.
-
-    Raises:
-        InvalidCommand: It is not a positive, finite number.
-    """
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not math.isfinite(timeout) or timeout <= 0:
-        raise InvalidCommand(f"timeout is a positive number of seconds, not {timeout!r}")
-    return float(timeout)
+async def later(bus: CommandBus, command_type: type[Message[Any]] | None, command_id: str, timeout: float | None) -> Any:
+    """Return the result that a receipt is asked for: see `Receipt.result`."""
+    seconds = bus.settings.call_timeout if timeout is None else checked_seconds("timeout", timeout)
+    return await bus.result(command_id, command_type, timeout=seconds)
 
 
 class Outcomes:
@@ -37,10 +45,14 @@ class Outcomes:
     Args:
         transport: Of the bus.
         limits: Of replies.
+        unanswered: Says where a command is that was waited for in vain.
         protection: Decrypts them, or None.
     """
 
-    def __init__(self, transport: RedisTransport, limits: Limits, protection: Protection | None = None) -> None:
+    def __init__(
+        self, transport: RedisTransport, limits: Limits, unanswered: Unanswered, protection: Protection | None = None
+    ) -> None:
+        self._unanswered = unanswered
         self._protection = protection
         self._transport = transport
         self._limits = limits
@@ -58,6 +70,39 @@ class Outcomes:
         if self._protection is not None and isinstance(outcome, Completed):
             outcome = self._protection.result(command_id, outcome)
         return raise_or_value(outcome, reply_codec_for(reply_type), command_id, self._limits)
+
+    async def exchange(
+        self, send: Sending, place_of: Callable[[Outbound], str], reply_type: Any, deadline: float, out: Outbound
+    ) -> Any:
+        """Send a command and wait for its reply: the innermost of the middleware around a call.
+
+        Args:
+            send: Sends it, as a dispatch is sent.
+            place_of: Gives its mailbox.
+            reply_type: Of its result.
+            deadline: Monotonic time until which its caller waits.
+            out: The command.
+        """
+        replies = self._transport.rpc
+        out.deadline = deadline
+        reply = replies.expect(out.command_id)
+        waiting = self._unanswered.begin(out.name)
+        try:
+            admission = await send(out)
+            receipt(out.command_id, admission)
+            duplicate = admission is Admission.DUPLICATE
+            record = await while_lent(self.polled(out.command_id, deadline) if duplicate else reply.within(deadline))
+        finally:
+            replies.forget(reply)
+            self._unanswered.end(waiting)
+        if record is None:
+            waited = (out.ttl_ms or 0) / 1000
+            seen = await self._unanswered.whereabouts(place_of(out), out.command_id, out.name, waited)
+            raise seen.timeout(
+                f"{out.name} {out.command_id}: no reply within {waited:g} s; its outcome is unknown, ask bus.result({out.command_id!r}) later",
+                out.command_id,
+            )
+        return self.value_of(record, reply_type, out.command_id)
 
     async def polled(self, command_id: str, deadline: float) -> bytes | None:
         """The reply of a command that somebody else sent, read from its mark with growing pauses; None if it is not there in time."""
@@ -85,8 +130,12 @@ class Outcomes:
             marks = await self._transport.operations.marks(command_id)
         if record is not None:
             return self.value_of(record, reply_type, command_id)
-        if any(mark[:1] == b"q" for _, mark in marks):
-            raise CommandTimeout(f"command {command_id} is accepted and not settled yet", command_id=command_id)
+        if waiting := next((mark for _, mark in marks if mark[:1] == b"q"), None):
+            message = f"command {command_id} is accepted and not settled yet"
+            if timeout <= 0:  # it is asked again and again; nobody waited
+                raise CommandTimeout(message, command_id=command_id)
+            seen = await self._unanswered.whereabouts(mailbox_in(waiting), command_id, "", timeout)
+            raise seen.timeout(message, command_id)
         raise UnknownCommand(
             f"no result of command {command_id!r} is kept: it is unknown, was dispatched without an id of yours, or its time is over"
         )

@@ -1,18 +1,40 @@
 """What a handler may know of its delivery, and what the bus must know of the handler that is running.
 
 A `CommandContext` is built only for handlers that ask for it. `current_command` is set around every handler, so that a `call`
-from inside it can be refused when it would wait for itself, and so that what it dispatches carries on its correlation.
+from inside it can be refused when it would wait for itself, and so that what it dispatches carries on its correlation. Tasks that the
+handler starts see it, too, until the handler ends: who asks for it by `running_command` is not misled by one that goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
 
 from command_bus.clock import mono
 
-__all__ = ["CommandContext", "Running", "current_command"]
+if TYPE_CHECKING:
+    from command_bus.messages import Message
+    from command_bus.receipts import Receipt
+    from command_bus.send_options import CallOptions, DispatchOptions
+
+__all__ = ["BlockingSender", "CommandContext", "Running", "Sender", "current_command", "running_command", "while_lent"]
+
+R = TypeVar("R")
+
+
+class Sender(Protocol):
+    """What a handler sends with: a `CommandBus`, or a `TestBus`."""
+
+    async def dispatch(self, *args: Any, **kwargs: Any) -> Receipt[Any]:
+        """See `CommandBus.dispatch`."""
+        ...
+
+    async def call(self, *args: Any, **kwargs: Any) -> Any:
+        """See `CommandBus.call`."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +58,8 @@ class CommandContext:
         causation_id: The id of the command whose handler sent this one, or None.
         accepted_ms: When the server accepted the command, in milliseconds since the epoch.
         worker: The name of the worker that runs it.
+        bus: The worker's bus. A unit test may give one, such as its `command_bus`.
+        loop: The event loop of the bus.
     """
 
     command_id: str = ""
@@ -50,7 +74,39 @@ class CommandContext:
     causation_id: str | None = None
     accepted_ms: int = 0
     worker: str = ""
+    bus: Sender | None = field(default=None, repr=False)
+    loop: asyncio.AbstractEventLoop | None = field(default=None, repr=False)
     _cancel_reason: str | None = field(default=None, init=False, repr=False)
+
+    async def dispatch(self, command: Message[R], **options: Unpack[DispatchOptions]) -> Receipt[R]:
+        """As `CommandBus.dispatch`, by the worker's bus: the handler's module need not import one.
+
+        Raises:
+            RuntimeError: The context was made by hand, without a bus.
+        """
+        return await self._sender().dispatch(command, **options)
+
+    async def call(self, command: Message[R], **options: Unpack[CallOptions]) -> R:
+        """As `CommandBus.call`, by the worker's bus; not to the handler's own entity.
+
+        Raises:
+            RuntimeError: The context was made by hand, without a bus.
+        """
+        value: R = await self._sender().call(command, **options)
+        return value
+
+    @property
+    def blocking(self) -> BlockingSender:
+        """`dispatch` and `call` for handlers that are no coroutines."""
+        return BlockingSender(self)
+
+    def _sender(self) -> Sender:
+        if self.bus is None:
+            raise RuntimeError(
+                "this context has no bus: one that a worker makes has the worker's; in a unit test give one, "
+                "CommandContext(bus=command_bus) with the fixture `command_bus`"
+            )
+        return self.bus
 
     @property
     def entity(self) -> str | None:
@@ -59,7 +115,7 @@ class CommandContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the result is no longer wanted: the lease is lost, the attempt timed out or the worker stops.
+        """Whether the result is no longer wanted: the lease is lost, the attempt timed out, the worker stops or an operator aborts it.
 
         Safe to read from any thread. A synchronous handler cannot be interrupted, so a long one asks now and then and returns.
         """
@@ -80,6 +136,45 @@ class CommandContext:
         return None if self.deadline is None else max(0.0, self.deadline - mono())
 
 
+class LentPlace(Protocol):
+    """The place of a running handler, lent to others while the handler waits inside of it."""
+
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
+
+    def end(self) -> None:
+        """End it with the handler."""
+        ...
+
+
+class BlockingSender:
+    """Sends from a handler that runs in a thread, and waits.
+
+    Args:
+        context: Of the handler.
+    """
+
+    def __init__(self, context: CommandContext) -> None:
+        self._context = context
+
+    def dispatch(self, command: Message[R], **options: Unpack[DispatchOptions]) -> Receipt[R]:
+        """As `CommandContext.dispatch`."""
+        return self._wait(self._context.dispatch(command, **options))
+
+    def call(self, command: Message[R], **options: Unpack[CallOptions]) -> R:
+        """As `CommandContext.call`."""
+        return self._wait(self._context.call(command, **options))
+
+    def _wait(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run it on the loop of the bus, which carries on the ids of the running command: the loop copies this thread's context."""
+        loop = self._context.loop
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001 - as `get_running_loop`, which raises
+            work.close()
+            raise RuntimeError("this handler is a coroutine: write `await context.dispatch(…)`, without `.blocking`")
+        return asyncio.run(work) if loop is None else asyncio.run_coroutine_threadsafe(work, loop).result()
+
+
 @dataclass(slots=True, eq=False)
 class Running:
     """The command whose handler runs in the current task or thread.
@@ -91,6 +186,10 @@ class Running:
         name: Its wire name, for messages.
         attempt: Which start of it this is; for logs, as the next.
         worker: Who runs it.
+        lends_beyond: Whether its place is lent although no more may be: another handler waits for its reply, say.
+        make_lending: Makes what lends its place while it waits for the bus, or None: it holds no place.
+        lending: That, once it has waited.
+        ended: Whether the handler is over; what it started and did not wait for may still run.
     """
 
     mailbox: str
@@ -99,7 +198,29 @@ class Running:
     name: str
     attempt: int = 1
     worker: str = ""
+    lends_beyond: bool = False
+    make_lending: Callable[[Running], LentPlace] | None = None
+    lending: LentPlace | None = None
+    ended: bool = False
 
 
 current_command: ContextVar[Running | None] = ContextVar("command_bus_current_command", default=None)
-"""The command whose handler is running here, or None outside handlers."""
+"""The command whose handler was started here, or None outside handlers: for logs, which say where a line comes from."""
+
+
+def running_command() -> Running | None:
+    """Return the command whose handler runs here, or None: outside handlers, and in a task that has outlived its own."""
+    running = current_command.get()
+    return None if running is None or running.ended else running
+
+
+async def while_lent(work: Awaitable[R]) -> R:
+    """Wait for something that the bus resolves; a handler that does so lends its place in the worker meanwhile."""
+    running = running_command()
+    if running is None or running.make_lending is None:
+        return await work
+    lending = running.lending
+    if lending is None:
+        lending = running.lending = running.make_lending(running)
+    async with lending:
+        return await work

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from command_bus.errors import InvalidCommand, UnknownDeadLetter
+from command_bus.errors import InvalidCommand, InvalidSettings, UnknownDeadLetter
 from command_bus.execution.settled import Windows, digest_of, is_marked, reading_limits
 from command_bus.receipts import DeadLetter
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
@@ -51,16 +51,27 @@ class DeadLetters:
         self._limits = reading_limits(bus.settings)
         self._windows = Windows.of(bus.settings)
 
-    async def list(self, **filters: Unpack[LetterFilters]) -> AsyncIterator[DeadLetter]:
+    async def list(self, *, limit: int | None = None, **filters: Unpack[LetterFilters]) -> AsyncIterator[DeadLetter]:
         """The letters, oldest first per shard, all filters applying.
 
+        Args:
+            limit: At most so many; the letters behind them are not read.
+            filters: Which; all of them without any.
+
         Raises:
+            InvalidSettings: The limit is below 1.
             TransportUnavailable: The server cannot be reached.
         """
+        if limit is not None and limit < 1:
+            raise InvalidSettings("limit: at least 1")
+        found = 0
         async for stored in self._operations.letters():
             letter = self._read(stored)
             if _matches(letter, filters):
                 yield letter
+                found += 1
+                if found == limit:
+                    return
 
     async def count(self, **filters: Unpack[LetterFilters]) -> Counter[tuple[str, str]]:
         """How many match, by reason and wire name: what `replay_all` or `purge` with the same filters would concern."""

@@ -27,12 +27,18 @@ async def details_of(bus: CommandBus, mailbox: str, count: int) -> EntityDetails
     surveyed = await Survey(transport.connections, transport.keys, patience=patience).look(mailbox)
     closeup = await inspection.closeup(mailbox, count + 1)
     due = await inspection.due_ms([mailbox] if surveyed.state in ("retrying", "paused") else [])
-    entity = entity_info(surveyed, closeup.shard, await inspection.now_ms(), due.get(mailbox))
     limits = reading_limits(bus.settings)
     line = [_waiting(message, envelope, limits) for message, envelope in closeup.entries]
-    rest = line[1:]
-    if len(rest) < count and surveyed.depth > len(line):
-        rest += await _delayed(bus, inspection, mailbox, count - len(rest))
+    wanted = count - len(line[1:])
+    sought = surveyed.depth > len(line) and (wanted > 0 or not line)
+    delayed = await _delayed(bus, inspection, mailbox) if sought else []
+    entity = entity_info(
+        surveyed,
+        closeup.shard,
+        await inspection.now_ms(),
+        retry_at_ms=due.get(mailbox),
+        due_ms=delayed[0].due_ms if delayed and not line else None,
+    )
     head = line[0] if line else None
     workers = await bus.fleet.workers()
     return EntityDetails(
@@ -41,14 +47,14 @@ async def details_of(bus: CommandBus, mailbox: str, count: int) -> EntityDetails
         first_started_ms=surveyed.first_ms or None,
         lease_age=None if closeup.lease_ms is None else closeup.lease_ms / 1000,
         holder=_holder(entity, workers),
-        waiting=tuple(rest),
+        waiting=(*line[1:], *delayed[: max(wanted, 0)]),
         letter=await _letter(bus, entity),
         handlers=sum(worker.alive and head.name in worker.commands for worker in workers) if head and head.name else None,
     )
 
 
-async def _delayed(bus: CommandBus, inspection: Inspection, mailbox: str, count: int) -> list[WaitingCommand]:
-    """The delayed commands of a mailbox that are due first. They stand in one hash per shard, which has to be read for that."""
+async def _delayed(bus: CommandBus, inspection: Inspection, mailbox: str) -> list[WaitingCommand]:
+    """The delayed commands of a mailbox, those that are due first ahead. They stand in one hash per shard, which has to be read for that."""
     keys = bus.transport.keys
     limits = reading_limits(bus.settings)
     ids: dict[str, WaitingCommand] = {}
@@ -58,7 +64,7 @@ async def _delayed(bus: CommandBus, inspection: Inspection, mailbox: str, count:
                 ids[command.id.removeprefix("d:")] = _waiting("0", command.envelope, limits)
     due = await inspection.delayed_ms(mailbox, list(ids))
     found = [WaitingCommand(each.command_id, each.name, 0, due.get(key)) for key, each in ids.items()]
-    return sorted(found, key=lambda each: (each.due_ms or 0, each.command_id))[:count]
+    return sorted(found, key=lambda each: (each.due_ms or 0, each.command_id))
 
 
 def _waiting(message: str, raw: bytes, limits: Limits) -> WaitingCommand:

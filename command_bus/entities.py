@@ -95,9 +95,7 @@ class Entities:
         removed = 0
         for index, shard in enumerate(transport.keys.shards):
             async for page in self._survey().entities(index):
-                for entity in page:
-                    if self._has(entity.mailbox):
-                        removed += await line.purge_mailbox(entity.mailbox)
+                removed += await line.purge_mailboxes({each.mailbox: each.depth for each in page if self._has(each.mailbox)})
             removed += await line.purge_delayed(shard, self._has)
         return removed
 
@@ -163,9 +161,13 @@ class Entities:
         transport, settings = self._bus.transport, self._bus.settings
         inspection = Inspection(transport.connections, transport.keys, patience=settings.dispatch_timeout)
         due = await inspection.due_ms([entity.mailbox for entity in entities if entity.state == "retrying"])
+        delayed = await inspection.delayed_until(entity.mailbox for entity in entities if entity.is_delayed)
         now = await inspection.now_ms()
         shard = transport.keys.shard_of
-        return tuple(entity_info(entity, shard(entity.mailbox), now, due.get(entity.mailbox)) for entity in entities)
+        return tuple(
+            entity_info(each, shard(each.mailbox), now, retry_at_ms=due.get(each.mailbox), due_ms=delayed.get(each.mailbox))
+            for each in entities
+        )
 
     def _survey(self) -> Survey:
         transport = self._bus.transport
@@ -175,7 +177,7 @@ class Entities:
         return self._scope in (EVERYTHING, scope_of(mailbox))
 
 
-def entity_info(entity: SurveyedEntity, shard: int, now_ms: int, retry_at_ms: int | None) -> EntityInfo:
+def entity_info(entity: SurveyedEntity, shard: int, now_ms: int, *, retry_at_ms: int | None, due_ms: int | None) -> EntityInfo:
     """An entity for people."""
     kind, entity_id = mailbox_parts(entity.mailbox)
     return EntityInfo(
@@ -191,6 +193,7 @@ def entity_info(entity: SurveyedEntity, shard: int, now_ms: int, retry_at_ms: in
         retry_at_ms=retry_at_ms,
         hold=None if entity.hold is None else hold_info(entity.hold),
         letter_id=f"{shard}-{entity.letter}" if entity.letter else None,
+        due_ms=due_ms,
     )
 
 

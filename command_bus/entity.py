@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, TypeVar, Unpack
 from uuid import UUID
 
+from command_bus.aborting import Aborting
 from command_bus.details import details_of
 from command_bus.errors import InvalidCommand
-from command_bus.keywords import CallOptions, DispatchOptions
 from command_bus.messages import Message, canonical_entity_id, check_entity_type
+from command_bus.send_options import CallOptions, DispatchOptions
 from command_bus.waiting import WaitingLine
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
-    from command_bus.facts import EntityDetails
+    from command_bus.facts import AbortReport, EntityDetails
     from command_bus.receipts import Receipt
 
 __all__ = ["EntityScope"]
@@ -38,7 +39,7 @@ class EntityScope:
     def __repr__(self) -> str:
         return f"<entity {self.type}:{self.id}>"
 
-    async def dispatch(self, command: Message[Any], **options: Unpack[DispatchOptions]) -> Receipt:
+    async def dispatch(self, command: Message[R], **options: Unpack[DispatchOptions]) -> Receipt[R]:
         """As `CommandBus.dispatch`, for a command of this entity.
 
         Raises:
@@ -85,6 +86,26 @@ class EntityScope:
         """As `CommandBus.cancel`, for a command of this entity: only its line is looked through."""
         line = WaitingLine(self._bus.transport.operations, self._bus.settings)
         return await line.cancel_in(self._mailbox, str(command_id))
+
+    async def abort(self, reason: str = "", *, by: str = "", wait: float = 10.0, force: bool = False) -> AbortReport:
+        """End the attempt that runs, whatever its handler waits for: its command is settled as interrupted, by its contract.
+
+        That is the next attempt (`at_least_once`), or after the last one, and for `at_most_once`, a dead letter `interrupted`. Pause the
+        entity before if the command is not to be started again. An asynchronous handler is cancelled and ends within about a second.
+        One in a thread cannot be stopped: its `context.cancelled` becomes true, and its entity waits for its end.
+
+        Args:
+            reason: Why, for the dead letter and the handler's context.
+            by: Who wants it.
+            wait: Seconds to wait for the end of the attempt. What was asked for stays asked for some minutes longer.
+            force: Give the entity up even if its handler goes on a second later. **The handler may then run beside its
+                successor**: what it still does through the bus is refused by its fence, what it does elsewhere is not.
+
+        Raises:
+            InvalidCommand: `wait` is not a positive number of seconds.
+            TransportUnavailable: The server cannot be reached.
+        """
+        return await Aborting(self._bus, self._mailbox, self.type, self.id).abort(reason, by=by, wait=wait, force=force)
 
     async def purge(self) -> int:
         """Remove all its waiting commands, not the one that runs; how many. Their callers get `CommandCancelled`."""

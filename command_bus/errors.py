@@ -39,11 +39,13 @@ __all__ = [
     "QueueFull",
     "RegistrationError",
     "Reject",
+    "ResultNotKept",
     "TransportUnavailable",
     "Unconfirmed",
     "UnknownCommand",
     "UnknownDeadLetter",
     "UnsuitableServer",
+    "WrongEventLoop",
 ]
 
 
@@ -109,6 +111,12 @@ class BusClosed(CommandBusError):
     """The bus is closed, or was never opened: use `async with CommandBus(…) as bus`."""
 
     code = "bus_closed"
+
+
+class WrongEventLoop(CommandBusError, RuntimeError):
+    """The bus is open, but in another event loop, another thread's or that of the process before a fork: open one here."""
+
+    code = "wrong_event_loop"
 
 
 class TransportUnavailable(CommandBusError):
@@ -337,10 +345,49 @@ class BadSignature(CommandOutcomeError):
 
 
 class CommandTimeout(CommandOutcomeError, TimeoutError):
-    """No outcome within the timeout: it is unknown. `await bus.result(error.command_id)` reads it later."""
+    """No outcome within the timeout: it is unknown. `await bus.result(error.command_id)` reads it later.
+
+    The other attributes say where the command was when the time was over. They have their defaults if the server could not be asked.
+
+    Attributes:
+        state: `no_worker`, `no_handler` (workers live, but none handles it), `delayed`, `paused`, `parked`, `retrying` (it waits for its next
+            attempt), `behind` (another command of its entity is before it), `busy` (all slots of the workers that handle it are taken),
+            `waiting` (for a worker), `running`, `settled` (just now), `unknown` (the server does not know it any more); empty if not known.
+        position: Its place in its entity's line, 1 is the head; None if not known.
+        running_for: Seconds for which the head of that line has run; None if it does not run.
+        attempt: How often the head was started.
+        worker: Who runs the head, or None.
+        retry_in: Seconds until the head is tried again; None if it waits for no retry.
+        workers: Live workers of the namespace; None if not known.
+        handlers: How many of them handle the command; None if not known.
+    """
 
     code = "timeout"
     retryable = True
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        command_id: str = "",
+        state: str = "",
+        position: int | None = None,
+        running_for: float | None = None,
+        attempt: int = 0,
+        worker: str | None = None,
+        retry_in: float | None = None,
+        workers: int | None = None,
+        handlers: int | None = None,
+    ) -> None:
+        super().__init__(message, command_id=command_id)
+        self.state = state
+        self.position = position
+        self.running_for = running_for
+        self.attempt = attempt
+        self.worker = worker
+        self.retry_in = retry_in
+        self.workers = workers
+        self.handlers = handlers
 
 
 class EntitiesStopped(CommandBusError):
@@ -366,6 +413,12 @@ class IdleTimeout(CommandBusError, TimeoutError):
     def __init__(self, message: str = "", *, depth: int = 0) -> None:
         super().__init__(message)
         self.depth = depth
+
+
+class ResultNotKept(CommandBusError, LookupError):
+    """A receipt was asked for a result that nobody keeps: dispatch with `keep_result=True`."""
+
+    code = "result_not_kept"
 
 
 class UnknownCommand(CommandBusError, LookupError):

@@ -1,15 +1,17 @@
-"""What operators are told: entities, holds, workers, commands. Values only; `as_plain` makes JSON of them."""
+"""What operators are told: entities, holds, workers, commands. Values only."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from command_bus.receipts import DeadLetter
 from command_bus.transport.redis.survey import EntityState
 
 __all__ = [
+    "AbortReport",
+    "AbortResult",
     "CommandInfo",
     "EntityDetails",
     "EntityInfo",
@@ -19,7 +21,6 @@ __all__ = [
     "HoldInfo",
     "WaitingCommand",
     "WorkerStatus",
-    "as_plain",
 ]
 
 EntityOrder = Literal["depth", "age", "attempt", "name"]
@@ -65,6 +66,8 @@ class EntityInfo:
         retry_at_ms: When a retry is due, by the server's clock, or None.
         hold: Why it is paused or draining, or None.
         letter_id: Of the dead letter that parks it, or None.
+        due_ms: When the first of its commands takes its place, by the server's clock, if all that it has is delayed; else None. A listing
+            leaves it out for what comes far behind others: 100,000 in its shard.
     """
 
     name: str
@@ -79,6 +82,7 @@ class EntityInfo:
     retry_at_ms: int | None
     hold: HoldInfo | None
     letter_id: str | None
+    due_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,8 @@ class WorkerStatus:
         running: How many it ran then.
         commands: The wire names that it handles.
         lost_for: Seconds that it has not been alive; 0.0 while it is.
+        awaiting_thread: Entities among `running` whose next command waited for a thread.
+        awaiting_reply: Entities among `running` whose handler waited for a reply; they do not count against `concurrency`.
     """
 
     name: str
@@ -168,6 +174,8 @@ class WorkerStatus:
     running: int
     commands: tuple[str, ...]
     lost_for: float = 0.0
+    awaiting_thread: int = 0
+    awaiting_reply: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,15 +205,40 @@ class CommandInfo:
     workers: tuple[str, ...]
 
 
-def as_plain(value: Any) -> Any:
-    """A value for JSON: dataclasses and named tuples as objects, bytes left out."""
-    if is_dataclass(value) and not isinstance(value, type):
-        shown = [each.name for each in fields(value) if not isinstance(getattr(value, each.name), bytes)]
-        return {name: as_plain(getattr(value, name)) for name in shown}
-    if isinstance(value, tuple) and (names := getattr(value, "_fields", None)):
-        return {name: as_plain(each) for name, each in zip(names, value, strict=True)}
-    if isinstance(value, Mapping):
-        return {str(name): as_plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_plain(each) for each in value]
-    return value
+AbortResult = Literal["ended", "finished", "nothing", "runs_on", "blocked", "unanswered"]
+"""What came of an abort: the attempt was ended; it ended by itself before; nothing ran; its handler goes on; its worker's event loop is
+blocked; or its worker has not answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbortReport:
+    """What came of `abort`.
+
+    Attributes:
+        result: `ended` if the attempt was ended, else why not: see `AbortResult`.
+        entity: For people.
+        command_id: Which command ran; empty if none did, as what follows.
+        name: Its wire name.
+        attempt: Which start of it.
+        running_for: Seconds for which it had run when it was asked for.
+        worker: Who runs it, or None.
+        host: Where that worker is; None if it is not known.
+        pid: Its process, or None.
+        again: Whether another attempt follows, by the contract of the command; else it is a dead letter `interrupted`. None unless the
+            attempt was ended, or if no worker announced the contract.
+        in_thread: Whether its handler goes on in a thread, which nothing can stop.
+        where: Where the event loop is blocked; empty if it is not.
+    """
+
+    result: AbortResult
+    entity: str
+    command_id: str = ""
+    name: str = ""
+    attempt: int = 0
+    running_for: float = 0.0
+    worker: str | None = None
+    host: str | None = None
+    pid: int | None = None
+    again: bool | None = None
+    in_thread: bool = False
+    where: str = ""

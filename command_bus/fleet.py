@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from command_bus.announcement import announced
@@ -12,7 +13,7 @@ from command_bus.transport.redis.inspection import Inspection
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
 
-__all__ = ["Fleet"]
+__all__ = ["Fleet", "worker_statuses"]
 
 
 class Fleet:
@@ -27,19 +28,7 @@ class Fleet:
         Raises:
             TransportUnavailable: The server cannot be reached.
         """
-        found: dict[str, WorkerStatus] = {}
-        for now_ms, record in await self._inspection().workers():
-            info = read_worker(record)
-            if info is None:
-                continue
-            silent = max(now_ms - info.seen_ms, 0)
-            known = found.get(info.name)
-            if known is None or silent / 1000 < known.silent_for:
-                found[info.name] = WorkerStatus(
-                    info.name, info.host, info.pid, info.started_ms, silent / 1000, silent <= info.patience_ms, info.concurrency, info.running,
-                    info.commands, max(silent - info.patience_ms, 0) / 1000,
-                )  # fmt: skip
-        return sorted(found.values(), key=lambda worker: (not worker.alive, worker.host, worker.started_ms, worker.name))
+        return worker_statuses(await self._inspection().workers())
 
     async def commands(self) -> list[CommandInfo]:
         """The live registry: what the workers announced, by wire name, with the live workers that handle each.
@@ -64,3 +53,20 @@ class Fleet:
     def _inspection(self) -> Inspection:
         transport = self._bus.transport
         return Inspection(transport.connections, transport.keys, patience=self._bus.settings.dispatch_timeout)
+
+
+def worker_statuses(records: Iterable[tuple[int, bytes]]) -> list[WorkerStatus]:
+    """The workers, live ones first, from what each says of itself and the server's time in ms when that was read."""
+    found: dict[str, WorkerStatus] = {}
+    for now_ms, record in records:
+        info = read_worker(record)
+        if info is None:
+            continue
+        silent = max(now_ms - info.seen_ms, 0)
+        known = found.get(info.name)
+        if known is None or silent / 1000 < known.silent_for:
+            found[info.name] = WorkerStatus(
+                info.name, info.host, info.pid, info.started_ms, silent / 1000, silent <= info.patience_ms, info.concurrency, info.running,
+                info.commands, max(silent - info.patience_ms, 0) / 1000, info.awaiting_thread, info.awaiting_reply,
+            )  # fmt: skip
+    return sorted(found.values(), key=lambda worker: (not worker.alive, worker.host, worker.started_ms, worker.name))

@@ -1,11 +1,10 @@
-"""Keyword arguments that are handed on, as types: a checker finds a misspelt one at the call, and an editor offers the right ones."""
+"""Keyword arguments of buses that are handed on, as types: a checker finds a misspelt one at the call, and an editor offers the right ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, TypedDict
-from uuid import UUID
+from typing import TYPE_CHECKING, Any
 
 from command_bus.settings import SettingOverrides
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from command_bus.serialization.protection import PayloadCipher
     from command_bus.settings import BusSettings
 
-__all__ = ["BusArguments", "BusOptions", "CallOptions", "DispatchOptions"]
+__all__ = ["BusArguments", "BusOptions"]
 
 
 class BusOptions(SettingOverrides, total=False):
@@ -34,20 +33,3 @@ class BusArguments(BusOptions, total=False):
     """What a bus is made with, besides its server; see `CommandBus`."""
 
     registry: HandlerRegistry | None
-
-
-class DispatchOptions(TypedDict, total=False):
-    """How a command is sent; see `CommandBus.dispatch`."""
-
-    command_id: str | UUID | None
-    delay: float
-    headers: Mapping[str, str] | None
-    expires: float | None
-
-
-class CallOptions(TypedDict, total=False):
-    """How a command is called; see `CommandBus.call`."""
-
-    timeout: float | None
-    command_id: str | UUID | None
-    headers: Mapping[str, str] | None

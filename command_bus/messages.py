@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar, cast, 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 from typing_extensions import Unpack
 
+from command_bus.durations import duration_fault
 from command_bus.errors import InvalidCommand, RegistrationError
 from command_bus.policies import Delivery, OnPoison, RetryPolicy
 
@@ -75,7 +76,11 @@ def _check_entity_id(value: str | int) -> str | int:
 
 
 EntityId: TypeAlias = Annotated[str | int, _EntityMarker(), AfterValidator(_check_entity_id)]
-"""Annotates the field that holds the entity's id: a non-empty string or an int, at most 4 KiB in UTF-8."""
+"""Annotates the one field of a message that holds its entity's id: a non-empty string, or an int.
+
+The field stands alone, not in a union or a container. The value has at most 4 KiB in UTF-8. `7` and `"7"` name the same
+entity, and the value keeps its type; `str(command.account_id)` is the same text for both. An empty or too long id is a `ValidationError` where the
+message is made."""
 
 
 def check_entity_type(entity: str) -> str:
@@ -228,8 +233,8 @@ def _check_choices(cls: type[Message[Any]], values: dict[str, Any]) -> None:
     if not isinstance(values.get("retry", RetryPolicy()), RetryPolicy):
         raise RegistrationError(f"{cls.__qualname__}: retry is a RetryPolicy, not {values['retry']!r}")
     timeout = values.get("timeout")
-    if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout < float("inf")):
-        raise RegistrationError(f"{cls.__qualname__}: timeout is a positive number of seconds, not {timeout!r}")
+    if timeout is not None and (fault := duration_fault(timeout)) is not None:
+        raise RegistrationError(f"{cls.__qualname__}: timeout {fault}")
 
 
 def _entity_field(cls: type[Message[Any]], entity: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""One hook around dispatch and handle, for tracing, logging, authorisation and the like.
+"""Hooks around what is sent and what is handled, for tracing, logging, tenants, transactions and the like.
 
 A middleware is composed once, not per message; a bus without middleware pays nothing.
 """
@@ -14,34 +14,46 @@ if TYPE_CHECKING:
     from command_bus.execution.decisions import Runnable
     from command_bus.outbound import Outbound
 
-__all__ = ["Handling", "Middleware", "Sending", "around_batch", "around_call", "around_dispatch", "around_handle"]
+__all__ = ["Handling", "Middleware", "Proceed", "Sending", "around_batch", "around_call", "around_dispatch", "around_handle"]
 
 Sending = Callable[["Outbound"], Awaitable[Any]]
+"""What `dispatch` and `call` of a `Middleware` await: the next middleware, in the end the sending itself."""
+
+Proceed = Callable[[], Awaitable[Any]]
+"""What `batch` and `handle` of a `Middleware` await: the next middleware, in the end the batch or the handler."""
+
 Handling = Callable[["Runnable", "CommandContext | None"], Awaitable[Any]]
 
 
 class Middleware:
-    """Subclass and override what you need; call `proceed` exactly once (or raise)."""
+    """Hooks of your own around everything that a bus sends and handles: `CommandBus(middleware=[…])`, the first one outermost.
+
+    Subclass it and override what you need. Await `proceed` once and return what it gave, or raise.
+    """
 
     async def dispatch(self, outbound: Outbound, proceed: Sending) -> Any:
-        """Around each dispatch and call in this process. `outbound.headers` may be changed before it proceeds."""
+        """Wrap one command on its way to the server; it may add to `outbound.headers` before it proceeds.
+
+        Every dispatch and call passes it, and each command of a batch, for which the server is asked only after all have passed.
+        """
         return await proceed(outbound)
 
     async def call(self, outbound: Outbound, proceed: Sending) -> Any:
-        """Around a whole call, until its result is there; `dispatch` is within it, around the sending."""
+        """Wrap a whole call, until its result is there; `dispatch` is within it, around the sending."""
         return await proceed(outbound)
 
-    async def batch(self, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        """Around a whole `dispatch_batch`; `dispatch` is within it, around the preparation of each command."""
+    async def batch(self, proceed: Proceed) -> Any:
+        """Wrap a whole `dispatch_batch`; `dispatch` is within it, around the preparation of each command."""
         return await proceed()
 
-    async def handle(
-        self,
-        command: Any,
-        context: CommandContext,
-        proceed: Callable[[], Awaitable[Any]],
-    ) -> Any:
-        """Around each attempt of a handler. What it raises counts as raised by the handler."""
+    async def handle(self, command: Any, context: CommandContext, proceed: Proceed) -> Any:
+        """Wrap one attempt of a handler, in the worker. What it raises counts as raised by the handler.
+
+        Args:
+            command: The message; a model of its class.
+            context: As the handler gets it.
+            proceed: Runs the handler, and gives what it returns.
+        """
         return await proceed()
 
 
@@ -63,7 +75,7 @@ async def _calling(layer: Middleware, inner: Sending, outbound: Outbound) -> Any
     return await layer.call(outbound, inner)
 
 
-def around_batch(middleware: Sequence[Middleware], send: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
+def around_batch(middleware: Sequence[Middleware], send: Proceed) -> Proceed:
     """`send` inside the middleware, the first one outermost."""
     for layer in reversed(middleware):
         send = partial(layer.batch, send)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from typing import Any
 
-from command_bus.errors import EntitiesStopped
+from command_bus.clock import mono
+from command_bus.errors import EntitiesStopped, IdleTimeout
 from command_bus.receipts import Stats, WorkerInfo
 from command_bus.serialization.msgpack import Limits, Undecodable, pack, unpack
 from command_bus.transport.redis.keys import KeySpace, mailbox_label
@@ -13,6 +16,7 @@ from command_bus.transport.redis.operations import Operations
 __all__ = ["Monitor", "read_worker", "worker_record"]
 
 _NAMED = 100
+_POLL_FIRST, _POLL_LAST = 0.01, 0.1  # seconds
 _LIMITS = Limits(max_bytes=1024 * 1024)
 _SLOTS = frozenset(WorkerInfo.__slots__)
 
@@ -66,6 +70,21 @@ class Monitor:
             handed_back=counters.get("handed_back", 0),
             workers=workers,
         )
+
+    async def until_idle(self, timeout: float | None) -> None:
+        """Wait until nothing is left, at most `timeout` seconds.
+
+        Raises:
+            EntitiesStopped: All that is left waits for an operator.
+            IdleTimeout: There is still work.
+        """
+        deadline = math.inf if timeout is None else mono() + timeout
+        pause = _POLL_FIRST
+        while depth := await self.busy():
+            if mono() >= deadline:
+                raise IdleTimeout(f"{depth} commands are not settled after {timeout:g} s", depth=depth)
+            await asyncio.sleep(min(pause, max(deadline - mono(), 0.0)))
+            pause = min(pause * 1.5, _POLL_LAST)
 
     async def busy(self) -> int:
         """Commands and entities that are not settled; 0 if all is idle.

@@ -29,11 +29,15 @@ class WorkerFigures:
         running: Entities that it holds now.
         leases_lost: Leases that it lost while a handler ran.
         recovered: Leases of others, and abandoned ones of its own, that it took over.
+        awaiting_thread: Entities among `running` whose next command waits for a thread.
+        awaiting_reply: Entities among `running` whose handler waits for a reply of the bus.
     """
 
     running: int
     leases_lost: int
     recovered: int
+    awaiting_thread: int = 0
+    awaiting_reply: int = 0
 
 
 class Observer(Protocol):

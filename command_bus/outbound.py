@@ -6,7 +6,6 @@ command + options → Outbound (what middleware sees) → Submission (what the t
 from __future__ import annotations
 
 import itertools
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,8 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from command_bus.clock import mono
-from command_bus.context import Running, current_command
+from command_bus.context import Running, running_command
+from command_bus.durations import checked_seconds
 from command_bus.errors import CallCycle, InvalidCommand, RegistrationError
 from command_bus.execution.settled import reading_limits
 from command_bus.messages import Message, MessageSpec, canonical_entity_id, check_entity_type, check_wire_name
@@ -41,7 +41,6 @@ __all__ = ["Envelope", "Outbound", "Sealer", "new_command_id"]
 
 M_co = TypeVar("M_co", bound=Message[Any], covariant=True)
 _MAX_COMMAND_ID = 512
-_MAX_MS = 10**12
 _NIL = b"\xc0"
 
 
@@ -55,6 +54,7 @@ class Envelope(Generic[M_co]):
         delay: Seconds until it takes its place.
         headers: As for `dispatch`.
         expires: Seconds after which it is not started any more.
+        keep_result: Whether its result can be read later, by `bus.result(outcome.command_id, …)`; that of a given id can be anyway.
     """
 
     command: M_co
@@ -62,6 +62,7 @@ class Envelope(Generic[M_co]):
     delay: float = 0.0
     headers: Mapping[str, str] | None = None
     expires: float | None = None
+    keep_result: bool = False
 
 
 @dataclass(slots=True)
@@ -74,6 +75,7 @@ class Outbound:
         entity_id: The canonical id, or None.
         payload: The encoded payload.
         command_id: Given or generated.
+        given_id: Whether the id is remembered, and the result with it: it was given, or the result is to be kept.
         headers: May be added to.
         command: The model, or None for a raw dispatch.
         deadline: Monotonic time until which its caller waits, or None.
@@ -152,6 +154,7 @@ class Sealer:
         delay: float = 0.0,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
+        keep_result: bool = False,
     ) -> Outbound:
         """A message with its options, checked and encoded.
 
@@ -167,7 +170,7 @@ class Sealer:
             entity_id,
             route.codec.encode(message, self._limits),
             new_command_id() if command_id is None else _checked_id(command_id),
-            command_id is not None,
+            keep_result or command_id is not None,
             spec.delivery == "at_most_once",
             command=message,
         )
@@ -188,6 +191,7 @@ class Sealer:
         delay: float = 0.0,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
+        keep_result: bool = False,
     ) -> Outbound:
         """A message without its class.
 
@@ -204,7 +208,7 @@ class Sealer:
             None if entity_id is None else canonical_entity_id(entity_id),
             pack(dict(payload), self._limits),
             new_command_id() if command_id is None else _checked_id(command_id),
-            command_id is not None,
+            keep_result or command_id is not None,
             headers=_checked_headers(headers or {}),
         )
         _schedule(out, delay, expires)
@@ -217,7 +221,7 @@ class Sealer:
             CallCycle: It is a call from a handler to the mailbox that this handler holds.
             InvalidCommand: Its headers are too large.
         """
-        running = current_command.get()
+        running = running_command()
         policy = self._settings.entity(out.entity_type)
         mailbox = self._mailbox(out, policy)
         if running is not None and out.inbox and running.mailbox == mailbox:
@@ -249,7 +253,7 @@ class Sealer:
     @property
     def stamps(self) -> bool:
         """Whether `plain` can do it: nothing is encrypted, and no handler runs here whose ids a message would carry."""
-        return not self._encrypts and current_command.get() is None
+        return not self._encrypts and running_command() is None
 
     def plain(self, message: Message[Any]) -> Submission:
         """A message without options as `seal` would make it of its `outbound`, for no middleware to see: in a third of the time.
@@ -285,7 +289,12 @@ class Sealer:
         """
         if isinstance(item, Envelope):
             return self.outbound(
-                item.command, command_id=item.command_id, delay=item.delay, headers=item.headers, expires=item.expires
+                item.command,
+                command_id=item.command_id,
+                delay=item.delay,
+                headers=item.headers,
+                expires=item.expires,
+                keep_result=item.keep_result,
             )
         return self.outbound(item)
 
@@ -305,6 +314,10 @@ class Sealer:
     def mailbox_of(self, entity_type: str, entity_id: str) -> str:
         """The mailbox of an entity."""
         return mailbox_name(entity_type, entity_id, self._settings.entity(entity_type).mailbox)
+
+    def place_of(self, out: Outbound) -> str:
+        """The mailbox of an outbound value."""
+        return self._mailbox(out, self._settings.entity(out.entity_type))
 
     def _mailbox(self, out: Outbound, policy: EntityPolicy) -> str:
         if out.entity_type is None or out.entity_id is None:
@@ -351,15 +364,7 @@ def _schedule(out: Outbound, delay: float, expires: float | None) -> None:
 
 
 def _milliseconds(what: str, value: float, *, zero: bool = False) -> int:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or value < 0
-        or (not zero and value == 0)
-    ):
-        raise InvalidCommand(f"{what} is a {'non-negative' if zero else 'positive'} number of seconds, not {value!r}")
-    return min(max(int(value * 1000), 0 if zero else 1), _MAX_MS)
+    return max(int(checked_seconds(what, value, zero=zero) * 1000), 0 if zero else 1)
 
 
 def _checked_id(command_id: str | UUID) -> str:

@@ -6,11 +6,11 @@ one mailbox per entity, a poisoned command is dead-lettered and its entity goes 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from command_bus.durations import duration_fault
 from command_bus.errors import InvalidSettings
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
 
 Delivery = Literal["at_least_once", "at_most_once"]
 OnPoison = Literal["skip", "park"]
+_STEEPEST = 1000  # its 64th power is still a float
 
 
 def require(condition: bool, message: str) -> None:
@@ -44,7 +45,7 @@ class RetryPolicy:
         attempts: Starts in all, at least 1; interrupted starts count.
         delay: Seconds before the second attempt.
         backoff: `"exponential"` multiplies by `factor` each time, `"fixed"` does not.
-        factor: The multiplier of exponential backoff, at least 1.
+        factor: The multiplier of exponential backoff, 1 to 1,000.
         max_delay: Cap in seconds.
         jitter: Share of the delay that is random, 0 to 1: the actual delay is uniform in `delay * (1 ± jitter)`.
         retry_on: Exception types that are retried; others are dead-lettered at once.
@@ -62,9 +63,10 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         require(isinstance(self.attempts, int) and self.attempts >= 1, f"RetryPolicy(attempts={self.attempts!r}): at least 1")
-        require(math.isfinite(self.delay) and self.delay >= 0, f"RetryPolicy(delay={self.delay!r}): seconds, 0 or more")
-        require(math.isfinite(self.max_delay) and self.max_delay >= 0, f"RetryPolicy(max_delay={self.max_delay!r}): seconds")
-        require(math.isfinite(self.factor) and self.factor >= 1, f"RetryPolicy(factor={self.factor!r}): at least 1")
+        for name, value in (("delay", self.delay), ("max_delay", self.max_delay)):
+            fault = duration_fault(value, zero=True)
+            require(fault is None, f"RetryPolicy({name}={value!r}): {name} {fault}")
+        require(1 <= self.factor <= _STEEPEST, f"RetryPolicy(factor={self.factor!r}): from 1 to {_STEEPEST:,}")
         require(0 <= self.jitter <= 1, f"RetryPolicy(jitter={self.jitter!r}): a share from 0 to 1")
         require(self.backoff in ("exponential", "fixed"), f"RetryPolicy(backoff={self.backoff!r}): 'exponential' or 'fixed'")
 

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple
 
-from command_bus.errors import CommandBusError
+from typing_extensions import TypeVar
 
-__all__ = ["BatchOutcome", "BatchResult", "DeadLetter", "Receipt", "Stats", "WorkerInfo"]
+from command_bus.errors import CommandBusError, ResultNotKept
+
+__all__ = [
+    "BatchOutcome",
+    "BatchResult",
+    "DeadLetter",
+    "Receipt",
+    "Stats",
+    "SyncReceipt",
+    "WorkerInfo",
+    "kept",
+    "kept_blocking",
+]
+
+R = TypeVar("R", default=Any)  # so that `Receipt` alone is a type, too
 
 
-class Receipt(NamedTuple):
+class Receipt(NamedTuple, Generic[R]):
     """The server has the command.
 
     Attributes:
@@ -21,6 +35,83 @@ class Receipt(NamedTuple):
 
     command_id: str
     status: Literal["accepted", "duplicate"]
+
+    async def result(self, *, timeout: float | None = None) -> R:
+        """What came of the command: as `call` would have given it; it was dispatched with `keep_result=True`.
+
+        Args:
+            timeout: Seconds to wait for it, by default `call_timeout`.
+
+        Raises:
+            ResultNotKept: It was dispatched without `keep_result=True`, or this is a copy from another process.
+            CommandTimeout: No outcome in time; ask again later.
+            UnknownCommand: Its time is over: it is kept for `dedup_window` seconds.
+            CommandBusError: Its outcome, as `call` raises it.
+        """
+        raise _not_kept(self.command_id)
+
+
+class SyncReceipt(Receipt[R]):
+    """As `Receipt`, of a `SyncCommandBus`."""
+
+    def result(self, *, timeout: float | None = None) -> R:  # type: ignore[override]  # it waits; pyright: ignore[reportIncompatibleMethodOverride]
+        """See `Receipt.result`."""
+        raise _not_kept(self.command_id)
+
+
+class KeptReceipt(Receipt[R]):
+    """A receipt that knows whom to ask. Other processes get a plain one.
+
+    Attributes:
+        ask: Reads the result, with a timeout.
+    """
+
+    ask: Callable[..., Awaitable[R]]
+
+    async def result(self, *, timeout: float | None = None) -> R:
+        """See `Receipt.result`."""
+        return await self.ask(self.command_id, timeout)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Receipt, tuple(self)
+
+
+class KeptSyncReceipt(SyncReceipt[R]):
+    """A blocking receipt that knows whom to ask. Other processes get a plain one.
+
+    Attributes:
+        ask: Reads the result, with a timeout.
+    """
+
+    ask: Callable[..., R]
+
+    def result(self, *, timeout: float | None = None) -> R:  # type: ignore[override]  # as above; pyright: ignore[reportIncompatibleMethodOverride]
+        """See `Receipt.result`."""
+        return self.ask(self.command_id, timeout)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SyncReceipt, tuple(self)
+
+
+def kept(receipt: Receipt[Any], ask: Callable[..., Awaitable[R]]) -> Receipt[R]:
+    """The receipt, with a result to ask for."""
+    keeping: KeptReceipt[R] = KeptReceipt(*receipt)
+    keeping.ask = ask
+    return keeping
+
+
+def kept_blocking(receipt: Receipt[Any], ask: Callable[..., R]) -> SyncReceipt[R]:
+    """The same for blocking code."""
+    keeping: KeptSyncReceipt[R] = KeptSyncReceipt(*receipt)
+    keeping.ask = ask
+    return keeping
+
+
+def _not_kept(command_id: str) -> ResultNotKept:
+    return ResultNotKept(
+        f"the result of command {command_id!r} cannot be asked for by this receipt: dispatch with keep_result=True; where the id was given "
+        "or the receipt comes from another process, ask bus.result(command_id)"
+    )
 
 
 class BatchOutcome(NamedTuple):
@@ -129,10 +220,13 @@ class WorkerInfo:
         started_ms: When it started, by its wall clock.
         seen_ms: Its last sign of life, by the server's clock.
         concurrency: How many entities it runs at a time.
-        running: How many it ran then.
+        running: How many it held then.
         commands: The wire names that it handles.
         lease: Seconds of its leases.
         longest: Seconds for which its longest attempt had run then.
+        threads: How many synchronous handlers it runs at a time.
+        awaiting_thread: Entities among `running` whose next command waited for one of its threads.
+        awaiting_reply: Entities among `running` whose handler waited for a reply of the bus; they do not count against `concurrency`.
     """
 
     name: str
@@ -145,6 +239,9 @@ class WorkerInfo:
     commands: tuple[str, ...]
     lease: float = 30.0
     longest: float = 0.0
+    threads: int = 0
+    awaiting_thread: int = 0
+    awaiting_reply: int = 0
 
     @property
     def patience_ms(self) -> int:

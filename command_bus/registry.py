@@ -206,3 +206,4 @@ default_registry = HandlerRegistry()
 """Where `@handles` registers, and what a bus uses that was given no registry."""
 
 handles = default_registry.handles
+"""Registers a function as the handler of a message in the default registry: `@handles(Deposit)`. See `HandlerRegistry.handles`."""

@@ -15,11 +15,12 @@ from urllib.parse import parse_qs, urlsplit
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
+from command_bus.durations import LONGEST
 from command_bus.errors import InvalidSettings
 from command_bus.policies import EntityPolicy
 from command_bus.spelling import did_you_mean
 
-__all__ = ["BusSettings", "SettingOverrides", "SettingValues", "redacted", "unverified"]
+__all__ = ["BusSettings", "SettingOverrides", "SettingValues", "redacted", "resolved", "unverified"]
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _KEY_ID = re.compile(r"[A-Za-z0-9_.-]{1,32}")
@@ -29,7 +30,7 @@ _PASSWORD_IN_QUERY = re.compile(r"([?&][a-z_]*password=)[^&\s]*", re.IGNORECASE)
 
 Durability = Literal["server", "memory", "aof", "always", "replicated"]
 # The server counts in milliseconds: less than one would be 0, which is at once, or for ever.
-Seconds = Annotated[float, Field(ge=0.001, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0.001, le=LONGEST, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -50,6 +51,7 @@ class SettingOverrides(TypedDict, total=False):
     entities: Mapping[str, EntityPolicy]
     concurrency: int
     threads: int
+    max_waiting: int
     lease: float
     grace: float
     quantum: int
@@ -120,17 +122,21 @@ class BusSettings(BaseSettings):
     threads: Annotated[int, Field(ge=1, le=10_000)] = Field(
         default=32, description="Threads for synchronous handlers per worker."
     )
+    max_waiting: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        default=1000,
+        description="Handlers of one worker that may wait for replies of the bus at a time without counting against `concurrency`; 0: each counts.",
+    )
     lease: Annotated[float, Field(ge=0.2, le=86_400, allow_inf_nan=False)] = Field(
         default=30.0, description="Seconds after which a silent worker loses its entities; renewed every third of it."
     )
-    grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+    grace: Annotated[float, Field(ge=0, le=LONGEST, allow_inf_nan=False)] = Field(
         default=30.0, description="Seconds that running handlers get at shutdown."
     )
     quantum: Count = Field(default=64, description="Commands that an entity runs in a row while others wait.")
-    quantum_time: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+    quantum_time: Annotated[float, Field(gt=0, le=LONGEST, allow_inf_nan=False)] = Field(
         default=0.25, description="Seconds that an entity keeps its slot while others wait."
     )
-    unknown_grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+    unknown_grace: Annotated[float, Field(ge=0, le=LONGEST, allow_inf_nan=False)] = Field(
         default=60.0, description="Seconds that an unknown command waits for a newer worker; 0 answers at once."
     )
 
@@ -140,7 +146,7 @@ class BusSettings(BaseSettings):
         description="Seconds that a call waits if it names no timeout; longer than a lease, so that it outlives the loss of a worker.",
     )
     max_pending: Count = Field(default=20_000, description="Commands of one process that may wait for the server at a time.")
-    dedup_window: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+    dedup_window: Annotated[float, Field(ge=0, le=LONGEST, allow_inf_nan=False)] = Field(
         default=600.0, description="Seconds after settling for which a given command id is remembered."
     )
     reply_ttl: Seconds = Field(default=600.0, description="Seconds for which a reply can be read again.")
@@ -270,3 +276,18 @@ def _advice(error: ValidationError) -> str:
         else:
             parts.append(f"{place}: {item['msg'].removeprefix('Value error, ')}")
     return "; ".join(parts)
+
+
+def resolved(settings: BusSettings | None, url: str | None, namespace: str | None, overrides: Mapping[str, Any]) -> BusSettings:
+    """The settings of a bus: those given, else of the environment; what is named singly comes first.
+
+    Raises:
+        InvalidSettings: One is out of range.
+    """
+    named = {name: value for name, value in (("url", url), ("namespace", namespace)) if value is not None}
+    given: dict[str, Any] = {**named, **overrides}
+    if settings is None:
+        return BusSettings(**given)
+    if not given:
+        return settings
+    return BusSettings(**{name: getattr(settings, name) for name in BusSettings.model_fields} | given)

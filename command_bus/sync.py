@@ -12,11 +12,12 @@ from uuid import UUID
 
 from command_bus.blocking import SyncDeadLetters, SyncEntities, SyncEntityScope, SyncEvents, SyncFleet
 from command_bus.bus import CommandBus
-from command_bus.bus_thread import ThreadedBus
+from command_bus.bus_thread import ThreadedBus, warn_of_event_loop
 from command_bus.keywords import BusArguments
 from command_bus.messages import Message
 from command_bus.outbound import Envelope
-from command_bus.receipts import BatchResult, Receipt, Stats
+from command_bus.receipts import BatchResult, Stats, SyncReceipt
+from command_bus.send_options import DispatchOptions
 
 __all__ = ["SyncCommandBus"]
 
@@ -45,6 +46,7 @@ class SyncCommandBus:
     """
 
     def __init__(self, url: str | None = None, **arguments: Unpack[BusArguments]) -> None:
+        warn_of_event_loop()
         self._plan = CommandBus(url, **arguments)  # is never opened; it says now what is wrong with the settings
         self.settings = self._plan.settings
         self._bus = ThreadedBus(lambda: CommandBus(url, **arguments))
@@ -78,17 +80,17 @@ class SyncCommandBus:
 
     def dispatch(
         self,
-        command: Message[Any],
+        command: Message[R],
         *,
         command_id: str | UUID | None = None,
         delay: float = 0.0,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
-    ) -> Receipt:
+        keep_result: bool = False,
+    ) -> SyncReceipt[R]:
         """See `CommandBus.dispatch`."""
-        return self._bus.do(
-            lambda bus: bus.dispatch(command, command_id=command_id, delay=delay, headers=headers, expires=expires)
-        )
+        options = DispatchOptions(command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result)
+        return self._bus.receive(lambda bus: bus.dispatch(command, **options))
 
     def dispatch_raw(
         self,
@@ -101,13 +103,11 @@ class SyncCommandBus:
         delay: float = 0.0,
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
-    ) -> Receipt:
+        keep_result: bool = False,
+    ) -> SyncReceipt[Any]:
         """See `CommandBus.dispatch_raw`."""
-        return self._bus.do(
-            lambda bus: bus.dispatch_raw(
-                entity_type, entity_id, name, payload, command_id=command_id, delay=delay, headers=headers, expires=expires
-            )
-        )
+        options = DispatchOptions(command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result)
+        return self._bus.receive(lambda bus: bus.dispatch_raw(entity_type, entity_id, name, payload, **options))
 
     def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
         """See `CommandBus.dispatch_batch`. The iterable is consumed in the bus's own thread."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from command_bus.execution.settled import Windows, reading_limits
 from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
@@ -12,12 +13,29 @@ from command_bus.settings import BusSettings
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.operations import Operations, Waiting
 
-__all__ = ["WaitingLine"]
+__all__ = ["WaitingLine", "grouped", "mailbox_in"]
+
+_TOGETHER = 64
+"""Commands that are read at once, of several mailboxes: as many as the first page of one has."""
 
 
-def _mailbox_in(mark: bytes) -> str:
-    """Where a command waits, behind the letter and the digest of its mark."""
+def mailbox_in(mark: bytes) -> str:
+    """The mailbox where a command waits, behind the letter and the digest of its mark."""
     return mark[9:].decode()
+
+
+def grouped(depths: Mapping[str, int]) -> Iterator[list[str]]:
+    """Mailboxes in groups that have at most `_TOGETHER` commands, or are one mailbox."""
+    group: list[str] = []
+    commands = 0
+    for mailbox, depth in depths.items():
+        if group and commands + max(depth, 1) > _TOGETHER:
+            yield group
+            group, commands = [], 0
+        group.append(mailbox)
+        commands += max(depth, 1)
+    if group:
+        yield group
 
 
 class WaitingLine:
@@ -35,7 +53,7 @@ class WaitingLine:
         """
         marks = await self._operations.marks(command_id)
         if marks:
-            return any([await self.cancel_in(_mailbox_in(mark), command_id) for _, mark in marks if mark[:1] == b"q"])
+            return any([await self.cancel_in(mailbox_in(mark), command_id) for _, mark in marks if mark[:1] == b"q"])
         delayed = await self._operations.lines.delayed(command_id)
         if delayed is not None:
             return await self.cancel_in(delayed[0], command_id)
@@ -73,8 +91,20 @@ class WaitingLine:
                 removed += await self._operations.remove(mailbox, batch)
         return removed
 
-    async def purge_mailbox(self, mailbox: str) -> int:
-        """Remove all that waits in a mailbox now, whosever it is; how many. What is delayed is left."""
+    async def purge_mailboxes(self, depths: Mapping[str, int]) -> int:
+        """Remove all that waits in mailboxes now, whosever it is; how many. What is delayed is left.
+
+        Small ones together: each takes two round trips. A deep one alone, so that no more commands are read at once than of one.
+
+        Args:
+            depths: The mailboxes, and about how many commands each has.
+        """
+        removed = 0
+        for group in grouped(depths):
+            removed += sum(await asyncio.gather(*map(self._purge_mailbox, group)))
+        return removed
+
+    async def _purge_mailbox(self, mailbox: str) -> int:
         removed = 0
         async for page in self._operations.lined_up(mailbox):
             removed += await self._remove(mailbox, page)

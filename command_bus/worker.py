@@ -9,29 +9,28 @@ here and ended here.
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import logging
 import math
 import os
-import signal
 import socket
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from command_bus.announcement import more_facts
-from command_bus.clock import mono, wall_ms
+from command_bus.clock import wall_ms
+from command_bus.durations import checked_seconds
 from command_bus.environment import strays
 from command_bus.errors import CommandBusError, QueueFull
 from command_bus.execution.decisions import Decisions
 from command_bus.execution.entity_run import EntityRun
 from command_bus.execution.executor import STOPPING, Executor
+from command_bus.execution.threads import HandlerThreads
 from command_bus.injection import check_wired
 from command_bus.middleware import around_handle
 from command_bus.monitor import worker_record
@@ -42,9 +41,10 @@ from command_bus.registry import HandlerRegistry
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
+from command_bus.signals import on_signals
 from command_bus.transport.interfaces import Consumer
 from command_bus.transport.redis.consumer import ConsumerLoop
-from command_bus.transport.redis.keys import GROUP
+from command_bus.transport.redis.keys import GROUP, mailbox_label
 from command_bus.transport.redis.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.recovery import PendingRecovery
 from command_bus.transport.redis.scripts import FORGET
@@ -59,6 +59,7 @@ __all__ = ["StopReport", "Worker"]
 
 _log = logging.getLogger("command_bus.worker")
 _LAST_WORDS = 5.0
+_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,6 @@ class Worker:
         self.registry = registry
         self.name = token(6).hex()
         self._bus = bus
-        self._opened_bus = False
         self._stack = AsyncExitStack()
         self._parts: _Parts | None = None
         self._stopping = False
@@ -156,8 +156,8 @@ class Worker:
         for stray in strays(os.environ):
             _log.warning("%s", stray)
         if not self._bus.is_open:
-            self._opened_bus = True
             await self._bus.open()
+            self._stack.push_async_callback(self._bus.close)
         self._started_ms = wall_ms()
         try:
             if self._bus.lifespan is not None:
@@ -168,10 +168,10 @@ class Worker:
             await self._parts.start()
         except BaseException:
             await self._stack.aclose()
-            if self._opened_bus:
-                await self._bus.close()
             raise
-        _log.info("worker %s runs %d commands, %d at a time", self.name, len(self.registry), self.settings.concurrency)
+        _log.info(
+            "worker %s runs %d commands, %d at a time", self.name, len(self.registry), most_at_once(self.settings, self.registry)
+        )
 
     async def run(self, *, signals: bool = True) -> StopReport:
         """Run until SIGTERM or SIGINT (or `stop`), then stop within the grace time. A second signal ends the process at once.
@@ -181,7 +181,7 @@ class Worker:
         """
         if self._parts is None:
             await self.start()
-        restore = _on_signals(self._asked) if signals else []
+        restore = on_signals(self._asked) if signals else []
         try:
             await self._asked.wait()
             return await self.stop()
@@ -196,10 +196,14 @@ class Worker:
         """Stop claiming, finish within `grace` seconds (by default `settings.grace`), hand the rest back.
 
         Idempotent; whoever gives up waiting for it does not stop it half-way.
+
+        Raises:
+            InvalidCommand: `grace` is negative or too long.
         """
+        seconds = self.settings.grace if grace is None else checked_seconds("grace", grace, zero=True)
         if self._stopped is None:
             self._stopping = True
-            work = self._stop(self.settings.grace if grace is None else grace)
+            work = self._stop(seconds)
             self._stopped = asyncio.get_running_loop().create_task(work, name=f"command_bus.stop {self.name}")
         return await asyncio.shield(self._stopped)
 
@@ -209,11 +213,9 @@ class Worker:
             try:
                 if self._parts is not None:
                     report = await self._parts.stop(grace)
-                await self._stack.aclose()
-                if self._opened_bus:
-                    await self._bus.close()
             finally:
                 self._asked.set()
+                await self._stack.aclose()  # the lifespan, and then the bus, also if the lifespan raises
         _log.info("worker %s stopped: %d handlers finished, %d cancelled", self.name, report.finished, report.cancelled)
         return report
 
@@ -223,6 +225,10 @@ class Worker:
             await self._bus.transport.operations.describe(descriptions(self.registry))
         except QueueFull as error:
             _log.warning("what commands look like could not be published, only Spark writers by wire name miss it: %s", error)
+
+    def finishing(self) -> bool:
+        """Return whether it lets its handlers finish, in an event loop that goes on."""
+        return self._stopped is not None and not self._stopped.done() and not self._stopped.cancelling()
 
     def stopping(self) -> bool:
         """Whether it is about to leave."""
@@ -236,12 +242,22 @@ class Worker:
             pid=os.getpid(),
             started_ms=self._started_ms,
             seen_ms=wall_ms() if now_ms is None else now_ms,
-            concurrency=self.settings.concurrency,
+            concurrency=most_at_once(self.settings, self.registry),
             running=self.running,
             commands=self.registry.names(),
             lease=self.settings.lease,
             longest=self._parts.leases.longest if self._parts else 0.0,
+            threads=self.settings.threads,
+            awaiting_thread=self.figures.awaiting_thread,
+            awaiting_reply=self.figures.awaiting_reply,
         )
+
+
+def most_at_once(settings: BusSettings, registry: HandlerRegistry) -> int:
+    """Return how many entities a worker runs at a time: if none of its handlers is asynchronous, no more than it has threads."""
+    if any(handler.is_async for handler in registry):
+        return settings.concurrency
+    return min(settings.concurrency, settings.threads)
 
 
 def descriptions(registry: HandlerRegistry) -> dict[str, bytes]:
@@ -266,7 +282,9 @@ class _Parts:
         settings, keys, connections = worker.settings, transport.keys, transport.connections
         self._worker = worker
         self._transport = transport
-        self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="command_bus.handler")
+        self.threads = HandlerThreads(settings.threads)
+        most = most_at_once(settings, worker.registry)
+        self.slots = Slots(most, keys.count, settings.max_waiting, is_stuck=lambda: self.threads.turns_away)
         self._steps = StepBatcher(connections, keys, owner=worker.name, reply_ttl=settings.reply_ttl)
         self.leases = LeaseKeeper(
             connections.factory,
@@ -274,22 +292,35 @@ class _Parts:
             owner=worker.name,
             lease=settings.lease,
             heartbeat=lambda now_ms: worker_record(worker.info(now_ms)),
+            outages=[connections.at(shard.prefix).outage for shard in keys.shards],
         )
         decisions = _decisions(worker, protection)
         self._executor = Executor(
-            decisions, self._threads, worker=worker.name, grace=settings.grace, around=around_handle(middleware)
+            decisions,
+            self.threads,
+            self.slots,
+            worker=worker.name,
+            grace=settings.grace,
+            works=lambda: self.consumer.reads or worker.finishing(),
+            around=around_handle(middleware),
+            bus=worker.bus,
         )
         self._runs = EntityRun(
-            self._steps, self._executor, quantum=settings.quantum, quantum_time=settings.quantum_time, stopping=worker.stopping
+            self._steps,
+            self._executor,
+            self.slots,
+            quantum=settings.quantum,
+            quantum_time=settings.quantum_time,
+            stopping=worker.stopping,
         )
         self._recovery = PendingRecovery(
-            connections, keys, owner=worker.name, lease=settings.lease, steps=self._steps, decide=decisions.lost
-        )
+            connections, keys, owner=worker.name, lease=settings.lease, steps=self._steps, decide=decisions.lost, leases=self.leases
+        )  # fmt: skip
         self.consumer: Consumer = ConsumerLoop(
             connections,
             keys,
             owner=worker.name,
-            slots=Slots(settings.concurrency, keys.count),
+            slots=self.slots,
             leases=self.leases,
             steps=self._steps,
             run=self._runs.run,
@@ -303,6 +334,8 @@ class _Parts:
         await self.consumer.start()
 
     async def stop(self, grace: float) -> StopReport:
+        if self.consumer.running:
+            _log.info("stopping: waits up to %g s for what runs: %s", grace, _named(self.consumer.running))
         await self.consumer.stop_reading()
         running = self.consumer.running
         finished, left = await asyncio.wait(running, timeout=grace) if running else (set(), set())
@@ -316,11 +349,11 @@ class _Parts:
         await self._steps.close(_LAST_WORDS)
         await self.leases.stop()
         await self._forget()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.threads.close()
         return StopReport(len(finished), len(left))
 
     def figures(self) -> WorkerFigures:
-        return WorkerFigures(len(self.leases), self.leases.lost, self._recovery.recovered)
+        return WorkerFigures(len(self.leases), self.leases.lost, self._recovery.recovered, self.threads.waiting, self.slots.lent)
 
     async def _forget(self) -> None:
         """Sign off; if something is still pending, the leases end by themselves."""
@@ -334,6 +367,13 @@ class _Parts:
             _log.warning("worker %s could not sign off: %s", self._worker.name, error)
 
 
+def _named(running: Iterable[asyncio.Task[None]]) -> str:
+    """Return whose handlers a worker waits for, the first of them by name."""
+    names = sorted(mailbox_label(task.get_name().partition(" ")[2]) for task in running)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
 def _decisions(worker: Worker, protection: Protection | None) -> Decisions:
     """The rules of a worker; where its bus has an observer, that is told of them."""
     lookup, observer = worker.registry.lookup, worker.bus.observer
@@ -343,28 +383,3 @@ def _decisions(worker: Worker, protection: Protection | None) -> Decisions:
 
     observer.works(lambda: worker.figures)
     return ObservedDecisions(observer, lookup, worker.settings, worker=worker.name, protection=protection)
-
-
-def _on_signals(asked: asyncio.Event) -> list[Any]:
-    """Let SIGTERM and SIGINT ask for an orderly end, a second one end at once; gives what restores the handlers before.
-
-    Not `loop.add_signal_handler`: it would wait for the loop, which a handler may be blocking.
-    """
-    loop = asyncio.get_running_loop()
-    first = 0.0
-
-    def received(number: int, _frame: FrameType | None) -> None:
-        nonlocal first
-        if first and mono() - first > 0.05:
-            os._exit(128 + number)
-        first = first or mono()
-        loop.call_soon_threadsafe(asked.set)
-
-    restore: list[Any] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        try:
-            before = signal.signal(number, received)
-        except ValueError:
-            continue  # not the main thread: the program stops its workers itself
-        restore.append(functools.partial(signal.signal, number, before or signal.SIG_DFL))
-    return restore

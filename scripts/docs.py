@@ -29,6 +29,7 @@ LOCK = ROOT / "constraints-docs.txt"
 REQUIREMENTS = (
     "zensical<0.1",
     "mkdocstrings-python>=2",
+    "ruff",  # lays out the reference's signatures
 )  # 0.1 could not be installed when this was written: its own pin was not to be had
 ROOT_PAGES = {
     "CHANGELOG.md": "changelog.md",
@@ -44,7 +45,7 @@ _FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
 def assemble(pages: Path = PAGES) -> None:
     """Gather the pages; nothing of a former build is left."""
     shutil.rmtree(pages, ignore_errors=True)
-    shutil.copytree(ROOT / "docs", pages)
+    shutil.copytree(ROOT / "docs", pages, ignore=shutil.ignore_patterns(".*"))
     for path in pages.rglob("*.md"):
         source = "docs/" + path.relative_to(pages).as_posix()
         path.write_text(for_the_site(path.read_text(encoding="utf-8"), source), encoding="utf-8")

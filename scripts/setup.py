@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Sets up what a command of this repository needs, then runs it: nothing to install by hand, nothing outside the folder.
 
-    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | test | bench | bench-all | bench-spark | proofs | chaos |
+    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | test | test-pythons | bench | bench-all | bench-spark | proofs | chaos |
                              simulate | mutants | fuzz | docs | check | format | setup | lock | clean   [arguments]
 
 Any Python of 3.11 or later will do, and only its standard library is used. The first run makes `.venv` (by `uv` if there is one,
 else by `venv` and `pip`) with exactly the versions and hashes of constraints.txt, and the project itself as an editable install.
-Later runs see from a stamp in `.venv` that nothing has changed, and start at once.
+Later runs see from a stamp in `.venv` that nothing has changed, and start at once. SETUP_VENV names another folder instead of `.venv`;
+`test-pythons` makes `.venv-3.12` and its like so, by running this script under each of the other Pythons.
 
 Spark is half a gigabyte and runs on Java. Its packages, in a lock of their own, are added by the first command that uses them: the
 demo, the tests and the benchmark where there is a Java (the demo installs one if it may), the checks in any case, since type checkers read them.
@@ -40,9 +41,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # of this script alone Python would put its own folder there
 
 from scripts import docs as site  # noqa: E402
-from scripts import java, redis62  # noqa: E402
+from scripts import java, pythons, redis62  # noqa: E402
 
-VENV = ROOT / ".venv"
+VENV = ROOT / os.environ.get("SETUP_VENV", ".venv")
 PYTHON = VENV / "bin" / "python"
 CHECKED = ("command_bus", "tests", "examples", "scripts", "benchmarks", "integrations")
 LEFTOVERS = (".cache", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "build", "dist")
@@ -94,10 +95,10 @@ def say(text: str) -> None:
     print(f"setup: {text}", flush=True)
 
 
-def environment() -> dict[str, str]:
+def environment(venv: Path = VENV) -> dict[str, str]:
     """What an activated `.venv` would set, so that `command-bus` is found on PATH and no other environment interferes."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "PYTHONPATH")}
-    return {**kept, "VIRTUAL_ENV": str(VENV), "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    return {**kept, "VIRTUAL_ENV": str(venv), "PATH": f"{venv / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
 
 
 def is_set_up(part: Part) -> bool:
@@ -105,7 +106,7 @@ def is_set_up(part: Part) -> bool:
 
 
 def set_up(*parts: Part) -> None:
-    """Make `.venv` what the locks of these parts say, unless it is. Two terminals may do so at a time: the second waits."""
+    """Make the environment what the locks of these parts say, unless it is. Two terminals may do so at a time: the second waits."""
     if all(map(is_set_up, parts)):
         return
     VENV.mkdir(exist_ok=True)
@@ -128,7 +129,7 @@ def install_with_uv(part: Part) -> bool:
     try:
         if not PYTHON.exists():
             run(
-                f"creating .venv with uv and Python {sys.version.split()[0]}",
+                f"creating {VENV.name} with uv and Python {sys.version.split()[0]}",
                 [uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(VENV)],
             )
         install_part(part, "uv", install)
@@ -142,7 +143,7 @@ def install_with_pip(part: Part) -> None:
     if importlib.util.find_spec("ensurepip") is None:
         sys.exit(f"setup: {sys.executable} cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv")
     if not (PYTHON.exists() and (VENV / "bin" / "pip").exists()):
-        run(f"creating .venv with Python {sys.version.split()[0]}", [sys.executable, "-m", "venv", str(VENV)])
+        run(f"creating {VENV.name} with Python {sys.version.split()[0]}", [sys.executable, "-m", "venv", str(VENV)])
     options = ["-qq", "--no-compile", "--use-pep517", "--disable-pip-version-check", "--no-deps", "--no-build-isolation"]
     install_part(part, "pip", [str(PYTHON), "-m", "pip", "install", *options])
 
@@ -214,6 +215,41 @@ def test(arguments: list[str]) -> None:
     if missing is not None:
         say(f"no Redis 6.2 ({missing}): its tests are skipped")
     become([str(PYTHON), "-m", "pytest", *arguments])
+
+
+def test_pythons(arguments: list[str]) -> None:
+    """Run the tests of units, and those of one server and the one in memory, on every other Python that is here; without Spark."""
+    found: dict[str, Path] = {}
+    for version in pythons.others():
+        python = pythons.find(version)
+        if python is None:
+            say(f"no Python {version} on PATH or in pyenv's folder: not tested on it")
+        else:
+            found[version] = python
+    make_environments(found)
+    failed = [version for version in found if not passes_on(version, arguments)]
+    if failed:
+        sys.exit(f"setup: the tests failed on Python {' and '.join(failed)}")
+
+
+def make_environments(found: dict[str, Path]) -> None:
+    """Run this script's set-up under each of these Pythons, all at a time: most of it is one process that unpacks."""
+    environments = {version: {**os.environ, "SETUP_VENV": venv_of(version).name} for version in found}
+    made = [subprocess.Popen([str(found[version]), __file__, "setup"], env=environments[version]) for version in found]
+    if any([process.wait() for process in made]):  # noqa: C419 - all are waited for
+        sys.exit("setup: an environment could not be made, see above")
+
+
+def passes_on(version: str, arguments: list[str]) -> bool:
+    say(f"testing on Python {version}")
+    python = venv_of(version) / "bin" / "python"
+    chosen = {"COMMAND_BUS_TEST_SERVERS": "memory,valkey", **environment(venv_of(version))}
+    command = [str(python), "-m", "pytest", "-q", "tests/unit", "tests/conformance", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=chosen, check=False).returncode == 0
+
+
+def venv_of(version: str) -> Path:
+    return ROOT / f".venv-{version}"
 
 
 def demo_stream(arguments: list[str]) -> None:
@@ -319,7 +355,7 @@ def format_code(arguments: list[str]) -> None:
 
 def only_set_up(_arguments: list[str]) -> None:
     set_up(BASE)
-    say("ready: source .venv/bin/activate")
+    say(f"ready: source {VENV.name}/bin/activate")
 
 
 def lock(arguments: list[str]) -> None:
@@ -357,9 +393,9 @@ def compile_docs_lock(compiler: list[str]) -> None:
 
 
 def clean(_arguments: list[str]) -> None:
-    for name in (".venv", ".venv-docs", *LEFTOVERS):
+    for name in (".venv", ".venv-docs", *(venv_of(version).name for version in pythons.TESTED), *LEFTOVERS):
         shutil.rmtree(ROOT / name, ignore_errors=True)
-    say("removed .venv, caches and builds")
+    say("removed the environments, caches and builds")
 
 
 COMMANDS = {
@@ -368,6 +404,7 @@ COMMANDS = {
     "demo-full": demo_full,
     "demo-stream": demo_stream,
     "test": test,
+    "test-pythons": test_pythons,
     "bench": bench,
     "bench-all": bench_all,
     "bench-spark": bench_spark,

@@ -3,61 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from command_bus.cli import PROGRAM
+from command_bus.cli.completing import entity_types, entity_words
 from command_bus.cli.names import warn_of_unknown
+from command_bus.cli.one_entity import Action, entity_and_action, ways_on
 from command_bus.cli.options import Outcome
 from command_bus.cli.places import (
-    App,
     Json,
-    Namespace,
     Place,
-    Url,
     Yes,
     complain,
     connected,
     execute,
-    plainly,
+    placed,
     refuse_unless_sure,
 )
+from command_bus.cli.plain import plainly
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
     from command_bus.entities import Entities
     from command_bus.entity import EntityScope
-    from command_bus.facts import EntityDetails, WaitingCommand
+    from command_bus.facts import EntityDetails, EntityInfo, WaitingCommand
 
 __all__ = ["cancel", "drain", "entity", "pause", "purge", "resume"]
 
-Chosen = Annotated[str | None, typer.Argument(metavar="TYPE", show_default=False, help="Entity type; ~ is what has no entity.")]
+Chosen = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TYPE",
+        show_default=False,
+        autocompletion=entity_types,
+        help="Entity type; ~ is what has no entity.",
+    ),
+]
 Everything = Annotated[bool, typer.Option("--all", help="The whole bus.")]
 Reason = Annotated[str, typer.Option("--reason", "-m", show_default=False, help="Shown to whoever looks.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
-_LONG = 30.0  # seconds that a handler has run
 _LEFT = "; the one that runs is left alone"
 
 
-class Action(StrEnum):
-    """What is done to one entity."""
-
-    SHOW = "show"
-    PAUSE = "pause"
-    RESUME = "resume"
-    DRAIN = "drain"
-    PURGE = "purge"
-
-
+@placed
 def pause(
     entity_type: Chosen = None,
     *,
     everything: Everything = False,
     reason: Reason = "",
-    url: Url = None,
-    namespace: Namespace = None,
-    app: App = None,
+    place: Place,
 ) -> None:
     """Start no command of a type, or of the whole bus (--all), until `resume`. What runs is not touched; commands are accepted.
 
@@ -67,32 +63,30 @@ def pause(
     Exit codes: 0 paused (or was), 2 wrong usage, 4 no server: with several shards some may be paused; ask again.
     """  # noqa: D301  # fmt: skip
     what = _what(entity_type, everything)
-    changed = _act(Place(url, namespace, app), entity_type, lambda chosen: chosen.pause(reason), done="paused")
+    changed = _act(place, entity_type, lambda chosen: chosen.pause(reason), done="paused")
     typer.echo(f"{what}: {'paused' if changed else 'was paused already'}")
 
 
-def resume(
-    entity_type: Chosen = None, *, everything: Everything = False, url: Url = None, namespace: Namespace = None, app: App = None
-) -> None:
+@placed
+def resume(entity_type: Chosen = None, *, everything: Everything = False, place: Place) -> None:
     """Take back `pause` or `drain` of exactly this: a type, or the whole bus (--all). What was paused more narrowly stays paused.
 
     \b
     Exit codes: 0 resumed, 1 it was neither paused nor drained, 2 wrong usage, 4 no server: ask again.
     """  # noqa: D301
     what = _what(entity_type, everything)
-    changed = _act(Place(url, namespace, app), entity_type, lambda chosen: chosen.resume())
+    changed = _act(place, entity_type, lambda chosen: chosen.resume())
     typer.echo(f"{what}: {'resumed' if changed else 'was neither paused nor drained'}")
     raise typer.Exit(Outcome.DONE if changed else Outcome.FAILED)
 
 
+@placed
 def drain(
     entity_type: Chosen = None,
     *,
     everything: Everything = False,
     reason: Reason = "",
-    url: Url = None,
-    namespace: Namespace = None,
-    app: App = None,
+    place: Place,
 ) -> None:
     """Refuse new commands of a type, or of the whole bus (--all), and work off what was accepted, until `resume`.
 
@@ -102,19 +96,18 @@ def drain(
     Exit codes: 0 draining (or was), 2 wrong usage, 4 no server: with several shards some may be draining; ask again.
     """  # noqa: D301  # fmt: skip
     what = _what(entity_type, everything)
-    changed = _act(Place(url, namespace, app), entity_type, lambda chosen: chosen.drain(reason), done="drained")
+    changed = _act(place, entity_type, lambda chosen: chosen.drain(reason), done="drained")
     typer.echo(f"{what}: {'draining' if changed else 'was draining already'}")
 
 
+@placed
 def purge(
     entity_type: Chosen = None,
     *,
     everything: Everything = False,
     dry_run: DryRun = False,
     yes: Yes = False,
-    url: Url = None,
-    namespace: Namespace = None,
-    app: App = None,
+    place: Place,
 ) -> None:
     """Remove all waiting commands of a type, or of the whole bus (--all). What runs is left; callers are told.
 
@@ -122,7 +115,6 @@ def purge(
     Exit codes: 0 purged, 1 not wanted, 2 wrong usage, or nobody to ask, 4 no server.
     """  # noqa: D301  # fmt: skip
     what = _what(entity_type, everything)
-    place = Place(url, namespace, app)
 
     async def count() -> tuple[int, int]:
         async with connected(place) as bus:
@@ -150,12 +142,11 @@ def purge(
     typer.echo(f"{what}: {counted(removed, 'command', 'commands')} removed")
 
 
+@placed
 def cancel(
     command_ids: Annotated[list[str], typer.Argument(metavar="ID", help="Command ids.", show_default=False)],
     *,
-    url: Url = None,
-    namespace: Namespace = None,
-    app: App = None,
+    place: Place,
 ) -> None:
     """Take commands out of line that have not started. Whoever waits for their reply is told.
 
@@ -165,7 +156,7 @@ def cancel(
 
     async def work() -> bool:
         done = True
-        async with connected(Place(url, namespace, app)) as bus:
+        async with connected(place) as bus:
             for command_id in command_ids:
                 cancelled = await bus.cancel(command_id)
                 typer.echo(
@@ -177,35 +168,54 @@ def cancel(
     raise typer.Exit(Outcome.DONE if execute(work) else Outcome.FAILED)
 
 
+@placed
 def entity(
-    entity_type: Annotated[str, typer.Argument(metavar="TYPE", help="Its type.", show_default=False)],
-    entity_id: Annotated[str, typer.Argument(metavar="ID", help="Its id.", show_default=False)],
-    action: Annotated[Action, typer.Argument(help="What to do.")] = Action.SHOW,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TYPE:ID",
+            show_default=False,
+            autocompletion=entity_words,
+            help="The entity, also as TYPE ID; then an action [default: show].",
+        ),
+    ],
     *,
     reason: Reason = "",
     waiting: Annotated[int, typer.Option(min=0, max=1000, help="How many waiting commands to show.")] = 10,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With purge: only count.")] = False,
+    wait: Annotated[float, typer.Option(min=0.1, help="With abort: seconds to wait for the end of the attempt.")] = 10.0,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="With abort: go on without a handler that cannot be ended; it may run beside its successor."
+        ),
+    ] = False,
     yes: Yes = False,
-    url: Url = None,
-    namespace: Namespace = None,
-    app: App = None,
+    place: Place,
     as_json: Json = False,
 ) -> None:
     """Look at one entity: who holds it, what is at its head, what waits, why it stands still. Or act on it.
 
     \b
+    Actions:
     show    all of that
     pause   start none of its commands until `resume`; what runs is not touched
     drain   refuse new commands and work off what it has, until `resume`
     resume  take back `pause` or `drain` of this entity
     purge   remove its waiting commands; asks first
+    abort   end the attempt that runs: it counts as interrupted, so another follows, or a dead letter; asks first
     \b
-    Exit codes: 0 done, 1 there was nothing to resume, or not wanted, 2 wrong usage, or nobody to ask, 4 no server.
+    Exit codes: 0 done, 1 there was nothing to resume or abort, what runs cannot be ended, or not wanted, 2 wrong usage, or nobody to
+    ask, 3 no answer to abort in time, 4 no server.
     """  # noqa: D301
-    place, name = Place(url, namespace, app), f"{entity_type}:{entity_id}"
-    if dry_run and action is not Action.PURGE:
-        complain("--dry-run goes with purge")
-        raise typer.Exit(Outcome.USAGE)
+    entity_type, entity_id, action = entity_and_action(words)
+    name = f"{entity_type}:{entity_id}"
+    _refuse_misfits(action, dry_run=dry_run, force=force)
+    if action is Action.ABORT:
+        from command_bus.cli.aborting import abort
+
+        abort(place, entity_type, entity_id, reason=reason, wait=wait, force=force, yes=yes, as_json=as_json)
+        return
 
     async def details() -> EntityDetails:
         async with connected(place) as bus:
@@ -219,12 +229,12 @@ def entity(
             told = await _act_on_one(bus.entity(entity_type, entity_id), action, reason)
             if action in (Action.PAUSE, Action.DRAIN):
                 done = "paused" if action is Action.PAUSE else "drained"
-                done = _nevertheless(done, f"entity {entity_type} {entity_id} resume")
+                done = _nevertheless(done, place.command("entity", name, "resume"))
                 await warn_of_unknown(bus, entity_type=entity_type, done=done)
             return told
 
     if action is Action.SHOW:
-        _show(execute(details), as_json=as_json)
+        _show(execute(details), place, as_json=as_json)
         return
     if action is Action.PURGE:
         from command_bus.cli.tables import counted
@@ -240,6 +250,13 @@ def entity(
         complain(f"{name} was neither paused nor drained itself{_why_not(execute(details))}")
         raise typer.Exit(Outcome.FAILED)
     typer.echo(f"{name}: {done}")
+
+
+def _refuse_misfits(action: Action, *, dry_run: bool, force: bool) -> None:
+    for given, option, fits in ((dry_run, "--dry-run", Action.PURGE), (force, "--force", Action.ABORT)):
+        if given and action is not fits:
+            complain(f"{option} goes with {fits}")
+            raise typer.Exit(Outcome.USAGE)
 
 
 async def _act_on_one(scope: EntityScope, action: Action, reason: str) -> str | None:
@@ -261,22 +278,21 @@ async def _act_on_one(scope: EntityScope, action: Action, reason: str) -> str | 
 
 def _why_not(found: EntityDetails) -> str:
     if found.letter is not None:
-        return f": it is parked by dead letter {found.letter.id}, replay or discard that"
+        return f": it is parked by dead letter {found.letter.id}, `command-bus dlq replay` or `dlq discard` that"
     hold = found.entity.hold
     return f": {hold.what} is {hold.mode}" if hold is not None else ""
 
 
-def _show(found: EntityDetails, *, as_json: bool) -> None:
+def _show(found: EntityDetails, place: Place, *, as_json: bool) -> None:
     if as_json:
         typer.echo(plainly(found))
         return
-    from command_bus.cli.tables import console, fields, table
+    from command_bus.cli.tables import fields, table
 
-    out = console()
-    out.print(fields(_lines(found)))
+    typer.echo(fields([*_lines(found), *ways_on(found, place)]))
     if found.waiting:
-        out.print()
-        out.print(table(["waiting", "command id", "accepted"], [_waiting(each) for each in found.waiting]))
+        typer.echo()
+        typer.echo(table(["waiting", "command id", "accepted"], [_waiting(each) for each in found.waiting]))
         more = found.entity.depth - 1 - len(found.waiting)
         if found.head is not None and more > 0:
             typer.echo(f"and {more:,} more")
@@ -286,8 +302,9 @@ def _lines(found: EntityDetails) -> list[tuple[str, Any]]:
     from command_bus.cli.tables import counted, duration, since
 
     entity, head, letter, hold, holder = found.entity, found.head, found.letter, found.entity.hold, found.holder
-    idle = "idle: nothing of it waits or runs, or it was never used" if not entity.depth and hold is None else entity.state
-    lines: list[tuple[str, Any]] = [("entity", entity.name), ("state", idle), ("depth", entity.depth)]
+    lines: list[tuple[str, Any]] = [("entity", entity.name), ("state", _state(entity)), ("depth", entity.depth)]
+    if entity.due_ms is not None and entity.state != "waiting":
+        lines.append(("delayed", f"until {since(entity.due_ms)}"))
     if hold is not None:
         lines.append((hold.mode, f"{hold.what}, since {since(hold.since_ms)}{': ' if hold.reason else ''}{hold.reason}"))
     if head is not None:
@@ -310,8 +327,6 @@ def _lines(found: EntityDetails) -> list[tuple[str, Any]]:
             ("running for", duration(entity.running_for)),
             ("lease", f"last renewed {duration(found.lease_age)} ago"),
         ]
-        if (entity.running_for or 0.0) >= _LONG:
-            lines.append(("if it hangs", "pause the entity, stop that worker (SIGTERM), then resume it, or purge it first"))
     if letter is not None:
         lines += [
             (
@@ -319,9 +334,16 @@ def _lines(found: EntityDetails) -> list[tuple[str, Any]]:
                 f"dead letter {letter.id}: {letter.reason} after {counted(letter.attempts, 'attempt', 'attempts')}, {since(letter.failed_ms)}",
             ),
             ("error", f"{letter.error_type}: {letter.error_message}"),
-            ("to go on", f"dlq replay {letter.id} (runs it again) or dlq discard {letter.id} (skips it)"),
         ]
     return lines
+
+
+def _state(entity: EntityInfo) -> str:
+    from command_bus.cli.tables import since
+
+    if not entity.depth and entity.hold is None:
+        return "idle: nothing of it waits or runs, or it was never used"
+    return f"delayed until {since(entity.due_ms)}" if entity.due_ms is not None and entity.state == "waiting" else entity.state
 
 
 def _waiting(command: WaitingCommand) -> tuple[str, str, str]:
@@ -338,14 +360,16 @@ def _act(place: Place, entity_type: str | None, act: Callable[[Entities], Awaita
         async with connected(place) as bus:
             changed = await act(_chosen(bus, entity_type))
             if done or not changed:
-                await warn_of_unknown(bus, entity_type=entity_type, done=_nevertheless(done, f"resume {entity_type}"))
+                await warn_of_unknown(
+                    bus, entity_type=entity_type, done=_nevertheless(done, place.command("resume", entity_type or "--all"))
+                )
             return changed
 
     return execute(work)
 
 
 def _nevertheless(done: str, back: str) -> str:
-    return done and f"It is {done} all the same: `command-bus {back}` takes that back"
+    return done and f"It is {done} all the same: `{back}` takes that back"
 
 
 def _chosen(bus: CommandBus, entity_type: str | None) -> Entities:
@@ -356,5 +380,10 @@ def _what(entity_type: str | None, everything: bool) -> str:
     """The words for it; a type or `--all`, and not both."""
     if (entity_type is None) != everything:
         complain("name an entity type, or --all for the whole bus")
+        raise typer.Exit(Outcome.USAGE)
+    if entity_type is not None and ":" in entity_type:
+        complain(
+            f"{entity_type} is one entity, not a type: write `{PROGRAM} entity {entity_type} pause` (or resume, drain, purge)"
+        )
         raise typer.Exit(Outcome.USAGE)
     return "the whole bus" if entity_type is None else "what has no entity" if entity_type == "~" else f"all {entity_type}"

@@ -1,25 +1,48 @@
 """The commands and their options. Everything heavy is imported by the command that needs it.
 
-`worker` and `dev` are here; the others are functions of modules of their own, which are registered below in the order of `--help`.
+`worker` and `dev` are here; the others are in modules of their own, which are imported when the command is called. The table below names
+them in the order of `--help`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import command_bus
-from command_bus.cli import PROGRAM, acting, doctor, events, generating, letters, looking, sending, watching
-from command_bus.cli.options import LogFormat, LogLevel, WorkerOptions
+from command_bus.cli import PROGRAM
+from command_bus.cli.groups import Listed, program_class
+from command_bus.cli.options import ExitCode, LogFormat, LogLevel, WorkerOptions
+from command_bus.cli.places import App, Namespace, Place, Url, complain
 
 __all__ = ["app"]
 
+COMMANDS = (
+    Listed("send", "sending", "Dispatch a command from JSON."),
+    Listed("call", "sending", "Send a command or query, print its reply."),
+    Listed("stats", "looking", "Figures of the whole namespace."),
+    Listed("top", "watching", "The same with the hottest entities, live."),
+    Listed("entities", "looking", "Entities that have work, hottest first."),
+    Listed("entity", "acting", "One entity: look, pause, drain, purge, abort."),
+    Listed("pause", "acting", "Start nothing of a type, or of the bus."),
+    Listed("drain", "acting", "Accept nothing more, work off what is there."),
+    Listed("resume", "acting", "Take back pause or drain."),
+    Listed("purge", "acting", "Remove all waiting commands."),
+    Listed("cancel", "acting", "Take commands out of line."),
+    Listed("dlq", "letters", "Dead letters: look, replay, discard, purge."),
+    Listed("events", "events", "What happens to commands, as it happens."),
+    Listed("workers", "looking", "Who works here, and who was lost."),
+    Listed("introspect", "looking", "Commands as the workers announce them."),
+    Listed("generate", "generating", "Client classes from that, as Python."),
+    Listed("doctor", "doctor", "What is wrong here, and what to change."),
+    Listed("forget", "developing", "Delete what the development server has kept."),
+)
+
 # Plain help: it starts faster than rich's panels, and keeps the tables below as they are written.
-app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
+app = typer.Typer(cls=program_class(COMMANDS), rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
 
 
 def _print_version(asked: bool) -> None:
@@ -31,15 +54,29 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def _program(
     *,
+    url: Url = None,
+    namespace: Namespace = None,
+    app: App = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Commands and queries, strictly in order per entity, on Redis Streams."""
+    """Commands and queries, strictly in order per entity, on Redis Streams.
+
+    \b
+    Exit codes of all commands but `worker` and `dev`, which have their own:
+      0    done, or shown
+      1    not done: refused, failed, not there, not wanted; or what was looked at is not well
+      2    wrong usage, a setting that cannot be, or a package is missing
+      3    unknown whether it was done: no answer in time (`send`, `call`)
+      4    no server
+      130  Ctrl-C (`top` and `events follow`: 0)
+    """  # noqa: D301 - \b is typer's mark for lines to be kept
 
 
 @app.command()
 def worker(
+    context: typer.Context,
     target: Annotated[
         str,
         typer.Argument(
@@ -58,11 +95,11 @@ def worker(
         float | None,
         typer.Option(min=0.0, show_default=False, help="Seconds that running handlers get at the end [default: the bus's]."),
     ] = None,
-    namespace: Annotated[
+    namespace: Annotated[  # noqa: ARG001 - of the place: see `Place.named`
         str | None,
         typer.Option(show_default=False, help="As COMMAND_BUS_NAMESPACE in the environment; refused if the bus has another."),
     ] = None,
-    url: Annotated[
+    url: Annotated[  # noqa: ARG001
         str | None,
         typer.Option(
             show_default=False,
@@ -79,6 +116,10 @@ def worker(
     burst: Annotated[
         bool, typer.Option("--burst", help="Exit when nothing is left to do, not even delayed commands and retries.")
     ] = False,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODULE", show_default=False, help="Import the handlers of this module, too; as often as needed."),
+    ] = None,
     log_level: Annotated[LogLevel, typer.Option(help="What is logged, to standard error.")] = LogLevel.INFO,
     log_format: Annotated[LogFormat, typer.Option(help="Lines for people, or one JSON object per line.")] = LogFormat.TEXT,
     reload: Annotated[
@@ -112,13 +153,14 @@ def worker(
       3      handlers were cut short: cancelled after the grace time, or lost with their process
       128+n  ended at once by a second signal n (130 for SIGINT, 143 for SIGTERM)
     """  # noqa: D301 - \b is typer's mark for lines to be kept
+    place = _without_app(Place.named(context), "worker")
     options = WorkerOptions(
         target=target,
         processes=processes,
         concurrency=concurrency,
         grace=grace,
-        namespace=namespace,
-        url=url,
+        namespace=place.namespace,
+        url=place.url,
         production=production,
         burst=burst,
         log_level=log_level,
@@ -128,6 +170,7 @@ def worker(
         health_port=health_port,
         health_host=health_host,
         stuck_after=stuck_after,
+        include=tuple(include or ()),
     )
     from command_bus.cli.logs import configure
 
@@ -143,21 +186,26 @@ def worker(
 
 @app.command(short_help="Embedded server and reloading worker in one.")
 def dev(
+    context: typer.Context,
     target: Annotated[str, typer.Argument(metavar="MODULE[:ATTRIBUTE]", help="Where the bus is, as for `worker`.")],
     *,
     processes: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 1,
     data: Annotated[
-        Path | None, typer.Option(show_default=False, help="Keep the server's data in this folder; by default it forgets.")
+        Path | None, typer.Option(show_default=False, help="Keep all the server's data in this folder for good.")
     ] = None,
-    namespace: Annotated[
+    namespace: Annotated[  # noqa: ARG001
         str | None, typer.Option("--namespace", "-n", show_default=False, help="As COMMAND_BUS_NAMESPACE.")
+    ] = None,
+    include: Annotated[
+        list[str] | None, typer.Option(metavar="MODULE", show_default=False, help="Modules with handlers, as for `worker`.")
     ] = None,
     log_level: Annotated[LogLevel, typer.Option(help="What is logged, to standard error.")] = LogLevel.INFO,
 ) -> None:
     """All in one for development: the embedded server, and a worker that starts anew when files change.
 
     The server is this project's: without any URL, the other commands of this program (`stats`, `send` …) and the application's own
-    programs find it from within the project's folder. COMMAND_BUS_URL and REDIS_URL are not used. Ctrl-C ends both.
+    programs find it from within the project's folder. COMMAND_BUS_URL and REDIS_URL are not used. Ctrl-C ends both; what is not settled
+    by then stays in the project's folder `.command_bus`, until it is handled, or deleted with `forget`.
 
     \b
     Exit codes: as for `worker`.
@@ -165,32 +213,25 @@ def dev(
     from command_bus.cli.developing import run_development
     from command_bus.cli.logs import configure
 
+    place = _without_app(Place.named(context), "dev")
+    if place.url is not None:
+        complain("dev starts a server of its own: leave --url out, or run `worker --reload` on that server")
+        raise typer.Exit(ExitCode.USAGE)
     configure(log_level, LogFormat.TEXT)
-    options = WorkerOptions(target=target, processes=processes, namespace=namespace, log_level=log_level, reload=True)
+    options = WorkerOptions(
+        target=target,
+        processes=processes,
+        namespace=place.namespace,
+        log_level=log_level,
+        reload=True,
+        include=tuple(include or ()),
+    )
     sys.exit(run_development(options, data))
 
 
-_COMMANDS: tuple[tuple[Callable[..., None] | typer.Typer, str], ...] = (
-    (sending.send, "Dispatch a command from JSON."),
-    (sending.call, "Send a command or query, print its reply."),
-    (looking.stats, "Figures of the whole namespace."),
-    (watching.top, "The same with the hottest entities, live."),
-    (looking.entities, "Entities that have work, hottest first."),
-    (acting.entity, "One entity: look, pause, drain, purge."),
-    (acting.pause, "Start nothing of a type, or of the bus."),
-    (acting.drain, "Accept nothing more, work off what is there."),
-    (acting.resume, "Take back pause or drain."),
-    (acting.purge, "Remove all waiting commands."),
-    (acting.cancel, "Take commands out of line."),
-    (letters.dlq, "Dead letters: look, replay, discard, purge."),
-    (events.events, "What happens to commands, as it happens."),
-    (looking.workers, "Who works here, and who was lost."),
-    (looking.introspect, "Commands as the workers announce them."),
-    (generating.generate, "Client classes from that, as Python."),
-    (doctor.doctor, "What is wrong here, and what to change."),
-)
-for _command, _summary in _COMMANDS:
-    if isinstance(_command, typer.Typer):
-        app.add_typer(_command, short_help=_summary)
-    else:
-        app.command(short_help=_summary)(_command)
+def _without_app(place: Place, command: str) -> Place:
+    """The place, for a command whose argument names the application."""
+    if place.app is not None:
+        complain(f"--app is for the other commands: name the application as the argument, `{command} {place.app}`")
+        raise typer.Exit(ExitCode.USAGE)
+    return place

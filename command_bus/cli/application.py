@@ -90,4 +90,6 @@ def refuse_contradictions(application: Application, options: WorkerOptions) -> N
     if options.production and application.url is None:
         raise InvalidSettings(f"{target} names no server, and --production refuses the development server: set COMMAND_BUS_URL")
     if not application.handlers:
-        raise InvalidSettings(f"{target} has no handler: import the modules with @handles there, or include them in a registry")
+        raise InvalidSettings(
+            f"{target} has no handler: name the modules with @handles, `--include shop.tasks`, or import them where the bus is made"
+        )

@@ -7,12 +7,15 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from command_bus.cli.options import ExitCode, WorkerOptions
+import typer
+
+from command_bus.cli.options import ExitCode, Outcome, WorkerOptions
+from command_bus.cli.places import Yes, complain, refuse_unless_sure
 from command_bus.cli.supervisor import run_supervisor
-from command_bus.embedded import shared_server
+from command_bus.embedded import forget_shared_server, shared_server
 from command_bus.errors import CommandBusError
 
-__all__ = ["run_development"]
+__all__ = ["forget", "run_development"]
 
 _log = logging.getLogger("command_bus.cli")
 
@@ -27,3 +30,18 @@ def run_development(options: WorkerOptions, data: Path | None) -> int:
         return ExitCode.NOT_STARTED
     _log.info("development server: %s", url)
     return run_supervisor(replace(options, url=url))
+
+
+def forget(*, yes: Yes = False) -> None:
+    """Delete what the development server of this project has left behind: commands that are not settled, and dead letters.
+
+    \b
+    Exit codes: 0 deleted, or there was nothing, 1 the server runs, or not wanted, 2 wrong usage, or nobody to ask.
+    """  # noqa: D301
+    refuse_unless_sure("Delete the commands and dead letters that this project's development server has kept?", yes=yes)
+    try:
+        folder = forget_shared_server()
+    except CommandBusError as error:
+        complain(error.message)
+        raise typer.Exit(Outcome.FAILED) from None
+    typer.echo("there was nothing to delete" if folder is None else f"deleted {folder}")

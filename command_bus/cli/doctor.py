@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from command_bus.cli.options import Outcome
-from command_bus.cli.places import Json, Namespace, Place, Url, connected, execute, plainly, settings_of
+from command_bus.cli.places import Json, Place, connected, execute, placed, settings_of
+from command_bus.cli.plain import plainly
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
-    from command_bus.cli.judgement import Finding
+    from command_bus.cli.judgement import CommandLine, Finding
     from command_bus.transport.redis.examination import Examination
 
 __all__ = ["doctor"]
 
 
+@placed
 def doctor(
     *,
     strict: Annotated[bool, typer.Option("--strict", help="Take warnings for bad.")] = False,
-    url: Url = None,
-    namespace: Namespace = None,
+    place: Place,
     as_json: Json = False,
 ) -> None:
     """Look at the server and the namespace: version, role, persistence, eviction, memory, scripts, clock, rights, shards, workers.
@@ -35,14 +36,14 @@ def doctor(
     """  # noqa: D301
     from command_bus.cli.judgement import worst
 
-    findings = execute(lambda: _examined(Place(url, namespace)))
+    findings = execute(lambda: _examined(place))
     grade = worst(findings)
     if as_json:
         typer.echo(plainly({"grade": grade, "findings": findings}))
     else:
-        from command_bus.cli.tables import console, table
+        from command_bus.cli.tables import table
 
-        console().print(
+        typer.echo(
             table(
                 ["", "about", "found", "what to change"], [(each.grade, each.about, each.found, each.advice) for each in findings]
             )
@@ -66,14 +67,14 @@ async def _examined(place: Place) -> list[Finding]:
         return findings
     try:
         async with connected(place) as bus:
-            return findings + await _at_work(bus, seen)
+            return findings + await _at_work(bus, seen, place.command)
     except TransportUnavailable:
         raise
     except CommandBusError as error:
         return [*findings, Finding("bus", "bad", error.message, "see above")]
 
 
-async def _at_work(bus: CommandBus, seen: Examination) -> list[Finding]:
+async def _at_work(bus: CommandBus, seen: Examination, line: CommandLine) -> list[Finding]:
     from command_bus.cli.judgement import judge_entities, judge_letters, judge_mailboxes, judge_work
 
     workers, stats = await bus.fleet.workers(), await bus.stats()
@@ -82,7 +83,7 @@ async def _at_work(bus: CommandBus, seen: Examination) -> list[Finding]:
     age = None if oldest is None else (datetime.now(UTC) - oldest).total_seconds() + seen.skew
     return [
         *judge_mailboxes(seen, stats.entities),
-        *judge_work(stats, workers, await bus.entities.holds(), unhandled),
-        *judge_letters(stats, age),
-        *judge_entities((await bus.entities.list(order="age", limit=1000, scan=20_000)).entities),
+        *judge_work(stats, workers, await bus.entities.holds(), unhandled, line),
+        *judge_letters(stats, age, line),
+        *judge_entities((await bus.entities.list(order="age", limit=1000, scan=20_000)).entities, line),
     ]

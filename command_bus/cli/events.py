@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from command_bus.cli.completing import entity_types
 from command_bus.cli.names import warn_of_unknown
-from command_bus.cli.places import App, Json, Namespace, Place, Url, connected, execute, plainly
+from command_bus.cli.places import Json, Place, connected, execute, given_before, placed
+from command_bus.cli.plain import plainly
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
@@ -20,7 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["events"]
 
 events = typer.Typer(
-    name="events", rich_markup_mode=None, no_args_is_help=True, help="What happens to commands: watch, unwatch, list, follow."
+    callback=given_before,
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="What happens to commands: watch, unwatch, list, follow.",
 )
 
 Kind = StrEnum(
@@ -31,23 +37,29 @@ Kind = StrEnum(
 
 Types = Annotated[
     list[str] | None,
-    typer.Argument(metavar="TYPE", show_default=False, help="Entity types, ~ is what has no entity; without any, all."),
+    typer.Argument(
+        metavar="TYPE",
+        show_default=False,
+        autocompletion=entity_types,
+        help="Entity types, ~ is what has no entity; without any, all.",
+    ),
 ]
 Kinds = Annotated[
     list[Kind] | None,
     typer.Option("--kind", metavar="KIND", show_default=False, help="accepted, started, retried …; may be repeated."),
 ]
-Id = Annotated[str | None, typer.Option("--id", show_default=False, help="Only of the entity with this id (with TYPE).")]
+Id = Annotated[
+    str | None, typer.Option("--id", show_default=False, help="Only of the entity with this id (with TYPE, or write TYPE:ID).")
+]
 
 
 @events.command(short_help="Tell of commands of a type from now on.")
+@placed
 def watch(
     types: Types = None,
     *,
     kept: Annotated[int, typer.Option(min=1, help="About how many events each shard keeps, of all types together.")] = 10_000,
-    url: Url = None,
-    namespace: Namespace = None,
-    app: App = None,
+    place: Place,
 ) -> None:
     """Tell of what happens to commands of these types, in all processes, from now on.
 
@@ -56,29 +68,29 @@ def watch(
     \b
     Exit codes: 0 done, 1 no entity type, 2 wrong usage, 4 no server.
     """  # noqa: D301
-    execute(lambda: _switch(Place(url, namespace, app), types, kept))
+    execute(lambda: _switch(place, types, kept))
 
 
 @events.command(short_help="Tell of them no more.")
-def unwatch(types: Types = None, *, url: Url = None, namespace: Namespace = None, app: App = None) -> None:
+@placed
+def unwatch(types: Types = None, *, place: Place) -> None:
     """Take back a `watch` of these types; without any, every one. What was told is kept for a day once nothing is watched.
 
     \b
     Exit codes: 0 done, 1 no entity type, 2 wrong usage, 4 no server.
     """  # noqa: D301
-    execute(lambda: _switch(Place(url, namespace, app), types, None))
+    execute(lambda: _switch(place, types, None))
 
 
 @events.command("list", short_help="What is kept of what happened.")
+@placed
 def list_events(
     types: Types = None,
     *,
     entity_id: Id = None,
     kind: Kinds = None,
     last: Annotated[int, typer.Option(min=1, help="How many, the newest.")] = 50,
-    url: Url = None,
-    namespace: Namespace = None,
-    app: App = None,
+    place: Place,
     as_json: Json = False,
 ) -> None:
     """The newest events that are kept, oldest first.
@@ -88,9 +100,11 @@ def list_events(
     """  # noqa: D301
     from collections import deque
 
+    types, entity_id = _split(types, entity_id)
+
     async def work() -> list[Event]:
         found: deque[Event] = deque(maxlen=last)
-        async with connected(Place(url, namespace, app)) as bus:
+        async with connected(place) as bus:
             async for event in _chosen(bus, types, entity_id, kind, after="", follow=False):
                 found.append(event)
             await _warn_of_unwatched(bus, types)
@@ -98,21 +112,20 @@ def list_events(
 
     shown = execute(work)
     if as_json:
-        typer.echo(plainly(shown))
+        typer.echo(plainly({"events": shown}))
         return
     for event in shown:
         typer.echo(_line(event))
 
 
 @events.command(short_help="Show events as they happen.")
+@placed
 def follow(
     types: Types = None,
     *,
     entity_id: Id = None,
     kind: Kinds = None,
-    url: Url = None,
-    namespace: Namespace = None,
-    app: App = None,
+    place: Place,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
     """What happens from now on, until Ctrl-C.
@@ -120,16 +133,13 @@ def follow(
     \b
     Exit codes: 0 shown until Ctrl-C, 1 no entity type, 2 wrong usage, 4 no server.
     """  # noqa: D301
+    types, entity_id = _split(types, entity_id)
 
     async def work() -> None:
-        import json
-
-        from command_bus.facts import as_plain
-
-        async with connected(Place(url, namespace, app)) as bus:
+        async with connected(place) as bus:
             await _warn_of_unwatched(bus, types)
             async for event in _chosen(bus, types, entity_id, kind, after=None, follow=True):
-                typer.echo(json.dumps(as_plain(event), ensure_ascii=False) if as_json else _line(event))
+                typer.echo(plainly(event, indent=None) if as_json else _line(event))
 
     try:
         execute(work)
@@ -144,7 +154,7 @@ async def _switch(place: Place, types: list[str] | None, kept: int | None) -> No
         else:
             await bus.events.watch(*_named(types), kept=kept)
             for each in types or ():
-                done = f"It is watched all the same: `command-bus events unwatch {each}` takes that back"
+                done = f"It is watched all the same: `{place.command('events', 'unwatch', each)}` takes that back"
                 await warn_of_unknown(bus, entity_type=each, done=done)
         typer.echo(_watched(await bus.events.watched()))
 
@@ -156,7 +166,8 @@ async def _warn_of_unwatched(bus: CommandBus, types: list[str] | None) -> None:
     missing = [name or "~" for name in _named(types) if name not in watched] if "*" not in watched else []
     if missing or not watched:
         typer.echo(
-            f"{', '.join(missing)}{' is not watched; ' if missing else ''}{_watched(watched)}: see `events watch`", err=True
+            f"{', '.join(missing)}{' is not watched; ' if missing else ''}{_watched(watched)}: see `command-bus events watch`",
+            err=True,
         )
 
 
@@ -167,6 +178,14 @@ def _watched(watched: Collection[str | None]) -> str:
 
 def _named(types: list[str] | None) -> list[str | None]:
     return [None if each == "~" else each for each in types or ()]
+
+
+def _split(types: list[str] | None, entity_id: str | None) -> tuple[list[str] | None, str | None]:
+    """Types and an id; a single `TYPE:ID` is both."""
+    if types and len(types) == 1 and entity_id is None and ":" in types[0]:
+        name, _, entity_id = types[0].partition(":")
+        return [name], entity_id
+    return types, entity_id
 
 
 async def _chosen(

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from command_bus.cli.completing import command_names
 from command_bus.cli.options import Outcome
-from command_bus.cli.places import App, Namespace, Place, Url, complain, connected, execute, plainly
+from command_bus.cli.places import Place, complain, connected, execute, placed
+from command_bus.cli.plain import plainly
 from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -17,9 +19,16 @@ if TYPE_CHECKING:
 __all__ = ["generate"]
 
 
+@placed
 def generate(
     commands: Annotated[
-        list[str] | None, typer.Argument(metavar="COMMAND", show_default=False, help="Only these; by default all.")
+        list[str] | None,
+        typer.Argument(
+            metavar="COMMAND",
+            show_default=False,
+            autocompletion=command_names,
+            help="Only these; by default all.",
+        ),
     ] = None,
     *,
     json_schema: Annotated[bool, typer.Option("--json-schema", help="JSON Schema instead of Python.")] = False,
@@ -29,9 +38,7 @@ def generate(
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; exit with 1 if the file (--out) is not up to date.")
     ] = False,
-    url: Url = None,
-    namespace: Namespace = None,
-    app: App = None,
+    place: Place,
 ) -> None:
     """Typed client classes as Python source, from what the workers announced: the server's code is not needed.
 
@@ -45,7 +52,7 @@ def generate(
         raise typer.Exit(Outcome.USAGE)
 
     async def work() -> tuple[list[CommandInfo], str]:
-        async with connected(Place(url, namespace, app)) as bus:
+        async with connected(place) as bus:
             return await bus.fleet.commands(), bus.settings.namespace
 
     found, name = execute(work)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from command_bus.cli import PROGRAM
 from command_bus.cli.tables import duration
 
 if TYPE_CHECKING:
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
     from command_bus.transport.redis.examination import Examination
 
 __all__ = [
+    "CommandLine",
     "Finding",
+    "command_line",
     "judge_entities",
     "judge_environment",
     "judge_letters",
@@ -27,6 +31,8 @@ __all__ = [
 ]
 
 Grade = Literal["ok", "warning", "bad"]
+CommandLine = Callable[..., str]
+"""Makes a command of this program, which can be pasted, of its words."""
 _GIB = 1024**3
 _SKEW = 1.0  # seconds; stored times are compared between machines by people and by `expires`
 _FULL, _ALMOST = 0.95, 0.8
@@ -35,6 +41,11 @@ _RECENT = 600.0  # seconds since a worker was lost
 _SMALL_NODE = 1024  # bytes
 _MANY_ENTITIES = 10_000  # they reserve 35 MB more than they need
 _MANY_LETTERS, _OLD_LETTER = 10_000, 30 * 86_400.0  # letters; seconds
+
+
+def command_line(*words: str) -> str:
+    """Return a command that goes where the environment says."""
+    return shlex.join([PROGRAM, *words])
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,24 +114,33 @@ def judge_namespace(seen: Examination, namespace: str, shards: int | None) -> li
     return findings
 
 
-def judge_entities(oldest: Sequence[EntityInfo]) -> list[Finding]:
+def judge_entities(oldest: Sequence[EntityInfo], line: CommandLine = command_line) -> list[Finding]:
     """Entities that stand still although nobody stopped them, of those that have waited longest."""
     unknown = [each.name for each in oldest if each.state == "retrying" and not each.attempt]
-    long = [f"{each.name} for {each.running_for:,.0f} s" for each in oldest if (each.running_for or 0.0) >= _LONG]
+    slow = [each for each in oldest if (each.running_for or 0.0) >= _LONG]
+    long = [f"{each.name} for {each.running_for:,.0f} s" for each in slow]
     findings: list[Finding] = []
     if unknown:
         findings.append(Finding("unknown commands", "warning", f"hold {_few(unknown)}", "start a worker that knows them"))
     if long:
-        advice = "command-bus entity TYPE ID; do their handlers have a timeout?"
+        advice = f"{line('entity', slow[0].name)}; do their handlers have a timeout?"
         findings.append(Finding("long running", "warning", _few(long), advice))
     return findings
+
+
+def _resume(hold: HoldInfo, line: CommandLine) -> str:
+    if hold.entity_type is not None:
+        return line("resume", hold.entity_type)
+    return line("resume", "--all") if hold.what == "everything" else line("resume", "~")
 
 
 def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
-def judge_work(stats: Stats, workers: list[WorkerStatus], holds: list[HoldInfo], unhandled: list[str]) -> list[Finding]:
+def judge_work(
+    stats: Stats, workers: list[WorkerStatus], holds: list[HoldInfo], unhandled: list[str], line: CommandLine = command_line
+) -> list[Finding]:
     """Whether work is done: workers, what is stopped, what was given up."""
     live = [worker for worker in workers if worker.alive]
     lost = [worker for worker in workers if not worker.alive]
@@ -145,7 +165,7 @@ def judge_work(stats: Stats, workers: list[WorkerStatus], holds: list[HoldInfo],
     for hold in holds:
         whole = "" if hold.everywhere else ", not on every shard"
         findings.append(
-            Finding(hold.mode, "warning", f"{hold.what}{whole} {hold.reason}".rstrip(), "command-bus resume, when it is time")
+            Finding(hold.mode, "warning", f"{hold.what}{whole} {hold.reason}".rstrip(), f"{_resume(hold, line)}, when it is time")
         )
     if stats.parked:
         findings.append(
@@ -153,27 +173,31 @@ def judge_work(stats: Stats, workers: list[WorkerStatus], holds: list[HoldInfo],
                 "parked",
                 "warning",
                 f"{stats.parked:,} {'entity' if stats.parked == 1 else 'entities'}",
-                "command-bus entities --state parked",
+                line("entities", "--state", "parked"),
             )
         )
     if stats.dead_letters:
-        findings.append(Finding("dead letters", "warning", f"{stats.dead_letters:,}", "command-bus dlq list"))
+        findings.append(Finding("dead letters", "warning", f"{stats.dead_letters:,}", line("dlq", "list")))
     return findings
 
 
-def judge_letters(stats: Stats, age: float | None) -> list[Finding]:
+def judge_letters(stats: Stats, age: float | None, line: CommandLine = command_line) -> list[Finding]:
     """Dead letters that nobody has decided about for long, or that are many: no letter goes away by itself.
 
     Args:
         stats: Of the namespace.
         age: Seconds since the oldest was written; None if there is none.
+        line: Makes the commands that it advises.
     """
     if age is None or (stats.dead_letters < _MANY_LETTERS and age < _OLD_LETTER):
         return []
     found = f"{stats.dead_letters:,} dead letters, the oldest from {duration(age)} ago: none goes away by itself"
     return [
         Finding(
-            "retention", "warning", found, "replay or discard them, and run `command-bus dlq purge --until 30d --yes` every day"
+            "retention",
+            "warning",
+            found,
+            f"replay or discard them, and run `{line('dlq', 'purge', '--until', '30d', '--yes')}` every day",
         )
     ]
 
@@ -252,7 +276,7 @@ def _persistence(seen: Examination) -> Iterator[Finding]:
     if not info:
         return
     if "/command_bus-" in str(info.get("config_file", "")):
-        yield Finding("persistence", "ok", "the development server: it forgets on purpose")
+        yield Finding("persistence", "ok", "the development server: it keeps what is not settled")
     elif not info.get("aof_enabled"):
         yield Finding(
             "persistence", "bad", "no append-only file: accepted commands are lost with the server", "CONFIG SET appendonly yes"

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from command_bus.cli.completing import command_names, entity_types, letter_ids
+from command_bus.cli.letter_listing import Listing, count_line, listed
+from command_bus.cli.moments import moment_of
 from command_bus.cli.names import warn_of_unknown
 from command_bus.cli.options import Outcome
 from command_bus.cli.places import (
-    App,
     Json,
-    Namespace,
     Place,
-    Url,
     Yes,
     complain,
     connected,
     execute,
-    plainly,
+    given_before,
+    placed,
     refuse_unless_sure,
 )
+from command_bus.cli.plain import plainly
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
@@ -39,11 +39,12 @@ if TYPE_CHECKING:
 __all__ = ["Why", "dlq", "moment_of"]
 
 dlq = typer.Typer(
-    name="dlq", rich_markup_mode=None, no_args_is_help=True, help="Dead letters: list, show, replay, discard, purge."
+    callback=given_before,
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Dead letters: list, show, replay, discard, purge.",
 )
-
-_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Why(StrEnum):
@@ -59,37 +60,53 @@ class Why(StrEnum):
     EXPIRED = "expired"
 
 
-Type = Annotated[str | None, typer.Option("--type", show_default=False, help="Of this entity type.")]
+_NOT_STARTED = (Why.NO_HANDLER, Why.UNSUPPORTED_VERSION)
+
+
+def _first(letter: DeadLetter) -> str:
+    """Return what was first done with a command: one that no worker knows is offered to workers, not started."""
+    return "first offered" if letter.reason in _NOT_STARTED else "first started"
+
+
+Type = Annotated[
+    str | None,
+    typer.Option(
+        "--type",
+        show_default=False,
+        autocompletion=entity_types,
+        help="Of this entity type; TYPE:ID is one entity.",
+    ),
+]
 Id = Annotated[str | None, typer.Option("--id", show_default=False, help="Of the entity with this id (with --type).")]
-Command = Annotated[str | None, typer.Option("--command", show_default=False, help="Of this command.")]
+Command = Annotated[
+    str | None,
+    typer.Option(
+        "--command",
+        show_default=False,
+        autocompletion=command_names,
+        help="Of this command.",
+    ),
+]
 Reason = Annotated[Why | None, typer.Option(metavar="REASON", show_default=False, help=f"Given up for this: {', '.join(Why)}.")]
 Parked = Annotated[bool | None, typer.Option("--parked/--not-parked", show_default=False, help="That hold their entity, or not.")]
 Since = Annotated[
     str | None, typer.Option(show_default=False, help="Given up since: 90s, 30m, 2h, 7d, or a time as 2026-11-21T10:00.")
 ]
 Until = Annotated[str | None, typer.Option(show_default=False, help="Given up before; as --since.")]
-Letters = Annotated[list[str] | None, typer.Argument(metavar="LETTER", show_default=False, help="Ids, as `dlq list` shows them.")]
+Letters = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="LETTER",
+        show_default=False,
+        autocompletion=letter_ids,
+        help="Ids, as `dlq list` shows them.",
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 
 
-def moment_of(text: str | None) -> datetime | None:
-    """The moment that an option names: an age (`2h`), or a time in ISO form, local without a zone.
-
-    Raises:
-        typer.Exit: It is neither.
-    """
-    if text is None:
-        return None
-    if age := _AGE.fullmatch(text.strip()):
-        return datetime.now(UTC) - timedelta(seconds=float(age[1]) * _UNITS[age[2]])
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        complain(f"{text!r} is no age such as 30m, 2h or 7d, and no time such as 2026-11-21T10:00")
-        raise typer.Exit(Outcome.USAGE) from None
-
-
 @dlq.command("list")
+@placed
 def list_letters(
     *,
     entity_type: Type = None,
@@ -100,54 +117,51 @@ def list_letters(
     since: Since = None,
     until: Until = None,
     limit: Annotated[int, typer.Option(min=1, help="How many to show.")] = 50,
-    url: Url = None,
-    namespace: Namespace = None,
-    app: App = None,
+    count: Annotated[
+        bool, typer.Option("--count", help="Count all that match, beyond the limit too: reads every letter.")
+    ] = False,
+    place: Place,
     as_json: Json = False,
 ) -> None:
-    """The letters that match, oldest first, and how many there are.
+    """The letters that match, oldest first, and how many there are, unless there are more than the limit.
 
     \b
     Exit codes: 0 shown, 2 wrong usage, 4 no server.
     """  # noqa: D301  # fmt: skip
     filters = _filters(entity_type, entity_id, command, reason, parked, since, until)
 
-    async def work() -> tuple[list[DeadLetter], Counter[tuple[str, str]]]:
-        found: list[DeadLetter] = []
-        counts: Counter[tuple[str, str]] = Counter()
-        async with connected(Place(url, namespace, app)) as bus:
-            async for letter in bus.dead_letters.list(**filters):
-                counts[letter.reason, letter.name] += 1
-                if len(found) < limit:
-                    found.append(letter)
-            if not counts:
-                await warn_of_unknown(bus, entity_type=entity_type, command=command)
-        return found, counts
+    async def work() -> Listing:
+        async with connected(place) as bus:
+            listing = await listed(bus, filters, limit, count=count)
+            if not listing.letters:
+                await warn_of_unknown(bus, entity_type=filters.get("entity_type"), command=command)
+        return listing
 
-    found, counts = execute(work)
+    listing = execute(work)
     if as_json:
-        summary = [{"reason": reason, "command": name, "count": count} for (reason, name), count in counts.most_common()]
-        typer.echo(plainly({"letters": found, "matching": counts.total(), "counts": summary}))
+        typer.echo(plainly(listing.facts()))
         return
-    from command_bus.cli.tables import console, moment, table
+    from command_bus.cli.tables import moment, table
 
-    if found:
+    if listing.letters:
         rows = [
             (each.id, each.reason, each.name, each.entity, f"{each.error_type}: {each.error_message}" if each.error_type else "",
              each.attempts, moment(each.failed_ms), "parked" if each.parked else "")
-            for each in found
+            for each in listing.letters
         ]  # fmt: skip
-        console().print(table(["letter", "reason", "command", "entity", "error", "attempts#", "given up", "entity is"], rows))
-    typer.echo(_counted(counts))
+        typer.echo(table(["letter", "reason", "command", "entity", "error", "attempts#", "given up", "entity is"], rows))
+    if listing.counts is None:
+        typer.echo(f"the first {len(listing.letters):,}; there are more: --count counts all that match")
+    else:
+        typer.echo(count_line(listing.counts))
 
 
 @dlq.command()
+@placed
 def show(
-    letter: Annotated[str, typer.Argument(metavar="LETTER", show_default=False)],
+    letter: Annotated[str, typer.Argument(metavar="LETTER", show_default=False, autocompletion=letter_ids)],
     *,
-    url: Url = None,
-    namespace: Namespace = None,
-    app: App = None,
+    place: Place,
     as_json: Json = False,
 ) -> None:
     """One letter with its payload, headers and traceback.
@@ -157,32 +171,32 @@ def show(
     """  # noqa: D301  # fmt: skip
 
     async def work() -> DeadLetter:
-        async with connected(Place(url, namespace, app)) as bus:
+        async with connected(place) as bus:
             return await bus.dead_letters.get(letter)
 
     found = execute(work)
     if as_json:
         typer.echo(plainly(found))
         return
-    from command_bus.cli.tables import console, fields, shown, since
+    from command_bus.cli.tables import fields, shown, since
 
-    out = console()
     held = " (parked: it waits for a decision about this letter)" if found.parked else ""
     lines: list[tuple[str, Any]] = [
         ("letter", found.id), ("reason", found.reason), ("command", f"{found.name} {found.command_id}"),
         ("entity", f"{found.entity}{held}" if found.entity else None), ("attempts", found.attempts),
-        ("accepted", since(found.accepted_ms)), ("first started", since(found.first_started_ms)),
+        ("accepted", since(found.accepted_ms)), (_first(found), since(found.first_started_ms)),
         ("given up", f"{since(found.failed_ms)} by worker {found.worker}"),
         ("error", f"{found.error_type}: {found.error_message}" if found.error_type else found.error_message or None),
         ("headers", plainly(found.headers) if found.headers else None),
         ("payload", "cannot be read" if found.payload is None else plainly(found.payload)),
     ]  # fmt: skip
-    out.print(fields(lines))
+    typer.echo(fields(lines))
     if found.traceback:
         typer.echo(shown(found.traceback.rstrip()))
 
 
 @dlq.command()
+@placed
 def replay(
     letters: Letters = None,
     *,
@@ -196,9 +210,7 @@ def replay(
     until: Until = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-    url: Url = None,
-    namespace: Namespace = None,
-    app: App = None,
+    place: Place,
 ) -> None:
     """Run commands again under their old ids: these letters, or all that match, or --all.
 
@@ -216,17 +228,16 @@ def replay(
         typer.echo(f"{await bus.dead_letters.replay_all(**filters):,} replayed")
 
     choice = _Choice(letters or (), filters, everything, dry_run)
-    _settle(Place(url, namespace, app), choice, "Run them again?", one, all_of_them, yes=yes)
+    _settle(place, choice, "Run them again?", one, all_of_them, yes=yes)
 
 
 @dlq.command()
+@placed
 def discard(
-    letters: Annotated[list[str], typer.Argument(metavar="LETTER", show_default=False)],
+    letters: Annotated[list[str], typer.Argument(metavar="LETTER", show_default=False, autocompletion=letter_ids)],
     *,
     yes: Yes = False,
-    url: Url = None,
-    namespace: Namespace = None,
-    app: App = None,
+    place: Place,
 ) -> None:
     """Delete letters. An entity that is parked by one goes on with its next command.
 
@@ -235,7 +246,7 @@ def discard(
     """  # noqa: D301  # fmt: skip
 
     async def look() -> list[DeadLetter]:
-        async with connected(Place(url, namespace, app)) as bus:
+        async with connected(place) as bus:
             return [await bus.dead_letters.get(letter) for letter in letters]
 
     for found in execute(look):
@@ -243,7 +254,7 @@ def discard(
     refuse_unless_sure("Discard them? It cannot be undone.", yes=yes)
 
     async def work() -> None:
-        async with connected(Place(url, namespace, app)) as bus:
+        async with connected(place) as bus:
             for letter in letters:
                 await bus.dead_letters.discard(letter)
                 typer.echo(f"{letter}: discarded")
@@ -252,6 +263,7 @@ def discard(
 
 
 @dlq.command()
+@placed
 def purge(
     *,
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
@@ -264,9 +276,7 @@ def purge(
     until: Until = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-    url: Url = None,
-    namespace: Namespace = None,
-    app: App = None,
+    place: Place,
 ) -> None:
     """Delete all letters that match, or --all. Entities that are parked by them go on with their next command.
 
@@ -279,7 +289,7 @@ def purge(
         typer.echo(f"{await bus.dead_letters.purge(**filters):,} deleted")
 
     choice = _Choice((), filters, everything, dry_run)
-    _settle(Place(url, namespace, app), choice, "Delete them? It cannot be undone.", None, all_of_them, yes=yes)
+    _settle(place, choice, "Delete them? It cannot be undone.", None, all_of_them, yes=yes)
 
 
 def _nothing() -> LetterFilters:
@@ -335,7 +345,7 @@ def _settle(place: Place, choice: _Choice, question: str, one: OnOne | None, on_
         execute(each)
         return
     counts = execute(count)
-    typer.echo(_counted(counts))
+    typer.echo(count_line(counts))
     if counts and not choice.dry_run:
         refuse_unless_sure(question, yes=yes)
         execute(together)
@@ -345,6 +355,9 @@ def _filters(
     entity_type: str | None, entity_id: str | None, command: str | None, reason: Why | None, parked: bool | None,
     since: str | None, until: str | None,
 ) -> LetterFilters:  # fmt: skip
+    if entity_type is not None and entity_id is None:
+        entity_type, _, found = entity_type.partition(":")
+        entity_id = found or None
     if entity_id is not None and entity_type is None:
         complain("--id goes with --type: ids are unique within a type only")
         raise typer.Exit(Outcome.USAGE)
@@ -357,12 +370,3 @@ def _filters(
         "since": moment_of(since),
         "until": moment_of(until),
     }
-
-
-def _counted(counts: Counter[tuple[str, str]]) -> str:
-    if not counts:
-        return "no letter matches"
-    from command_bus.cli.tables import counted
-
-    parts = ", ".join(f"{count:,} {name or '(unreadable)'} {reason}" for (reason, name), count in counts.most_common())
-    return f"{counted(counts.total(), 'letter', 'letters')}: {parts}"

@@ -7,15 +7,17 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from command_bus.bus import CommandBus
 from command_bus.errors import CommandBusError, InvalidSettings
+from command_bus.registry import HandlerRegistry
 
-__all__ = ["DEFAULT_ATTRIBUTE", "bus_from", "load", "log_failure", "split_target"]
+__all__ = ["DEFAULT_ATTRIBUTE", "bus_from", "include", "load", "log_failure", "split_target"]
 
 DEFAULT_ATTRIBUTE = "bus"
 _OURS = ("command_bus.cli", "importlib", "_frozen_importlib")
@@ -79,6 +81,33 @@ async def bus_from(target: str, found: Any) -> CommandBus:
     if not isinstance(made, CommandBus):
         raise InvalidSettings(f"{target} gave something {_described(made)}, not a CommandBus")
     return made
+
+
+def include(registry: HandlerRegistry, modules: Iterable[str]) -> None:
+    """Import modules and add the handlers that they register.
+
+    Raises:
+        InvalidSettings: There is no such module, or it registers no handler here.
+        RegistrationError: A handler clashes with another.
+        Exception: What a module itself raises while it is imported.
+    """
+    for name in modules:
+        if not all(part.isidentifier() for part in name.split(".")):
+            dotted = name.partition(":")[0].removesuffix(".py").replace("/", ".").strip(".")
+            raise InvalidSettings(f"--include {name}: name the module as in an import, --include {dotted}")
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+                raise  # the module is there, and imports one that is not
+            folder = Path.cwd()
+            raise InvalidSettings(f"--include {name}: there is no module {error.name!r} in {folder} or installed") from None
+        registry.include(name)
+        if not any(handler.module == name or handler.module.startswith(f"{name}.") for handler in registry):
+            raise InvalidSettings(
+                f"--include {name}: the module registers no handler of this bus; decorate them with @handles(…), or with "
+                "@registry.handles(…) of the registry that the bus was made with"
+            )
 
 
 def log_failure(error: Exception, target: str) -> None:

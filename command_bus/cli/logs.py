@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,7 +29,11 @@ def configure(level: LogLevel, style: LogFormat) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people: time, level, process, logger, message, and the command whose handler runs."""
+    """A line for people: time in UTC, level, process, logger, message, and the command whose handler runs."""
+
+    converter = staticmethod(time.gmtime)
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s [%(process)d] %(name)s: %(message)s")

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from command_bus.cli.completing import command_names, entity_types
 from command_bus.cli.names import warn_of_unknown
 from command_bus.cli.options import Outcome
-from command_bus.cli.places import App, Json, Namespace, Place, Url, complain, connected, execute, plainly
+from command_bus.cli.places import Json, Place, complain, connected, execute, placed
+from command_bus.cli.plain import plain, plainly
 from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:
-    from command_bus.facts import CommandInfo, EntityPage, HoldInfo, WorkerStatus
+    from command_bus.facts import CommandInfo, EntityInfo, EntityPage, HoldInfo, WorkerStatus
     from command_bus.receipts import Stats
 
 __all__ = ["Order", "State", "entities", "entity_table", "introspect", "stats", "stats_lines", "worker_table", "workers"]
@@ -40,7 +42,8 @@ class Order(StrEnum):
     NAME = "name"
 
 
-def stats(*, url: Url = None, namespace: Namespace = None, app: App = None, as_json: Json = False) -> None:
+@placed
+def stats(*, place: Place, as_json: Json = False) -> None:
     """Figures of the whole namespace: what waits, runs, is stopped, was done; what is paused or drained.
 
     \b
@@ -48,18 +51,16 @@ def stats(*, url: Url = None, namespace: Namespace = None, app: App = None, as_j
     """  # noqa: D301 - \b is typer's mark for lines to be kept
 
     async def work() -> tuple[Stats, list[HoldInfo]]:
-        async with connected(Place(url, namespace, app)) as bus:
+        async with connected(place) as bus:
             return await bus.stats(), await bus.entities.holds()
 
     found, holds = execute(work)
     if as_json:
-        from command_bus.facts import as_plain
-
-        typer.echo(plainly({**as_plain(found), "holds": holds}))
+        typer.echo(plainly({**plain(found), "holds": holds}))
         return
-    from command_bus.cli.tables import console, fields
+    from command_bus.cli.tables import fields
 
-    console().print(fields(stats_lines(found, holds)))
+    typer.echo(fields(stats_lines(found, holds)))
 
 
 def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
@@ -80,22 +81,27 @@ def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
         spread = "" if hold.everywhere else " (not on every shard: ask again)"
         lines.append((hold.mode, f"{hold.what}{spread}, since {since(hold.since_ms)}{': ' if hold.reason else ''}{hold.reason}"))
     if found.paused > len(holds):
-        lines.append(("paused", "single entities: `entities` shows which, and why"))
+        lines.append(("paused", "single entities: `command-bus entities --state paused` shows which, and why"))
     return lines
 
 
+@placed
 def entities(
     entity_type: Annotated[
-        str | None, typer.Argument(metavar="TYPE", show_default=False, help="Only of this type; ~ is what has no entity.")
+        str | None,
+        typer.Argument(
+            metavar="TYPE", show_default=False, autocompletion=entity_types, help="Only of this type; ~ is what has no entity."
+        ),
     ] = None,
     *,
-    state: Annotated[list[State] | None, typer.Option(show_default=False, help="Only in this state; may be repeated.")] = None,
+    state: Annotated[
+        list[State] | None,
+        typer.Option(show_default=False, help="Only in this state; may be repeated. What is delayed is waiting."),
+    ] = None,
     sort: Annotated[Order, typer.Option(help="What comes first: most commands, longest waiting, most attempts.")] = Order.DEPTH,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many to show.")] = 20,
     cursor: Annotated[str | None, typer.Option(show_default=False, help="Go on behind an earlier page.")] = None,
-    url: Url = None,
-    namespace: Namespace = None,
-    app: App = None,
+    place: Place,
     as_json: Json = False,
 ) -> None:
     """Entities that have work, or are paused or drained themselves, the hottest first.
@@ -105,7 +111,7 @@ def entities(
     """  # noqa: D301
 
     async def work() -> EntityPage:
-        async with connected(Place(url, namespace, app)) as bus:
+        async with connected(place) as bus:
             chosen = bus.entities if entity_type is None else bus.entities.of(None if entity_type == "~" else entity_type)
             states: Any = {each.value for each in state or ()}
             order: Any = sort.value
@@ -118,23 +124,26 @@ def entities(
     if as_json:
         typer.echo(plainly(page))
         return
-    from command_bus.cli.tables import console
-
     if not page.entities:
         typer.echo("no entity has work" if not state and entity_type is None else "no entity matches")
         return
-    console().print(entity_table(page))
+    typer.echo(entity_table(page))
     if page.cursor is not None:
-        typer.echo(f"{page.matching:,} match; more: --cursor {page.cursor}")
+        chosen = ["--sort", sort, "--limit", str(limit), *(word for each in state or () for word in ("--state", each))]
+        words = ["entities", *([] if entity_type is None else [entity_type]), *chosen, "--cursor", page.cursor]
+        typer.echo(f"{page.matching:,} match; more: {place.command(*words)}")
     if not page.complete:
         complain("there are more entities than were looked at: the order is that of those")
 
 
-def entity_table(page: EntityPage) -> Any:
+def entity_table(page: EntityPage) -> str:
     """A page of entities."""
-    from command_bus.cli.tables import duration, table
+    from command_bus.cli.tables import duration, since, table
 
-    def why(entity: Any) -> str:
+    def state(entity: EntityInfo) -> str:
+        return "delayed" if entity.state == "waiting" and entity.due_ms is not None else entity.state
+
+    def why(entity: EntityInfo) -> str:
         if entity.letter_id is not None:
             return f"dead letter {entity.letter_id}"
         facts: list[str] = []
@@ -145,15 +154,21 @@ def entity_table(page: EntityPage) -> Any:
         elif entity.retry_at_ms is not None:
             told = "" if entity.attempt else "no worker knows the command, asked "
             facts.append(f"{told}again in {duration(max(entity.retry_at_ms / 1000 - time.time(), 0.0))}")
+        if entity.due_ms is not None:
+            facts.append(f"{'' if state(entity) == 'delayed' else 'delayed '}until {since(entity.due_ms)}")
         return "; ".join(facts)
 
     return table(
         ["entity", "state", "depth#", "head age#", "attempt#", "worker", "why, how long"],
-        [(each.name, each.state, each.depth, duration(each.age), each.attempt, each.worker, why(each)) for each in page.entities],
+        [
+            (each.name, state(each), each.depth, duration(each.age), each.attempt, each.worker, why(each))
+            for each in page.entities
+        ],
     )
 
 
-def workers(*, url: Url = None, namespace: Namespace = None, app: App = None, as_json: Json = False) -> None:
+@placed
+def workers(*, place: Place, as_json: Json = False) -> None:
     """The workers: live ones, and those lost in the last hour (ten leases, if that is longer).
 
     \b
@@ -161,22 +176,28 @@ def workers(*, url: Url = None, namespace: Namespace = None, app: App = None, as
     """  # noqa: D301
 
     async def work() -> list[WorkerStatus]:
-        async with connected(Place(url, namespace, app)) as bus:
+        async with connected(place) as bus:
             return await bus.fleet.workers()
 
     found = execute(work)
     if as_json:
         typer.echo(plainly({"workers": found}))
     elif found:
-        from command_bus.cli.tables import console
-
-        console().print(worker_table(found))
+        typer.echo(worker_table(found))
     else:
         typer.echo("no worker has been seen")
     raise typer.Exit(Outcome.DONE if any(worker.alive for worker in found) else Outcome.FAILED)
 
 
-def worker_table(found: list[WorkerStatus]) -> Any:
+def _running(worker: WorkerStatus) -> str:
+    """Return how many entities it runs of how many at most, and what else it holds."""
+    text = f"{worker.running - worker.awaiting_reply}/{worker.concurrency}"
+    if worker.awaiting_reply:
+        text += f" + {worker.awaiting_reply} in calls"
+    return text + (f", {worker.awaiting_thread} wait for a thread" if worker.awaiting_thread else "")
+
+
+def worker_table(found: list[WorkerStatus]) -> str:
     """Workers as a table."""
     from command_bus.cli.tables import duration, moment, table
 
@@ -185,19 +206,26 @@ def worker_table(found: list[WorkerStatus]) -> Any:
         [
             (
                 each.name, "live" if each.alive else "lost", each.host, str(each.pid), moment(each.started_ms), duration(each.silent_for),
-                f"{each.running}/{each.concurrency}", ", ".join(each.commands),
+                _running(each), ", ".join(each.commands),
             )
             for each in found
         ],
     )  # fmt: skip
 
 
+@placed
 def introspect(
-    name: Annotated[str | None, typer.Argument(metavar="COMMAND", show_default=False, help="Show one with its schema.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="COMMAND",
+            show_default=False,
+            autocompletion=command_names,
+            help="Show one with its schema.",
+        ),
+    ] = None,
     *,
-    url: Url = None,
-    namespace: Namespace = None,
-    app: App = None,
+    place: Place,
     as_json: Json = False,
 ) -> None:
     """The live registry: commands as the workers announce them, their policies, and which workers handle them.
@@ -207,7 +235,7 @@ def introspect(
     """  # noqa: D301
 
     async def work() -> list[CommandInfo]:
-        async with connected(Place(url, namespace, app)) as bus:
+        async with connected(place) as bus:
             return await bus.fleet.commands()
 
     found = execute(work)
@@ -222,14 +250,14 @@ def introspect(
     if as_json:
         typer.echo(plainly({"commands": found}))
         return
-    from command_bus.cli.tables import console, table
+    from command_bus.cli.tables import table
 
     rows = [
         (each.name, each.kind, each.entity, ", ".join(_field(each, field) for field in each.schema.get("properties", {})),
          each.delivery, _policy(each), len(each.workers))
         for each in found
     ]  # fmt: skip
-    console().print(table(["command", "kind", "entity", "fields", "delivery", "policy", "workers#"], rows))
+    typer.echo(table(["command", "kind", "entity", "fields", "delivery", "policy", "workers#"], rows))
 
 
 def _field(command: CommandInfo, field: str) -> str:

@@ -51,6 +51,7 @@ class WorkerOptions:
     Attributes:
         health_port: Where probes and scrapers are answered; 0 is any free port, None is nowhere. Of several processes the supervisor answers
             there, and each process answers it on a port of its own.
+        include: Modules with handlers, imported besides the target's.
         stuck_after: Seconds without a turn of the event loop after which a process counts as stuck.
         channel: In a process of a supervisor, the file descriptor that they talk over.
         reload: Whether the supervisor starts the processes anew when the application's files change.
@@ -71,6 +72,7 @@ class WorkerOptions:
     health_port: int | None = None
     health_host: str = "0.0.0.0"  # noqa: S104 - probes come from outside the container
     stuck_after: float | None = None
+    include: tuple[str, ...] = ()
 
     def environment(self) -> dict[str, str]:
         """What the application's settings are to read: it makes its bus itself, so this is how they reach it."""
@@ -83,6 +85,8 @@ class WorkerOptions:
         for name, value in (("--concurrency", self.concurrency), ("--grace", self.grace), ("--stuck-after", self.stuck_after)):
             if value is not None:
                 words += [name, str(value)]
+        for module in self.include:
+            words += ["--include", module]
         if self.health_port is not None:
             words += ["--health-port", "0", "--health-host", "127.0.0.1"]  # for the supervisor, which answers for all
         for name, given in (("--production", self.production), ("--burst", self.burst)):

@@ -2,18 +2,25 @@
 
     --app, --url, --namespace, environment → settings → what the namespace recorded → open bus → work → exit code
 
+The three options may stand before the command's name or after it. `placed` adds them to a command, which gets them as one `Place`.
+
 The command line has no settings of its own: it takes over the shard count and the lanes that the namespace was made with. So a
 namespace that nobody has opened yet is refused, rather than made by a typing error.
 """
 
 from __future__ import annotations
 
+import gc
+import inspect
 import logging
 import os
+import re
+import shlex
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -36,12 +43,14 @@ __all__ = [
     "complain",
     "connected",
     "execute",
-    "plainly",
+    "given_before",
+    "placed",
     "refuse_unless_sure",
     "settings_of",
 ]
 
 T = TypeVar("T")
+_TWO_STOPS = re.compile(r"(?<=[^\s./])\.\.(?=\s|$)")  # not an ellipsis, nor a folder
 _PATIENCE = 5.0  # seconds for the server: a person waits
 
 Url = Annotated[
@@ -58,7 +67,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Place:
     """Where to go."""
 
@@ -66,10 +75,75 @@ class Place:
     namespace: str | None = None
     app: str | None = None
 
+    @classmethod
+    def named(cls, context: typer.Context) -> Place:
+        """Return the place that the command line names: the last word counts, so an option behind the command's name goes before one ahead."""
+        found: dict[str, str] = {}
+        at: Any = context
+        while at is not None:
+            for name in ("url", "namespace", "app"):
+                if at.params.get(name) is not None:
+                    found.setdefault(name, at.params[name])
+            at = at.parent
+        return cls(**found)
+
+    def command(self, *words: str) -> str:
+        """Return a whole command line of this program that goes to the same place, for pasting; passwords in a URL are left out."""
+        from command_bus.settings import redacted
+
+        url = None if self.url is None else redacted(self.url)
+        given = (("--url", url), ("--namespace", self.namespace), ("--app", self.app))
+        return shlex.join([PROGRAM, *words, *(word for option, value in given if value is not None for word in (option, value))])
+
+
+def given_before(context: typer.Context, *, url: Url = None, namespace: Namespace = None, app: App = None) -> None:
+    """Take the options of a place before a command's name; `Place.named` finds them there."""
+
+
+def placed(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with the options of a place, which it gets as its argument `place`."""
+    signature = inspect.signature(command, eval_str=True)
+    options = inspect.signature(given_before, eval_str=True).parameters
+    own = [each for each in signature.parameters.values() if each.name != "place"]
+    parameters = [options["context"], *own, *(options[name] for name in ("url", "namespace", "app"))]
+
+    def run(context: typer.Context, **given: Any) -> None:
+        place = Place.named(context)
+        if place.app is None:
+            with _quick_imports():
+                import_module("command_bus.bus")  # every command needs it
+        command(place=place, **{name: value for name, value in given.items() if name in signature.parameters})
+
+    run.__doc__ = command.__doc__
+    run.__name__ = command.__name__
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
+
+
+@contextmanager
+def _quick_imports() -> Generator[None]:
+    """Import what a short program needs, and no more; with `--app`, everything is as the application wants it.
+
+    What else takes a quarter of the time: the collector looks through what was imported again and again, and finds nothing to collect.
+    pydantic reads the metadata of every installed package, for plugins. redis-py loads OpenTelemetry where it is installed.
+    """
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    modules: dict[str, Any] = sys.modules
+    unwanted = {"opentelemetry"} - modules.keys()
+    modules.update(dict.fromkeys(unwanted))  # None is how an import is refused
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        for name in unwanted:
+            del modules[name]
+
 
 def complain(message: str) -> None:
-    """One line for people, to standard error."""
-    text = " ".join(message.split())
+    """Print one line for people, to standard error. A sentence of a library's may end within ours: its full stop is not doubled."""
+    text = _TWO_STOPS.sub(".", " ".join(message.split()))
     print(f"{PROGRAM}: {text}", file=sys.stderr)  # noqa: T201 - a program's answer
 
 
@@ -195,20 +269,23 @@ async def _of_app(place: Place) -> CommandBus:
 
 
 def _development_server() -> str:
-    """The URL of this project's development server, which is joined but not started.
+    """The URL of this project's development server; it is started only if one has left something behind.
 
     Raises:
-        InvalidSettings: None runs.
+        InvalidSettings: None runs, and there is nothing to show.
     """
+    from command_bus.embedded.kept import kept_folder
     from command_bus.embedded.places import SOCKET, meeting_place, project_folder
     from command_bus.embedded.probe import state_of
     from command_bus.embedded.server import unix_url
-    from command_bus.embedded.shared import URL_VARIABLE
+    from command_bus.embedded.shared import URL_VARIABLE, shared_server
 
     if inherited := os.environ.get(URL_VARIABLE):
         return inherited
     address = meeting_place(project_folder()) / SOCKET
     if state_of(address) != "ready":
+        if kept_folder(project_folder()).is_dir():
+            return shared_server()
         raise InvalidSettings(
             f"no server is named and no development server of this project runs: pass --url, set COMMAND_BUS_URL, or start `{PROGRAM} dev`"
         )
@@ -217,20 +294,3 @@ def _development_server() -> str:
 
 async def _awaited(work: Callable[[], Awaitable[T]]) -> T:
     return await work()
-
-
-def plainly(value: Any) -> str:
-    """JSON for `--json`."""
-    import json
-
-    from pydantic_core import PydanticSerializationError, to_jsonable_python
-
-    from command_bus.facts import as_plain
-
-    def otherwise(each: Any) -> Any:
-        try:
-            return to_jsonable_python(each)
-        except PydanticSerializationError:
-            return str(each)
-
-    return json.dumps(as_plain(value), indent=2, ensure_ascii=False, default=otherwise)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from command_bus.cli.completing import command_names
 from command_bus.cli.options import Outcome
-from command_bus.cli.places import App, Json, Namespace, Place, Url, complain, connected, execute, plainly
+from command_bus.cli.places import Json, Place, complain, connected, execute, placed
+from command_bus.cli.plain import plainly
 from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -19,7 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["call", "send"]
 
-Name = Annotated[str, typer.Argument(metavar="COMMAND", show_default=False, help="Its wire name, as `introspect` shows it.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="COMMAND", show_default=False, autocompletion=command_names, help="Its wire name, as `introspect` shows it."
+    ),
+]
 Fields = Annotated[
     str | None,
     typer.Argument(metavar="JSON", show_default=False, help="Its fields: JSON, @FILE, or - for standard input [default: -]."),
@@ -32,6 +39,7 @@ Headers = Annotated[
 ]
 
 
+@placed
 def send(
     command: Name,
     fields: Fields = None,
@@ -42,9 +50,7 @@ def send(
     expires: Annotated[
         float | None, typer.Option(show_default=False, help="Seconds after which it is not started any more.")
     ] = None,
-    url: Url = None,
-    namespace: Namespace = None,
-    app: App = None,
+    place: Place,
     as_json: Json = False,
 ) -> None:
     """Dispatch a command: when this ends, the server has it.
@@ -55,7 +61,7 @@ def send(
     values, headers = _fields(fields), _headers(header)
 
     async def work() -> Any:
-        async with connected(Place(url, namespace, app)) as bus:
+        async with connected(place) as bus:
             message = _by_class(bus, command, values)
             if message is not None:
                 return await bus.dispatch(message, command_id=command_id, delay=delay, headers=headers, expires=expires)
@@ -68,6 +74,7 @@ def send(
     typer.echo(plainly(receipt) if as_json else f"{receipt.command_id}: {receipt.status}")
 
 
+@placed
 def call(
     command: Name,
     fields: Fields = None,
@@ -75,9 +82,7 @@ def call(
     command_id: CommandId = None,
     header: Headers = None,
     timeout: Annotated[float, typer.Option(min=0.01, help="Seconds to wait; a command not started by then never is.")] = 30.0,
-    url: Url = None,
-    namespace: Namespace = None,
-    app: App = None,
+    place: Place,
 ) -> None:
     """Send a command or query, wait for its outcome, and print its reply as JSON.
 
@@ -87,7 +92,7 @@ def call(
     values, headers = _fields(fields), _headers(header)
 
     async def work() -> Any:
-        async with connected(Place(url, namespace, app)) as bus:
+        async with connected(place) as bus:
             message = _by_class(bus, command, values)
             if message is not None:
                 return _as_sent(message, await bus.call(message, timeout=timeout, command_id=command_id, headers=headers))

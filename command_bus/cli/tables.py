@@ -6,54 +6,108 @@ Names and messages come from whoever sends commands. They are shown as text, nev
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 import time
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+import typer
 
-__all__ = ["console", "counted", "duration", "fields", "moment", "shown", "since", "table"]
+__all__ = ["counted", "duration", "fields", "moment", "screen", "shown", "since", "table"]
 
 _WIDE = 140  # columns where nobody says how wide it is: in a pipe nothing is cut off
+_GAP = 2
+_NARROWEST = 4  # columns of a column
 
 
-def console() -> Console:
-    """Standard output."""
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE
-    return Console(width=width, highlight=False, soft_wrap=False)
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
-    """A table; a column whose heading ends with `#` has numbers."""
-    from rich.table import Table
-    from rich.text import Text
-
-    made = Table(box=None, pad_edge=False, show_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
-        made.add_column(column.removesuffix("#").upper(), justify="right" if column.endswith("#") else "left", overflow="fold")
-    for row in rows:
-        made.add_row(*(Text(shown(cell)) for cell in row))
-    return made
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table; a column whose heading ends with `#` has numbers, which line up at the right."""
+    right = [column.endswith("#") for column in columns]
+    heads = [column.removesuffix("#").upper() for column in columns]
+    head, *body = _laid_out([heads, *([shown(cell) for cell in row] for row in rows)], right)
+    return "\n".join([*(typer.style(line, bold=True) for line in head), *(line for lines in body for line in lines)])
 
 
-def fields(pairs: Iterable[tuple[str, Any]]) -> Table:
+def fields(pairs: Iterable[tuple[str, Any]]) -> str:
     """Names and values, one pair a line; None is left out."""
-    from rich.table import Table
-    from rich.text import Text
+    rows = [[name, shown(value)] for name, value in pairs if value is not None]
+    width = max((len(name) for name, _ in rows), default=0)
+    lines = (line for lines in _laid_out(rows, [False, False]) for line in lines)
+    return "\n".join(typer.style(line[:width], bold=True) + line[width:] for line in lines)
 
-    made = Table(box=None, pad_edge=False, show_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    made.add_column(style="bold")
-    made.add_column(overflow="fold")
-    for name, value in pairs:
-        if value is not None:
-            made.add_row(Text(name), Text(shown(value)))
-    return made
+
+@contextmanager
+def screen() -> Generator[Callable[[str], None]]:
+    """Take the terminal's whole screen until the end; gives what shows a text on it, as much of it as fits."""
+
+    def show(text: str) -> None:
+        lines = text.split("\n")[: shutil.get_terminal_size().lines - 1]
+        typer.echo("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J", nl=False)
+
+    typer.echo("\x1b[?1049h\x1b[?25l", nl=False)  # the other screen, no cursor
+    try:
+        yield show
+    finally:
+        typer.echo("\x1b[?25h\x1b[?1049l", nl=False)
+
+
+def _laid_out(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[list[str]]:
+    """The lines of each row; what is wider than its column goes on below."""
+    widths = _fitted([max(map(_columns, cells)) for cells in zip(*rows, strict=True)])
+    laid: list[list[str]] = []
+    for row in rows:
+        folded = [_folded(cell, width) for cell, width in zip(row, widths, strict=True)]
+        height = max(map(len, folded))
+        cells = [
+            [_padded(line, width, at_right) for line in [*lines, *[""] * (height - len(lines))]]
+            for lines, width, at_right in zip(folded, widths, right, strict=True)
+        ]
+        laid.append([(" " * _GAP).join(line).rstrip() for line in zip(*cells, strict=True)])
+    return laid
+
+
+def _fitted(widths: list[int]) -> list[int]:
+    """Widths that fit the terminal: the widest columns give way first."""
+    spare = _terminal() - _GAP * (len(widths) - 1)
+    while sum(widths) > spare and max(widths) > _NARROWEST:
+        widest = max(widths)
+        widths[widths.index(widest)] = max(
+            widest - (sum(widths) - spare), max((w for w in widths if w < widest), default=0) - 1, _NARROWEST
+        )
+    return widths
+
+
+def _terminal() -> int:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE
+
+
+def _folded(cell: str, width: int) -> list[str]:
+    lines = cell.split("\n")
+    if all(_columns(line) <= width for line in lines):
+        return lines
+    letters = width if _columns(cell) <= max(map(len, lines)) else max(width // 2, 1)  # a letter takes two columns at most
+    return [part for line in lines for part in textwrap.wrap(line, letters, break_on_hyphens=False) or [""]]
+
+
+def _padded(line: str, width: int, at_right: bool) -> str:
+    room = " " * (width - _columns(line))
+    return room + line if at_right else line + room
+
+
+def _columns(text: str) -> int:
+    """The columns of a terminal that a text takes."""
+    if text.isascii():
+        return max(map(len, text.split("\n")))
+    return max(sum(_column(letter) for letter in line) for line in text.split("\n"))
+
+
+def _column(letter: str) -> int:
+    return 0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
 
 
 def shown(value: Any) -> str:

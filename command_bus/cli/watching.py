@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from command_bus.cli.looking import Order, entity_table, stats_lines, worker_table
-from command_bus.cli.places import App, Json, Namespace, Place, Url, connected, execute, plainly
+from command_bus.cli.places import Json, Place, connected, execute, placed
+from command_bus.cli.plain import plainly
 from command_bus.errors import TransportUnavailable
 
 if TYPE_CHECKING:
@@ -18,15 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["top"]
 
 
+@placed
 def top(
     *,
     once: Annotated[bool, typer.Option("--once", help="Show it once and end.")] = False,
     interval: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two looks.")] = 2.0,
     rows: Annotated[int, typer.Option(min=1, max=200, help="Entities to show.")] = 15,
     sort: Annotated[Order, typer.Option(help="Which come first.")] = Order.DEPTH,
-    url: Url = None,
-    namespace: Namespace = None,
-    app: App = None,
+    place: Place,
     as_json: Json = False,
 ) -> None:
     """Figures, rates, the hottest entities and the workers, live. Ctrl-C ends it.
@@ -36,13 +36,11 @@ def top(
     """  # noqa: D301
 
     async def work() -> None:
-        async with connected(Place(url, namespace, app)) as bus:
+        async with connected(place) as bus:
             if as_json:
                 typer.echo(plainly(_plain(*await _look(bus, rows, sort))))
             elif once:
-                from command_bus.cli.tables import console
-
-                console().print(_view(bus, *await _look(bus, rows, sort), None, interval))
+                typer.echo(_view(bus, *await _look(bus, rows, sort), None, interval))
             else:
                 await _watch(bus, rows, sort, interval)
 
@@ -55,20 +53,17 @@ def top(
 async def _watch(bus: CommandBus, rows: int, sort: Order, interval: float) -> None:
     import asyncio
 
-    from rich.live import Live
-    from rich.text import Text
-
-    from command_bus.cli.tables import console
+    from command_bus.cli.tables import screen
 
     before: Stats | None = None
-    with Live(console=console(), screen=True, auto_refresh=False, transient=True) as live:
+    with screen() as show:
         while True:
             try:
                 found = await _look(bus, rows, sort)
-                live.update(_view(bus, *found, before, interval), refresh=True)
+                show(_view(bus, *found, before, interval))
                 before = found[0]
             except TransportUnavailable as error:  # it may come back while one looks
-                live.update(Text(error.message), refresh=True)
+                show(error.message)
                 before = None
             await asyncio.sleep(interval)
 
@@ -86,20 +81,20 @@ async def _look(bus: CommandBus, rows: int, sort: Order) -> tuple[Stats, list[Ho
 def _view(
     bus: CommandBus, stats: Stats, holds: list[HoldInfo], page: EntityPage, workers: list[WorkerStatus], before: Stats | None,
     interval: float,
-) -> Any:  # fmt: skip
-    from rich.console import Group
-    from rich.text import Text
-
+) -> str:  # fmt: skip
     from command_bus.cli.tables import fields
 
     lines = stats_lines(stats, holds)
     if before is not None:
         rates = ((stats.accepted - before.accepted) / interval, (stats.settled - before.settled) / interval)
         lines.insert(0, ("per second", f"{rates[0]:,.1f} accepted, {rates[1]:,.1f} settled"))
-    parts: list[Any] = [Text(f"namespace {bus.settings.namespace}", style="bold"), fields(lines), Text("")]
-    parts += [entity_table(page), Text("")] if page.entities else [Text("no entity has work"), Text("")]
-    parts.append(worker_table(workers) if workers else Text("no worker has been seen"))
-    return Group(*parts)
+    return "\n\n".join(
+        [
+            f"{typer.style(f'namespace {bus.settings.namespace}', bold=True)}\n{fields(lines)}",
+            entity_table(page) if page.entities else "no entity has work",
+            worker_table(workers) if workers else "no worker has been seen",
+        ]
+    )
 
 
 def _plain(stats: Stats, holds: list[HoldInfo], page: EntityPage, workers: list[WorkerStatus]) -> dict[str, Any]:

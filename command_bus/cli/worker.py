@@ -24,7 +24,7 @@ from command_bus.bus import CommandBus
 from command_bus.cli.application import Application, refuse_contradictions
 from command_bus.cli.channel import Channel
 from command_bus.cli.health import answer_probes
-from command_bus.cli.loading import bus_from, load, log_failure
+from command_bus.cli.loading import bus_from, include, load, log_failure
 from command_bus.cli.options import ExitCode, WorkerOptions
 from command_bus.cli.systemd import under_systemd
 from command_bus.clock import mono
@@ -61,6 +61,7 @@ async def _serve(options: WorkerOptions, found: Any) -> int:
     channel = None if options.channel is None else Channel(options.channel)
     try:
         bus = await bus_from(options.target, found)
+        include(bus.registry, options.include)
         application = Application.of(bus, options)
         if channel is None:
             refuse_contradictions(application, options)

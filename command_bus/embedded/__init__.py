@@ -5,7 +5,7 @@
 
 The parts, from the bottom: `binary` finds the program, `places` and `locks` own folders, `conf` is the configuration, `probe`
 talks to a server before there is a client, `guard` is a tiny program that ties a process to its owner's life, `process` and
-`launch` start it, `server` is one server, `shared` the meeting point.
+`launch` start it, `server` is one server, `kept` what outlives it, `shared` the meeting point.
 """
 
 from __future__ import annotations
@@ -21,6 +21,14 @@ if sys.platform == "win32":
 
 from command_bus.embedded.binary import find_server_binary
 from command_bus.embedded.server import EmbeddedServer
-from command_bus.embedded.shared import DIR_VARIABLE, URL_VARIABLE, shared_server, stop_shared_server
+from command_bus.embedded.shared import DIR_VARIABLE, URL_VARIABLE, forget_shared_server, shared_server, stop_shared_server
 
-__all__ = ["DIR_VARIABLE", "URL_VARIABLE", "EmbeddedServer", "find_server_binary", "shared_server", "stop_shared_server"]
+__all__ = [
+    "DIR_VARIABLE",
+    "URL_VARIABLE",
+    "EmbeddedServer",
+    "find_server_binary",
+    "forget_shared_server",
+    "shared_server",
+    "stop_shared_server",
+]

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-__all__ = ["Address", "State", "config_value", "process_id", "shut_down", "state_of"]
+__all__ = ["Address", "ServerError", "State", "ask", "config_value", "process_id", "shut_down", "state_of"]
 
 Address = Path | tuple[str, int]
 """A unix socket, or host and port."""
@@ -17,15 +17,15 @@ State = Literal["ready", "loading", "silent"]
 _PATIENCE = 0.5  # seconds for one answer
 
 
-class _ServerError(Exception):
+class ServerError(Exception):
     """The server's error reply."""
 
 
 def state_of(address: Address) -> State:
     """`ready` if a server answers PING, `loading` if it still reads its data, `silent` if there is no (sensible) answer."""
     try:
-        return "ready" if _ask(address, "PING") == ["PONG"] else "silent"
-    except _ServerError as error:
+        return "ready" if ask(address, "PING") == ["PONG"] else "silent"
+    except ServerError as error:
         return "loading" if str(error).startswith("LOADING") else "silent"
     except OSError:
         return "silent"
@@ -34,8 +34,8 @@ def state_of(address: Address) -> State:
 def process_id(address: Address) -> int | None:
     """The process that answers there; None if none does."""
     try:
-        lines = _ask(address, "INFO", "server")[0].splitlines()
-    except (OSError, _ServerError):
+        lines = ask(address, "INFO", "server")[0].splitlines()
+    except (OSError, ServerError):
         return None
     return next((int(line.partition(":")[2]) for line in lines if line.startswith("process_id:")), None)
 
@@ -43,19 +43,25 @@ def process_id(address: Address) -> int | None:
 def config_value(address: Address, name: str) -> str:
     """One setting of the server; empty if it does not tell."""
     try:
-        reply = _ask(address, "CONFIG", "GET", name)
-    except (OSError, _ServerError):
+        reply = ask(address, "CONFIG", "GET", name)
+    except (OSError, ServerError):
         return ""
     return reply[1] if len(reply) > 1 else ""
 
 
 def shut_down(address: Address) -> None:
     """Ask the server to write what it has and to end; it answers only if it will not."""
-    with contextlib.suppress(OSError, _ServerError):
-        _ask(address, "SHUTDOWN")
+    with contextlib.suppress(OSError, ServerError):
+        ask(address, "SHUTDOWN")
 
 
-def _ask(address: Address, *words: str) -> list[str]:
+def ask(address: Address, *words: str) -> list[str]:
+    """The reply to one command, as a flat list of texts.
+
+    Raises:
+        ServerError: The server refuses it.
+        OSError: There is no answer.
+    """
     family = socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as connection:
         connection.settimeout(_PATIENCE)
@@ -75,7 +81,7 @@ def _reply(stream: BinaryIO) -> list[str]:
         case b"+" | b":":
             return [text]
         case b"-":
-            raise _ServerError(text)
+            raise ServerError(text)
         case b"$" if int(text) >= 0:
             size = int(text)
             return [stream.read(size + 2)[:size].decode(errors="surrogateescape")]

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from command_bus.clock import wall_ms
+from command_bus.clock import mono, wall_ms
 from command_bus.errors import BadResult, InvalidCommand, Reject
 from command_bus.execution.faults import named, text_of, trace_of
+from command_bus.execution.offers import Offers
 from command_bus.execution.settled import Windows, accepted_ms, reading_limits
 from command_bus.handlers import Handler
 from command_bus.messages import MessageSpec
@@ -45,14 +46,12 @@ from command_bus.serialization.reply import (
     Unhandled,
 )
 from command_bus.settings import BusSettings
-from command_bus.transport.interfaces import NOTHING_LEFT, Bury, Done, GiveBack, Park, Retry, Started, Step
+from command_bus.transport.interfaces import NOTHING_LEFT, Bury, Done, GiveBack, Lease, Park, Retry, Started, Step
 from command_bus.transport.redis.keys import stands_in
 
 __all__ = ["Decisions", "Runnable"]
 
 _log = logging.getLogger("command_bus.worker")
-_UNKNOWN_OFFER_MS = 1000
-_PASS_ON = 0.5
 _UNKNOWN_NAMES = 100
 """Names of unknown commands that a worker warns of, each once."""
 _LEASES_LEFT = 3
@@ -69,6 +68,20 @@ class Runnable:
     message: Any
     interrupted: str | None = None
     """Why it was interrupted from outside, once it was."""
+    lease: Lease | None = None
+    """Under which it runs, once it does."""
+    lends_beyond: bool = False
+    """Whether its handler lends its place although no more may be."""
+
+    @property
+    def may_start(self) -> bool:
+        """Whether its handler may still be started: its lease is not over, and nobody wants it to end. Safe in any thread."""
+        return self.interrupted is None and (self.lease is None or mono() < self.lease.deadline)
+
+    @property
+    def serves_handler(self) -> bool:
+        """Whether it was called by a handler, which may still wait for its reply."""
+        return bool(self.envelope.inbox) and self.envelope.causation_id is not None
 
     @property
     def accepted_ms(self) -> int:
@@ -115,6 +128,7 @@ class Decisions:
         self._random = random or JITTER
         self._limits = reading_limits(settings)
         self._windows = Windows.of(settings, worker)
+        self._offers = Offers(self._random)
         self._warned_of: set[str] = set()
         self._unknown_grace_ms = int(settings.unknown_grace * 1000)
 
@@ -189,8 +203,8 @@ class Decisions:
         record = self._record(started, envelope, "interrupted", "Interrupted", text)
         return self._poisoned(handler.spec if handler else None, started, envelope, Interrupted(text), record)
 
-    def lost(self, started: Started) -> Step | None:
-        """A started command whose worker was lost: as `interrupted`; None leaves it as it is, to another worker.
+    def lost(self, started: Started, why: str = "its worker was lost while it ran") -> Step | None:
+        """A started command whose worker was lost, or gave it up: as `interrupted`; None leaves it as it is, to another worker.
 
         What a newer release wrote, only that can decide: whether it may run again stands where we cannot read it. So it stays interrupted
         until a newer worker takes it over, for as long as an unknown command is kept and some leases more.
@@ -210,7 +224,7 @@ class Decisions:
             return Bury(left, self._record(started, envelope, "interrupted", "Interrupted", text), started.envelope or b"")
         except Undecodable:
             pass
-        return self.interrupted(started)
+        return self.interrupted(started, why)
 
     # What cannot run.
 
@@ -263,17 +277,11 @@ class Decisions:
         return Bury(left, self._record(started, envelope, "expired", "Expired", text), started.envelope or b"")
 
     def _unknown(self, started: Started, envelope: WireEnvelope, reason: str, text: str) -> Step:
-        """Leave it to a newer worker for a while: a rolling deploy must not lose it.
-
-        By chance it goes on at once to the worker that has waited longest, or waits for a second. Waiting alone would offer it to the same
-        workers for ever: the server wakes readers in turn, and each wait wakes two, one for its clock and one for the command.
-        """
+        """Leave it to a newer worker for a while: a rolling deploy must not lose it."""
         left_ms = self._unknown_grace_ms - (started.now_ms - started.first_ms)
         self._warn_once(envelope, text)
-        if left_ms > 0 and self._random.random() < _PASS_ON:
-            return GiveBack(counts=False)
         if left_ms > 0:
-            return Retry(min(_UNKNOWN_OFFER_MS, left_ms), counts=False)
+            return self._offers.next(started.now_ms, left_ms)
         left = (
             self._windows.remembered(envelope, Unhandled(text), "dead_lettered", started) if envelope.command_id else NOTHING_LEFT
         )
@@ -285,7 +293,7 @@ class Decisions:
         self._warned_of.add(envelope.name)
         grace = self._unknown_grace_ms / 1000
         _log.warning(
-            "%s: its entity waits for a worker that has one, and it becomes a dead letter %g s after it was first started", text, grace,
+            "%s: its entity waits for a worker that has one, and it becomes a dead letter %g s after it was first offered", text, grace,
             extra={"command": envelope.name, "command_id": envelope.command_id, "worker": self._worker},
         )  # fmt: skip
 

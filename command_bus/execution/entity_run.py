@@ -8,7 +8,20 @@ from collections.abc import Callable
 
 from command_bus.clock import mono
 from command_bus.execution.executor import Executor
-from command_bus.transport.interfaces import Answer, Bury, Done, Failed, Follow, GiveBack, Lease, Started, Step, Steps, Take
+from command_bus.transport.interfaces import (
+    Answer,
+    Bury,
+    Done,
+    Failed,
+    Follow,
+    GiveBack,
+    Lease,
+    Places,
+    Started,
+    Step,
+    Steps,
+    Take,
+)
 from command_bus.transport.redis.keys import mailbox_label
 
 __all__ = ["EntityRun"]
@@ -25,16 +38,25 @@ class EntityRun:
     Args:
         steps: Moves the mailbox forward.
         executor: Runs a command.
-        quantum: Commands that an entity runs in a row while others wait for the slot.
+        places: Those of the worker.
+        quantum: Commands that an entity runs in a row while others wait for its place.
         quantum_time: Seconds, likewise.
         stopping: Whether the worker is about to leave.
     """
 
     def __init__(
-        self, steps: Steps, executor: Executor, *, quantum: int, quantum_time: float, stopping: Callable[[], bool]
+        self,
+        steps: Steps,
+        executor: Executor,
+        places: Places,
+        *,
+        quantum: int,
+        quantum_time: float,
+        stopping: Callable[[], bool],
     ) -> None:
         self._steps = steps
         self._executor = executor
+        self._places = places
         self._quantum = quantum
         self._quantum_time = quantum_time
         self._stopping = stopping
@@ -55,16 +77,21 @@ class EntityRun:
             commands += 1
             self.handled += 1
             if type(step) is Done or type(step) is Bury:
-                step.follow = self._follow(commands, began)
+                step.follow = self._follow(lease.shard, commands, began)
             answer = await self._steps.advance(lease, step)
             if type(answer) is Failed:
                 answer = await self._repaired(lease, step, answer)
 
-    def _follow(self, commands: int, began: float) -> Follow:
-        """Whether the entity keeps its slot: a hot one must not starve the others."""
+    def _follow(self, shard: int, commands: int, began: float) -> Follow:
+        """Return whether the entity keeps its place: a hot one must not starve the others.
+
+        The server knows who else waits in this shard, and the worker which other shards wait for a place.
+        """
         if self._stopping():
             return "leave"
-        return "yield" if commands >= self._quantum or mono() - began > self._quantum_time else "stay"
+        if commands < self._quantum and mono() - began <= self._quantum_time:
+            return "stay"
+        return "leave" if self._places.another_waits(shard) else "yield"
 
     async def _advance(self, lease: Lease, step: Step) -> Answer:
         answer = await self._steps.advance(lease, step)

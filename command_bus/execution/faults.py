@@ -21,11 +21,10 @@ def named(error: BaseException) -> str:
 
 def text_of(error: BaseException) -> str:
     """What an exception says, capped. Pydantic's errors quote their input, which may be secret: of those the places and reasons."""
-    if isinstance(error, ValidationError):
-        return problems_of(error)
     try:
-        return str(error)[:4096].encode(errors="replace").decode()
-    except Exception:  # noqa: BLE001 - a broken __str__ must not cost the command its dead letter
+        text = problems_of(error) if isinstance(error, ValidationError) else str(error)
+        return text[:4096].encode(errors="replace").decode()
+    except BaseException:  # noqa: BLE001 - a broken __str__ must not cost the command its dead letter
         return f"(the text of this {type(error).__name__} cannot be read)"
 
 

@@ -62,7 +62,7 @@ def bus_lifespan(bus: CommandBus | Callable[[], CommandBus], *, worker: bool = F
     """What to give to `Starlette(lifespan=…)` or `FastAPI(lifespan=…)`.
 
     Args:
-        bus: Opened with the application and closed with it; or what makes one, where an application starts several times, as in tests.
+        bus: Opened with the application and closed with it, as often as it starts; or what makes one.
         worker: Whether a worker runs in the application's process.
         inner: The application's own lifespan, entered when the bus is open.
     """

@@ -76,6 +76,10 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def _announce() -> None:
     """Make the format known; executors and programs without Spark only need the dispatcher."""
     try:

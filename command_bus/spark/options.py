@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Literal, cast, get_args
 
+from command_bus.durations import LONGEST
 from command_bus.errors import InvalidSettings
 
 __all__ = ["OnInvalid", "ReadOptions", "View", "WriteOptions", "duration_ms", "instant_ms"]
@@ -39,7 +40,10 @@ def duration_ms(text: str, option: str) -> int:
         raise InvalidSettings(f"option {option} = {text!r} is no duration: write it like '90 s', '15 minutes' or '7 days'")
     unit = match[2].lower()
     factor = 1 if unit.startswith(("ms", "milli")) else _UNITS.get(unit[:2]) or _UNITS[unit[0]]
-    return int(float(match[1]) * factor)
+    milliseconds = float(match[1]) * factor
+    if milliseconds > LONGEST * 1000:
+        raise InvalidSettings(f"option {option} = {text!r} is too long: it is at most {LONGEST:,.0f} s (31 years)")
+    return int(milliseconds)
 
 
 def instant_ms(moment: datetime) -> int:

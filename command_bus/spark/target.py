@@ -98,7 +98,7 @@ class Link:
     @property
     def transport(self) -> RedisTransport:
         """The parts of the open bus."""
-        return self._thread.bus.transport
+        return self._thread.transport
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run it on the loop of the link and give its result."""

@@ -168,9 +168,22 @@ class PrometheusMetrics:
     def collect(self) -> Iterable[Metric]:
         """What is read when it is asked for; for prometheus_client."""
         figures = [ask() for ask in self._workers]
-        running = GaugeMetricFamily("command_bus_in_flight", "Entities that this process's workers run now.")
-        running.add_metric((), sum(each.running for each in figures))
-        yield running
+        for name, text, value in (
+            ("in_flight", "Entities that this process's workers run now.", sum(each.running for each in figures)),
+            (
+                "awaiting_thread",
+                "Of these, entities whose next command waits for a thread.",
+                sum(each.awaiting_thread for each in figures),
+            ),
+            (
+                "awaiting_reply",
+                "Of these, entities whose handler waits for a reply.",
+                sum(each.awaiting_reply for each in figures),
+            ),
+        ):
+            running = GaugeMetricFamily(f"command_bus_{name}", text)
+            running.add_metric((), value)
+            yield running
         for name, text, value in (
             ("leases_lost", "Leases lost while a handler ran.", sum(each.leases_lost for each in figures)),
             ("leases_recovered", "Leases taken over from workers that were lost.", sum(each.recovered for each in figures)),

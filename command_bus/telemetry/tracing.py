@@ -2,13 +2,18 @@
 
     bus = CommandBus(middleware=[Tracing()])
 
-A dispatch is a span `send Deposit`; a call is one, too, which lasts until its reply. Its context travels in the header `traceparent` (W3C Trace
-Context), and each attempt is a span `process Deposit` below it, so that retries stand side by side in one trace, and what a handler sends
-stands below its attempt. A batch is one span, whatever its size: the attempts of its commands are traces of their own that link to it, because a
-trace of a hundred thousand spans is of no use to anybody.
+A dispatch is a span `send Deposit`. Its context travels in the header `traceparent` (W3C Trace Context), and each attempt is a span `process
+Deposit` below it, so that retries are side by side in one trace, and what a handler sends is below its attempt. A call is a span `call Deposit`
+around its `send`, which lasts until its reply. A batch is one span, whatever its size: the attempts of its commands are traces of their own
+that link to it, because a trace of a hundred thousand spans is of no use.
 
 Names follow OpenTelemetry's semantic conventions for messaging, which are still in development. The destination is the command's name, which is what
 senders address and handlers subscribe to; the entity is the partition, by which it is ordered. Payloads are never recorded.
+
+Kinds of spans: the conventions for messaging ("Span kind", https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/) want a PRODUCER
+where the context comes from that a message carries, and refer to the specification of the API (https://opentelemetry.io/docs/specs/otel/trace/api/#spankind)
+for the rest: a PRODUCER ends when the broker has accepted the message, a CLIENT waits for its answer. So `send` is the PRODUCER, and `call` around it
+a CLIENT without a `messaging.operation.type`, as theirs has none for it.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from contextvars import ContextVar
 from typing import Any, Literal
 
 from command_bus.admission import refusal
-from command_bus.context import CommandContext, current_command
+from command_bus.context import CommandContext, running_command
 from command_bus.errors import CommandRejected, MissingExtra, Reject
 from command_bus.execution.faults import text_of
 from command_bus.middleware import Middleware, Sending
@@ -66,7 +71,7 @@ class Tracing(Middleware):
 
     async def dispatch(self, outbound: Outbound, proceed: Sending) -> Any:
         """See `Middleware`."""
-        if _in_batch.get() or outbound.inbox is not None:  # the span of the batch, or of the call, is around this one
+        if _in_batch.get():  # whose span is around this one
             self._inject(outbound)
             return await proceed(outbound)
         with self._span("send", outbound.name, SpanKind.PRODUCER, _sending(outbound)) as span:
@@ -78,7 +83,7 @@ class Tracing(Middleware):
 
     async def call(self, outbound: Outbound, proceed: Sending) -> Any:
         """See `Middleware`."""
-        with self._span("call", outbound.name, SpanKind.PRODUCER, _sending(outbound)):
+        with self._span("call", outbound.name, SpanKind.CLIENT, _sending(outbound)):
             return await proceed(outbound)
 
     async def batch(self, proceed: Callable[[], Awaitable[BatchResult]]) -> BatchResult:
@@ -117,9 +122,10 @@ class Tracing(Middleware):
         named: dict[str, Any] = {
             "messaging.system": "redis",
             "messaging.operation.name": operation,
-            "messaging.operation.type": "process" if operation == "process" else "send",
             "messaging.destination.name": destination,
         }
+        if operation != "call":
+            named["messaging.operation.type"] = operation
         with self._tracer.start_as_current_span(
             f"{operation} {destination}",
             context=parent,
@@ -152,7 +158,7 @@ def _fail(span: Span, error: BaseException) -> None:
 
 
 def _sending(outbound: Outbound) -> dict[str, Any]:
-    running = current_command.get()
+    running = running_command()
     found: dict[str, Any] = {
         "messaging.message.id": outbound.command_id,
         "messaging.message.conversation_id": outbound.command_id if running is None else running.correlation_id,

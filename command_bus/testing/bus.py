@@ -19,13 +19,13 @@ from typing import Any, Self, TypeVar, Unpack
 
 from command_bus.bus import CommandBus
 from command_bus.clock import mono
-from command_bus.context import current_command
-from command_bus.errors import EntitiesStopped
-from command_bus.keywords import BusOptions, CallOptions, DispatchOptions
+from command_bus.context import running_command
+from command_bus.keywords import BusOptions
 from command_bus.messages import Message
 from command_bus.outbound import Envelope
-from command_bus.receipts import BatchResult, Receipt
+from command_bus.receipts import BatchResult, Receipt, Stats
 from command_bus.registry import HandlerRegistry
+from command_bus.send_options import CallOptions, DispatchOptions
 from command_bus.testing.asserting import Noted
 from command_bus.testing.clock import VirtualClock
 from command_bus.testing.crashes import Crash, CrashPoint
@@ -45,8 +45,8 @@ class TestBus(Noted):
 
     Args:
         registry: The handlers; by default those registered with `@handles`, or those of `bus`.
-        bus: The application's own bus, closed: its settings, middleware, lifespan and registry are used, and until the end of the test it
-            talks to the server in memory, so that code that imports it needs no change.
+        bus: The application's own bus, not open yet: its settings, middleware, lifespan and registry are used, and until the end of the
+            test it talks to the server in memory, whoever opens it, so that code that imports it needs no change.
         workers: How many work at a time.
         **options: For `CommandBus`, where no `bus` is given.
 
@@ -68,10 +68,11 @@ class TestBus(Noted):
         self.clock = VirtualClock()
         self._fleet = Fleet(self.clock, registry, bus, workers, options)
         self.bus = self._fleet.bus
+        self._fleet.recorder.serving = self._serve
         super().__init__(self._fleet.recorder)
 
     async def __aenter__(self) -> Self:
-        await self._fleet.open()
+        await self._fleet.sender()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -81,31 +82,36 @@ class TestBus(Noted):
     def __repr__(self) -> str:
         return f"<TestBus of {self.bus!r}: {len(self.sent)} sent, {len(self.handled)} attempts>"
 
+    def claim_all(self) -> None:
+        """Let every bus of this process that is opened from now on, also by a `SyncCommandBus`, talk to the server in memory."""
+        self._fleet.claims.all()
+
+    @property
+    def refused(self) -> list[str]:
+        """Why something was not sent: by a bus that was open before `claim_all`."""
+        return self._fleet.claims.refused
+
     def release(self) -> None:
-        """Give back the clocks and the application's bus; for whoever cannot await."""
+        """Give back the clocks and the buses; for whoever cannot await."""
         self._fleet.release()
         self.clock.stop()
 
     # Sending.
 
-    async def dispatch(self, command: Message[Any], **options: Unpack[DispatchOptions]) -> Receipt:
+    async def dispatch(self, command: Message[R], **options: Unpack[DispatchOptions]) -> Receipt[R]:
         """As `CommandBus.dispatch`."""
-        await self._fleet.open()
-        return await self.bus.dispatch(command, **options)
+        bus = await self._fleet.sender()
+        return await bus.dispatch(command, **options)
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
         """As `CommandBus.dispatch_batch`."""
-        await self._fleet.open()
-        return await self.bus.dispatch_batch(commands)
+        bus = await self._fleet.sender()
+        return await bus.dispatch_batch(commands)
 
     async def call(self, command: Message[R], **options: Unpack[CallOptions]) -> R:
         """As `CommandBus.call`; retries, delays and leases on the way pass without waiting."""
-        await self._fleet.start()
-        running = current_command.get()
-        if running is None:
-            return await self._drive(self.bus.call(command, **options))
-        with self._fleet.recorder.waiting(running.command_id):  # a handler that calls: whoever drives the test drives this, too
-            return await self.bus.call(command, **options)
+        bus = await self._fleet.sender()
+        return await bus.call(command, **options)
 
     # Time.
 
@@ -125,11 +131,29 @@ class TestBus(Noted):
         end, far = _real() + timeout, self.clock.time() + horizon
         while True:
             await self._handlers(end)
-            if not await self._busy():
+            if not await self._fleet.busy():
                 return
             if _real() > end or self.clock.time() > far:
-                raise AssertionError(f"not idle after {timeout:g} real or {horizon:g} virtual seconds: {await self.bus.stats()}")
+                raise AssertionError(f"not idle after {timeout:g} real or {horizon:g} virtual seconds: {await self._stats()}")
             await self._leap(far)
+
+    def settle(self, *, timeout: float = 10.0, horizon: float = 7200.0) -> None:
+        """As `run_until_idle`, for tests that are no coroutines: on an event loop of its own.
+
+        Raises:
+            AssertionError: As `run_until_idle`.
+            RuntimeError: The test is a coroutine, or this thread runs an event loop for another reason.
+        """
+
+        async def work() -> None:
+            try:
+                await self.run_until_idle(timeout=timeout, horizon=horizon)
+            finally:
+                await self._drive(self._fleet.close())
+
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001 - as `get_running_loop`, which raises
+            raise RuntimeError("an event loop runs here: write `await command_bus.run_until_idle()`")
+        asyncio.run(work())
 
     async def advance(self, seconds: float) -> None:
         """Let so much virtual time pass: every timer on the way fires in its turn, those of handlers too."""
@@ -174,6 +198,9 @@ class TestBus(Noted):
             raise
         return task.result()
 
+    async def _stats(self) -> Stats:
+        return await (await self._fleet.sender()).stats()
+
     async def _leap(self, furthest: float | None) -> None:
         """To the next timer, or as far as that."""
         due = self.clock.next_timer()
@@ -182,19 +209,21 @@ class TestBus(Noted):
             self.clock.leap(target)
         await asyncio.sleep(0)
 
-    async def _busy(self) -> bool:
-        try:
-            return bool(await self._fleet.monitor().busy())
-        except EntitiesStopped:
-            return False
+    async def _serve(self, work: Awaitable[R]) -> R:
+        """Await a call of this program's: have workers for it, and leap over its waits."""
+        await self._fleet.start(stays=False)
+        running = running_command()
+        if running is None:
+            return await self._drive(work)
+        with self._fleet.recorder.waiting(running.command_id):  # a handler that calls: whoever drives the test drives this, too
+            return await work
 
     async def _handlers(self, end: float | None, over: Callable[[], bool] = lambda: False) -> None:
         """Let what is ready run, and handlers end, in real time."""
         await self.clock.quiet()
-        running = self._fleet.recorder.running
-        while running and not over():
+        while (running := self._fleet.recorder.running) and not over():
             if end is not None and _real() > end:
-                names = ", ".join(f"{note.context.name} of {note.context.entity}" for note in running.values())
+                names = ", ".join(f"{note.context.name} of {note.context.entity}" for note in running)
                 raise AssertionError(f"still running: {names}; a handler that sleeps is woken by `advance`")
             await asyncio.sleep(_TURN)
             await self.clock.quiet()
@@ -202,7 +231,7 @@ class TestBus(Noted):
     async def _threads(self) -> None:
         """Let what is ready run and threads end; handlers on the loop get a moment for what is no timer."""
         await self.clock.quiet()
-        while any(not self._fleet.is_async(note.context.name) for note in self._fleet.recorder.running.values()):
+        while any(not self._fleet.is_async(note.context.name) for note in self._fleet.recorder.running):
             await asyncio.sleep(_TURN)
             await self.clock.quiet()
         if self._fleet.recorder.running:

@@ -22,11 +22,11 @@ _MOST_TURNS = 10_000
 
 
 class VirtualClock:
-    """The clock of one event loop, from `start` until `stop`. Several may be started one after the other: they leap together."""
+    """The clock of event loops, from `start` in each until `stop`. Several may be started one after the other: they leap together."""
 
     def __init__(self) -> None:
         self._offset = 0.0
-        self._loop: Any = None
+        self._loops: set[Any] = set()
         self._undo: list[Callable[[], None]] = []
 
     def time(self) -> float:
@@ -38,12 +38,14 @@ class VirtualClock:
         return int((_wall() + self._offset) * 1000)
 
     def start(self) -> None:
-        """Take over the running loop.
+        """Take over the running loop; idempotent.
 
         Raises:
             RuntimeError: It is not asyncio's own.
         """
         loop: Any = asyncio.get_running_loop()
+        if loop in self._loops:
+            return
         if not isinstance(loop, asyncio.BaseEventLoop):
             raise RuntimeError(  # noqa: TRY004 - not a wrong argument, but a wrong surrounding
                 f"virtual time needs asyncio's own event loop, this is {type(loop).__module__}: use the default policy for this test"
@@ -51,17 +53,20 @@ class VirtualClock:
         own, wall = self.time, self.wall_ms
         before = loop.time
         loop.time = own  # type: ignore[method-assign]  # its one clock, read for every timer
-        self._loop = loop
 
         def give_back() -> None:
             if loop.time is own:
                 loop.time = before  # type: ignore[method-assign]  # as it was
 
-        self._undo = [give_back, rebind("mono", _monotonic, own), rebind("wall_ms", wall_ms, wall)]
+        if not self._loops:
+            self._undo = [rebind("mono", _monotonic, own), rebind("wall_ms", wall_ms, wall)]
+        self._undo.append(give_back)
+        self._loops.add(loop)
 
     def stop(self) -> None:
         """Give the clocks back; idempotent."""
         undo, self._undo = self._undo, []
+        self._loops.clear()
         for restore in undo:
             restore()
 
@@ -69,14 +74,18 @@ class VirtualClock:
         """Let the loop run until nothing is ready: all that is left waits for a timer, a thread or a socket."""
         for _ in range(_MOST_TURNS):
             await asyncio.sleep(0)
-            if not self._loop._ready:  # noqa: SLF001 - the loop does not tell otherwise
+            if not _running()._ready:  # noqa: SLF001 - the loop does not tell otherwise
                 return
 
     def next_timer(self) -> float | None:
         """When the next timer is due, or None."""
-        timers: list[Any] = self._loop._scheduled  # noqa: SLF001 - as above
+        timers: list[Any] = _running()._scheduled  # noqa: SLF001 - as above
         return min((timer.when() for timer in timers if not timer.cancelled()), default=None)
 
     def leap(self, until: float) -> None:
         """Be at a time at once; never back."""
         self._offset += max(0.0, until - self.time())
+
+
+def _running() -> Any:
+    return asyncio.get_running_loop()

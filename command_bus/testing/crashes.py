@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 from command_bus.context import current_command
 from command_bus.messages import Message
-from command_bus.middleware import Middleware
+from command_bus.middleware import Middleware, Sending
 from command_bus.testing.records import Handled, Recorder
 from command_bus.testing.simulated.live import Process
 from command_bus.testing.simulated.streams import Stream
@@ -24,6 +24,7 @@ from command_bus.transport.redis.keys import KeySpace
 
 if TYPE_CHECKING:
     from command_bus.context import CommandContext
+    from command_bus.outbound import Outbound
 
 __all__ = ["CRASH_POINTS", "Crash", "CrashPoint", "Crashing"]
 
@@ -92,6 +93,14 @@ class Crashing(Middleware):
         elif point == "settled":
             self._end_once_settled()
         return _result(note)
+
+    async def dispatch(self, outbound: Outbound, proceed: Sending) -> Any:
+        """See `Middleware`: what a handler sends is noted as what the program sends."""
+        return await self._recorder.dispatch(outbound, proceed)
+
+    async def call(self, outbound: Outbound, proceed: Sending) -> Any:
+        """See `Middleware`."""
+        return await self._recorder.call(outbound, proceed)
 
     def _end_once_settled(self) -> None:
         """A settled command is not in its mailbox any more; now it is, at the head."""

@@ -1,7 +1,12 @@
 """A server in this process: the bus's own code over fakeredis, for unit tests without a server.
 
-fakeredis 2.40 keeps a blocked read waiting after its connection was closed: the ghost swallows the next message. Here a connection
-that is closed takes its waiting read with it. (Cause: `AsyncFakeSocket._blocking` starts a task that nobody ends.)
+Two things that fakeredis 2.40 gets wrong about blocking reads are put right here:
+
+- It keeps one waiting after its connection was closed: the ghost swallows the next message. Here a connection that is closed takes its
+  waiting read with it. (Cause: `AsyncFakeSocket._blocking` starts a task that nobody ends.)
+- It answers `XREADGROUP … COUNT … BLOCK` at once where there is nothing to read. A reader that asks again then turns in a circle; since
+  Python 3.12, whose `wait_for` does not yield to the event loop for an answer that is there, nothing else runs any more. Here it blocks,
+  and ends with the next write once its group is deleted. (Cause: an empty dict of `_xreadgroup` where `_blocking` expects None.)
 """
 
 from __future__ import annotations
@@ -26,9 +31,18 @@ __all__ = ["MemoryClients"]
 
 
 class _Socket(AsyncFakeSocket):
-    """A socket that knows the task of its blocked read."""
+    """A socket whose reads block until there is something, and that knows the task of its blocked read."""
 
     blocked: asyncio.Task[Any] | None = None
+
+    def _xreadgroup(self, consumer_name: bytes, group_params: list[tuple[Any, bytes, bytes]], *args: Any, **options: Any) -> Any:
+        if not all(self._has(stream, group) for group, stream, _ in group_params):
+            return {}  # gone while it waited: the read ends, and the next says so
+        return super()._xreadgroup(consumer_name, group_params, *args, **options) or None
+
+    def _has(self, stream: bytes, group: Any) -> bool:
+        item = self._db.get(stream)
+        return item is not None and item.value is group.stream and group.stream.group_get(group.name) is group
 
     async def _async_blocking(self, *args: Any, **options: Any) -> None:
         self.blocked = asyncio.current_task()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -73,12 +74,36 @@ class Recorder(Middleware):
     Attributes:
         sent: In the order of the answers.
         handled: In the order of the ends.
-        running: The attempts that are under way.
+        serving: Runs what waits for a reply; the test bus sees to workers and time meanwhile.
     """
 
     sent: list[Sent] = field(default_factory=list[Sent])
     handled: list[Handled] = field(default_factory=list[Handled])
-    running: dict[int, Handled] = field(default_factory=dict[int, Handled])
+    serving: Callable[[Awaitable[Any]], Awaitable[Any]] | None = None
+    _under_way: dict[int, tuple[asyncio.AbstractEventLoop, Handled]] = field(
+        default_factory=dict[int, tuple[asyncio.AbstractEventLoop, Handled]]
+    )
+
+    @property
+    def running(self) -> list[Handled]:
+        """The attempts that are under way on this loop."""
+        here = asyncio.get_running_loop()
+        return [note for loop, note in list(self._under_way.values()) if loop is here]
+
+    async def call(self, outbound: Outbound, proceed: Sending) -> Any:
+        """See `Middleware`."""
+        return await self.served(proceed(outbound))
+
+    async def served(self, work: Awaitable[Any]) -> Any:
+        """Await what a worker has to settle."""
+        return await (work if self.serving is None else self.serving(work))
+
+    async def handle(self, command: Any, context: CommandContext, proceed: Callable[[], Awaitable[Any]]) -> Any:
+        """See `Middleware`: of a worker that the application runs itself."""
+        note = await self.attempt(command, context, proceed)
+        if note.error is not None:
+            raise note.error
+        return note.value
 
     async def dispatch(self, outbound: Outbound, proceed: Sending) -> Any:
         """See `Middleware`. A batch is sealed here and sent later: then there is no answer yet."""
@@ -100,23 +125,23 @@ class Recorder(Middleware):
     async def attempt(self, command: Any, context: CommandContext, proceed: Callable[[], Awaitable[Any]]) -> Handled:
         """Run a handler and note what came of it; what it raised is in the note."""
         note = Handled(command, context)
-        self.running[id(note)] = note
+        self._under_way[id(note)] = asyncio.get_running_loop(), note
         try:
             note.value = await proceed()
         except BaseException as error:  # noqa: BLE001 - whoever asked raises it again
             note.error = error
         finally:
-            self.running.pop(id(note), None)
+            self._under_way.pop(id(note), None)
             self.handled.append(note)
         return note
 
     @contextmanager
     def waiting(self, command_id: str) -> Generator[None]:
         """Do not count an attempt as running: its handler waits for the bus."""
-        held = {key: note for key, note in self.running.items() if note.context.command_id == command_id}
+        held = {key: entry for key, entry in self._under_way.items() if entry[1].context.command_id == command_id}
         for key in held:
-            del self.running[key]
+            del self._under_way[key]
         try:
             yield
         finally:
-            self.running.update(held)
+            self._under_way.update(held)

@@ -6,7 +6,7 @@ A *mailbox* is the name that `keys.mailbox_name` gives an entity (or its lane); 
 
 from __future__ import annotations
 
-from asyncio import Task
+from asyncio import Future, Task
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -20,14 +20,17 @@ __all__ = [
     "Admission",
     "Answer",
     "Bury",
+    "ByOperator",
     "Consumer",
     "Done",
     "Failed",
     "Follow",
     "GiveBack",
+    "GivenUp",
     "Gone",
     "Lease",
     "Park",
+    "Places",
     "Producer",
     "Recovery",
     "Released",
@@ -120,6 +123,18 @@ class Producer(Protocol):
         ...
 
 
+class ByOperator(str):
+    """A reason for which a handler is cancelled: an operator wants its attempt to end, and its command to be settled as interrupted."""
+
+    __slots__ = ()
+
+
+class GivenUp(ByOperator):
+    """Beside that, its command has been settled already: nothing waits for the end of the handler, which may be in a thread."""
+
+    __slots__ = ()
+
+
 @dataclass(slots=True)
 class Lease:
     """The right to run one mailbox, held by this worker.
@@ -131,6 +146,7 @@ class Lease:
         renew_until: Local time after which it is no longer renewed (an async handler far past its timeout), or None.
         cancel: While a handler runs: interrupts it, because the lease is lost.
         lost: Whether its handler was told so.
+        in_thread: Whether the handler that runs is in a thread, which nothing can stop.
     """
 
     shard: int
@@ -142,6 +158,7 @@ class Lease:
     renew_until: float | None = None
     cancel: Callable[[str], None] | None = None
     lost: bool = False
+    in_thread: bool = False
 
 
 @dataclass(slots=True)
@@ -314,6 +331,44 @@ class Replies(Protocol):
         ...
 
 
+class Places(Protocol):
+    """The places of a worker: as many entities as it may run at a time."""
+
+    @property
+    def lent(self) -> int:
+        """How many are lent."""
+        ...
+
+    @property
+    def all_lent(self) -> bool:
+        """Whether no more may be lent."""
+        ...
+
+    def lend(self, *, beyond: bool = False) -> bool:
+        """Lend the place of a handler that waits; return False if no more may be lent. `beyond` lends it all the same."""
+        ...
+
+    def take_back(self) -> Future[None]:
+        """Take a place again for a handler that goes on, before any reader does; return what is done once it has one."""
+        ...
+
+    def withdraw(self, turn: Future[None]) -> bool:
+        """Leave the place lent that `take_back` waits for, and end that wait; return False if the place is taken already."""
+        ...
+
+    def take_back_now(self) -> None:
+        """Take a place again at once, also beyond the limit."""
+        ...
+
+    def admits_caller(self) -> bool:
+        """Return whether a handler may begin that will lend its place."""
+        ...
+
+    def another_waits(self, reader: int) -> bool:
+        """Return whether the reader of another shard waits for a place."""
+        ...
+
+
 class Consumer(Protocol):
     """Feeds activations to whoever runs them, never more than there are free slots."""
 
@@ -333,6 +388,11 @@ class Consumer(Protocol):
     @property
     def silent_for(self) -> float:
         """Seconds since it last asked for work with success; infinite if it cannot, 0 while it could not run any."""
+        ...
+
+    @property
+    def reads(self) -> bool:
+        """Whether it goes on reading: false once it was stopped, or its event loop shuts down."""
         ...
 
 

@@ -1,8 +1,9 @@
 """The command line: injects faults into a real bus for a while, and gives a verdict on the recorded history.
 
-`plan` is what a run is, `run` carries it out: `fleet` starts the processes (`worker_app`, `producer_app`), each behind a `proxy`; `nemesis`
-chooses `faults`; `ledger` is the downstream; `survey` looks at what is left. All of it is recorded as a `history`, of which `checker` (the
-`…_rules`, and `excuses`) decides what was broken, `recovery` measures how long things took, and `report` tells it.
+`plan` is what a run is, `run` carries it out: `fleet` starts the processes (`worker_app`, `producer_app`), each behind a `proxy`;
+`nemesis` chooses `faults` and plays `scenes`; `ledger` is the downstream; `survey` looks at what is left. All of it is recorded as a
+`history`, of which `checker` (the `…_rules`, and `excuses`) decides what was broken, `recovery` measures how long things took, and
+`report` tells it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def main() -> int:
         rate=arguments.rate,
         period=arguments.period,
         lease=arguments.lease,
+        shards=arguments.shards,
         workers=arguments.workers,
     )
     print(
@@ -67,9 +69,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=280.0, help="commands a second")
     parser.add_argument("--period", type=float, default=0.45, help="seconds between two faults, on average")
     parser.add_argument("--lease", type=float, default=1.5)
+    parser.add_argument("--shards", type=int, help="of the namespace; by default 4, of a cluster 6")
     parser.add_argument("--workers", type=int, default=3)
     arguments = parser.parse_args()
     arguments.durability = arguments.durability or ("replicated" if arguments.server in ("sentinel", "cluster") else "everysec")
+    arguments.shards = arguments.shards or (6 if arguments.server == "cluster" else 4)
     unknown = set(arguments.faults.split(",")) - {"all", *FAMILIES}
     if unknown:
         parser.error(f"no such faults: {', '.join(sorted(unknown))}; there are {', '.join(FAMILIES)}")

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from tests.chaos.command_rules import effects_once, interruptions_explained, not_twice, nothing_lost, outcomes_true
 from tests.chaos.facts import Facts, Violation
 from tests.chaos.history import History
-from tests.chaos.line_rules import effects_in_order, fences_grow, no_overlap, order
+from tests.chaos.line_rules import effects_in_order, fences_grow, no_overlap, nothing_after_its_lease, order
+from tests.chaos.time_rules import again_at_once, started_in_time
 from tests.chaos.whole_rules import calls_answered, money_conserved, nothing_left, sums
 
 __all__ = ["RULES", "Rule", "check"]
@@ -23,6 +24,7 @@ RULES: tuple[Rule, ...] = (
     effects_in_order,
     fences_grow,
     no_overlap,
+    nothing_after_its_lease,
     not_twice,
     interruptions_explained,
     nothing_lost,
@@ -32,6 +34,8 @@ RULES: tuple[Rule, ...] = (
     sums,
     money_conserved,
     nothing_left,
+    started_in_time,
+    again_at_once,
 )
 
 

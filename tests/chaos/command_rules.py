@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from tests.chaos.facts import Facts, Violation
+from tests.chaos.facts import PLANNED_ENDS, Facts, Violation
 from tests.chaos.messages import expected_value
 
 __all__ = ["effects_once", "interruptions_explained", "not_twice", "nothing_lost", "outcomes_true"]
@@ -33,11 +33,11 @@ def interruptions_explained(facts: Facts) -> Iterator[Violation]:
         for start in starts:
             next_start = again.get(start.fence)
             end = facts.end_of(start)
-            planned = end is not None and end.how == "raise"
+            planned = end is not None and end.how in PLANNED_ENDS
             if next_start is not None and not planned and not facts.excuses.explains(start.who, start.at, next_start.at):
                 text = f"attempt {start.attempt} of {start.id} at {start.who} was interrupted though nothing had happened to it"
                 yield Violation("unexplained", entity, text, next_start.at)
-            if next_start is None and start.id in given_up:
+            if next_start is None and start.id in given_up and not planned:
                 until = following.get(start.fence, float("inf"))
                 if not facts.excuses.explains(start.who, start.at, until):
                     text = f"{start.id} at {start.who} was given up as interrupted though nothing had happened to it"
@@ -95,6 +95,8 @@ def _untrue(facts: Facts, command: str, outcome: str) -> str | None:
             return "was started, and settled as expired" if facts.by_id.get(command) else None
         case "waiting":
             return None  # `nothing_lost` decides
+        case "unhandled" if facts.asked[command][0].kind == "Ghost":
+            return None  # its worker was lost while it was offered, so it cannot expire any more
         case _:
             return f"was settled as {outcome}"
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
+from tests.chaos.calm import Calm
 from tests.chaos.excuses import Excuses
 from tests.chaos.history import Asked, Ended, History, Started
 
-__all__ = ["Facts", "Violation"]
+__all__ = ["PLANNED_ENDS", "Facts", "Violation"]
+
+PLANNED_ENDS = ("raise", "shot")
+"""How an attempt ends after which another was planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,7 @@ class Facts:
         self.history = history
         self.final = history.final
         self.excuses = Excuses(history.faults, history.lease)
+        self.calm = Calm(history.faults, history.lease)
         self.asked: dict[str, list[Asked]] = defaultdict(list)
         for request in history.asked:
             self.asked[request.id].append(request)
@@ -59,6 +64,10 @@ class Facts:
     def entity_of(self, command_id: str) -> str:
         """The entity of a command."""
         return self.asked[command_id][0].entity if self.asked.get(command_id) else ""
+
+    def way_of(self, command_id: str) -> str:
+        """How a command was asked for."""
+        return self.asked[command_id][0].way if self.asked.get(command_id) else ""
 
     def number_of(self, command_id: str) -> int:
         """The place of a command in its entity's line."""

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 
 from redis.exceptions import RedisError
 
+from command_bus import CommandBus
 from tests.chaos.fleet import Fleet, Seat
 from tests.chaos.history import Fault, Recorder
 from tests.chaos.plan import Plan
 from tests.chaos.proxy import Mode
 from tests.chaos.servers import Target
 
-__all__ = ["FAULTS", "Kind", "Stage", "lift_limit"]
+__all__ = ["FAULTS", "Act", "Kind", "Stage", "deploy", "lift_limit", "stop"]
 
 
 @dataclass
@@ -33,6 +34,7 @@ class Stage:
     target: Target
     recorder: Recorder
     rng: random.Random
+    bus: CommandBus
 
     def note(self, kind: str, victim: str, start: float, detail: str = "") -> None:
         """Record a fault that is over."""
@@ -51,7 +53,7 @@ class Kind:
     Attributes:
         family: What `--faults` calls it.
         weight: How often, compared with the others.
-        victims: `worker`, `producer`, `process` (any) or `server`.
+        victims: `worker`, `producer`, `process` (any), `server`, `deploy` (all workers in turn) or `load` (nobody: see `scenes`).
         act: Does it.
     """
 
@@ -70,7 +72,8 @@ async def _kill(stage: Stage, seat: Seat) -> None:
     stage.fleet.begin(seat)
 
 
-async def _stop(stage: Stage, seat: Seat, seconds: float, kind: str) -> None:
+async def stop(stage: Stage, seat: Seat, seconds: float, kind: str) -> None:
+    """SIGSTOP, and SIGCONT after so many seconds."""
     start = time.monotonic()
     stage.fleet.pause(seat, stop=True)
     await asyncio.sleep(seconds)
@@ -80,11 +83,11 @@ async def _stop(stage: Stage, seat: Seat, seconds: float, kind: str) -> None:
 
 async def _zombie(stage: Stage, seat: Seat) -> None:
     """Beyond the lease: when it wakes, another has its entities."""
-    await _stop(stage, seat, stage.plan.lease * stage.rng.uniform(1.2, 2.2), "stop")
+    await stop(stage, seat, stage.plan.lease * stage.rng.uniform(1.2, 2.2), "stop")
 
 
 async def _short_stop(stage: Stage, seat: Seat) -> None:
-    await _stop(stage, seat, stage.rng.uniform(0.05, 0.4), "short_stop")
+    await stop(stage, seat, stage.rng.uniform(0.05, 0.4), "short_stop")
 
 
 async def _cut(stage: Stage, seat: Seat) -> None:
@@ -174,7 +177,7 @@ async def _clock(stage: Stage, seat: Seat) -> None:
     stage.note("clock", seat.who, start, f"{offset:+g} s")
 
 
-async def _deploy(stage: Stage, _seat: Seat) -> None:
+async def deploy(stage: Stage, _seat: Seat) -> None:
     """Every worker in turn, told to end and replaced by one of the other release."""
     releases = {seat.release for seat in stage.fleet.workers}
     release = "old" if releases == {"new"} else "new"
@@ -210,5 +213,5 @@ FAULTS = (
     Kind("power loss", "power", 2, "server", _server("power")),
     Kind("memory limit", "oom", 2, "server", _oom),
     Kind("step a worker's clock", "clock", 6, "worker", _clock),
-    Kind("deploy", "deploy", 0.8, "deploy", _deploy),
+    Kind("deploy", "deploy", 0.8, "deploy", deploy),
 )

@@ -19,7 +19,10 @@ __all__ = ["Asked", "Called", "Effect", "Ended", "Fault", "Final", "History", "R
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request to accept a command, and how it ended: `accepted`, `duplicate`, `refused`, or `unknown` while nothing was heard."""
+    """A request to accept a command, and how it ended: `accepted`, `duplicate`, `refused`, or `unknown` while nothing was heard.
+
+    `within` is the time, in seconds without a fault, in which the command must have been started after it was asked for; 0: none is given.
+    """
 
     id: str
     entity: str
@@ -30,6 +33,7 @@ class Asked:
     at: float
     answer: str = "unknown"
     answered: float = 0.0
+    within: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,9 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A handler ended: `end` (with its value), `raise` (planned), `reject`, `cancelled` or `fenced` (the ledger refused it)."""
+    """A handler ended: `end` (with its value), `raise` (planned), `shot` (cancelled by plan, not by the bus), `reject`, `cancelled` or
+    `fenced` (the ledger refused it).
+    """
 
     id: str
     who: str
@@ -174,6 +180,12 @@ class History:
                     pass  # what only the harness reads
         for request in open_requests.values():
             self._close(request)
+
+    @property
+    def until(self) -> float:
+        """When the last of all that was recorded happened."""
+        told: list[Started | Ended | Called | Asked] = [*self.started, *self.ended, *self.called, *self.asked]
+        return max((event.at for event in told), default=0.0)
 
     def _close(self, request: dict[str, Any] | None, answer: str = "unknown", at: float = 0.0) -> None:
         if request is not None:

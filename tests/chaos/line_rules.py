@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from tests.chaos.facts import Facts, Violation
 from tests.chaos.history import Started
 
-__all__ = ["effects_in_order", "fences_grow", "no_overlap", "order"]
+__all__ = ["effects_in_order", "fences_grow", "no_overlap", "nothing_after_its_lease", "order"]
+
+_ONE_WAKING = 1.0
 
 
 def order(facts: Facts) -> Iterator[Violation]:
@@ -49,6 +52,36 @@ def fences_grow(facts: Facts) -> Iterator[Violation]:
         for refusal in facts.history.refused:
             if refusal.entity == entity and not any(start.fence > refusal.fence and start.at <= refusal.at for start in starts):
                 yield Violation("fence", entity, f"the owner {refusal.who} was refused under {refusal.fence}", refusal.at)
+
+
+def nothing_after_its_lease(facts: Facts) -> Iterator[Violation]:
+    """I11: a worker that slept beyond its leases starts nothing of them when it wakes.
+
+    One start is allowed: its worker may have been stopped between the look at the lease and the handler's first line.
+    """
+    late: dict[str, list[Started]] = defaultdict(list)
+    for starts in facts.by_entity.values():
+        newest = 0
+        for start in sorted(starts, key=lambda start: start.at):
+            if start.fence < newest:
+                late[start.who].append(start)
+            newest = max(newest, start.fence)
+    for who, starts in late.items():
+        for together in _at_one_time(sorted(starts, key=lambda start: start.at)):
+            if len(together) > 1:
+                first = together[0]
+                text = f"{who} started {len(together)} handlers whose entities others held already, {first.id} among them"
+                yield Violation("late start", first.entity, text, first.at)
+
+
+def _at_one_time(starts: list[Started]) -> list[list[Started]]:
+    groups: list[list[Started]] = []
+    for start in starts:
+        if groups and start.at - groups[-1][-1].at < _ONE_WAKING:
+            groups[-1].append(start)
+        else:
+            groups.append([start])
+    return groups
 
 
 def no_overlap(facts: Facts) -> Iterator[Violation]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from command_bus import Command, EntityId, RetryPolicy
 
-__all__ = ["Apply", "Deposit", "Late", "Once", "Poison", "Steady", "Withdraw", "expected_value"]
+__all__ = ["Apply", "Deposit", "Ghost", "Late", "Once", "Order", "Parcel", "Poison", "Steady", "Withdraw", "expected_value"]
 
 
 class Poison(Exception):
@@ -67,6 +67,30 @@ class Deposit(Command[int], entity="account", retry=_FOR_EVER):
 
     account: EntityId
     amount: int
+
+
+class Order(Command[int], entity="order", retry=_FOR_EVER):
+    """Calls an `Apply` of another line from inside its handler, and waits `patience` seconds for it."""
+
+    order: EntityId
+    number: int
+    patience: float
+    within: float
+
+
+class Parcel(Command[int], entity="line", retry=_FOR_EVER):
+    """An `Apply` with much to carry."""
+
+    line: EntityId
+    number: int
+    ballast: bytes
+
+
+class Ghost(Command[int], entity="ghost"):
+    """What no worker has a handler for."""
+
+    ghost: EntityId
+    number: int
 
 
 def expected_value(number: int) -> int:

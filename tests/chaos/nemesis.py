@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from dataclasses import replace
 
-from tests.chaos.faults import FAULTS, Kind, Stage
+from command_bus import IdleTimeout
+from tests.chaos.calm import AFTERMATH, LOAD
+from tests.chaos.faults import FAULTS, Kind, Stage, deploy, lift_limit
 from tests.chaos.fleet import Seat
 from tests.chaos.resume import Busy
+from tests.chaos.scenes import SCENES
 
 __all__ = ["FAMILIES", "Nemesis"]
 
 _ALONE = 0.15
+_SCENES, _EMPTY = 0.1, 30.0
 
-FAMILIES = tuple(dict.fromkeys(kind.family for kind in FAULTS))
+KINDS = (*FAULTS, *SCENES)
+FAMILIES = tuple(dict.fromkeys(kind.family for kind in KINDS))
 
 
 class Nemesis:
@@ -31,21 +37,53 @@ class Nemesis:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         able = stage.target.supports
-        self._kinds = [kind for kind in FAULTS if kind.family in stage.plan.faults and kind.family in able]
+        self._kinds = [kind for kind in KINDS if kind.family in stage.plan.faults and kind.family in (LOAD, *able)]
         if any(seat.proxy is None for seat in stage.fleet.seats):
             self._kinds = [kind for kind in self._kinds if kind.family != "net"]
         if not any(seat.clock for seat in stage.fleet.seats):
             self._kinds = [kind for kind in self._kinds if kind.family != "clock"]
         self._nobody = Seat("server", None, "")
         self._deploying = Seat("deploy", None, "")
+        self._scene = Seat("scene", None, "")
         self._under_way: set[asyncio.Task[None]] = set()
         self.injected = 0
 
     async def run(self, seconds: float) -> None:
-        """Do it; returns when all is undone. The last part is for single faults, far from each other: how long does it take to go on?"""
-        await self._storm(seconds * (1 - _ALONE))
+        """Do it; returns when all is undone.
+
+        After the storm scenes are played alone, each once at least, which may take longer than its share. The last part is for single
+        faults, far from each other: how long does it take to go on?
+        """
+        scenes = [kind for kind in self._kinds if kind.family == LOAD]
+        await self._storm(seconds * (1 - _ALONE - (_SCENES if scenes else 0.0)))
+        await self._play(scenes, seconds * _SCENES)
         await self._alone("kill a worker", self._stage.plan.lease + 1.5, seconds * _ALONE * 2 / 3)
         await self._alone("kill the server", 1.5, seconds * _ALONE / 3)
+
+    async def _play(self, scenes: list[Kind], seconds: float) -> None:
+        """Scenes with nothing beside them: all workers are of the newer release, which knows every command, and the producers rest."""
+        if not scenes:
+            return
+        stage = self._stage
+        await lift_limit(stage.target)
+        if any(seat.release == "old" for seat in stage.fleet.workers):
+            await deploy(stage, self._deploying)
+        stage.plan.quiet.touch()
+        until = time.monotonic() + seconds
+        while True:
+            await asyncio.sleep(stage.plan.lease + AFTERMATH)
+            for kind in scenes:
+                await self._empty()
+                await self._inject(kind, self._scene, stage)
+            if time.monotonic() > until:
+                break
+        await self._empty()
+        stage.plan.quiet.unlink()
+
+    async def _empty(self) -> None:
+        """Wait until nothing is left to do, within reason: what is stuck the survey in the end will tell."""
+        with contextlib.suppress(IdleTimeout):
+            await self._stage.bus.wait_idle(_EMPTY)
 
     async def _alone(self, name: str, quiet: float, seconds: float) -> None:
         kind = next((kind for kind in self._kinds if kind.name == name), None)
@@ -94,6 +132,8 @@ class Nemesis:
                 return fleet.seats
             case "deploy":
                 return [self._deploying]
+            case "load":
+                return [self._scene]
             case _:
                 return [self._nobody]
 

@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Plan", "bus_options"]
+__all__ = ["QUANTUM_TIME", "Plan", "bus_options"]
+
+QUANTUM_TIME = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,9 @@ class Plan:
         rate: Commands a second, of all producers.
         period: Seconds between two faults.
         lease: Of the workers.
+        shards: Of the namespace.
+        concurrency: Entities that a worker holds at a time.
+        threads: For its synchronous handlers.
         folder: For logs and the report.
         ledger: URL of the downstream.
         namespace: Of the bus.
@@ -39,6 +44,9 @@ class Plan:
     rate: float = 280.0
     period: float = 0.45
     lease: float = 1.5
+    shards: int = 4
+    concurrency: int = 8
+    threads: int = 4
     workers: int = 3
     producers: int = 2
     lines: int = 48
@@ -56,6 +64,16 @@ class Plan:
         path = Path(self.folder) / "plan.json"
         path.write_text(json.dumps(asdict(self)))
         return path
+
+    @property
+    def slots(self) -> int:
+        """How many entities all workers together hold at a time."""
+        return self.workers * self.concurrency
+
+    @property
+    def quiet(self) -> Path:
+        """While this file is there, producers send nothing new."""
+        return Path(self.folder) / "quiet"
 
     @property
     def funds(self) -> dict[str, int]:
@@ -78,12 +96,14 @@ def bus_options(plan: Plan) -> dict[str, Any]:
         "reply_ttl": window,
         "unknown_grace": 300.0,
         "dispatch_timeout": 5.0,
-        "max_total_depth": 3_000,
+        "max_total_depth": 8_000,
         "max_depth": 400,
+        "shards": plan.shards,
+        "concurrency": plan.concurrency,
+        "threads": plan.threads,
+        "quantum_time": QUANTUM_TIME,
     }
     options["durability"] = {"everysec": "aof"}.get(plan.durability, plan.durability)
-    if plan.server == "cluster":
-        options["shards"] = 6
     if plan.server == "sentinel":
         options["wait_replicas"] = 2  # all: a failover may choose either
     return options

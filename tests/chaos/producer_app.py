@@ -43,6 +43,7 @@ from tests.chaos.worker_app import die_with_parent, watch_for_gaps
 __all__ = ["Item", "Writer"]
 
 _WRITERS = 12
+_LOOK_AGAIN = 0.05
 _CALL_TIMEOUT = 30.0
 _OUTCOMES: dict[type[CommandBusError], str] = {
     CommandRejected: "rejected",
@@ -86,16 +87,19 @@ class Item:
 
 
 class Pace:
-    """Lets so many commands through per second, on average."""
+    """Lets so many commands through per second, on average; none while there is a file of the name `quiet`."""
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, rate: float, quiet: Path) -> None:
         self._rate = rate
+        self._quiet = quiet
         self._next = time.monotonic()
 
     async def wait(self, count: int) -> None:
         now = time.monotonic()
         self._next = max(self._next, now - 1.0) + count / self._rate
         await asyncio.sleep(self._next - now)
+        while self._quiet.exists():
+            await asyncio.sleep(_LOOK_AGAIN)
 
 
 class Writer:
@@ -147,7 +151,9 @@ class Writer:
             to = rng.randrange(self._plan.accounts)
             item = replace(item, to=f"a{to}", amount=rng.randint(1, 60))
         busy = rng.choices([0.0, rng.uniform(0, 0.02), rng.uniform(0.05, 0.3)], [60, 37, 3])[0]
-        plan = rng.choices(["", "fail", "poison", "refuse", "block", "long"], [9600, 150, 30, 80, 40, 3])[0]
+        plan = rng.choices(["", "fail", "poison", "refuse", "block", "long", "shot", "mute"], [9600, 150, 30, 80, 40, 3, 20, 20])[
+            0
+        ]
         if kind == "Withdraw" and plan == "poison":
             plan = ""
         if plan in ("block", "long"):
@@ -236,7 +242,7 @@ async def main() -> None:
     for spec in before["open"]:
         asked[spec["entity"]].append(Item(**spec))
     rng = random.Random(f"{plan.seed} {name}")
-    pace = Pace(plan.rate / plan.producers)
+    pace = Pace(plan.rate / plan.producers, plan.quiet)
     async with bus, asyncio.TaskGroup() as writers:
         for number in range(_WRITERS):
             mine = own[number::_WRITERS]

@@ -12,7 +12,7 @@ from tests.chaos.history import Fault, History, Started
 
 __all__ = ["Recovery", "measure"]
 
-_TROUBLES = {"kill", "stop", "stall", "gap", "server", "failover", "power", "silence", "oom", "deploy", "block"}
+_TROUBLES = {"kill", "stop", "stall", "gap", "server", "failover", "power", "silence", "oom", "deploy", "block", "load"}
 _SHORT_BLOCK = 0.5
 
 

@@ -34,6 +34,7 @@ async def run(plan: Plan) -> tuple[History, dict[str, str]]:
     folder.mkdir(parents=True, exist_ok=True)
     for kind in ("workers", "producers", "faults"):
         plan.log(kind).unlink(missing_ok=True)
+    plan.quiet.unlink(missing_ok=True)
     plan = replace(plan, namespace=f"chaos-{secrets.token_hex(3)}")
     with EmbeddedServer.start() as downstream:
         plan = replace(plan, ledger=downstream.url)
@@ -66,7 +67,8 @@ async def _attacked(plan: Plan) -> AsyncIterator[Stage]:
     fleet = Fleet(plan, target)
     try:
         await fleet.start()
-        yield Stage(plan, fleet, target, Recorder(plan.log("faults"), "nemesis"), random.Random(plan.seed))
+        async with CommandBus(target.url, registry=HandlerRegistry(), **bus_options(plan)) as bus:
+            yield Stage(plan, fleet, target, Recorder(plan.log("faults"), "nemesis"), random.Random(plan.seed), bus)
     finally:
         await fleet.stop()
         await target.stop()
@@ -83,7 +85,9 @@ async def _settle(stage: Stage) -> Final:
             seat.release = "new"
             fleet.begin(seat)
     await asyncio.gather(*(fleet.retire(seat) for seat in fleet.producers))
-    async with CommandBus(target.url, registry=HandlerRegistry(), **bus_options(stage.plan)) as bus:
+    async with CommandBus(
+        target.url, registry=HandlerRegistry(), **bus_options(stage.plan)
+    ) as bus:  # the other one has seen servers fail
         final = await survey(bus, target, patience=_DRAIN)
     fleet.look_after()
     await asyncio.gather(*(fleet.retire(seat) for seat in fleet.workers))

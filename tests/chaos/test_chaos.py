@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize(
     "arguments",
-    [pytest.param("--server valkey --seed 1 --seconds 40 --durability always", id="valkey, power loss as well")],
+    [pytest.param("--server valkey --seed 1 --seconds 28 --durability always", id="valkey, power loss as well")],
 )
 def test_no_promise_is_broken(arguments: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.chaos", *arguments.split(), "--out", str(tmp_path)]

@@ -184,6 +184,28 @@ def letter_twice(history: History) -> None:
     set_final(history, letters=history.final.letters * 2)
 
 
+def kept_waiting(history: History) -> None:
+    history.asked[1] = replace(history.asked[1], within=0.9)
+
+
+def never_started_in_time(history: History) -> None:
+    history.asked.append(Asked("waits", "line:l9", 0, "Apply", "scene", "nemesis", 20.0, "accepted", 20.1, within=3.0))
+
+
+def a_lease_of_standstill(history: History) -> None:
+    history.asked[0] = replace(history.asked[0], way="scene")
+    history.ended[0] = replace(history.ended[0], how="shot")
+    again(history, 0)
+
+
+def started_when_it_woke(history: History) -> None:
+    """Two entities of a worker that slept go on at another; then it starts both."""
+    for number, line in ((10, "line:l8"), (11, "line:l9")):
+        history.started.append(Started(name(number), line, number, "w1.0", 300 + number, 2, 50.0))
+        history.started.append(Started(name(number), line, number, "w0.0", 200 + number, 1, 50.5))
+    history.faults.append(Fault("stop", "w0.0", 47.0, 50.4))
+
+
 def money_made(history: History) -> None:
     set_final(history, total=101)
 
@@ -232,6 +254,10 @@ BREAKS: list[tuple[str, Callable[[History], None]]] = [
     ("answer", two_answers),
     ("answer", untrue_answer),
     ("answer lost", answer_lost),
+    ("starved", kept_waiting),
+    ("starved", never_started_in_time),
+    ("standstill", a_lease_of_standstill),
+    ("late start", started_when_it_woke),
     ("sums", one_miscounted),
     ("sums", letter_twice),
     ("bank", money_made),

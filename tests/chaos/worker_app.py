@@ -3,7 +3,7 @@
 Run as `python -m tests.chaos.worker_app PLAN URL NAME RELEASE`. The release is the handler set: only the `new` one knows `Late`.
 
 What a command's plan makes its handler do: `` sleep a while; `block` the event loop; `fail` at the first two attempts; `poison` always
-fail; `refuse` it.
+fail; `refuse` it; at the first attempt be `shot` (its task is cancelled, not by the bus) or end `mute` (by an exception that has no text).
 """
 
 from __future__ import annotations
@@ -22,16 +22,28 @@ from typing import NoReturn
 from command_bus import CommandBus, CommandBusError, CommandContext, HandlerRegistry, Reject
 from tests.chaos.history import Effect, Recorder
 from tests.chaos.ledger import Ledger
-from tests.chaos.messages import Apply, Deposit, Late, Once, Poison, Steady, Withdraw, expected_value
+from tests.chaos.messages import Apply, Deposit, Late, Once, Order, Parcel, Poison, Steady, Withdraw, expected_value
 from tests.chaos.plan import Plan, bus_options
 
 __all__ = ["Handlers", "die_with_parent", "watch_for_gaps"]
 
 _TICK, _GAP = 0.1, 0.3
+_Asynchronous = Apply | Once | Late | Withdraw | Deposit | Order | Parcel
 
 
 class PlannedFailure(Exception):
     """A handler that was told to fail."""
+
+
+class Wordless(BaseException):
+    """Raised by an exception that is asked for its text."""
+
+
+class Mute(Exception):
+    """A handler that was told to end by an exception without a text."""
+
+    def __str__(self) -> str:
+        raise Wordless
 
 
 class Fenced(Exception):
@@ -66,6 +78,14 @@ class Handlers:
         async def deposit(command: Deposit, context: CommandContext) -> int:
             return await self.run(command, context)
 
+        @registry.handles(Order)
+        async def order(command: Order, context: CommandContext) -> int:
+            return await self.run(command, context)
+
+        @registry.handles(Parcel)
+        async def parcel(command: Parcel, context: CommandContext) -> int:
+            return await self.run(command, context)
+
         @registry.handles(Steady)
         def steady(command: Steady, context: CommandContext) -> int:
             return self.run_in_thread(command, context)
@@ -78,14 +98,18 @@ class Handlers:
 
         return registry
 
-    async def run(self, command: Apply | Once | Late | Withdraw | Deposit, context: CommandContext) -> int:
+    async def run(self, command: _Asynchronous, context: CommandContext) -> int:
         """Record the start, do what is planned, record the end."""
         with self._recorded(command, context) as effect:
-            if not isinstance(command, Deposit):
+            if isinstance(command, Order):
+                await self._order(command, context)
+            elif not isinstance(command, Deposit | Parcel):
                 if command.plan == "block":
                     self._block(command.busy)
                 elif command.busy:
                     await asyncio.sleep(command.busy)
+                if command.plan == "shot" and context.attempt == 1:
+                    await _shot()
                 _fail_as_planned(command.plan, context.attempt)
             await self._act(command, effect)
             return expected_value(effect.number)
@@ -100,7 +124,7 @@ class Handlers:
             return expected_value(effect.number)
 
     @contextmanager
-    def _recorded(self, command: Steady | Apply | Once | Late | Withdraw | Deposit, context: CommandContext) -> Iterator[Effect]:
+    def _recorded(self, command: Steady | _Asynchronous, context: CommandContext) -> Iterator[Effect]:
         number = -1 if isinstance(command, Deposit) else command.number
         effect = Effect(context.command_id, context.entity or "", number, context.fence)
         once = isinstance(command, Once)
@@ -112,7 +136,7 @@ class Handlers:
             yield effect
             how, value = "end", expected_value(number)
         except asyncio.CancelledError:
-            how = "cancelled"
+            how = "shot" if getattr(command, "plan", "") == "shot" and context.attempt == 1 else "cancelled"
             raise
         except Reject:
             how = "reject"
@@ -128,7 +152,7 @@ class Handlers:
         time.sleep(seconds)
         self.recorder.note("fault", kind="block", victim=self.recorder.who, start=began, end=time.monotonic())
 
-    async def _act(self, command: Apply | Once | Late | Withdraw | Deposit, effect: Effect) -> None:
+    async def _act(self, command: _Asynchronous, effect: Effect) -> None:
         match command:
             case Deposit():
                 answer = await self.ledger.move(effect, command.amount)
@@ -142,6 +166,20 @@ class Handlers:
             raise Reject("no money", code="short")
         if isinstance(command, Withdraw):
             await self._send_on(command, effect)
+
+    async def _order(self, command: Order, context: CommandContext) -> None:
+        """Call a line that only this attempt knows."""
+        assert self.bus is not None
+        second = f"{context.command_id}.{context.attempt}"
+        line = f"{command.order}-{context.attempt}"
+        names = {"id": second, "entity": f"line:{line}", "number": 0, "kind": "Apply", "way": "handler"}
+        self.recorder.note("ask", **names, within=command.within)
+        answer = "unknown"
+        try:
+            await self.bus.call(Apply(line=line, number=0), command_id=second, timeout=command.patience)
+            answer = "accepted"
+        finally:
+            self.recorder.note("answer", id=second, answer=answer)
 
     def _fenced(self, effect: Effect) -> NoReturn:
         self.recorder.note("refused", id=effect.id, entity=effect.entity, fence=effect.fence)
@@ -161,6 +199,14 @@ class Handlers:
         self.recorder.note("answer", id=second, answer=receipt.status)
 
 
+async def _shot() -> None:
+    """Cancel this handler's task as a library or the application might."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
 def _fail_as_planned(plan: str, attempt: int) -> None:
     if plan == "refuse":
         raise Reject("told to", code="told")
@@ -168,6 +214,8 @@ def _fail_as_planned(plan: str, attempt: int) -> None:
         raise Poison("told to")
     if plan == "fail" and attempt <= 2:
         raise PlannedFailure("told to")
+    if plan == "mute" and attempt == 1:
+        raise Mute
 
 
 def die_with_parent() -> None:
@@ -205,7 +253,7 @@ async def main() -> None:
         handlers.bus = bus
         try:
             await bus.open()
-            worker = bus.worker(concurrency=32)
+            worker = bus.worker()
             await worker.start()
         except CommandBusError as error:  # the server is down, or takes nothing in: try again, as a supervisor would
             recorder.note("not_up", why=str(error)[:200])

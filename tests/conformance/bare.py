@@ -27,6 +27,7 @@ from command_bus.transport.interfaces import (
 )
 from command_bus.transport.redis.connections import ClientFactory, Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace
+from command_bus.transport.redis.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.operations import Operations
 from command_bus.transport.redis.producer import StreamProducer
 from command_bus.transport.redis.ready import ensure_ready
@@ -146,8 +147,15 @@ class Bare:
     def recovery(self, hand: Hand, step: Step | None = None, lease: float = 30.0) -> PendingRecovery:
         """A recovery that decides the same for every interrupted command."""
         decision = step or GiveBack(counts=True)
+        leases = LeaseKeeper(self.connections.factory, self.keys, owner=hand.owner, lease=lease, heartbeat=lambda _: b"")
         return PendingRecovery(
-            self.connections, self.keys, owner=hand.owner, lease=lease, steps=hand.steps, decide=lambda _: decision
+            self.connections,
+            self.keys,
+            owner=hand.owner,
+            lease=lease,
+            steps=hand.steps,
+            decide=lambda *_: decision,
+            leases=leases,
         )
 
     async def put(self, mailbox: str, *command_ids: str, delay_ms: int = 0, max_depth: int = 1000) -> list[Any]:

@@ -57,6 +57,11 @@ class NoText(Exception):
         raise ValueError("not even a text")
 
 
+class NotEvenAnError(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
 class NotAnError(BaseException):
     pass
 
@@ -92,11 +97,54 @@ async def test_20_a_handler_that_cancels_itself_is_interrupted(bench: Bench) -> 
         task.cancel()
         await asyncio.sleep(1)
 
-    async with scene(bench, lease=0.4) as stage:
-        with pytest.raises(CommandInterrupted):
+    async with scene(bench, lease=20.0) as stage:
+        with pytest.raises(CommandInterrupted, match="cancelled by the application"):
             await stage.bus.call(Bad(box="a"), timeout=10)
-        assert (await stage.letter()).reason == "interrupted"
+        letter = await stage.letter()
+        assert (letter.reason, letter.attempts) == ("interrupted", 3)
         await stage.unharmed("a")
+
+
+async def test_20_a_handler_whose_task_somebody_cancels_is_interrupted_at_once(bench: Bench) -> None:
+    """Also one in a thread, which does not notice; and one that swallows it, whose result counts."""
+    running: dict[str, asyncio.Task[Any]] = {}
+    may_end = threading.Event()
+
+    @bench.registry.handles(Odd)
+    async def odd(command: Odd) -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        if command.box not in running:
+            running[str(command.box)] = task
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                if command.box == "swallows":
+                    return 1
+                raise
+        return 2
+
+    @bench.registry.handles(Anything)
+    def in_thread(command: Anything) -> int:
+        may_end.wait(20)
+        return 3
+
+    async with scene(bench, lease=20.0) as stage:
+        calls = [asyncio.create_task(stage.bus.call(Odd(box=box), timeout=10)) for box in ("ends", "swallows")]
+        await until(lambda: len(running) == 2)
+        held = asyncio.create_task(stage.bus.call(Anything(box="thread"), timeout=10))
+        tasks = {task.get_name(): task for task in asyncio.all_tasks()}
+        await until(lambda: [name for name in tasks if name.endswith("box:thread")] or tasks.update(_by_name()))
+        for task in (*running.values(), *(task for name, task in tasks.items() if name.endswith("box:thread"))):
+            task.cancel()
+        assert await asyncio.gather(*calls) == [2, 1]
+        may_end.set()
+        assert await held == 3
+        await stage.unharmed("ends", "swallows", "thread")
+
+
+def _by_name() -> dict[str, asyncio.Task[Any]]:
+    return {task.get_name(): task for task in asyncio.all_tasks()}
 
 
 async def test_21_a_blocked_loop_keeps_its_lease_and_is_reported(
@@ -209,7 +257,9 @@ async def test_23_a_result_of_another_type_is_completed_and_told(bench: Bench) -
         await stage.unharmed("a")
 
 
-@pytest.mark.parametrize("error", [NoText(), ValueError("\ud800"), ValueError("x" * 1_000_000), ValueError(object())], ids=type)
+@pytest.mark.parametrize(
+    "error", [NoText(), NotEvenAnError(), ValueError("\ud800"), ValueError("x" * 1_000_000), ValueError(object())], ids=type
+)
 async def test_24_an_exception_is_told_without_locals_whatever_its_text(
     bench: Bench, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:

@@ -328,7 +328,7 @@ async def test_a_delayed_command_comes_when_it_is_due_and_holds_nobody(bench: Be
 async def test_an_expired_command_is_not_started(bench: Bench, app: App) -> None:
     async with bench.bus() as bus:
         with pytest.raises(CommandTimeout) as timeout:
-            await bus.call(Deposit(account_id="a", amount=5), timeout=0.05)
+            await bus.call(Deposit(account_id="a", amount=5), timeout=0.3)
         await bus.dispatch(Deposit(account_id="a", amount=5), expires=0.05, command_id="e")
         await asyncio.sleep(0.1)
         async with bus.worker():

@@ -445,6 +445,7 @@ async def test_a_listing_tells_states_holders_and_holds(bench: Bench, seen: Seen
         assert abs(paused.hold.since_ms / 1000 - datetime.now(UTC).timestamp()) < 60
         assert (parked.state, parked.depth) == ("parked", 2)
         assert (later.state, later.depth, later.age) == ("waiting", 1, 0.0)
+        assert [each.name for each in page.entities if each.due_ms is not None] == ["other:later"]
         assert (slow.state, slow.attempt, slow.worker) == ("running", 1, worker.name)
         assert slow.running_for is not None
         assert 0 <= slow.running_for <= slow.age + 1 < 60

@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from command_bus import Command, CommandContext, CommandInterrupted, EntityId, RetryPolicy
 from command_bus.transport.interfaces import Gone, Started
 from command_bus.transport.redis.keys import GROUP
+from command_bus.transport.redis.suspects import SHORTEST_WATCH, Held
 from command_bus.worker import Worker
 from tests.conformance.bare import TAKE, Bare, Hand, done
 from tests.conformance.conftest import Bench
@@ -413,3 +414,31 @@ async def test_a_server_that_stands_still_longer_than_the_lease(bench: Bench, lo
     assert log.of("b") == [2]
     assert letters == ["Once"]
     assert ("b", 1, 2) not in log.starts
+
+
+async def test_a_worker_takes_nothing_over_from_itself(bench: Bench) -> None:
+    """It was cut off for longer than its lease, say, and nobody else was there: what it holds it renews, and runs once."""
+    attempts: list[int] = []
+    may_end = asyncio.Event()
+
+    @bench.registry.handles(Work)
+    async def work(command: Work, context: CommandContext) -> int:
+        attempts.append(context.attempt)
+        await may_end.wait()
+        return 1
+
+    async with bench.bus(lease=1.0) as bus, bus.worker() as worker:
+        assert worker._parts is not None
+        call = asyncio.create_task(bus.call(Work(line="a", number=1), timeout=15))
+        await until(lambda: attempts)
+        await asyncio.sleep(SHORTEST_WATCH * 1.0 + 0.1)  # who has started a command a moment ago is not taken for lost
+        watch = worker._parts._recovery.watches[0]
+        [activation] = worker._parts.leases._held[0]
+        [pending] = await watch._connections.ask(lambda client: client.xpending_range(watch.keys.ready, GROUP, "-", "+", 10))
+        await watch._take_over([Held(activation, pending["times_delivered"], 60.0)], 0)
+        may_end.set()
+        assert await call == 1
+        await bus.wait_idle(5)
+        assert attempts == [1]
+        assert (await bus.stats()).settled == 1
+        assert worker.figures.recovered == 0

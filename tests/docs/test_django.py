@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 from command_bus.embedded import EmbeddedServer
 
@@ -18,21 +20,6 @@ pytest.importorskip("django")
 
 ROOT = Path(__file__).parents[2]
 _FILE = re.compile(r'^```python title="([^"]+)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
-_SETTINGS = """
-import os
-SECRET_KEY = "test"
-ALLOWED_HOSTS = ["*"]
-USE_TZ = True
-COMMAND_BUS_URL = os.environ["COMMAND_BUS_URL"]
-INSTALLED_APPS = ["shop.apps.ShopConfig"]
-ROOT_URLCONF = "site_urls"
-DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "shop.sqlite3", "OPTIONS": {"timeout": 30}}}
-"""
-_URLS = """
-from django.urls import path
-from shop import views
-urlpatterns = [path("restock/<str:article>", views.restock), path("order/<str:article>", views.order)]
-"""
 _VISIT = """
 import django
 django.setup()
@@ -63,8 +50,6 @@ def project(tmp_path: Path) -> Path:
         path.write_text(text, encoding="utf-8")
     for folder in ("shop", "shop/management", "shop/management/commands"):
         (tmp_path / folder / "__init__.py").touch()
-    (tmp_path / "site_settings.py").write_text(_SETTINGS, encoding="utf-8")
-    (tmp_path / "site_urls.py").write_text(_URLS, encoding="utf-8")
     return tmp_path
 
 
@@ -101,3 +86,13 @@ def test_views_and_worker(project: Path, environment: dict[str, str], worker: tu
     assert visits == ["{'stock': 5}", "[202, 202]", "{'stock': 7}", "409 {'code': 'too_many'}"], done.stderr
     assert letter.endswith(": Restock of article:sofa, invalid"), letter
     assert code == 0
+
+
+def test_the_test_that_is_shown(project: Path, environment: dict[str, str]) -> None:
+    installed = any(point.value == "command_bus.testing.plugin" for point in entry_points(group="pytest11"))
+    plugin = [] if installed else ["-p", "command_bus.testing.plugin"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, "test_shop.py"]
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=50, check=False)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+    with Redis.from_url(environment["COMMAND_BUS_URL"]) as client:
+        assert client.keys("*") == []

@@ -10,10 +10,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from tests.docs import cli_transcripts as cli_page
+from tests.docs.examples import blocks, saved
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _FIGURE = re.compile(r"\d[\d,.]*\d")
 _CHAOS = re.compile(r"^\| `--server .*?\| ([\d,]+) \| ([\d,]+)[ ,](.*?)\| clean \|$", re.MULTILINE)
 
@@ -27,13 +27,9 @@ def number(text: str) -> int:
 
 
 def test_the_program_passes_the_test_that_is_shown(tmp_path: Path) -> None:
-    program, test = _BLOCK.findall(README)
-    assert test.startswith("# test_bank.py\n")
-    (tmp_path / "bank.py").write_text(program, encoding="utf-8")
-    (tmp_path / "test_bank.py").write_text(test, encoding="utf-8")
+    saved(blocks(README), tmp_path)
     installed = any(point.value == "command_bus.testing.plugin" for point in entry_points(group="pytest11"))
-    options = ["-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", *options, "test_bank.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_bank.py"]  # as printed: without any setting
     command += [] if installed else ["-p", "command_bus.testing.plugin"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=55, check=False)

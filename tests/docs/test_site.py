@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import command_bus
 from scripts.docs import LOCK, ROOT_PAGES, for_the_site
 
 ROOT = Path(__file__).parents[2]
@@ -79,3 +81,26 @@ def test_every_anchor_exists(page: Path) -> None:
     for path, anchor in re.findall(r"\]\(([\w./-]*)#([^)\s]+)\)", text):
         target = (page.parent / path).read_text(encoding="utf-8") if path else text
         assert anchor in {slug(heading) for heading in re.findall(r"^#+ (.+)$", target, re.MULTILINE)}, f"{path}#{anchor}"
+
+
+def test_the_version_is_that_of_the_project() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert CONFIG["copyright"] == f"command_bus {version}"
+    assert f"documentation of version {version}." in (ROOT / "docs" / "installation.md").read_text(encoding="utf-8")
+
+
+def test_the_reference_has_every_public_name() -> None:
+    shown = {
+        name
+        for page in (ROOT / "docs" / "api").glob("*.md")
+        for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    for name in command_bus.__all__:
+        module = f"command_bus.{command_bus._HOME.get(name, 'errors')}"
+        assert shown & {module, f"{module}.{name}"}, f"docs/api: no `::: {module}.{name}`"
+
+
+def test_the_reader_chooses_light_or_dark() -> None:
+    palette = CONFIG["theme"]["palette"]
+    assert [scheme.get("scheme") for scheme in palette] == [None, "default", "slate"]
+    assert all(scheme["toggle"]["name"] for scheme in palette)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import MISSING, fields
 from pathlib import Path
 
@@ -25,6 +26,19 @@ def test_the_defaults_of_a_retry_policy() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| `?(.*?)`? \|", text, re.MULTILINE))
     assert rows == {each.name: shown(each.default) for each in fields(RetryPolicy) if each.default is not MISSING}
     assert len(rows) == len(fields(RetryPolicy))
+
+
+def test_the_extras_of_the_installation_page() -> None:
+    text = (DOCS / "installation.md").read_text(encoding="utf-8")
+    rows = {extra: names.strip() for extra, names in re.findall(r"^\| `(\w+)` \|.*\|(.*)\|$", text, re.MULTILINE)}
+    extras = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    ours = {"demo", "demo-spark", "dev"}  # for this repository
+    assert rows == {
+        extra: ", ".join(sorted({re.split(r"[\[><=;]", name)[0] for name in names} - {"command-bus"}))
+        for extra, names in extras.items()
+        if extra not in ours
+    }
+    assert "Python 3.11 or newer" in text
 
 
 def test_spark_s_views_and_options() -> None:

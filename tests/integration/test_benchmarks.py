@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,14 @@ def test_a_tiny_run_of_every_kind(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "drain, 1,000 entities, live" in printed.out
     assert "targets" in printed.out
     assert "run 1 of 1" in printed.err
+
+
+def test_the_extremes_are_measured() -> None:
+    command = [sys.executable, "-m", "benchmarks.extremes", "--count", "60", "--seconds", "0.5"]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert [line.split()[0] for line in printed.splitlines()] == ["purge", "due", "idle", "unknown", "unknown"]
+    assert "60 parked entities in" in printed
+    assert "60 entities wait for a newer worker: a call takes" in printed
 
 
 def test_a_program_that_fails_says_why() -> None:

@@ -539,7 +539,7 @@ class TestSharedServer:
         url = shared_server()
         assert url == first["url"]
         with connect(url) as client:
-            assert client.get("key") is None
+            assert client.get("key") == "value"  # what it had is kept with the project
         assert process_id(Path(url.removeprefix("unix://"))) != first["pid"]
 
     def test_a_stale_socket_and_lock_are_no_obstacle(self, project: Path):
@@ -701,7 +701,7 @@ class TestSharedPersistence:
         assert shared_server() == url
         assert shared_server(persistence=tmp_path / "data") == url
 
-    @pytest.mark.parametrize(("first", "where"), [(None, "in memory"), ("elsewhere", "in .*elsewhere")])
+    @pytest.mark.parametrize(("first", "where"), [(None, r"in .*/\.command_bus"), ("elsewhere", "in .*elsewhere")])
     def test_asking_for_another_folder_is_refused(self, project: Path, tmp_path: Path, first: str | None, where: str):
         shared_server(persistence=tmp_path / first if first else None)
         with pytest.raises(InvalidSettings, match=rf"{where}, not in .*data: end the program"):

@@ -183,3 +183,17 @@ async def test_an_open_bus_is_refused(registry: HandlerRegistry) -> None:
     async with CommandBus.in_memory(registry=registry) as bus:
         with pytest.raises(TypeError, match="must not be open"):
             TestBus(bus=bus)
+
+
+def test_a_bus_that_a_test_left_open_is_new_to_the_next(registry: HandlerRegistry) -> None:
+    """Each test has its own event loop, and the first one's is gone: an application's bus belongs to no loop between tests."""
+    application = CommandBus("redis://elsewhere", registry=registry)
+    registry.handles(Answer)(lambda _: 42)
+
+    async def ask(bus: TestBus) -> int:
+        return await bus.call(Answer(answerer="a"), timeout=5)
+
+    for _ in range(2):
+        bus = TestBus(bus=application)
+        assert asyncio.run(ask(bus)) == 42
+        bus.release()

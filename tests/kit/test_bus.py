@@ -145,6 +145,13 @@ async def test_delays_and_retries_pass_without_waiting(command_bus: TestBus) -> 
     assert (await command_bus.bus.stats()).completed == 3
 
 
+async def test_a_receipt_s_result_is_waited_for_in_virtual_time(command_bus: TestBus) -> None:
+    began = time.monotonic()
+    receipt = await command_bus.dispatch(Flaky(box="a", succeeds_at=3), keep_result=True)
+    assert await receipt.result(timeout=500) == 3
+    assert time.monotonic() - began < 8
+
+
 async def test_time_passes_step_by_step(command_bus: TestBus) -> None:
     await command_bus.dispatch(Add(box="a", value=1), delay=60)
     await command_bus.advance(59)

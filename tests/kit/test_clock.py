@@ -11,8 +11,7 @@ import pytest
 from command_bus import Command, EntityId, RetryPolicy
 from command_bus.testing.fleet import keeper_for
 from command_bus.testing.simulated.ground import rebind
-from command_bus.testing.simulated.live import Process, live_server
-from command_bus.testing.simulated.server import Server
+from command_bus.testing.simulated.live import LiveServer, Process
 from command_bus.transport.redis.lease_keeper import LeaseKeeper
 from tests.conformance.bare import Bare
 from tests.conformance.conftest import Bench
@@ -27,14 +26,14 @@ class Work(Command[int], entity="line", retry=RetryPolicy(attempts=3, delay=1.0,
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[Server]:
+async def server() -> AsyncIterator[LiveServer]:
     undo = rebind("LeaseKeeper", LeaseKeeper, keeper_for)
-    yield live_server(time.monotonic)
+    yield LiveServer(time.monotonic)
     undo()
 
 
 @pytest.fixture
-def bench(server: Server) -> Bench:
+def bench(server: LiveServer) -> Bench:
     return Bench("memory", Process(server))
 
 
@@ -53,7 +52,7 @@ def runs(bench: Bench) -> list[float]:
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before anybody looks", "while it is watched"])
-async def test_a_lost_lease_ends_in_its_time(bench: Bench, server: Server, runs: list[float], before: bool) -> None:
+async def test_a_lost_lease_ends_in_its_time(bench: Bench, server: LiveServer, runs: list[float], before: bool) -> None:
     async with bench.bus(lease=1.0) as bus:
         await bus.dispatch(Work(line="a"))
         ghost = Bare(bench.clients, bench.namespace).hand("ghost")
@@ -71,7 +70,7 @@ async def test_a_lost_lease_ends_in_its_time(bench: Bench, server: Server, runs:
         await ghost.steps.close(1)
 
 
-async def test_a_living_owner_keeps_its_lease(bench: Bench, server: Server) -> None:
+async def test_a_living_owner_keeps_its_lease(bench: Bench, server: LiveServer) -> None:
     gate, ran = asyncio.Event(), []
 
     @bench.registry.handles(Work)
@@ -91,7 +90,7 @@ async def test_a_living_owner_keeps_its_lease(bench: Bench, server: Server) -> N
     assert ran == ["a"]
 
 
-async def test_a_retry_waits_no_longer_than_its_delay(bench: Bench, server: Server, runs: list[float]) -> None:
+async def test_a_retry_waits_no_longer_than_its_delay(bench: Bench, server: LiveServer, runs: list[float]) -> None:
     async with bench.bus() as bus, bus.worker():
         await bus.dispatch(Work(line="a", fails=True))
         await until(lambda: runs)
@@ -101,7 +100,7 @@ async def test_a_retry_waits_no_longer_than_its_delay(bench: Bench, server: Serv
     assert 0.9 <= runs[1] - runs[0] < 2.0
 
 
-async def test_a_delayed_command_waits_no_longer_than_its_delay(bench: Bench, server: Server, runs: list[float]) -> None:
+async def test_a_delayed_command_waits_no_longer_than_its_delay(bench: Bench, server: LiveServer, runs: list[float]) -> None:
     async with bench.bus() as bus, bus.worker():
         began = time.monotonic()
         await bus.dispatch(Work(line="a"), delay=1.0)

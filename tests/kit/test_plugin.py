@@ -69,8 +69,11 @@ def _pytest(tmp_path: Path, *options: str, source: str) -> subprocess.CompletedP
         ((*_SCOPE, "-o", "asyncio_mode=strict"), "@pytest.mark.asyncio"),
         ((*_SCOPE, "-o", "asyncio_mode=auto"), ""),
         (("-p", "no:asyncio", "-k", "asyncio or without"), "@pytest.mark.anyio"),
+        ((*_SCOPE, "-o", "asyncio_mode=strict"), ""),
+        ((*_SCOPE, "-o", "asyncio_mode=strict", "-p", "no:anyio"), ""),
+        ((*_SCOPE, "-k", "asyncio or without"), "@pytest.mark.anyio"),
     ],
-    ids=["strict", "auto", "anyio"],
+    ids=["strict", "auto", "anyio", "unmarked", "unmarked without anyio", "anyio beside asyncio"],
 )
 def test_every_way_of_running_async_tests(tmp_path: Path, options: tuple[str, ...], mark: str) -> None:
     if "anyio" in mark and importlib.util.find_spec("anyio") is None:
@@ -78,6 +81,34 @@ def test_every_way_of_running_async_tests(tmp_path: Path, options: tuple[str, ..
     done = _pytest(tmp_path, *options, source=_TESTS.format(mark=mark))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout
+
+
+def test_marks_of_a_user_s_own_stay_as_they_are(tmp_path: Path) -> None:
+    source = """
+import asyncio, pytest
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+loops = set()
+
+@pytest.mark.parametrize("time", [1, 2])
+async def test_it(command_bus, time):
+    loops.add(asyncio.get_running_loop())
+    assert len(loops) == 1
+
+async def helper(command_bus): ...
+
+class TestMore:
+    async def test_in_a_class(self, command_bus):
+        await command_bus.run_until_idle()
+"""
+    done = _pytest(tmp_path, *_SCOPE, source=source)
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("more", [("-p", "no:anyio"), ()], ids=["nothing", "anyio"])
+def test_without_what_runs_coroutines_it_says_what_to_install(tmp_path: Path, more: tuple[str, ...]) -> None:
+    done = _pytest(tmp_path, "-p", "no:asyncio", *more, source=_TESTS.format(mark=""))
+    assert "2 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert "pip install pytest-asyncio" in done.stdout
 
 
 def test_loading_it_imports_nothing_of_the_package_but_its_door(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from command_bus.testing.conformance.promises import PROMISES, Promise
 from command_bus.testing.conformance.stage import Stage
 from command_bus.testing.fleet import keeper_for
 from command_bus.testing.simulated.ground import rebind
-from command_bus.testing.simulated.live import Process, live_server
+from command_bus.testing.simulated.live import LiveServer, Process
 from command_bus.transport.redis.lease_keeper import LeaseKeeper
 from tests.conformance.conftest import Bench
 from tests.conformance.test_delivery import *  # noqa: F403 - the tests themselves
@@ -24,7 +24,7 @@ __all__ = ["app", "bench"]
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
     undo = rebind("LeaseKeeper", LeaseKeeper, keeper_for)
-    yield Bench("memory", Process(live_server(time.monotonic)))
+    yield Bench("memory", Process(LiveServer(time.monotonic)))
     undo()
 
 

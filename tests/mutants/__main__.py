@@ -8,8 +8,9 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.mutants.breakages import MUTANTS, Mutant
+from tests.mutants.breakages import MUTANTS
 from tests.mutants.hunt import Verdict, hunt
+from tests.mutants.mutant import Mutant
 
 
 def main() -> int:

@@ -6,27 +6,13 @@ a test of the conformance suite where the simulator cannot see the breakage, and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tests.mutants.mutant import Mutant
+from tests.mutants.places import PLACES
 
-__all__ = ["MUTANTS", "Mutant"]
+__all__ = ["MUTANTS"]
 
-SIMULATION = "simulation"
 _LUA = "transport/redis/lua"
 _REDIS = "transport/redis"
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """A breakage: in this file of the package, `old` becomes `new`."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    seen_by: str = SIMULATION
-    more: tuple[tuple[str, str, str], ...] = ()
-    """Further replacements: where two safeguards cover for one another, both must go."""
-
 
 MUTANTS = (
     Mutant(
@@ -446,4 +432,5 @@ MUTANTS = (
         "redis.call('XDEL', box, id) == 0 then return false end",
         "redis.call('XLEN', box) == 0 then return false end",
     ),
+    *PLACES,
 )

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutants.breakages import SIMULATION, Mutant
+from tests.mutants.mutant import SIMULATION, Mutant
 
 __all__ = ["Verdict", "broken_copy", "hunt"]
 

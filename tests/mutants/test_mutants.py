@@ -28,6 +28,8 @@ CHOSEN = (
     "delayed commands come too soon",
     "the next activation is forgotten",
     "an interrupted attempt is not counted",
+    "a hot entity asks only who waits in its own shard",
+    "a handler that waits for a reply keeps its place",
 )
 
 

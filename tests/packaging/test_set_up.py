@@ -101,7 +101,7 @@ def test_the_build_backend_is_locked() -> None:
         assert_answered(Requirement(text), pins(BASE))
 
 
-@pytest.mark.parametrize("script", ["setup.py", "java.py"])
+@pytest.mark.parametrize("script", ["setup.py", "java.py", "pythons.py"])
 def test_the_scripts_need_the_standard_library_only(script: str) -> None:
     tree = ast.parse((ROOT / "scripts" / script).read_text(encoding="utf-8"))
     plain = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}

@@ -38,7 +38,8 @@ from command_bus.transport.interfaces import (
     Submission,
     Take,
 )
-from command_bus.transport.redis.connections import Backoff, Connections
+from command_bus.transport.redis.backoff import Backoff
+from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.ready import ensure_ready
 from command_bus.transport.redis.scripts import Script

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -102,11 +105,33 @@ async def test_a_server_may_want_to_know_its_clients(tls: Tls, certificates: Cer
 async def test_a_plain_client_is_refused_by_a_tls_server(tls: Tls) -> None:
     error = await refusal(tls().url.replace("rediss", "redis"))
     assert isinstance(error, TransportUnavailable)
+    assert error.message.endswith("the server speaks TLS, use rediss:// instead of redis://")
 
 
 async def test_a_plain_server_is_no_tls_server(start: Starter) -> None:
     error = await refusal(start(tcp=True).url.replace("redis", "rediss"))  # it takes the greeting for the start of a request
     assert isinstance(error, TransportUnavailable)
+    assert "the server does not speak TLS on this port" in error.message
+
+
+async def test_a_server_that_is_not_there_gets_no_advice_about_tls() -> None:
+    for url in ("redis://127.0.0.1:1", "rediss://127.0.0.1:1"):
+        assert "TLS" not in (await refusal(url, dispatch_timeout=0.1)).message
+
+
+async def test_the_command_line_tells_of_tls_on_one_side(tls: Tls, start: Starter) -> None:
+    for url, advice in (
+        (tls().url.replace("rediss", "redis"), "use rediss:// instead of redis://"),
+        (start(tcp=True).url.replace("redis", "rediss"), "does not speak TLS on this port"),
+    ):
+        for command in ("stats", "doctor"):
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "command_bus", "--url", url, command,
+                env={**os.environ, "COMMAND_BUS_DISPATCH_TIMEOUT": "0.5"}, stderr=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            _, said = await process.communicate()
+            assert process.returncode == 4
+            assert advice in said.decode()
 
 
 async def test_verification_is_turned_off_only_on_purpose(tls: Tls) -> None:

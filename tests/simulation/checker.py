@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from tests.simulation.history import Execution, History, Sent
+from tests.simulation.history import Execution, History, Sent, of_commands
+from tests.simulation.time_rules import standstill, starved
 
 __all__ = ["RULES", "check"]
 
 Broken = Iterator[tuple[str, str]]
-ATTEMPTS = {"work": 3, "once": 1, "park": 2}
+ATTEMPTS = {"work": 3, "once": 1, "park": 2, "order": 3, "sync": 3}
 TOLERANCE = 2.0
 """Seconds after the end of its lease in which a handler must have been cancelled: the keeper looks every second, and waits for answers."""
 RULES: list[Callable[[History], Broken]] = []
@@ -41,13 +42,6 @@ def _of_entities(history: History) -> dict[str, list[Execution]]:
     return found
 
 
-def _of_commands(history: History) -> dict[str, list[Execution]]:
-    found: dict[str, list[Execution]] = {}
-    for run in sorted(history.executions, key=lambda run: run.fence):
-        found.setdefault(run.id, []).append(run)
-    return found
-
-
 def _held(run: Execution, start: float, end: float) -> bool:
     """Whether its process stood still (or its loop) at some time in this span, or was killed before its end."""
     return any(
@@ -69,6 +63,11 @@ def _last_touch(history: History, run: Execution, before: float) -> float | None
         if mine and touches[0][0] <= run.began:
             best = max(best or 0.0, mine[-1])
     return best
+
+
+def _in_thread(history: History, run: Execution) -> bool:
+    """Whether nothing can cancel it."""
+    return history.sent[run.id].kind == "sync"
 
 
 def _jumped(history: History, start: float = 0.0, end: float = 1e12) -> bool:
@@ -159,15 +158,20 @@ def overlap(history: History) -> Broken:
 
 
 def _taken_over(history: History, one: Execution, until: float) -> bool:
-    """Whether its lease was taken over meanwhile; `stolen` sees to it that this was right."""
-    home = f"item:{one.entity}"
-    return any(claim.entity == home and one.began <= claim.at <= until for claim in history.claims)
+    """Whether its lease was taken over meanwhile; `stolen` sees to it that this was right.
+
+    A thread may begin after that: its process was stopped after it had renewed the lease, and goes on before its own time is over (`late`).
+    """
+    home, since = f"item:{one.entity}", one.began
+    if _in_thread(history, one) and (touch := _last_touch(history, one, one.began)) is not None:
+        since = touch
+    return any(claim.entity == home and since <= claim.at <= until for claim in history.claims)
 
 
 def _unexcused(history: History, one: Execution, other: Execution, end: float | None) -> str | None:
     if not _taken_over(history, one, other.began):
         return "nobody had taken the first one's lease over"
-    return None if end is not None else "the first never ended"
+    return None if end is not None or _in_thread(history, one) else "the first never ended"
 
 
 @rule
@@ -175,7 +179,7 @@ def deadline(history: History) -> Broken:
     """A handler whose lease could not be renewed is cancelled when it is over, or as soon as its process runs again."""
     for run in history.executions:
         end = run.ended
-        if end is None or end - run.began < history.lease:
+        if end is None or end - run.began < history.lease or _in_thread(history, run):
             continue
         touch = _last_touch(history, run, end)
         over = (touch if touch is not None else run.began) + history.lease + TOLERANCE
@@ -202,7 +206,7 @@ def lost_lease(history: History) -> Broken:
         by_fence = sorted(runs, key=lambda run: run.fence)
         for one, other in pairwise(by_fence):
             end = one.ended
-            if end is None or one.how == "cancelled" or other.began >= end:
+            if end is None or one.how == "cancelled" or other.began >= end or _in_thread(history, one):
                 continue
             begin = max([other.began, *(until for kind, _, until in one.process.troubles if until <= end and kind != "kill")])
             busy = any(
@@ -250,7 +254,7 @@ def explained(history: History) -> Broken:
 @rule
 def once(history: History) -> Broken:
     """A command that must not run twice starts at most once (and once more for each replay by an operator)."""
-    for name, runs in _of_commands(history).items():
+    for name, runs in of_commands(history).items():
         sent = history.sent[name]
         most = ATTEMPTS[sent.kind] * (1 + sent.replays)
         if len(runs) > most:
@@ -260,9 +264,9 @@ def once(history: History) -> Broken:
 @rule
 def twice(history: History) -> Broken:
     """A command is started again only if it failed, or its lease was over, or its worker was stopping."""
-    for name, runs in _of_commands(history).items():
+    for name, runs in of_commands(history).items():
         for one, other in pairwise(runs):
-            if one.how in ("failed", "cancelled", "") or one.ended is None or history.sent[name].replays:
+            if one.how in ("failed", "cancelled", "shot", "") or one.ended is None or history.sent[name].replays:
                 continue
             if not _taken_over(history, one, other.began):
                 yield one.entity, f"{name} {one.how} (attempt {one.attempt}), and was started again while its lease was held"
@@ -271,7 +275,7 @@ def twice(history: History) -> Broken:
 @rule
 def attempts(history: History) -> Broken:
     """Attempts are counted by ones; only a lease that was taken over may have used one up that no handler saw."""
-    for name, runs in _of_commands(history).items():
+    for name, runs in of_commands(history).items():
         if history.sent[name].replays:
             continue
         known = 0
@@ -289,7 +293,7 @@ def attempts(history: History) -> Broken:
 def letters(history: History) -> Broken:
     """A dead letter says why, and it is true: so many attempts were used up by starts and lost leases."""
     by_tag: dict[str, int] = {}
-    runs_of = _of_commands(history)
+    runs_of = of_commands(history)
     for letter in history.letters:
         tag = (letter.payload or {}).get("tag", "")
         sent = history.sent.get(tag)
@@ -308,7 +312,7 @@ def letters(history: History) -> Broken:
             yield sent.entity, f"{tag} was given up as failed, and never failed"
         if letter.reason == "failed" and letter.attempts < ATTEMPTS[sent.kind]:
             yield sent.entity, f"{tag} was given up after {letter.attempts} of {ATTEMPTS[sent.kind]} attempts"
-        if letter.reason == "interrupted" and not taken and not any(run.how in ("cancelled", "") for run in runs):
+        if letter.reason == "interrupted" and not taken and not any(run.how in ("cancelled", "shot", "") for run in runs):
             yield sent.entity, f"{tag} was given up as interrupted, and nothing interrupted it"
         if letter.reason in ("undecodable", "invalid", "no_handler", "unsupported_version"):
             yield sent.entity, f"{tag} was given up as {letter.reason}"
@@ -317,7 +321,7 @@ def letters(history: History) -> Broken:
 @rule
 def lost(history: History) -> Broken:
     """What was acknowledged was run to an end, or its dead letter is there."""
-    runs_of = _of_commands(history)
+    runs_of = of_commands(history)
     buried = {(letter.payload or {}).get("tag", "") for letter in history.letters}
     for name, sent in history.sent.items():
         if not _accepted(sent) or sent.cancelled or sent.discarded or name in buried:
@@ -335,7 +339,7 @@ def lost(history: History) -> Broken:
 @rule
 def phantom(history: History) -> Broken:
     """Nothing runs that was certainly refused."""
-    for name in _of_commands(history):
+    for name in of_commands(history):
         sent = history.sent[name]
         if sent.refused not in ("", "unknown", "transport_unavailable", "unavailable") and sent.acked is None:
             yield sent.entity, f"{name} was refused ({sent.refused}), and ran"
@@ -352,7 +356,7 @@ def refusals(history: History) -> Broken:
 @rule
 def admissions(history: History) -> Broken:
     """An id is accepted once; then it is a duplicate. (Also to a producer whose first try was carried out and settled unknown to it.)"""
-    runs_of = _of_commands(history)
+    runs_of = of_commands(history)
     buried = {(letter.payload or {}).get("tag", "") for letter in history.letters}
     for name, sent in history.sent.items():
         ends = [run.ended for run in runs_of.get(name, []) if run.ended is not None]
@@ -366,7 +370,7 @@ def admissions(history: History) -> Broken:
 @rule
 def calls(history: History) -> Broken:
     """A call is answered once, with what the last run of its command gave; one that was settled in time is answered in time."""
-    runs_of = _of_commands(history)
+    runs_of = of_commands(history)
     for name, sent in history.sent.items():
         if sent.how != "call" or history.killed(sent.process):
             continue
@@ -467,3 +471,7 @@ def drained(history: History) -> Broken:
             yield "", f"{name} is {history.counters[name]} after the drain"
     for name in history.leftovers:
         yield "", f"left on the server: {name}"
+
+
+rule(starved)
+rule(standstill)

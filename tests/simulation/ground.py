@@ -1,4 +1,4 @@
-"""The ground under the bus: its clock, its randomness and its renewing thread, put into virtual time while a simulation runs."""
+"""The ground under the bus: its clock, its randomness and its threads, put into virtual time while a simulation runs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from typing import Any
 
 import command_bus.worker
 from command_bus import clock, outbound, randomness
+from command_bus.execution.threads import HandlerThreads
 from command_bus.testing.simulated.ground import TaskKeeper, rebind
 from command_bus.transport.redis.lease_keeper import LeaseKeeper
 from tests.simulation.loop import LANE, SimLoop
+from tests.simulation.threads import SimThreads
 
 __all__ = ["ground"]
 
@@ -55,12 +57,15 @@ def ground(seed: int, loop: SimLoop) -> Iterator[None]:
         rebind("mono", time.monotonic, loop.time),
         rebind("wall_ms", clock.wall_ms, lambda: int((loop.time() + 1_700_000_000) * 1000)),
         rebind("LeaseKeeper", LeaseKeeper, LaneKeeper),
+        rebind("HandlerThreads", HandlerThreads, SimThreads),
         rebind("descriptions", command_bus.worker.descriptions, _descriptions),
     ]
     before, level = randomness.token, logger.level
     source = randomness._source
     randomness.use_tokens_from(tokens.randbytes)
     randomness.JITTER.seed(f"jitter {seed}")
+    SimThreads.random.seed(f"threads {seed}")
+    SimThreads.are_late = True
     outbound.new_command_id.begin()
     logger.setLevel(logging.CRITICAL + 1)
     try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-__all__ = ["Claim", "Execution", "History", "Sent", "Told"]
+__all__ = ["Claim", "Execution", "History", "Sent", "Told", "of_commands"]
 
 
 @dataclass(slots=True)
@@ -16,7 +16,7 @@ class Sent:
     id: str
     entity: str
     kind: str
-    """work, once, park"""
+    """work, once, park, order, sync"""
     how: str
     """dispatch, call, batch, delayed"""
     process: str
@@ -39,6 +39,10 @@ class Sent:
     cancelled: bool = False
     replays: int = 0
     discarded: bool = False
+    plan: Any = None
+    """What its handler does, if that is not drawn from the seed: a plan for each attempt, the last for all others."""
+    within: float = 0.0
+    """Seconds of calm in which it must be started, and after a failure started again; 0: none are given."""
 
 
 @dataclass(slots=True)
@@ -54,7 +58,7 @@ class Execution:
     began: float
     ended: float | None = None
     how: str = ""
-    """returned, failed, rejected, cancelled; empty if its process was killed first"""
+    """returned, failed, rejected, cancelled, shot (cancelled by plan, not by the bus); empty if its process was killed first"""
 
 
 @dataclass(slots=True)
@@ -180,3 +184,11 @@ class History:
 def _name(ready: bytes, activation: bytes) -> str:
     """An activation of all shards: two of them may give the same id."""
     return f"{ready.decode()} {activation.decode()}"
+
+
+def of_commands(history: History) -> dict[str, list[Execution]]:
+    """The starts of each command, in the order of their fences."""
+    found: dict[str, list[Execution]] = {}
+    for run in sorted(history.executions, key=lambda run: run.fence):
+        found.setdefault(run.id, []).append(run)
+    return found

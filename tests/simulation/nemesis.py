@@ -85,7 +85,9 @@ class Nemesis:
         self._tell("pause", f"{process} stands still for {seconds:.2f} s")
         process.hold(process.main, process.thread)
         await self._trouble(process, "pause", seconds)
-        process.go_on(process.main, process.thread)
+        lanes = [process.main, process.thread]
+        self._random.shuffle(lanes)  # of its loop and its threads, either may be the first to go on
+        process.go_on(*lanes)
         self._world.history.note("", f"*** {process} goes on")
 
     async def _block(self) -> None:

@@ -157,6 +157,19 @@ def answered_too_late(history: History) -> None:
     ran(history, "p1.4", 1003.1, 1003.15)
 
 
+def kept_waiting(history: History) -> None:
+    history.sent["p1.2"].within = 0.05
+
+
+def never_had_its_turn(history: History) -> None:
+    one = sent(history, "p1.4", 1003.0, how="call", timeout=5.0, within=1.0)
+    one.outcome, one.answered = "expired", 1008.0
+
+
+def started_again_after_a_lease(history: History) -> None:
+    history.sent["p1.3"].within = 0.2
+
+
 def started_while_paused(history: History) -> None:
     history.pauses.append(("e1", 1001.0, 1001.5))
 
@@ -224,6 +237,8 @@ BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "refusals": [refused_and_run],
     "admissions": [accepted_again, called_a_duplicate],
     "calls": [answered_by_another_run, never_answered, answered_too_late],
+    "starved": [kept_waiting, never_had_its_turn],
+    "standstill": [started_again_after_a_lease],
     "paused": [started_while_paused],
     "told": [told_of_nothing, told_out_of_order, told_twice, not_told_of_the_end],
     "drained": [stuck, left_behind, wrong_depth],
@@ -242,6 +257,14 @@ def test_each_broken_promise_is_seen(invariant: str, breakage: Callable[[History
     history = right()
     breakage(history)
     assert invariant in {name for name, _, _ in check(history)}
+
+
+@pytest.mark.parametrize("breakage", [kept_waiting, started_again_after_a_lease])
+def test_nobody_is_starved_while_something_is_wrong(breakage: Callable[[History], None]) -> None:
+    history = right()
+    breakage(history)
+    history.processes.append(process(("cut off", 1000.5, 1003.0)))
+    assert check(history) == []
 
 
 def test_the_timeline_tells_the_story_of_an_entity() -> None:

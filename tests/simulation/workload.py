@@ -22,13 +22,14 @@ from command_bus import (
 )
 from tests.simulation.history import Execution, Sent
 from tests.simulation.loop import LANE
+from tests.simulation.threads import busy_for
 
 if TYPE_CHECKING:
+    from tests.simulation.loop import Process
     from tests.simulation.world import World
 
-__all__ = ["ATTEMPTS", "REGISTRY", "Operator", "Producer", "current", "plan_of"]
+__all__ = ["REGISTRY", "Operator", "Order", "Plan", "Producer", "Work", "current", "plan_of"]
 
-ATTEMPTS = {"work": 3, "once": 1, "park": 2}
 _RETRY: Any = {"delay": 0.15, "factor": 2.0, "jitter": 0.3}
 
 
@@ -47,14 +48,30 @@ class Parking(Command[int], entity="item", retry=RetryPolicy(attempts=2, **_RETR
     tag: str
 
 
-KINDS: dict[str, Any] = {"work": Work, "once": Once, "park": Parking}
+class Order(Command[int], entity="item", retry=RetryPolicy(attempts=3, **_RETRY)):
+    """Calls a command of another entity from inside its handler."""
+
+    item: EntityId
+    tag: str
+
+
+class Threaded(Command[int], entity="item", retry=RetryPolicy(attempts=3, **_RETRY)):
+    """By a handler in a thread."""
+
+    item: EntityId
+    tag: str
+
+
+KINDS: dict[str, Any] = {"work": Work, "once": Once, "park": Parking, "order": Order, "sync": Threaded}
+_PATIENCE = 5.0
+"""Seconds that an order waits for what it calls."""
 REGISTRY = HandlerRegistry()
 current: list[World] = []
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a handler does with a command at an attempt: after so many seconds it returns, fails or rejects."""
+    """What a handler does with a command at an attempt: after so many seconds it returns, fails or rejects, or its task is shot."""
 
     seconds: float
     end: str
@@ -64,34 +81,78 @@ def plan_of(seed: int, tag: str, attempt: int) -> Plan:
     """Drawn from the seed alone, whoever runs it."""
     random = Random(f"{seed} {tag} {attempt}")
     seconds = random.choice((0.0, 0.001, 0.005, 0.02, 0.05, 0.1, 0.3, 0.6, 1.5, 4.0, 9.0)) * random.uniform(0.5, 1.5)
-    ends = ("return",) * 7 + ("fail", "fail", "reject")
+    ends = ("return",) * 7 + ("fail", "fail", "reject", "shoot")
     return Plan(seconds, random.choice(ends))
 
 
-async def _handle(command: Any, context: CommandContext) -> int:
-    world = current[-1]
-    lane = LANE.get()
+_HOW = {"return": "returned", "fail": "failed", "reject": "rejected", "shoot": ""}
+
+
+def _begin(command: Any, context: CommandContext) -> tuple[World, Execution, Plan]:
+    """Record a start; what its handler is to do."""
+    world, lane = current[-1], LANE.get()
     assert lane is not None
     assert context.entity_id is not None
-    now = world.loop.time
-    run = Execution(command.tag, context.entity_id, context.attempt, context.fence, context.worker, lane.process, now())
+    began = world.loop.time()
+    run = Execution(command.tag, context.entity_id, context.attempt, context.fence, context.worker, lane.process, began)
     world.history.executions.append(run)
-    plan = plan_of(world.seed, command.tag, context.attempt)
+    plans = world.history.sent[command.tag].plan
+    return world, run, plans[min(context.attempt, len(plans)) - 1] if plans else plan_of(world.seed, command.tag, context.attempt)
+
+
+def _end(plan: Plan, context: CommandContext) -> int:
+    if plan.end == "fail":
+        raise RuntimeError("as planned")
+    if plan.end == "reject":
+        raise Reject("as planned", code=str(context.fence))
+    return context.fence
+
+
+async def _handle(command: Any, context: CommandContext) -> int:
+    world, run, plan = _begin(command, context)
+    now = world.loop.time
     try:
         if plan.seconds:
             await asyncio.sleep(plan.seconds)
-        run.how = {"return": "returned", "fail": "failed", "reject": "rejected"}[plan.end]
-        if plan.end == "fail":
-            raise RuntimeError("as planned")
-        if plan.end == "reject":
-            raise Reject("as planned", code=str(context.fence))
+        if isinstance(command, Order):
+            run.how = "failed"
+            await _call_inside(world, run.process, world.history.sent[run.id], context)
+        run.how = _HOW[plan.end]
+        if plan.end == "shoot":
+            await _shot(run)
+        return _end(plan, context)
     except asyncio.CancelledError:
-        run.how = "cancelled"
+        run.how = run.how if run.how == "shot" else "cancelled"
         raise
     finally:
         if current and current[-1] is world:
             run.ended = now()
-    return context.fence
+
+
+async def _shot(run: Execution) -> None:
+    """Cancel this handler's task as a library or the application might."""
+    task = asyncio.current_task()
+    assert task is not None
+    run.how = "shot"
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+async def _call_inside(world: World, process: Process, order: Sent, context: CommandContext) -> None:
+    """Call a command of an entity that only this attempt knows."""
+    name = f"{order.id}.{context.attempt}"
+    sent = Sent(name, f"{name}x", "work", "call", process.name, world.loop.time(), timeout=_PATIENCE, within=order.within)
+    sent.plan = (Plan(0.05, "return"),)
+    world.history.sent[name] = sent
+    sent.outcome = "cancelled"
+    try:
+        sent.value = await world.buses[process].call(Work(item=sent.entity, tag=name), timeout=_PATIENCE, command_id=name)
+        sent.outcome = "value"
+    except CommandBusError as error:
+        sent.outcome = error.code
+        raise
+    finally:
+        sent.answered = world.loop.time()
 
 
 @REGISTRY.handles(Work)
@@ -102,6 +163,20 @@ async def work(command: Work, context: CommandContext) -> int:
 @REGISTRY.handles(Once)
 async def once(command: Once, context: CommandContext) -> int:
     return await _handle(command, context)
+
+
+@REGISTRY.handles(Order)
+async def order(command: Order, context: CommandContext) -> int:
+    return await _handle(command, context)
+
+
+@REGISTRY.handles(Threaded)
+def threaded(command: Threaded, context: CommandContext) -> int:
+    _, run, plan = _begin(command, context)
+    if plan.end == "shoot":  # a thread has no task
+        plan = Plan(plan.seconds, "fail")
+    busy_for(run, plan.seconds, _HOW[plan.end])
+    return _end(plan, context)
 
 
 @REGISTRY.handles(Parking)
@@ -123,7 +198,7 @@ class Producer:
 
     def _sent(self, entity: str, how: str, *, given: bool = True) -> Sent:
         self._counter += 1
-        kind = self._random.choice(("work", "work", "work", "once", "park" if self._world.parks else "work"))
+        kind = self._random.choice(("work", "work", "sync", "order", "once", "park" if self._world.parks else "work"))
         sent = Sent(f"{self._name}.{self._counter}", entity, kind, how, self._name, 0.0)
         self._world.history.sent[sent.id] = sent
         if given:

@@ -24,6 +24,8 @@ from tests.simulation.history import History, Told
 from tests.simulation.loop import Livelock, Process, SimLoop, SimTask
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
+from tests.simulation.scenes import Scenes, scene_of
+from tests.simulation.threads import SimThreads
 from tests.simulation.workload import REGISTRY, Operator, Producer, current
 
 __all__ = ["Run", "Shape", "World", "run"]
@@ -69,7 +71,7 @@ def settings(lease: float, shards: int) -> BusSettings:
     """Made once: reading the environment takes longer than some seeds."""
     return BusSettings(
         url="redis://simulated",
-        namespace=NAMESPACE, lease=lease, shards=shards, grace=3.0, concurrency=2, quantum=3, dispatch_timeout=6.0, quantum_time=0.2,
+        namespace=NAMESPACE, lease=lease, shards=shards, grace=3.0, concurrency=2, threads=1, quantum=3, dispatch_timeout=6.0, quantum_time=0.2,
     )  # fmt: skip
 
 
@@ -89,7 +91,8 @@ class World:
         self.server.store.watch = self.history
         self.network = Network(self.loop, self.server, Random(f"network {seed}"))
         self.entities = [f"e{number}" for number in range(shape.entities)]
-        self.settings = settings(self.history.lease, 2 if random.random() < 0.15 else 1)
+        self.scene = scene_of(seed)
+        self.settings = settings(self.history.lease, 2 if random.random() < 0.15 or self.scene == "hot" else 1)
         self.parks = random.random() < 0.3
         self.jumps = random.random() < 0.35
         if Random(f"watched {seed}").random() < 0.5:
@@ -97,6 +100,8 @@ class World:
         self.workers: list[Process] = []
         self.producers: list[Process] = []
         self.former: list[Process] = []
+        self.buses: dict[Process, CommandBus] = {}
+        """Of those workers that have come up."""
         self._asked: dict[Process, asyncio.Event] = {}
         self._grace: dict[Process, float] = {}
         self._tasks: dict[Process, asyncio.Task[Any]] = {}
@@ -131,7 +136,7 @@ class World:
 
     async def _work(self, process: Process) -> None:
         while True:
-            bus = self.bus(process)
+            bus = self.buses[process] = self.bus(process)
             try:
                 await bus.open()
                 worker = bus.worker()
@@ -201,10 +206,31 @@ class World:
         await bus.close()
 
     async def _drain(self, process: Process) -> None:
-        """Let everything come to its end, with an operator who replays or discards what is parked."""
-        bus = self.bus(process)
+        """Let everything come to its end, play the scene if there is one, and let that come to its end."""
+        bus, history = self.bus(process), self.history
         await Operator.insist(bus.open)
-        random, history = Random(f"drain {self.seed}"), self.history
+        random = Random(f"drain {self.seed}")
+        await self._work_off(bus, random)
+        if self.scene and not history.stuck:
+            await asyncio.sleep(max(0.0, history.calm_from() - self.loop.time()))
+            SimThreads.are_late = False
+            await Scenes(self, bus, random).play(self.scene)
+            await self._work_off(bus, random)
+        history.letters = [letter async for letter in bus.dead_letters.list()]
+        history.counters = {
+            name: getattr(await bus.stats(), name) for name in ("accepted", "settled", "depth", "in_flight", "entities")
+        }
+        for worker in self.workers:
+            self.stop(worker, 1.0)
+        stopping = [task for worker, task in self._tasks.items() if not worker.dead]
+        _, left = await asyncio.wait(stopping, timeout=40.0)
+        if left:
+            history.stuck = history.stuck or "a worker does not stop"
+        await bus.close()
+
+    async def _work_off(self, bus: CommandBus, random: Random) -> None:
+        """Wait until nothing is left to do, with an operator who replays or discards what is parked."""
+        history = self.history
         progress: tuple[int, int] = (0, 0)
         moved = self.loop.time()
         while states := self._states():
@@ -222,17 +248,6 @@ class World:
             if set(states) == {"s"}:
                 await self._free(bus, random)
             await asyncio.sleep(0.2)
-        history.letters = [letter async for letter in bus.dead_letters.list()]
-        history.counters = {
-            name: getattr(await bus.stats(), name) for name in ("accepted", "settled", "depth", "in_flight", "entities")
-        }
-        for worker in self.workers:
-            self.stop(worker, 1.0)
-        stopping = [task for worker, task in self._tasks.items() if not worker.dead]
-        _, left = await asyncio.wait(stopping, timeout=40.0)
-        if left:
-            history.stuck = history.stuck or "a worker does not stop"
-        await bus.close()
 
     def _states(self) -> str:
         """The states of all entities that have work, seen without asking: `h`eld, `r`eady, `w`aiting, `s`topped, `d`ue later, `p`ending."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -11,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from command_bus import Command, EntityId, HandlerRegistry
+from command_bus import HandlerRegistry
 from command_bus.embedded import EmbeddedServer
 from command_bus.registry import default_registry
 from command_bus.spark import register
+from tests.docs.examples import blocks, files, printed
 from tests.spark.conftest import ROOT
 from tests.spark.scene import Place, working
 
@@ -22,24 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _BLOCK = re.compile(r"^```(python|sql)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_README = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SHOP = re.compile(r"^```python\n# shop\.py\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_PRINTED = re.compile(r"print\(.*\)  # (.+)")
 _URL, _FOLDER = "redis://localhost:6379", "/data/orders"
-
-registry = HandlerRegistry()
-
-
-class Ship(Command[None], entity="order"):
-    """What the README dispatches."""
-
-    order_id: EntityId
-    seq: int
-
-
-@registry.handles(Ship)
-async def ship(_: Ship) -> None:
-    """Done."""
 
 
 @pytest.fixture
@@ -78,22 +65,30 @@ def test_the_page_on_spark(
                 for each in capsys.readouterr().out.splitlines()
                 if each and each[0] not in "+|" and not each.startswith("only ")
             ]
-            assert said == _PRINTED.findall(block[2]), f"line {line}"
+            assert said == printed(block[2]), f"line {line}"
         sent = {name: names["dispatch_report"](names["rows"], name, **names["place"]).added for name in ("orders-2", "orders-3")}
     assert sent == {"orders-2": 80, "orders-3": 80}
 
 
-def test_the_lines_of_the_readme(
-    spark: SparkSession, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from command_bus.spark import dispatch_dataframe, reconcile
-
-    place = Place(server.url)
-    monkeypatch.setenv("COMMAND_BUS_URL", place.url)
-    monkeypatch.setenv("COMMAND_BUS_NAMESPACE", place.namespace)
-    (source,) = _README.findall((ROOT / "README.md").read_text(encoding="utf-8"))
-    orders = spark.range(20).selectExpr("concat('o-', id) as order_id", "id as seq")
-    names = {"orders": orders, "Ship": Ship, "dispatch_dataframe": dispatch_dataframe, "reconcile": reconcile}
-    with working(place, registry):
-        exec(compile(source, "README.md", "exec", dont_inherit=True), names)
-    assert re.search(r"completed\W+20\b", capsys.readouterr().out)
+@pytest.mark.timeout(300)
+def test_the_readme_s_salaries(tmp_path: Path, server: EmbeddedServer) -> None:
+    """`salaries.py` beside `bank.py`, as two programs: what a reader has saved by then."""
+    shown = files(blocks((ROOT / "README.md").read_text(encoding="utf-8")))
+    for name in ("bank.py", "salaries.py"):
+        (tmp_path / name).write_text(shown[name], encoding="utf-8")
+    environment = {
+        **os.environ,
+        "COMMAND_BUS_URL": server.url,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)]),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    worker = subprocess.Popen([sys.executable, "-m", "command_bus", "worker", "bank:bus"], cwd=tmp_path, env=environment)
+    try:
+        command = [sys.executable, "salaries.py"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    finally:
+        worker.terminate()
+        worker.wait(30)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"completed\W+2\b", done.stdout), done.stdout

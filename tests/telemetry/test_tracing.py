@@ -153,10 +153,13 @@ async def test_the_span_of_a_call_lasts_until_its_reply(make_bus: Make, registry
     async with bus, bus.worker():
         assert await bus.call(Work(shelf="s-1"), timeout=5) == 1
         call, process = spans.one("call Work"), spans.one("process Work")
-        assert spans.names == ["process Work", "call Work"]
+        send = spans.one("send Work")
+        assert sorted(spans.names) == ["call Work", "process Work", "send Work"]
         assert (call.end_time or 0) >= (process.end_time or 0)
-        assert parent_of(process) == call.context.span_id
+        assert (parent_of(send), parent_of(process)) == (call.context.span_id, send.context.span_id)
+        assert (call.kind, send.kind, process.kind) == (SpanKind.CLIENT, SpanKind.PRODUCER, SpanKind.CONSUMER)
         assert attributes(call)["messaging.operation.name"] == "call"
+        assert "messaging.operation.type" not in attributes(call)
         spans.exporter.clear()
         with pytest.raises(CommandRejected):
             await bus.call(Work(shelf="s-1", end="refused"), timeout=5)

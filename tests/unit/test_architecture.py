@@ -24,12 +24,13 @@ PACKAGE = "command_bus"
 # From the ground up. A module belongs to the longest prefix that names it, and may import its own layer and those below.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "clock", "randomness", "spelling"),
-    ("policies",),
+    ("durations", "home", "policies", "receipts", "send_options"),
     ("settings", "messages"),
     ("context", "embedded", "reply_types", "serialization", "transport"),
     ("signatures", "handlers", "injection", "sources", "registry"),
     ("execution", "middleware", "observation", "outbound"),
     (
+        "aborting",
         "admission",
         "announcement",
         "batch",
@@ -47,9 +48,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fleet",
         "keywords",
         "monitor",
-        "receipts",
+        "signals",
+        "stand_in",
         "sync",
+        "unanswered",
         "waiting",
+        "whereabouts",
         "worker",
     ),
     ("",),  # the facade: command_bus/__init__.py
@@ -77,7 +81,7 @@ HOMES = {
     "pyspark": ("command_bus.spark",),
     "pytest": ("command_bus.testing",),
     "redis": ("command_bus.transport.redis", "command_bus.testing"),
-    "rich": ("command_bus.cli",),
+    "rich": (),
     "starlette": ("command_bus.integrations",),
     "typer": ("command_bus.cli",),
     "uvloop": ("command_bus.cli",),

@@ -12,6 +12,7 @@ from command_bus.clock import mono
 from command_bus.errors import CommandBusError, TransportUnavailable, UnsuitableServer
 from command_bus.transport.interfaces import NO_DIGEST, Admission, Submission
 from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.outage import Outage
 from command_bus.transport.redis.producer import StreamProducer
 
 ENVELOPES = 8
@@ -21,6 +22,7 @@ class Server:
     """Notes what it is asked, and answers as it is told to."""
 
     label = "server"
+    outage = Outage("server")
     reconnects = 0
 
     def __init__(self, *answers: bytes | Exception) -> None:

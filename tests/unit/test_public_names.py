@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import command_bus
-from command_bus import CommandBus, EntityScope, SyncCommandBus, SyncEntityScope
+import command_bus.spark
+from command_bus import CommandBus, EntityScope, Middleware, SyncCommandBus, SyncEntityScope
 from command_bus.dead_letters import DeadLetters
 from command_bus.entities import Entities
 from command_bus.events import Events
@@ -35,3 +40,35 @@ def test_what_methods_give_can_be_imported(kind: type[Any]) -> None:
         words = set(re.findall(r"\b[A-Z]\w{2,}", str(inspect.signature(method).return_annotation)))
         own = {word for word in words if word not in {"Any", "Self", "None", "AsyncIterator", "Generator", "Counter"}}
         assert own <= {*command_bus.__all__, *UNNAMED}, name
+
+
+def test_what_middleware_is_given_can_be_imported() -> None:
+    for name, method in vars(Middleware).items():
+        if not name.startswith("_"):
+            words = set(re.findall(r"\b[A-Z]\w{2,}", str(inspect.signature(method))))
+            assert words - {"Any"} <= set(command_bus.__all__), name
+
+
+@pytest.mark.parametrize("name", command_bus.__all__)
+def test_every_public_name_has_a_docstring_of_its_own(name: str) -> None:
+    """As the reference reads it: below a class or a function, or behind the assignment of an alias."""
+    home = command_bus._HOME.get(name, "errors")
+    module = import_module(f"command_bus.{home}")
+    body = ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8")).body
+    assert any(name == named and text for named, text in docstrings(body)), f"{name} in {module.__name__}"
+
+
+def docstrings(body: list[ast.stmt]) -> Iterator[tuple[str, str | None]]:
+    for statement, following in zip(body, [*body[1:], ast.Pass()], strict=True):
+        if isinstance(statement, ast.ClassDef | ast.FunctionDef):
+            yield statement.name, ast.get_docstring(statement)
+        elif isinstance(statement, ast.Assign | ast.AnnAssign):
+            target = statement.target if isinstance(statement, ast.AnnAssign) else statement.targets[0]
+            text = (
+                following.value.value if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant) else None
+            )
+            yield ast.unparse(target), text if isinstance(text, str) else None
+
+
+def test_spark_s_module_lists_its_public_names_only() -> None:
+    assert dir(command_bus.spark) == sorted(command_bus.spark.__all__)

@@ -163,3 +163,105 @@ async def test_a_place_taken_by_a_read_that_blocked_is_waited_for_again() -> Non
     assert slots.free == 0
     slots.give()
     assert await asyncio.wait_for(waiting, 1.0) == Ask(1, 1, blocks=False)
+
+
+# Places that are lent.
+
+
+async def running(slots: Slots, reader: int = 0) -> None:
+    """One runs more."""
+    assert slots.answered(reader, await ask(slots, reader, 1), 1, 1) == 1
+
+
+async def test_a_lent_place_is_for_the_next_reader_and_who_returns_comes_before_it() -> None:
+    slots = Slots(1, max_lent=5)
+    await running(slots)
+    assert slots.lend()
+    await running(slots)
+    reader = asyncio.create_task(slots.ask(0, 8))
+    returns = slots.take_back()
+    assert await waits(reader)
+    assert not returns.done()
+    slots.give()
+    await asyncio.wait_for(returns, 1.0)
+    assert (slots.running, slots.lent) == (1, 0)
+    assert await waits(reader)
+    slots.give()
+    assert (await asyncio.wait_for(reader, 1.0)).count == 1
+
+
+async def test_who_returns_takes_a_place_that_a_read_has_reserved() -> None:
+    """A read may block for seconds; what it brings when its place is gone is handed back."""
+    slots = Slots(1, max_lent=5)
+    await running(slots)
+    slots.lend()
+    blocked = await ask(slots, 0)
+    await asyncio.wait_for(slots.take_back(), 1.0)
+    assert slots.free == -1
+    assert slots.answered(0, blocked, 1, 1) == 0
+    assert (slots.free, slots.running) == (0, 1)
+    slots.give()
+    assert (slots.free, slots.running) == (1, 0)
+
+
+async def test_no_more_than_the_bound_are_lent_but_for_those_beyond() -> None:
+    slots = Slots(2, max_lent=1)
+    await running(slots)
+    await running(slots)
+    assert slots.lend()
+    assert slots.all_lent
+    assert not slots.lend()
+    assert slots.lend(beyond=True)
+    assert (slots.running, slots.lent) == (0, 2)
+
+
+async def test_places_that_come_and_go_in_one_turn_do_not_stop_the_event_loop() -> None:
+    """A reader of a quiet shard waits for places to spare; there is one, and a handler takes it before the reader looks."""
+    slots = Slots(2, 2, max_lent=5)
+
+    async def run_one() -> None:
+        for count in (1, 0):
+            slots.answered(0, await ask(slots, 0), count, count)
+
+    await quieten(slots, 0, 1)
+    for _ in range(2):
+        await run_one()
+        assert slots.lend()
+    await run_one()
+    assert slots.take_back().done()
+    quiet = asyncio.create_task(slots.ask(1, 8))
+    assert await waits(quiet)
+    slots.give()
+    assert slots.take_back().done()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert slots.free == 0
+    quiet.cancel()
+    await asyncio.gather(quiet, return_exceptions=True)
+
+
+async def test_at_the_bound_one_caller_is_admitted_after_each_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots_module, "_STANDSTILL", 0.05)
+    slots = Slots(4, max_lent=1)
+    assert slots.admits_caller()
+    await running(slots)
+    slots.lend()
+    assert not slots.admits_caller()
+    await asyncio.sleep(0.06)
+    assert slots.admits_caller()
+    assert not slots.admits_caller()
+    slots.take_back_now()
+    assert slots.admits_caller()
+
+
+async def test_readers_of_other_shards_that_wait_for_a_place_are_known() -> None:
+    slots = Slots(1, 2)
+    await running(slots, 0)
+    assert not slots.another_waits(0)
+    waiting = asyncio.create_task(slots.ask(1, 8))
+    assert await waits(waiting)
+    assert slots.another_waits(0)
+    assert not slots.another_waits(1)
+    slots.give()
+    await waiting
+    assert not slots.another_waits(0)

@@ -49,7 +49,7 @@ def methods(kind: type[Any]) -> dict[str, Any]:
 
 def blocking(annotation: str) -> str:
     """What a result is called on the blocking side."""
-    text = annotation.replace("AsyncIterator[", "Generator[")
+    text = annotation.replace("AsyncIterator[", "Generator[").replace("Receipt[", "SyncReceipt[")
     for theirs, ours in PAIRS:
         text = re.sub(rf"\b{theirs.__name__}\b", ours.__name__, text)
     return text

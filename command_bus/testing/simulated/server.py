@@ -139,6 +139,10 @@ class Server:
 
     # Blocked reads.
 
+    def listens(self, link: Link) -> bool:
+        """Whether a blocked read may be served."""
+        return True
+
     def _blocks(self, link: Link, name: bytes, args: Args, reply: Reply, answers: Answers) -> bool:
         """Answer a read that may block, or park it; whether it is parked."""
         if name == b"BLMPOP":
@@ -181,6 +185,8 @@ class Server:
         """Serve blocked reads in the order in which they came."""
         self.store.fed.clear()
         for link_id, parked in list(self._parked.items()):
+            if not self.listens(parked.link):
+                continue
             try:
                 found = parked.retry()
             except ReplyError as error:

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from random import Random
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 import hiredis
@@ -27,16 +26,17 @@ from redis.retry import Retry as SyncRetry
 
 from command_bus.clock import mono
 from command_bus.errors import BusClosed, TransportUnavailable, Unconfirmed, UnsuitableServer
-from command_bus.randomness import JITTER
 from command_bus.settings import redacted
+from command_bus.transport.redis.backoff import Backoff
 from command_bus.transport.redis.cancellation import all_of
 from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.leaving import leaving, sync_leaving
+from command_bus.transport.redis.outage import Outage
 from command_bus.transport.redis.pipe import Pipe, Requests
 from command_bus.transport.redis.piped import PipedRedis
 from command_bus.transport.redis.scripts import SCRIPTS, Script
 
-__all__ = ["Backoff", "ClientFactory", "Connections", "UrlClients", "packing"]
+__all__ = ["ClientFactory", "Connections", "UrlClients", "packing"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -144,25 +144,6 @@ def packing(kind: Any) -> Any:
     return type(f"Fast{kind.__name__}", (_Packing, kind), {})
 
 
-class Backoff:
-    """Capped exponential backoff with full jitter: 20 ms, doubling, to 2 s."""
-
-    __slots__ = ("_delay", "_random")
-
-    def __init__(self, random: Random | None = None) -> None:
-        self._random = random or JITTER
-        self._delay = 0.02
-
-    def next(self) -> float:
-        """Seconds to wait before the next try."""
-        delay, self._delay = self._delay, min(self._delay * 2, 2.0)
-        return delay * self._random.uniform(0.5, 1.0)
-
-    def reset(self) -> None:
-        """Start again: something worked."""
-        self._delay = 0.02
-
-
 @dataclass(frozen=True, slots=True)
 class Replicas:
     """How many replicas confirm what must not be lost with the primary, and how many seconds they get."""
@@ -182,6 +163,7 @@ class Connections:
     def __init__(self, factory: ClientFactory, replicas: Replicas | None = None) -> None:
         self.factory = factory
         self.label = factory.label
+        self.outage = Outage(self.label)
         self._replicas = replicas
         self._commands: Redis | None = None
         self._patient: Redis | None = None

@@ -24,10 +24,11 @@ from command_bus.clock import mono
 from command_bus.errors import CommandBusError, TransportUnavailable
 from command_bus.transport.interfaces import GiveBack, Lease, Steps
 from command_bus.transport.redis.cancellation import end_tasks
-from command_bus.transport.redis.connections import Backoff, Connections
+from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.outage import Attempts
 from command_bus.transport.redis.ready import ensure_ready, mailbox_of
 from command_bus.transport.redis.slots import Ask, Slots
 
@@ -108,6 +109,11 @@ class ConsumerLoop:
         """See `Consumer`."""
         return max((reader.silent_for for reader in self._readers), default=math.inf)
 
+    @property
+    def reads(self) -> bool:
+        """See `Consumer`."""
+        return all(reader.reads for reader in self._readers)
+
     async def turn(self, shard: int, wanted: int) -> Ask:
         """Wait until a reader may read, and for how many."""
         return await self._slots.ask(shard, wanted)
@@ -119,10 +125,10 @@ class ConsumerLoop:
         activations = [
             (entry, mailbox_of(fields)) for entry, fields in entries if b"e" in fields and not self.knows(shard, entry)
         ]
-        places = self._slots.answered(shard, ask, len(entries), len(activations))
-        for entry, mailbox in activations[:places]:
+        room = self._slots.answered(shard, ask, len(entries), len(activations))
+        for entry, mailbox in activations[:room]:
             self._hold(shard, mailbox, entry)
-        for entry, mailbox in activations[places:]:
+        for entry, mailbox in activations[room:]:
             self._hand_back(shard, mailbox, entry)
         if ticks:
             self._kick(shard)
@@ -189,7 +195,7 @@ class _Reader:
         self._stopping = False
         self._fetch, self._last_full = _FIRST_FETCH, 0.0
         self._recheck_at: float | None = None
-        self._backoff = Backoff()
+        self._attempts = Attempts(self._connections.outage, "cannot read work", _log)
         self._task: asyncio.Task[None] | None = None
         self._read_at = -math.inf
         self._full = False
@@ -198,6 +204,11 @@ class _Reader:
     def silent_for(self) -> float:
         """Seconds since it last asked with success, infinite after a failure; 0 while there is no slot to ask for."""
         return 0.0 if self._full else mono() - self._read_at
+
+    @property
+    def reads(self) -> bool:
+        """Whether it goes on: all tasks of an event loop that shuts down are cancelled before any of them learns of it."""
+        return not self._stopping and self._task is not None and not self._task.done() and not self._task.cancelling()
 
     def start(self) -> None:
         self._read_at = mono()
@@ -241,7 +252,7 @@ class _Reader:
                 if self._recheck_at is not None and mono() >= self._recheck_at:
                     self._recheck_at = None
                     await self._adopt()
-                self._backoff.reset()
+                self._attempts.worked()
             except Exception as error:  # noqa: BLE001 - whatever it is, this shard must be read
                 await self._mend(error)
             self._fetch = self._next_fetch(len(entries), ask.count)
@@ -257,10 +268,7 @@ class _Reader:
     async def _mend(self, error: Exception) -> None:
         """After a failed read: wait, see to the group, and take up what is pending in our name, now and a block later."""
         self._client_id, self._read_at = 0, -math.inf
-        pause = self._backoff.next()
-        unexpected = None if isinstance(error, CommandBusError) else error
-        _log.warning("cannot read work, next try in %.2f s: %s", pause, error, exc_info=unexpected)
-        await asyncio.sleep(pause)
+        await asyncio.sleep(self._attempts.failed(error, unexpected=not isinstance(error, CommandBusError)))
         if await self._recover():
             self._recheck_at = mono() + BLOCK
 

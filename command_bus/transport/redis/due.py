@@ -7,6 +7,9 @@ wait either. And whoever promotes learns of the next time: so for each there is 
 
 A server's clock that goes back moves all of that into the future. What a worker has seen before has its time on the worker's own clock
 as well, and is promoted when that has come.
+
+A delayed command may have many megabytes. Its envelope never leaves the server on its way into its mailbox, and one script moves about a
+megabyte of them, so that all others are served in between.
 """
 
 from __future__ import annotations
@@ -22,12 +25,13 @@ from command_bus.randomness import JITTER
 from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.rounds import go_round
-from command_bus.transport.redis.scripts import PROMOTE
+from command_bus.transport.redis.scripts import HOMES, PROMOTE
 
 __all__ = ["DueTimes", "DueWork", "Member"]
 
 _PAGE = 200
-_CHECK = 1.0
+_MOST = 1024 * 1024
+"""Bytes of delayed commands that one script moves, and one more command: a server copies that in a few milliseconds."""
 _STEP = 0.5
 """Seconds by which the server's clock must have gone back to be mistrusted: what is less (it is set right, slowly) is followed."""
 _FIRST_LATENESS, _MOST_LATENESS = 0.005, 0.1
@@ -107,11 +111,18 @@ _NEVER = _Seen(-1.0, 0.0)
 
 
 class DueWork:
-    """One shard's due work."""
+    """One shard's due work.
 
-    def __init__(self, connections: Connections, keys: ShardKeys) -> None:
+    Args:
+        connections: To its server.
+        keys: Of the shard.
+        every: Seconds between two looks at most: for what nobody has told of, as its time was told to a worker that is lost.
+    """
+
+    def __init__(self, connections: Connections, keys: ShardKeys, *, every: float = 1.0) -> None:
         self._connections = connections
         self._keys = keys
+        self._every = every
         self._times = DueTimes()
         self._woken = asyncio.Event()
 
@@ -122,24 +133,26 @@ class DueWork:
 
     async def run(self) -> None:
         """Promote for ever."""
-        await go_round(self._turn, self._woken, f"{self._keys.prefix} due work")
+        await go_round(self.turn, self._woken, f"{self._keys.prefix} due work", self._connections.outage)
 
-    async def _turn(self) -> float:
+    async def turn(self) -> float:
+        """Promote what is due: the seconds until the next look."""
         await self.promote()
-        return self._times.pause(mono(), _CHECK * JITTER.uniform(0.8, 1.2))
+        return self._times.pause(mono(), self._every * JITTER.uniform(0.8, 1.2))
 
     async def promote(self) -> None:
         """Let what is due take its place."""
         keys = self._keys
         while due := await self._due():
+            placed = await self._placed(due)
             args: list[Any] = [GROUP]
             names = [keys.ready, keys.active, keys.due, keys.delayed, keys.later, keys.paused]
-            for member, mailbox in zip(due, await self._homes(due), strict=True):
+            for member, mailbox in placed:
                 args += (member.name, mailbox, int(member.score))
                 names.append(keys.mailbox(mailbox))
             count, left_ms = await self._connections.run(PROMOTE, names, args)
-            self._times.promoted(due, count, left_ms, mono())
-            if left_ms != 0 and len(due) < _PAGE:
+            self._times.promoted([member for member, _ in placed], count, left_ms, mono())
+            if left_ms != 0 and len(placed) == len(due) < _PAGE:
                 return
 
     async def _due(self) -> list[Member]:
@@ -153,11 +166,15 @@ class DueWork:
         members = [(name.decode(), score) for name, score in scored]
         return self._times.looked(members, seconds * 1000 + micros // 1000, mono())
 
-    async def _homes(self, members: Sequence[Member]) -> list[str]:
-        """Their mailboxes, which delayed commands have beside them."""
+    async def _placed(self, members: Sequence[Member]) -> list[tuple[Member, str]]:
+        """Members with their mailboxes: of the first ones as many as may be promoted at once, by the bytes that this moves."""
         delayed = [member.name[2:] for member in members if member.name[:2] == "d:"]
-        homes: dict[str, str] = {}
-        if delayed:
-            values: Any = await self._connections.ask(lambda client: client.hmget(self._keys.delayed, delayed))
-            homes = {command: value.partition(b"\n")[0].decode() for command, value in zip(delayed, values, strict=True) if value}
-        return [member.name[2:] if member.name[:2] == "r:" else homes.get(member.name[2:], "") for member in members]
+        found: list[bytes] = await self._connections.run(HOMES, [self._keys.delayed], [_MOST, *delayed]) if delayed else []
+        homes = iter([name.decode() for name in found])
+        placed: list[tuple[Member, str]] = []
+        for member in members:
+            home = member.name[2:] if member.name[:2] == "r:" else next(homes, None)
+            if home is None:
+                break
+            placed.append((member, home))
+        return placed

@@ -39,7 +39,7 @@ _BUSY_ERRORS = (  # in a pipeline the code is cut off the text
 
 def translated(error: BaseException, where: str) -> CommandBusError:
     """The typed error for one of redis-py's; `where` names the server without its password."""
-    text = str(error)
+    text = str(error).removesuffix(".")  # it becomes a part of a sentence
     upper = _inner(error)
     if isinstance(error, redis_errors.OutOfMemoryError) or upper.startswith("OOM"):
         return QueueFull(f"{where} is at its memory limit (maxmemory): it refuses new commands until work drains", limit="memory")

@@ -16,9 +16,10 @@ from redis.asyncio import Redis
 
 from command_bus.errors import TransportUnavailable
 from command_bus.transport.redis.cancellation import end_tasks
-from command_bus.transport.redis.connections import Backoff, Connections
+from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
+from command_bus.transport.redis.outage import Attempts
 from command_bus.transport.redis.patient import Patient
 from command_bus.transport.redis.pipe import Requests
 
@@ -161,19 +162,17 @@ class _Feed:
     async def run(self) -> None:
         connections = self.connections.at(self.keys.prefix)
         pipe = connections.pipe(_BLOCK)
-        backoff = Backoff()
+        attempts = Attempts(connections.outage, "cannot read events", _log, lasts=False)
         try:
             while True:
                 try:
                     await self._page(pipe)
-                    backoff.reset()
+                    attempts.worked()
                 except CONNECTION_ERRORS as error:
                     problem = translated(error, connections.label)
                     if not isinstance(problem, TransportUnavailable):
                         raise problem from error
-                    pause = backoff.next()
-                    _log.warning("cannot read events, next try in %.2f s: %s", pause, problem)
-                    await asyncio.sleep(pause)
+                    await asyncio.sleep(attempts.failed(problem))
         finally:
             await connections.end(pipe)
 

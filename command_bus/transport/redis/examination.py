@@ -13,6 +13,7 @@ from command_bus.clock import mono
 from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.scripts import SURVEY
+from command_bus.transport.redis.tls_probe import telling_tls
 from command_bus.transport.redis.topologies import clients_of
 
 __all__ = ["Examination", "examine"]
@@ -63,7 +64,8 @@ async def examine(url: str, namespace: str, options: dict[str, Any], patience: f
     place = connections.at(shard.prefix)
     found = Examination(connections.label, as_cluster=getattr(connections.factory, "cluster", False))
     try:
-        await place.insist(lambda: place.ask(lambda client: client.ping()), mono() + patience)
+        async with telling_tls(url):
+            await place.insist(lambda: place.ask(lambda client: client.ping()), mono() + patience)
         await place.ask(_clock, found)
         found.info = await place.ask(_tried, "INFO", found, lambda client: client.info()) or {}
         for name in _CONFIG:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,13 @@ from redis.exceptions import ResponseError
 
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.patient import Patient
+from command_bus.transport.redis.scripts import HOMES
 
 __all__ = ["Closeup", "Inspection"]
+
+_PAGE = 1000
+_FARTHEST = 100_000  # members of `due` that are looked through for the first of a mailbox
+_BYTES = 4 << 20  # of delayed commands that one script looks at: a few milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,32 @@ class Inspection(Patient):
         """When these delayed commands take their place."""
         scores = await self._scores([(mailbox, f"d:{command}") for command in command_ids])
         return {name.removeprefix("d:"): at for name, at in scores.items()}
+
+    async def delayed_until(self, mailboxes: Iterable[str]) -> dict[str, int]:
+        """When the first delayed command of each of these takes its place; of those left out none is among the first of its shard."""
+        by_shard: dict[int, set[str]] = {}
+        for mailbox in mailboxes:
+            by_shard.setdefault(self._keys.shard_of(mailbox), set()).add(mailbox)
+        found: dict[str, int] = {}
+        for shard, wanted in by_shard.items():
+            at = 0
+            while not wanted <= found.keys() and at < _FARTHEST:
+                passed, homes = await self._due_page(self._keys.shards[shard], at)
+                if not passed:
+                    break
+                at += passed
+                found |= {home: due for home, due in reversed(homes) if home in wanted - found.keys()}
+        return found
+
+    async def _due_page(self, keys: ShardKeys, start: int) -> tuple[int, list[tuple[str, int]]]:
+        """How many members of `due` were looked at from one on, and of the delayed commands among them mailbox and time, first ones first."""
+        members: Any = await self._ask(keys, lambda client: client.zrange(keys.due, start, start + _PAGE - 1, withscores=True))
+        at = [place for place, (name, _) in enumerate(members) if name[:2] == b"d:"]
+        if not at:
+            return len(members), []
+        homes = await self._run(keys, HOMES, [keys.delayed], [_BYTES, *(members[place][0][2:] for place in at)])
+        passed = len(members) if len(homes) == len(at) else at[len(homes)]
+        return passed, [(home.decode(), int(members[place][1])) for home, place in zip(homes, at, strict=False)]
 
     async def workers(self) -> list[tuple[int, bytes]]:
         """What the workers say of themselves, live and lost ones, once for each shard, with the shard's time in ms."""

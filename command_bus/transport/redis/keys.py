@@ -138,6 +138,7 @@ class ShardKeys:
         "events",
         "fence",
         "inboxes",
+        "interrupts",
         "later",
         "mailboxes",
         "marks",
@@ -165,6 +166,7 @@ class ShardKeys:
         self.parked = prefix + "parked"
         self.dead = prefix + "dead"
         self.workers = prefix + "workers"
+        self.interrupts = prefix + "interrupts"
         self.watched = prefix + "watched"
         self.events = prefix + "events"
         self.commands = prefix + "commands"

@@ -17,9 +17,9 @@ import math
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from redis import Redis as SyncRedis
@@ -28,9 +28,11 @@ from command_bus.clock import mono, wall_ms
 from command_bus.transport.interfaces import Lease
 from command_bus.transport.redis.connections import SOCKET_TIMEOUT, ClientFactory
 from command_bus.transport.redis.errors import CONNECTION_ERRORS
+from command_bus.transport.redis.interrupts import Interrupt, fill_request
 from command_bus.transport.redis.keys import GROUP, KeySpace, mailbox_label
+from command_bus.transport.redis.outage import Attempts, Outage
 
-__all__ = ["LeaseKeeper", "Page"]
+__all__ = ["Blocked", "LeaseKeeper", "Page"]
 
 _log = logging.getLogger("command_bus.worker")
 _PAGE = 500
@@ -47,6 +49,19 @@ class Page:
     leases: list[Lease]
 
 
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """What the thread asks and says while the event loop is blocked: what operators want to end, and that it cannot end.
+
+    Attributes:
+        shard: Where.
+        answers: What is said, by mailbox; without any it is asked.
+    """
+
+    shard: int
+    answers: Mapping[str, Interrupt] = field(default_factory=dict[str, Interrupt])
+
+
 class LeaseKeeper:
     """Holds the leases of one worker and keeps them alive until they are dropped.
 
@@ -56,16 +71,26 @@ class LeaseKeeper:
         owner: This worker's consumer name.
         lease: Seconds that a lease lives without renewal.
         heartbeat: Gives what this worker says of itself, written beside each renewal; its argument is the server's time in ms, about.
+        outages: Of the shards' servers.
     """
 
     def __init__(
-        self, factory: ClientFactory, keys: KeySpace, *, owner: str, lease: float, heartbeat: Callable[[int], bytes]
+        self,
+        factory: ClientFactory,
+        keys: KeySpace,
+        *,
+        owner: str,
+        lease: float,
+        heartbeat: Callable[[int], bytes],
+        outages: Sequence[Outage] | None = None,
     ) -> None:
         self._factory = factory
         self._keys = keys
         self._owner = owner
         self._lease = lease
         self._heartbeat = heartbeat
+        of_shards = outages or [Outage(factory.label) for _ in keys.shards]
+        self._attempts = [Attempts(outage, "cannot renew leases", _log) for outage in of_shards]
         self._held: list[dict[str, Lease]] = [{} for _ in keys.shards]
         self._ahead: list[int | None] = [
             None
@@ -118,6 +143,15 @@ class LeaseKeeper:
     def holds(self, shard: int, activation: str) -> bool:
         """Whether this activation is known here."""
         return activation in self._held[shard]
+
+    def keeps(self, shard: int, activation: str) -> bool:
+        """Return whether this activation is held here, and its lease will be renewed as soon as the server can be reached."""
+        lease = self._held[shard].get(activation)
+        return lease is not None and not lease.lost and (lease.renew_until is None or mono() < lease.renew_until)
+
+    def of_shard(self, shard: int) -> list[Lease]:
+        """The leases of a shard that are held."""
+        return list(self._held[shard].values())
 
     def cancel_all(self, why: str) -> None:
         """Interrupt the handlers that run; those between two commands are left to their next step."""
@@ -178,7 +212,7 @@ class LeaseKeeper:
         """Seconds that a renewal waits for its answer."""
         return min(SOCKET_TIMEOUT, max(self._lease / 3, _SHORTEST_PATIENCE))
 
-    def turn(self) -> Generator[Page, Any, float]:
+    def turn(self) -> Generator[Page | Blocked, Any, float]:
         """One turn of the thread: yields what to ask for, is sent the answers or the error, and returns the seconds until the next.
 
         Whoever drives it decides how a request is made and waited for: the thread does, and a simulation in its own time.
@@ -190,16 +224,23 @@ class LeaseKeeper:
             interval = self._lease / 3
             self._next_renewal = now + (interval if renewed else min(interval, self._lease / 10, 1.0))
         self._give_up_overdue()
-        self._watch_loop()
+        if self._watch_loop():
+            yield from self._answer_for_the_loop()
         now = mono()
         # Those to come: one that has passed is given up already, and may be held for long yet by a thread that cannot be cancelled.
         deadlines = [lease.deadline - now for held in self._held for lease in list(held.values()) if lease.deadline > now]
         return 0.01 if self._renew_now else max(0.01, min(self._next_renewal - now, _BLOCKED_AFTER, *deadlines))
 
-    def request(self, client: Any, page: Page) -> Any:
-        """The pipeline that renews a page."""
+    def request(self, client: Any, page: Page | Blocked) -> Any:
+        """The pipeline that renews a page, or speaks for a blocked event loop."""
         keys = self._keys.shards[page.shard]
         pipeline = client.pipeline(transaction=False)
+        if isinstance(page, Blocked):
+            if page.answers:
+                fill_request(pipeline, keys, page.answers)
+            else:
+                pipeline.hgetall(keys.interrupts)
+            return pipeline
         pipeline.time()
         pipeline.hset(keys.workers, self._owner, self._heartbeat(wall_ms() + (self._ahead[page.shard] or 0)))
         if page.leases:
@@ -209,7 +250,7 @@ class LeaseKeeper:
             )
         return pipeline
 
-    def _renew_all(self) -> Generator[Page, Any, bool]:
+    def _renew_all(self) -> Generator[Page | Blocked, Any, bool]:
         self._sequence += 1
         self.longest = self._longest()
         renewed = True
@@ -237,7 +278,7 @@ class LeaseKeeper:
     def _renewed(self, page: Page, asked: float, answers: Any) -> bool:
         leases = page.leases
         if isinstance(answers, Exception):
-            _log.warning("cannot renew %d leases: %s", len(leases), answers)
+            self._attempts[page.shard].failed(answers)
             return False
         time, written, *claimed = answers
         if not isinstance(time, Exception):
@@ -245,9 +286,11 @@ class LeaseKeeper:
             self._ahead[page.shard] = int(time[0]) * 1000 + int(time[1]) // 1000 - wall_ms()
         if isinstance(written, Exception):  # at the server's memory limit, say: then nobody reads of us, but we work
             _log.warning("cannot write the sign of life: %s", written)
+        if not (claimed and isinstance(claimed[0], Exception)):
+            self._attempts[page.shard].worked()
         if claimed:
             if isinstance(claimed[0], Exception):
-                _log.warning("cannot renew %d leases: %s", len(leases), claimed[0])
+                self._attempts[page.shard].failed(claimed[0])
                 return False
             alive = {_text(item) for item in claimed[0]}
             for lease in leases:
@@ -268,22 +311,55 @@ class LeaseKeeper:
         if self._loop is not None and not self._loop.is_closed() and not lease.lost:
             self._loop.call_soon_threadsafe(self._lose, lease, why)
 
-    def _watch_loop(self) -> None:
-        """Report a handler that blocks the event loop, once per blockage, with the stack that blocks."""
+    def _watch_loop(self) -> bool:
+        """Whether the event loop is blocked. The handler that does it is reported, once per blockage, with the stack that blocks."""
         if self._loop is None or self._loop.is_closed():
-            return
+            return False
         if self._ping is None:
             self._ping = mono()
             self._loop.call_soon_threadsafe(self._ponged)
-            return
+            return False
         blocked = mono() - self._ping
-        if blocked > 2 * _BLOCKED_AFTER and not self._reported_blocked:
+        if blocked <= 2 * _BLOCKED_AFTER:
+            return False
+        if not self._reported_blocked:
             self._reported_blocked = True
-            frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way to see another thread's stack
-            stack = "".join(traceback.format_stack(frame)[-6:]) if frame else ""
+            stack = "".join(traceback.format_list(self._stack()[-6:]))
             _log.warning(
                 "the event loop has been blocked for %.1f s; leases are kept, nothing else runs. It is at:\n%s", blocked, stack
             )
+        return True
+
+    def _stack(self) -> list[traceback.FrameSummary]:
+        """Where the event loop's thread is."""
+        frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way to see another thread's stack
+        return list(traceback.extract_stack(frame)) if frame else []
+
+    def _answer_for_the_loop(self) -> Generator[Page | Blocked, Any, None]:
+        """Tell operators who want to end an attempt that nothing can while the event loop is blocked, and where it is."""
+        for shard, held in enumerate(self._held):
+            running = {lease.mailbox: lease.running for lease in list(held.values()) if lease.running}
+            if not running:
+                continue
+            found = yield Blocked(shard)
+            if isinstance(found, Exception) or isinstance(found[0], Exception):
+                continue  # it is asked again in the next turn
+            asked = {name.decode(): interrupt for name, value in found[0].items() if (interrupt := Interrupt.unpack(value))}
+            at = self._stack()[-1:]
+            where = f"{at[0].filename}:{at[0].lineno} in {at[0].name}" if at else ""
+            answers = {
+                mailbox: replace(interrupt, answer="blocked", where=where)
+                for mailbox, interrupt in asked.items()
+                if not interrupt.answer and running.get(mailbox) == interrupt.running
+            }
+            for mailbox, interrupt in answers.items():
+                entity = mailbox_label(mailbox)
+                _log.warning(
+                    "%s cannot be %s: the event loop is blocked at %s. It is cancelled when the loop goes on; else restart this process",
+                    entity, interrupt.words, where, extra={"entity": entity, "worker": self._owner},
+                )  # fmt: skip
+            if answers:
+                yield Blocked(shard, answers)
 
     # Back in the event loop.
 

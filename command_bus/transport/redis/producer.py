@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -22,9 +23,10 @@ from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable,
 from command_bus.randomness import token
 from command_bus.transport.interfaces import Admission, Silent, Submission
 from command_bus.transport.redis.cancellation import all_of
-from command_bus.transport.redis.connections import Backoff, Connections
+from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.enqueuing import enqueue_arguments
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
+from command_bus.transport.redis.outage import Attempts
 from command_bus.transport.redis.scripts import ENQUEUE
 
 __all__ = ["StreamProducer"]
@@ -32,6 +34,7 @@ __all__ = ["StreamProducer"]
 MAX_COMMANDS = 512
 MAX_BYTES = 1024 * 1024
 """What one script call carries at most: it keeps a script near 1 to 2 ms, so that nobody else waits longer."""
+_log = logging.getLogger("command_bus.transport")
 
 _ANSWER_KEPT = 3600.0
 """Seconds for which the last answer outlives the patience of those who wait for it: a request may be that late, or the server's clock jump.
@@ -183,6 +186,7 @@ class _Shard:
 
     def __init__(self, connections: Connections, keys: ShardKeys, limit: int) -> None:
         self._connections = connections
+        self._attempts = Attempts(connections.outage, "cannot send commands", _log, lasts=False)
         self._keys = keys
         self._head_keys = [
             keys.ready, keys.active, keys.stats, keys.due, keys.delayed, keys.later, keys.paused, keys.last(token(8).hex()),
@@ -224,7 +228,9 @@ class _Shard:
             except BaseException as error:
                 self._fail(
                     [*batch, *self._line],
-                    error if isinstance(error, CommandBusError) else BusClosed("the bus was closed meanwhile"),
+                    error
+                    if isinstance(error, CommandBusError)
+                    else BusClosed("the bus was closed, or its event loop ended, meanwhile"),
                 )
                 self._line.clear()
                 raise
@@ -247,7 +253,7 @@ class _Shard:
 
     async def _send(self, batch: list[_Waiting], *, stale: bool) -> None:
         """Send until there is an answer; whoever's deadline passes meanwhile is told so. `stale` says whether it has waited in line for long."""
-        backoff = Backoff()
+        self._attempts.begin()
         unknown: CommandBusError | None = None  # set once the batch may have been applied: from then on it must stay as it is
         asked: list[_Waiting] = []
         number = 0
@@ -266,11 +272,12 @@ class _Shard:
             except CommandBusError as refusal:
                 return self._fail(batch, refusal if unknown is None else _in_doubt(refusal))
             if isinstance(answer, bytes):
+                self._attempts.worked()
                 return self._fail(batch, unknown) if answer == _GONE and unknown else self._resolve(asked, answer)
             error = answer
             if isinstance(error, Unconfirmed) or (unknown is None and getattr(error, "outcome_unknown", False)):
                 unknown = error
-            pause = backoff.next()
+            pause = self._attempts.failed(error)
             batch = self._expire(batch, unknown or error, pause)
             self._line = deque(self._expire(list(self._line), _unsent(error), pause))
             stale = True

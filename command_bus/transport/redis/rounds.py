@@ -7,33 +7,32 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from command_bus.errors import CommandBusError
-from command_bus.transport.redis.connections import Backoff
+from command_bus.transport.redis.outage import Attempts, Outage
 
 __all__ = ["go_round"]
 
 _log = logging.getLogger("command_bus.worker")
 
 
-async def go_round(turn: Callable[[], Awaitable[float]], woken: asyncio.Event, what: str) -> None:
+async def go_round(turn: Callable[[], Awaitable[float]], woken: asyncio.Event, what: str, outage: Outage) -> None:
     """Take turns for ever.
 
     Args:
         turn: Does its part and tells the seconds until the next turn.
         woken: Set by whoever wants the next turn now.
         what: This is, for the log.
+        outage: Of the server that it asks.
     """
-    backoff = Backoff()
+    attempts = Attempts(outage, f"{what}: cannot look", _log)
     while True:
         woken.clear()
         try:
             pause = await turn()
-            backoff.reset()
+            attempts.worked()
         except CommandBusError as error:
-            pause = backoff.next()
-            _log.warning("%s: cannot look, next try in %.2f s: %s", what, pause, error)
-        except Exception:  # noqa: BLE001 - whatever it is, this must go on
-            pause = backoff.next()
-            _log.warning("%s: failed, next try in %.2f s", what, pause, exc_info=True)
+            pause = attempts.failed(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, this must go on
+            pause = attempts.failed(error, unexpected=True)
         try:
             async with asyncio.timeout(pause):
                 await woken.wait()

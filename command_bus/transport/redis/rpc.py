@@ -19,9 +19,10 @@ from command_bus.errors import BusClosed, CommandBusError
 from command_bus.randomness import token
 from command_bus.serialization.reply import reply_id
 from command_bus.transport.redis.cancellation import end_tasks
-from command_bus.transport.redis.connections import Backoff, Connections
+from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
+from command_bus.transport.redis.outage import Attempts
 from command_bus.transport.redis.pipe import Requests
 
 __all__ = ["RpcHandler", "reply_in"]
@@ -116,7 +117,7 @@ class RpcHandler:
     async def _receive(self, keys: ShardKeys) -> None:
         pipe = self._connections.at(keys.prefix).pipe(BLOCK)
         inbox = keys.inbox(self.process)
-        backoff = Backoff()
+        attempts = Attempts(self._connections.at(keys.prefix).outage, "cannot receive replies", _log)
         rereads: list[float] = []
         while True:
             try:
@@ -124,11 +125,9 @@ class RpcHandler:
                     await self._reread(keys)
                     rereads.pop(0)
                 replies = await self._pop(pipe, inbox)
-                backoff.reset()
+                attempts.worked()
             except CommandBusError as error:
-                pause = backoff.next()
-                _log.warning("cannot receive replies, next try in %.2f s: %s", pause, error)
-                await asyncio.sleep(pause)
+                await asyncio.sleep(attempts.failed(error))
                 # Once now, and once when the server can no longer pop replies for the connection that broke.
                 rereads = [0.0, mono() + BLOCK + 1.0]
                 continue

@@ -7,6 +7,9 @@ A pause is one write per shard. What is ready then meets it when it is about to 
 wakes what was set aside, page by page; each mailbox is woken by one script that looks again at everything that may hold it. Whoever
 resumes and dies on the way leaves mailboxes that nothing holds: resuming again wakes them, and so does the workers' repair (`Upkeep`) within
 about five minutes.
+
+A step is repeated when its answer is lost, and the repetition finds everything as it was asked for. So whether something changed is
+decided by what was there before the first try. Of two that ask for the same at the same moment, both may be answered that it changed.
 """
 
 from __future__ import annotations
@@ -23,9 +26,10 @@ from command_bus.transport.redis.scripts import OPERATE
 __all__ = ["Hold", "Mode", "Scopes", "is_wide", "parse_hold"]
 
 Mode = Literal["paused", "draining"]
-Verb = Literal["pause", "drain", "resume", "wake"]
+Verb = Literal["pause", "drain", "resume"]
 
 _PAGE = 200
+_WANTED: dict[Verb, Mode | None] = {"pause": "paused", "drain": "draining", "resume": None}
 _MAILBOX_POLICY, _HELD = b"mailbox:", b"held:"
 
 
@@ -66,15 +70,15 @@ class Scopes(Patient):
     """Holds and lets go. Every step may be repeated, and is until the server answers."""
 
     async def pause(self, scope: str, reason: str) -> bool:
-        """Start nothing of it any more; whether it was not paused before."""
+        """Start nothing of it any more; whether it was not paused before this was asked."""
         return await self._operate("pause", scope, reason)
 
     async def drain(self, scope: str, reason: str) -> bool:
-        """Refuse new commands and work off what is there; whether it was not drained before."""
+        """Refuse new commands and work off what is there; whether it was not drained before this was asked."""
         return await self._operate("drain", scope, reason)
 
     async def resume(self, scope: str) -> bool:
-        """Let it go on; whether it was paused or drained. What a wider or narrower scope holds stays held."""
+        """Let it go on; whether it was paused or drained before this was asked. What a wider or narrower scope holds stays held."""
         return await self._operate("resume", scope, "")
 
     async def wide(self) -> list[Hold]:
@@ -112,18 +116,25 @@ class Scopes(Patient):
     async def _operate(self, verb: Verb, scope: str, reason: str) -> bool:
         if not is_wide(scope):
             shard = self._keys.shards[self._keys.shard_of(scope)]
-            return bool((await self._step(shard, verb, scope, reason, [scope]))[0])
+            before = await self._mode(shard, scope)
+            await self._step(shard, verb, scope, reason, [scope])
+            return before != _WANTED[verb]
         kind = scope.removesuffix(EVERYTHING).removesuffix(":")
         if kind and not kind.startswith("~"):
             await self._record(kind)
-        changed = await asyncio.gather(*(self._on_shard(shard, verb, scope, reason) for shard in self._keys.shards))
-        return any(changed)
+        modes = await asyncio.gather(*(self._mode(shard, scope) for shard in self._keys.shards))
+        await asyncio.gather(*(self._on_shard(shard, verb, scope, reason) for shard in self._keys.shards))
+        return any(before != _WANTED[verb] for before in modes)
 
-    async def _on_shard(self, shard: ShardKeys, verb: Verb, scope: str, reason: str) -> bool:
-        changed, _ = await self._step(shard, verb, scope, reason, [])
+    async def _mode(self, shard: ShardKeys, scope: str) -> Mode | None:
+        """How a shard holds exactly this scope; None if it does not."""
+        value: bytes | None = await self._ask(shard, lambda client: client.hget(shard.paused, scope))
+        return None if value is None else parse_hold(scope, value).mode
+
+    async def _on_shard(self, shard: ShardKeys, verb: Verb, scope: str, reason: str) -> None:
+        await self._step(shard, verb, scope, reason, [])
         if verb != "pause":
             await self._wake(shard, scope)
-        return bool(changed)
 
     async def _wake(self, shard: ShardKeys, scope: str) -> None:
         """Wake what was set aside: a scan tells of every field that stays, and what is set aside stays until it is woken."""
@@ -143,10 +154,9 @@ class Scopes(Patient):
         first = self._keys.shards[0]
         await self._ask(first, lambda client, key: client.hsetnx(key, f"held:{entity_type}", "1"), first.meta)
 
-    async def _step(self, shard: ShardKeys, verb: Verb, scope: str, reason: str, mailboxes: Iterable[str]) -> list[int]:
+    async def _step(
+        self, shard: ShardKeys, verb: Verb | Literal["wake"], scope: str, reason: str, mailboxes: Iterable[str]
+    ) -> None:
         names = list(mailboxes)
         keys = [shard.ready, shard.active, shard.paused, shard.parked, shard.due, shard.watched, shard.events]
-        answer: list[int] = await self._run(
-            shard, OPERATE, keys + [shard.mailbox(name) for name in names], [GROUP, verb, scope, reason, *names]
-        )
-        return answer
+        await self._run(shard, OPERATE, keys + [shard.mailbox(name) for name in names], [GROUP, verb, scope, reason, *names])

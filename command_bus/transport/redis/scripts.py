@@ -12,6 +12,7 @@ __all__ = [
     "DISPATCH",
     "ENQUEUE",
     "FORGET",
+    "HOMES",
     "LETTER",
     "LOAD",
     "OPERATE",
@@ -53,6 +54,7 @@ TELLING = _read("telling")
 ENQUEUE = _load("enqueue")
 ADVANCE = _load("advance")
 PROMOTE = _load("promote")
+HOMES = _load("homes")
 CLAIM = _load("claim")
 OPERATE = _load("operate")
 REMOVE = _load("remove")
@@ -64,4 +66,4 @@ DISPATCH = _load("dispatch")
 SKIP = _load("skip")
 SURVEY = _load("survey")
 
-SCRIPTS = (ENQUEUE, ADVANCE, PROMOTE, CLAIM, OPERATE, REMOVE, REPAIR, LETTER, FORGET, LOAD, DISPATCH, SKIP, SURVEY)
+SCRIPTS = (ENQUEUE, ADVANCE, PROMOTE, HOMES, CLAIM, OPERATE, REMOVE, REPAIR, LETTER, FORGET, LOAD, DISPATCH, SKIP, SURVEY)

@@ -19,6 +19,7 @@ from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.errors import is_of_a_replica
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.ready import ensure_ready
+from command_bus.transport.redis.tls_probe import telling_tls
 from command_bus.transport.redis.topologies import FollowingClients, clients_of
 
 __all__ = ["Namespace", "ServerFacts", "inspect_server", "judge", "open_namespace", "recorded_choices"]
@@ -278,9 +279,10 @@ async def recorded_choices(url: str, namespace: str, patience: float, options: M
     first = KeySpace(namespace, 1).shards[0]
     place = connections.at(first.prefix)
     try:
-        meta: dict[bytes, bytes] = await place.insist(
-            lambda: place.ask(lambda client: client.hgetall(first.meta)), mono() + patience
-        )
+        async with telling_tls(url):
+            meta: dict[bytes, bytes] = await place.insist(
+                lambda: place.ask(lambda client: client.hgetall(first.meta)), mono() + patience
+            )
     finally:
         await connections.close()
     if b"shards" not in meta:

@@ -1,18 +1,25 @@
 """Places for entities to run: the limit of a worker's concurrency, shared by the readers of its shards.
 
-A reader occupies the places that it reads for before it reads, and gives back those that it did not fill. Free places go round the
+A reader reserves the places that it reads for before it reads, and gives back those that it did not fill. Free places go round the
 readers whose shard is known to have work, in the order in which they ask. A shard that was found empty is *quiet*: its reader blocks
-until something arrives, and must not occupy places meanwhile that another shard has work for. So such a read occupies none, and begins
+until something arrives, and must not reserve places meanwhile that another shard has work for. So such a read reserves none, and begins
 only while there are places to spare; the little that may arrive when they are gone is handed back. While there are none to spare, a quiet
 shard is looked at without blocking, now and then and when its turn comes.
 
-With one reader there is nobody to share with: it always blocks, on places that it occupies.
+With one reader there is nobody to share with: it always blocks, on places that it has reserved.
+
+A worker that had to turn work away, because its threads hang, does not block: the server would hand it what a worker that can run it waits
+for as well. It looks now and then, for what nobody takes.
+
+A handler that waits for the bus lends its place, so that what it waits for can run here. When it goes on it takes a place before any
+reader does, also one that a read has reserved: what that read brings beyond the places left is handed back.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from command_bus.clock import mono
@@ -21,6 +28,8 @@ __all__ = ["Ask", "Slots"]
 
 _LOOK_AGAIN = 0.1
 """Seconds after which a quiet shard is looked at while places are scarce: an idle worker would have been woken at once."""
+_STANDSTILL = 2.0
+"""Seconds in which no handler that waits went on, although as many wait as may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +38,12 @@ class Ask:
 
     Attributes:
         count: How many activations at most.
-        occupied: How many places it has for them already.
+        reserved: How many places it has for them already.
         blocks: Whether it may wait for them.
     """
 
     count: int
-    occupied: int
+    reserved: int
     blocks: bool
 
 
@@ -44,28 +53,52 @@ class Slots:
     Args:
         total: How many there are.
         readers: How many readers share them; they are known by their numbers.
+        max_lent: How many may be lent at a time.
+        is_stuck: Whether some of the work cannot be run here for now: then a reader waits for nothing that others may wait for.
     """
 
-    def __init__(self, total: int, readers: int = 1) -> None:
+    def __init__(self, total: int, readers: int = 1, max_lent: int = 0, *, is_stuck: Callable[[], bool] = lambda: False) -> None:
         self.total = total
-        self.free = total
+        self.running = 0
+        self.lent = 0
+        self._max_lent = max_lent
+        self._is_stuck = is_stuck
+        self._moved_at = mono()
+        self._reserved = 0
         self._readers = readers
-        self._line: deque[asyncio.Event] = deque()
+        self._line: deque[tuple[int, asyncio.Event]] = deque()
+        self._returning: deque[asyncio.Future[None]] = deque()
         self._busy = set(range(readers))
         self._looked = [0.0] * readers
         self._spare = asyncio.Event()
 
+    @property
+    def free(self) -> int:
+        """Places that nobody runs in and no read has reserved; below zero where a handler took a reserved one."""
+        return self.total - self.running - self._reserved
+
+    @property
+    def all_lent(self) -> bool:
+        """Whether no more may be lent."""
+        return self.lent >= self._max_lent
+
+    # For readers.
+
     async def ask(self, reader: int, wanted: int) -> Ask:
         """Wait until a reader may read, and for how many."""
+        if self._is_stuck():
+            await asyncio.sleep(_LOOK_AGAIN)
+            count = await self._reserve(reader, wanted)
+            return Ask(count, count, blocks=False)
         if self._readers > 1 and reader not in self._busy:
             if await self._spare_until(self._looked[reader] + _LOOK_AGAIN):
                 return Ask(self._share(wanted, self._readers), 0, blocks=True)
             wanted = 1
-        count = await self._occupy(wanted)
+        count = await self._reserve(reader, wanted)
         return Ask(count, count, blocks=self._readers == 1)
 
     def answered(self, reader: int, ask: Ask, fetched: int, needed: int) -> int:
-        """A read came back: how many of the `needed` places it has; what it does not need of the occupied is free again.
+        """A read came back: return how many of the `needed` places it has; those are running now, the rest of the reserved is free.
 
         Args:
             reader: Whose.
@@ -78,14 +111,76 @@ class Slots:
             self._busy.discard(reader)
         else:
             self._busy.add(reader)
-        had = min(needed, ask.occupied) if ask.occupied else min(needed, self.free)
-        self.give(ask.occupied - had)
+        self._reserved -= ask.reserved
+        room = min(ask.reserved, self.total - self.running) if ask.reserved else self.free
+        had = max(0, min(needed, room))
+        self.running += had
+        self._wake()
         return had
 
-    def give(self, count: int = 1) -> None:
-        """Free places; or, if it is less than nothing, occupy them."""
-        self.free += count
+    def another_waits(self, reader: int) -> bool:
+        """Return whether the reader of another shard waits for a place."""
+        return any(waiting != reader for waiting, _ in self._line)
+
+    # For those that run.
+
+    def give(self) -> None:
+        """Give a place back: to a handler that goes on, else to the readers."""
+        self.running -= 1
+        while self._returning and self.running < self.total:
+            turn = self._returning.popleft()
+            if not turn.done():  # else its handler was cancelled in this turn of the event loop, and takes a place itself
+                self.take_back_now()
+                turn.set_result(None)
         self._wake()
+
+    def lend(self, *, beyond: bool = False) -> bool:
+        """Lend the place of a handler that waits; return False if no more may be lent. `beyond` lends it all the same."""
+        if self.all_lent and not beyond:
+            return False
+        self.lent += 1
+        self._moved_at = mono()
+        self.give()
+        return True
+
+    def take_back(self) -> asyncio.Future[None]:
+        """Take a place again for a handler that goes on, before any reader does; return what is done once it has one."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.running < self.total:
+            self.take_back_now()
+            turn.set_result(None)
+        else:
+            self._returning.append(turn)
+        return turn
+
+    def withdraw(self, turn: asyncio.Future[None]) -> bool:
+        """Leave the place lent that `take_back` waits for, and end that wait; return False if the place is taken already."""
+        if turn.done() and not turn.cancelled():
+            return False
+        if turn in self._returning:
+            self._returning.remove(turn)
+        if not turn.done():
+            turn.set_result(None)
+        return True
+
+    def take_back_now(self) -> None:
+        """Take a place again at once, also beyond the total."""
+        self.lent -= 1
+        self.running += 1
+        self._moved_at = mono()
+
+    def admits_caller(self) -> bool:
+        """Return whether a handler may begin that will lend its place.
+
+        If no more may be lent: one, after each time in which none of those that wait went on. They may wait for what it does, or for
+        what stands behind it in line.
+        """
+        if not self.all_lent:
+            return True
+        if mono() - self._moved_at < _STANDSTILL:
+            return False
+        self._moved_at = mono()
+        return True
 
     # Who is next.
 
@@ -95,7 +190,7 @@ class Slots:
     def _wake(self) -> None:
         """Let the first in line go on, and those who wait to block if there is something to spare."""
         if self.free > 0 and self._line:
-            self._line[0].set()
+            self._line[0][1].set()
         if self._has_spare():
             self._spare.set()
         else:
@@ -110,21 +205,22 @@ class Slots:
         try:
             async with asyncio.timeout(max(0.0, deadline - mono())):
                 while not self._has_spare():
+                    self._spare.clear()  # places are taken without a word to those who wait here
                     await self._spare.wait()
         except TimeoutError:
             return False
         return True
 
-    async def _occupy(self, wanted: int) -> int:
-        """Wait in line for free places, and take a share. Those freed in one turn of the event loop are taken together."""
-        turn = asyncio.Event()
+    async def _reserve(self, reader: int, wanted: int) -> int:
+        """Wait in line for free places, and reserve a share. Those freed in one turn of the event loop are reserved together."""
+        turn = (reader, asyncio.Event())
         self._line.append(turn)
         try:
             while self._line[0] is not turn or self.free <= 0:
-                turn.clear()
-                await turn.wait()
+                turn[1].clear()
+                await turn[1].wait()
             count = self._share(wanted, len(self._busy))
-            self.free -= count
+            self._reserved += count
         finally:
             self._line.remove(turn)
             self._wake()

@@ -33,8 +33,9 @@ from command_bus.transport.interfaces import (
 )
 from command_bus.transport.redis.answer_size import AnswerSize
 from command_bus.transport.redis.cancellation import end_tasks
-from command_bus.transport.redis.connections import Backoff, Connections
+from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.outage import Attempts
 from command_bus.transport.redis.scripts import ADVANCE
 
 __all__ = ["StepBatcher"]
@@ -74,6 +75,7 @@ class _Shard:
 
     def __init__(self, connections: Connections, keys: ShardKeys, owner: str, reply_ttl_ms: int) -> None:
         self._connections = connections
+        self._attempts = Attempts(connections.outage, "cannot start or settle commands", _log)
         self._keys = keys
         self._head_keys = [keys.ready, keys.active, keys.fence, keys.stats, keys.due, keys.paused, keys.parked, keys.dead]
         self._head_keys += [keys.watched, keys.events]
@@ -109,7 +111,7 @@ class _Shard:
         for lease, step, _ in batch:
             _encode(self._keys, lease, step, names, args)
         keys = [*self._head_keys, *[prefix + lease.mailbox for lease, _, _ in batch], *names]
-        answers, confirmed = await self._ask(keys, args, len(batch))
+        answers, confirmed = await self._ask(keys, args)
         now_ms, size = int(answers[0]), 0
         for (lease, _, waiting), state, body in zip(batch, answers[1::2], answers[2::2], strict=True):
             result = _SETTLED.get(state)
@@ -118,18 +120,24 @@ class _Shard:
                 size += len(body)
             if not waiting.done():
                 waiting.set_result(result)
+            elif type(result) is Started:
+                self._give_back(lease)
         self._answers.weighed(size, len(batch))
 
-    async def _ask(self, keys: list[str], args: list[Any], entities: int) -> tuple[list[Any], bool]:
-        backoff = Backoff()
+    def _give_back(self, lease: Lease) -> None:
+        """Hand a command back untouched that was started for a task which was cancelled meanwhile: nobody runs it."""
+        self.submit(lease, GiveBack(counts=False))
+
+    async def _ask(self, keys: list[str], args: list[Any]) -> tuple[list[Any], bool]:
         while True:
             try:
-                return await self._connections.run_confirmed(ADVANCE, keys, args, self._keys.stats)
+                answers = await self._connections.run_confirmed(ADVANCE, keys, args, self._keys.stats)
             except CommandBusError as error:
-                pause = backoff.next()
-                _log.warning("cannot advance %d entities, next try in %.2f s: %s", entities, pause, error)
                 self._connections.reconnects += 1
-                await asyncio.sleep(pause)
+                await asyncio.sleep(self._attempts.failed(error))
+            else:
+                self._attempts.worked()
+                return answers
 
 
 _VERBS = {"done": "d", "deny": "n", "lapse": "x"}

@@ -17,7 +17,7 @@ from command_bus.transport.redis.patient import Patient
 from command_bus.transport.redis.scopes import Hold, is_wide, parse_hold
 from command_bus.transport.redis.scripts import SURVEY
 
-__all__ = ["EntityState", "Survey", "SurveyedEntity"]
+__all__ = ["EntityState", "Survey", "SurveyedEntity", "surveyed"]
 
 EntityState = Literal["waiting", "running", "retrying", "paused", "parked", "draining"]
 
@@ -52,6 +52,11 @@ class SurveyedEntity:
     started_ms: int = 0
     letter: str = ""
     hold: Hold | None = None
+
+    @property
+    def is_delayed(self) -> bool:
+        """Return whether all that it has is delayed."""
+        return self.depth > 0 and not self.oldest_ms
 
 
 class Survey(Patient):
@@ -103,7 +108,7 @@ class Survey(Patient):
         holds = {scope: parse_hold(scope, value) for scope, value in zip([*texts, *wide], [*paused, *held], strict=True) if value}
         lengths = await self._run(keys, SURVEY, [keys.mailbox(text) for text in texts], [])
         return [
-            _entity(text, holds, *facts)
+            surveyed(text, holds, *facts)
             for text, *facts in zip(texts, records, parked, later, lengths[::2], lengths[1::2], strict=True)
         ]
 
@@ -111,7 +116,7 @@ class Survey(Patient):
         return await self._ask(keys, lambda client: client.hscan(key, cursor, count=_PAGE))
 
 
-def _entity(
+def surveyed(
     mailbox: str,
     holds: dict[str, Hold],
     record: bytes | None,
@@ -120,7 +125,17 @@ def _entity(
     length: int,
     head: bytes,
 ) -> SurveyedEntity:
-    """What the keys say together. A paused entity whose command still runs is running."""
+    """What the keys say of a mailbox together. A paused entity whose command still runs is running.
+
+    Args:
+        mailbox: Its name.
+        holds: What is paused or drained, by scope.
+        record: Its field of `active`, or None.
+        parked: That of `parked`, or None.
+        later: That of `later`, or None.
+        length: Of its stream.
+        head: The id of the stream's oldest entry, or empty.
+    """
     state, _, fence, _, attempt, first, holder = ((record or b"").split(b"|") + [b""] * 6)[:7]
     shown = _STATES.get(state, "waiting")
     found = [holds[scope] for scope in (mailbox, scope_of(mailbox), EVERYTHING) if scope in holds]

@@ -64,7 +64,7 @@ class Upkeep:
 
     async def run(self) -> None:
         """See to the shard for ever."""
-        await go_round(self.turn, asyncio.Event(), f"{self._keys.prefix} upkeep")
+        await go_round(self.turn, asyncio.Event(), f"{self._keys.prefix} upkeep", self._connections.outage)
 
     async def turn(self) -> float:
         """Look at a page of mailboxes, and now and then at the workers: the seconds until the next."""

@@ -18,6 +18,7 @@ from command_bus.transport.redis.producer import StreamProducer
 from command_bus.transport.redis.rpc import RpcHandler
 from command_bus.transport.redis.scopes import Scopes
 from command_bus.transport.redis.server import Namespace, ServerFacts, open_namespace
+from command_bus.transport.redis.tls_probe import telling_tls
 from command_bus.transport.redis.topologies import clients_of
 
 __all__ = ["RedisTransport"]
@@ -63,7 +64,8 @@ class RedisTransport:
         keys = KeySpace(settings.namespace, settings.shards)
         try:
             deadline = mono() + settings.dispatch_timeout  # a server that restarts just now is waited for
-            facts, namespace = await connections.insist(lambda: open_namespace(connections, keys, settings), deadline)
+            async with telling_tls(server if isinstance(server, str) else ""):
+                facts, namespace = await connections.insist(lambda: open_namespace(connections, keys, settings), deadline)
         except BaseException:
             await connections.close()
             raise

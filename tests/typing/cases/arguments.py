@@ -9,7 +9,8 @@ from typing import Any, assert_type
 from uuid import UUID
 
 from command_bus import BusSettings, Command, CommandBus, EntityId, EntityPolicy, HandlerRegistry, Reject, SyncCommandBus
-from command_bus.keywords import BusArguments, CallOptions
+from command_bus.keywords import BusArguments
+from command_bus.send_options import CallOptions
 from command_bus.testing import TestBus
 
 

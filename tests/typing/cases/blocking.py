@@ -21,6 +21,7 @@ from command_bus import (
     Receipt,
     SyncCommandBus,
     SyncEntityScope,
+    SyncReceipt,
     WorkerStatus,
 )
 
@@ -32,7 +33,10 @@ class Deposit(Command[int], entity="account"):
 
 def calls(bus: SyncCommandBus) -> None:
     command = Deposit(account_id="a", amount=5)
-    assert_type(bus.dispatch(command), Receipt)
+    assert_type(bus.dispatch(command), SyncReceipt[int])
+    assert_type(bus.dispatch(command, keep_result=True).result(timeout=5), int)
+    receipt: Receipt = bus.dispatch(command)
+    assert_type(receipt.command_id, str)
     assert_type(bus.call(command, timeout=5), int)
     assert_type(bus.call_raw("account", "a", "Deposit", {"amount": 5}), Any)
     assert_type(bus.result("d-1", Deposit), int)

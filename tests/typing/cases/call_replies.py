@@ -9,7 +9,7 @@ from typing import Any, Literal, assert_type
 
 from pydantic import BaseModel
 
-from command_bus import Command, CommandBus, EntityId, Query
+from command_bus import Command, CommandBus, EntityId, Query, Receipt
 
 
 class Statement(BaseModel):
@@ -64,4 +64,9 @@ async def calls(bus: CommandBus) -> None:
     print(wrong)
     await bus.call("Deposit")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await bus.call(Deposit)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    receipt = await bus.dispatch(Owner(account_id="a"), keep_result=True)
+    assert_type(receipt, Receipt[str | None])
+    assert_type(await receipt.result(timeout=5), str | None)
+    assert_type(await (await bus.entity("account", "a").dispatch(Deposit(account_id="a", amount=1))).result(), int)
+    assert_type(await (await bus.dispatch_raw(None, None, "Ping", {}, keep_result=True)).result(), Any)
     await bus.dispatch(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -14,7 +14,7 @@
 -- ARGV[4]   reason
 -- ARGV[5…]  names     of the mailboxes
 --
--- returns {1 if the scope's mode changed, else 0; how many mailboxes were woken}
+-- returns how many mailboxes were woken
 --
 -- A pause takes effect before the next command starts, what runs is not touched. Draining refuses commands and starts what is there. No
 -- mailbox is named with a `*`: it is encoded in ids. Paused and parked are independent.
@@ -47,21 +47,21 @@ local function wake(name, box)
 end
 
 redis.call('XACK', ready, group, '0-0')
-local changed = 0
+local changed = false
 if modes[verb] then
   local before = redis.call('HGET', paused, scope)
   local same = before and string.match(before, '^' .. modes[verb] .. '|(%d+)|')
   local time = redis.call('TIME')
   local since = same or string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
   redis.call('HSET', paused, scope, modes[verb] .. '|' .. since .. '|' .. reason)
-  changed = same and 0 or 1
+  changed = not same
 elseif verb == 'resume' then
-  changed = redis.call('HDEL', paused, scope)
+  changed = redis.call('HDEL', paused, scope) == 1
 end
-if changed == 1 and (string.sub(scope, -1) ~= '*' or string.find(ready, ':0}:', 1, true)) then  -- what all shards do one tells of
+if changed and (string.sub(scope, -1) ~= '*' or string.find(ready, ':0}:', 1, true)) then  -- what all shards do one tells of
   local tell = teller(KEYS[6], KEYS[7])
   tell(({pause = 'paused', drain = 'draining', resume = 'resumed'})[verb], scope, '', '', '', '', reason)
 end
 local woken = 0
 for i = 5, #ARGV do woken = woken + wake(ARGV[i], KEYS[i + 3]) end
-return {changed, woken}
+return woken

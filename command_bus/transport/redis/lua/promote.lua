@@ -20,6 +20,7 @@ redis.call('XACK', ready, ARGV[1], '0-0')
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
+local any_paused = redis.call('EXISTS', paused) == 1
 local function stopped(name)
   for _, value in ipairs(redis.call('HMGET', paused, name, string.match(name, '^[^:/]*') .. ':*', '*')) do
     if value and string.sub(value, 1, 2) ~= 'd|' then return true end
@@ -28,7 +29,7 @@ local function stopped(name)
 end
 
 local function wake(name, attempt, first)
-  if stopped(name) then
+  if any_paused and stopped(name) then
     redis.call('HSET', active, name, 's||||' .. attempt .. '|' .. first .. '|')
   else
     local id = redis.call('XADD', ready, '*', 'e', name)

@@ -1,0 +1,91 @@
+"""Commands whose modules are imported when they are called, so that no command waits for the modules of another.
+
+`--help` shows the summaries of a table; a command is made of its function, or a group of its typer application, when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+__all__ = ["Listed", "program_class"]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A command in the table.
+
+    Attributes:
+        name: What is typed, and what the module calls it.
+        module: Of `command_bus.cli`, which has the function or the `typer.Typer` of that name.
+        summary: For `--help`.
+    """
+
+    name: str
+    module: str
+    summary: str
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands that are there, and behind them those of a table, each made when it is asked for."""
+
+    def __init__(self, present: Mapping[str, Any], listed: Sequence[Listed]) -> None:
+        self._present = present
+        self._listed = {each.name: each for each in listed}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._present[name] if name in self._present else _made(self._listed[name])
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._present
+        yield from self._listed
+
+    def __len__(self) -> int:
+        return len(self._present) + len(self._listed)
+
+    def summaries(self) -> list[tuple[str, str]]:
+        """Names and summaries, without making a command of the table."""
+        return [
+            *((name, command.get_short_help_str()) for name, command in self._present.items()),
+            *((each.name, each.summary) for each in self._listed.values()),
+        ]
+
+
+def program_class(listed: Sequence[Listed]) -> type[TyperGroup]:
+    """Return the class of a group that has the commands of a table behind its own."""
+
+    class Program(TyperGroup):
+        def __init__(self, **attributes: Any) -> None:
+            super().__init__(**attributes)
+            found: Any = _Commands(self.commands, listed)
+            self.commands = found
+
+        def list_commands(self, ctx: Any) -> list[str]:
+            return list(self.commands)
+
+        def format_commands(self, ctx: Any, formatter: Any) -> None:
+            found: Any = self.commands
+            with formatter.section("Commands"):
+                formatter.write_dl(found.summaries())
+
+    return Program
+
+
+@cache
+def _made(listed: Listed) -> Any:
+    """The command that the library of the command line runs."""
+    found: Any = getattr(import_module(f"command_bus.cli.{listed.module}"), listed.name)
+    if not isinstance(found, typer.Typer):
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+        alone.command(listed.name)(found)
+        found = alone
+    made: Any = get_command(found)
+    made.name = listed.name
+    return made

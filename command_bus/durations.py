@@ -1,0 +1,36 @@
+"""Durations that users give: seconds, finite, and no longer than what every clock, thread and server on the way can count."""
+
+from __future__ import annotations
+
+import math
+
+from command_bus.errors import InvalidCommand
+
+__all__ = ["LONGEST", "checked_seconds", "duration_fault"]
+
+LONGEST = 1_000_000_000.0
+"""The longest duration in seconds that is accepted anywhere: 31 years."""
+
+
+def duration_fault(value: object, *, zero: bool = False) -> str | None:
+    """Return what is wrong with a duration, for a message that names it, or None.
+
+    Args:
+        value: What was given.
+        zero: Whether it may be 0.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (0 <= value < math.inf) or not (value or zero):
+        return f"is a {'non-negative' if zero else 'positive'} number of seconds, not {value!r}"
+    return None if value <= LONGEST else f"is at most {LONGEST:,.0f} seconds (31 years)"
+
+
+def checked_seconds(what: str, value: float, *, zero: bool = False) -> float:
+    """Return a duration that an argument gives.
+
+    Raises:
+        InvalidCommand: It is not a number of seconds, or too long.
+    """
+    fault = duration_fault(value, zero=zero)
+    if fault is not None:
+        raise InvalidCommand(f"{what} {fault}")
+    return float(value)

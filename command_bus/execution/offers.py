@@ -1,0 +1,56 @@
+"""`Offers`: when a worker offers a command again that it cannot run, as it does not know it or its handlers would all wait.
+
+Few are offered once a second each. But each offer is work for the server and for a worker, and stands in the same line as commands that are
+known. So a worker gives its offers turns, a thousand a second: the more commands wait, the longer each waits for its turn. Ten seconds are
+the most; where more wait than have turns in ten seconds, several share one.
+
+An offer goes to whoever reads next. By chance a command is passed on at once instead of waiting: waiting alone would offer it to the same
+workers for ever, for the server wakes readers in turn, and each wait wakes two, one for its clock and one for the command. While many
+wait that is rare: then readers do not sleep, and come in no order.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from command_bus.transport.interfaces import GiveBack, Retry
+
+__all__ = ["Offers"]
+
+_SHORTEST_MS, _LONGEST_MS = 1000, 10_000
+_EVERY_MS = 1
+_OFFERS_LEFT = 4
+"""A command waits for at most this part of what is left of its grace: the nearer its end, the more often it is offered."""
+_PASS_ON = 0.5
+"""The chance that a command is passed on at once while few wait."""
+
+
+class Offers:
+    """The turns of one worker's offers.
+
+    Args:
+        random: For what is passed on.
+    """
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._free_ms = 0
+
+    def next(self, now_ms: int, left_ms: int) -> GiveBack | Retry:
+        """Return how a command is offered next: at once, or within ten seconds, and before its grace is over.
+
+        Args:
+            now_ms: By the server's clock, which may jump.
+            left_ms: Until its grace is over, more than 0.
+        """
+        turn = self._turn_in(now_ms)
+        pause = min(turn, max(left_ms // _OFFERS_LEFT, _SHORTEST_MS))
+        if self._random.random() < _PASS_ON * _SHORTEST_MS / pause:
+            return GiveBack(counts=False)
+        self._free_ms = now_ms + turn + _EVERY_MS
+        return Retry(min(pause, left_ms), counts=False)
+
+    def _turn_in(self, now_ms: int) -> int:
+        """Milliseconds until the first turn that is free."""
+        turn = max(self._free_ms - now_ms, _SHORTEST_MS)
+        return turn if turn <= _LONGEST_MS else _LONGEST_MS // 2  # none is: a second command gets those of the later half

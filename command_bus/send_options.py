@@ -1,0 +1,27 @@
+"""Keyword arguments of dispatches and calls that are handed on, as types: see `command_bus.keywords`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypedDict
+from uuid import UUID
+
+__all__ = ["CallOptions", "DispatchOptions"]
+
+
+class DispatchOptions(TypedDict, total=False):
+    """How a command is sent; see `CommandBus.dispatch`."""
+
+    command_id: str | UUID | None
+    delay: float
+    headers: Mapping[str, str] | None
+    expires: float | None
+    keep_result: bool
+
+
+class CallOptions(TypedDict, total=False):
+    """How a command is called; see `CommandBus.call`."""
+
+    timeout: float | None
+    command_id: str | UUID | None
+    headers: Mapping[str, str] | None

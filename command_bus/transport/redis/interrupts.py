@@ -1,0 +1,222 @@
+"""Ending an attempt that runs: what an operator asks for, where it is written, and how the worker that holds the entity carries it out.
+
+A request is one field of a hash per shard, under the mailbox's name. It names exactly one attempt, by fence and message, so that it can
+never hit another; what is left of it when nobody carries it out ends with the hash, some minutes after the last request. Workers read
+the hash once a second, in a request that they send anyway (`PendingRecovery`). An event loop that is blocked cannot: then the thread that
+renews its leases reads it, and says where the loop is blocked. Workers of earlier releases leave it alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+from redis.asyncio import Redis
+
+from command_bus.clock import mono
+from command_bus.transport.interfaces import ByOperator, GivenUp, Lease
+from command_bus.transport.redis.connections import Connections
+from command_bus.transport.redis.keys import ShardKeys, mailbox_label
+from command_bus.transport.redis.patient import Patient
+
+__all__ = ["Answer", "Attempt", "Interrupt", "Interrupter", "Interrupts", "Kind", "fill_request"]
+
+Kind = Literal["abort", "abandon"]
+"""`abort` cancels the handler and settles its command as interrupted when it has ended; `abandon` does that without waiting for the end."""
+
+Answer = Literal["", "cancelled", "told", "abandoned", "blocked"]
+"""What the holder has done: cancelled the handler; told one in a thread to end; given the entity up beside it; or nothing, since its event
+loop is blocked."""
+
+_KEPT_MS = 600_000
+_PATIENCE = 1.0
+"""Seconds that a handler has to end before it is abandoned."""
+_log = logging.getLogger("command_bus.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """A request to end one attempt.
+
+    Attributes:
+        kind: How.
+        running: Fence and message of the attempt, with a bar between.
+        asked_ms: When, by the server's clock.
+        by: Who asked.
+        reason: Why.
+        answer: What the holder says.
+        where: Where its event loop is blocked.
+    """
+
+    kind: Kind
+    running: str
+    asked_ms: int = 0
+    by: str = ""
+    reason: str = ""
+    answer: Answer = ""
+    where: str = ""
+
+    @property
+    def words(self) -> str:
+        """Why the attempt ended, for a dead letter, the log and the handler's context."""
+        return f"aborted by {self.by or 'an operator'}{f': {self.reason}' if self.reason else ''}"
+
+    def pack(self) -> str:
+        """The field's value. Only the last part, the reason, may have bars of its own."""
+        parts = (self.kind, self.running, str(self.asked_ms), self.answer, _plain(self.where), _plain(self.by), self.reason)
+        return "|".join(parts)
+
+    @classmethod
+    def unpack(cls, value: bytes) -> Self | None:
+        """What a field says; None if it is of a later release, or broken."""
+        parts: list[Any] = value.decode(errors="replace").split("|", 7)
+        if len(parts) != 8 or parts[0] not in ("abort", "abandon"):
+            return None
+        kind, fence, message, asked, answer, where, by, reason = parts
+        return cls(kind, f"{fence}|{message}", int(asked) if asked.isdecimal() else 0, by, reason, answer, where)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What runs in a mailbox.
+
+    Attributes:
+        running: Fence and message, with a bar between.
+        attempt: Which start of its command it is.
+        holder: The lease that it runs under: a worker's name, `#` and a number.
+        envelope: Of the command; empty if it is gone.
+        now_ms: The server's time.
+    """
+
+    running: str
+    attempt: int
+    holder: str
+    envelope: bytes
+    now_ms: int
+
+
+class Interrupts(Patient):
+    """The operator's side."""
+
+    async def running(self, mailbox: str) -> Attempt | None:
+        """What runs in a mailbox now, or None."""
+        keys = self._shard(mailbox)
+
+        async def read(client: Redis) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            pipeline.hget(keys.active, mailbox)
+            pipeline.time()
+            return await pipeline.execute()
+
+        record, (seconds, micros) = await self._ask(keys, read)
+        state, _, fence, message, attempt, _, holder = [*(record or b"").decode().split("|"), *[""] * 6][:7]
+        if state != "h":
+            return None
+        entries = await self._ask(keys, lambda client: client.xrange(keys.mailbox(mailbox), message, message))
+        envelope = (entries[0][1] or {}).get(b"e", b"") if entries else b""
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        return Attempt(f"{fence}|{message}", int(attempt or 0), holder, envelope, now_ms)
+
+    async def request(self, mailbox: str, interrupt: Interrupt) -> None:
+        """Ask the holder of a mailbox to end an attempt."""
+        keys = self._shard(mailbox)
+        await self._ask(keys, _write, keys, mailbox, interrupt)
+
+    async def answer(self, mailbox: str) -> Interrupt | None:
+        """The request as it stands, with what the holder said; None if there is none."""
+        keys = self._shard(mailbox)
+        value = await self._ask(keys, lambda client: client.hget(keys.interrupts, mailbox))
+        return None if value is None else Interrupt.unpack(value)
+
+    async def withdraw(self, mailbox: str) -> None:
+        """Take back what was asked for."""
+        keys = self._shard(mailbox)
+        await self._ask(keys, lambda client: client.hdel(keys.interrupts, mailbox))
+
+    def _shard(self, mailbox: str) -> ShardKeys:
+        return self._keys.shards[self._keys.shard_of(mailbox)]
+
+
+def fill_request(pipeline: Any, keys: ShardKeys, interrupts: Mapping[str, Interrupt]) -> None:
+    """Write fields, by mailbox, and let the hash end by itself."""
+    pipeline.hset(keys.interrupts, mapping={mailbox: interrupt.pack() for mailbox, interrupt in interrupts.items()})
+    pipeline.pexpire(keys.interrupts, _KEPT_MS)
+
+
+async def _write(client: Redis, keys: ShardKeys, mailbox: str, interrupt: Interrupt) -> None:
+    pipeline = client.pipeline(transaction=False)  # a transaction would ask for more rights
+    fill_request(pipeline, keys, {mailbox: interrupt})
+    await pipeline.execute()
+
+
+class Interrupter:
+    """The worker's side, for one shard: compares what is asked with what this worker runs.
+
+    Args:
+        connections: To the shard's server.
+        keys: Of the shard.
+        held: Gives the leases of the shard that this worker holds.
+        abandon: Settles the attempt of a lease as interrupted, for these reasons, while its handler runs.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        keys: ShardKeys,
+        held: Callable[[], list[Lease]],
+        abandon: Callable[[Lease, str], Awaitable[None]],
+    ) -> None:
+        self._connections = connections
+        self._keys = keys
+        self._held = held
+        self._abandon = abandon
+        self._cancelled_at: dict[str, float] = {}  # by attempt
+
+    async def carry_out(self, fields: Mapping[bytes, bytes]) -> None:
+        """Do what is asked of this worker. What names an attempt that does not run here is another worker's, or over.
+
+        Raises:
+            CommandBusError: The server cannot be asked; the next look goes on.
+        """
+        if not fields and not self._cancelled_at:
+            return
+        held = {lease.mailbox: lease for lease in self._held() if lease.running}
+        wanted: set[str] = set()
+        for name, value in fields.items():
+            mailbox, interrupt = name.decode(), Interrupt.unpack(value)
+            lease = held.get(mailbox)
+            if interrupt is None or lease is None or lease.running != interrupt.running:
+                continue
+            wanted.add(interrupt.running)
+            await self._end(lease, interrupt)
+        self._cancelled_at = {running: at for running, at in self._cancelled_at.items() if running in wanted}
+
+    async def _end(self, lease: Lease, interrupt: Interrupt) -> None:
+        cancelled_at = self._cancelled_at.get(interrupt.running)
+        if cancelled_at is None:
+            if lease.cancel is None:
+                return  # its handler is about to begin, or has just ended
+            # The answer first: who asked sees by it whether the attempt ended for his sake.
+            await self._say(lease, replace(interrupt, answer="told" if lease.in_thread else "cancelled", where=""))
+            if lease.running == interrupt.running and lease.cancel is not None:
+                self._cancelled_at[interrupt.running] = mono()
+                entity = mailbox_label(lease.mailbox)
+                _log.warning("%s: the attempt that runs is cancelled, %s", entity, interrupt.words, extra={"entity": entity})
+                lease.cancel(ByOperator(interrupt.words))
+        elif interrupt.kind == "abandon" and interrupt.answer != "abandoned" and mono() >= cancelled_at + _PATIENCE:
+            await self._say(lease, replace(interrupt, answer="abandoned"))
+            if lease.running == interrupt.running:
+                await self._abandon(lease, interrupt.words)
+                if lease.running == interrupt.running and lease.cancel is not None:
+                    lease.cancel(GivenUp(interrupt.words))
+        elif interrupt.answer in ("", "blocked"):  # it is asked for again
+            await self._say(lease, replace(interrupt, answer="told" if lease.in_thread else "cancelled"))
+
+    async def _say(self, lease: Lease, interrupt: Interrupt) -> None:
+        await self._connections.ask(_write, self._keys, lease.mailbox, interrupt)
+
+
+def _plain(text: str) -> str:
+    return text.replace("|", "/").replace("\n", " ")

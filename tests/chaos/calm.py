@@ -1,0 +1,43 @@
+"""Tells how much of a span of time was free of faults: only that is held against the bus where a rule gives it a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tests.chaos.history import Fault
+
+__all__ = ["AFTERMATH", "LOAD", "SCENE", "Calm"]
+
+LOAD, SCENE = "load", "scene"
+"""The kinds under which a scene is recorded: in the storm, where all may have to wait for it, and alone, where it excuses nothing."""
+AFTERMATH = 1.0
+"""Seconds after a fault and a lease in which what was lost is taken over and started again."""
+
+
+class Calm:
+    """The time in which nothing was wrong, nor had just been.
+
+    A fault is over when the leases that it may have cost are: after a lease and a second. A handler that blocks its event loop costs none.
+
+    Args:
+        faults: Of the run, whomever they befell.
+        lease: In seconds.
+    """
+
+    def __init__(self, faults: Iterable[Fault], lease: float) -> None:
+        self._troubles: list[tuple[float, float]] = []
+        spans = [
+            (fault.start, fault.end + (0.0 if fault.kind == "block" else lease + AFTERMATH))
+            for fault in faults
+            if fault.kind != SCENE
+        ]
+        for start, end in sorted(spans):
+            if self._troubles and start <= self._troubles[-1][1]:
+                self._troubles[-1] = (self._troubles[-1][0], max(self._troubles[-1][1], end))
+            else:
+                self._troubles.append((start, end))
+
+    def between(self, since: float, until: float) -> float:
+        """Seconds of calm from one time to the other."""
+        troubled = sum(max(0.0, min(end, until) - max(start, since)) for start, end in self._troubles)
+        return until - since - troubled

@@ -1,0 +1,75 @@
+"""An operator's step whose answer is lost is repeated, and what it says is still true."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from command_bus.errors import TransportUnavailable
+from command_bus.transport.redis.connections import Connections
+from command_bus.transport.redis.keys import EVERYTHING
+from command_bus.transport.redis.scripts import OPERATE, Script
+from tests.conformance.bare import Bare, bare
+from tests.conformance.conftest import Bench
+
+each_scope = pytest.mark.parametrize("scope", ["box:a", "box:*", EVERYTHING], ids=["entity", "type", "bus"])
+each_verb = pytest.mark.parametrize("verb", ["pause", "drain", "resume"])
+
+
+class Forgetful(Connections):
+    """Connections that lose the first answer to each operator's step: the server has carried it out."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(bench.clients.at(f"{{{bench.namespace}:0}}:"))
+        self.lost = 0
+        self._again: list[Any] = []
+
+    async def run(self, script: Script, keys: list[str], args: list[Any]) -> Any:
+        answer = await super().run(script, keys, args)
+        if script is OPERATE and self._again != args:
+            self._again = args
+            self.lost += 1
+            raise TransportUnavailable("the answer was lost", outcome_unknown=True)
+        return answer
+
+
+@pytest.fixture
+async def shelf(bench: Bench) -> AsyncIterator[Bare]:
+    async with bare(bench.clients, bench.namespace, Forgetful(bench)) as shelf:
+        yield shelf
+
+
+async def operate(shelf: Bare, verb: str, scope: str) -> bool:
+    match verb:
+        case "pause":
+            return await shelf.scopes.pause(scope, "why")
+        case "drain":
+            return await shelf.scopes.drain(scope, "why")
+        case _:
+            return await shelf.scopes.resume(scope)
+
+
+@each_scope
+@each_verb
+async def test_it_says_that_it_changed_something(shelf: Bare, scope: str, verb: str) -> None:
+    if verb == "resume":
+        await shelf.scopes.pause(scope, "")
+    assert await operate(shelf, verb, scope)
+    assert isinstance(shelf.connections, Forgetful)
+    assert shelf.connections.lost >= (2 if verb == "resume" else 1)
+
+
+@each_scope
+@each_verb
+async def test_it_says_that_it_found_it_so(shelf: Bare, scope: str, verb: str) -> None:
+    await operate(shelf, verb, scope)
+    assert not await operate(shelf, verb, scope)
+
+
+@each_scope
+async def test_from_a_pause_to_draining_and_back_is_a_change(shelf: Bare, scope: str) -> None:
+    await shelf.scopes.pause(scope, "")
+    assert await shelf.scopes.drain(scope, "")
+    assert await shelf.scopes.pause(scope, "")

@@ -1,0 +1,92 @@
+"""What a call of the command line loads: time to the answer is mostly imports, so each command loads its own parts and no more."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("typer")
+
+from command_bus import CommandBus, HandlerRegistry
+from command_bus.embedded import EmbeddedServer
+
+pytestmark = pytest.mark.server
+
+ROOT = Path(__file__).parents[2]
+
+# Of extras, and large: an operator's command needs none of them.
+NEVER = {
+    "dependency_injector", "fakeredis", "fastapi", "lupa", "matplotlib", "numpy", "opentelemetry", "pandas", "prometheus_client", "pyarrow",
+    "pyspark", "pytest", "rich", "starlette", "uvloop",
+}  # fmt: skip
+# Of the package: what runs handlers, and what serves other purposes.
+NOT_OURS = re.compile(
+    r"command_bus\.(worker|execution\.(executor|entity_run|observed|threads)|spark|telemetry|testing|blocking|sync)\b"
+)
+SHARED = {"app", "completing", "groups", "names", "options", "places", "plain", "tables"}
+LOADS = {
+    ("stats",): {"looking"},
+    ("stats", "--json"): {"looking"},
+    ("entities",): {"looking"},
+    ("workers",): {"looking"},
+    ("introspect",): {"looking"},
+    ("top", "--once"): {"looking", "watching"},
+    ("entity", "account:a-1"): {"acting", "one_entity"},
+    ("pause", "account"): {"acting", "one_entity"},
+    ("resume", "account"): {"acting", "one_entity"},
+    ("dlq", "list"): {"letter_listing", "letters", "moments"},
+    ("events", "list"): {"events"},
+    ("doctor",): {"doctor", "judgement"},
+}
+
+
+@pytest.fixture
+async def environment(server: EmbeddedServer) -> AsyncIterator[dict[str, str]]:
+    namespace = f"imports-{secrets.token_hex(4)}"
+    async with CommandBus(server.url, namespace=namespace, registry=HandlerRegistry()):
+        yield {**os.environ, "PYTHONPATH": str(ROOT), "COMMAND_BUS_URL": server.url, "COMMAND_BUS_NAMESPACE": namespace}
+
+
+def loaded(environment: dict[str, str], *arguments: str) -> set[str]:
+    """The modules that a process of the program has imported when it ends."""
+    code = (
+        "import sys\nfrom command_bus.cli import main\n"
+        f"try:\n    main({list(arguments)!r})\nexcept SystemExit as stop:\n    assert stop.code in (0, 1, None), stop.code\n"
+        "print('LOADED', *sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=30)
+    return set(done.stdout.rpartition("LOADED")[2].split())
+
+
+@pytest.mark.parametrize("arguments", LOADS, ids=" ".join)
+async def test_a_command_loads_its_own_parts_only(environment: dict[str, str], arguments: tuple[str, ...]) -> None:
+    found = loaded(environment, *arguments)
+    assert "command_bus.bus" in found
+    assert not {name.partition(".")[0] for name in found} & NEVER
+    assert not sorted(filter(NOT_OURS.match, found))
+    ours = {name.removeprefix("command_bus.cli.") for name in found if name.startswith("command_bus.cli.")}
+    assert ours <= SHARED | LOADS[arguments]
+
+
+async def test_help_loads_no_command(environment: dict[str, str]) -> None:
+    found = loaded(environment, "--help")
+    assert {name for name in found if name.startswith("command_bus.cli.")} == {
+        f"command_bus.cli.{name}" for name in ("app", "groups", "options", "places")
+    }
+
+
+async def test_an_application_gets_what_it_imports(environment: dict[str, str], tmp_path: Path) -> None:
+    """What is left out for speed is left out of the program alone."""
+    (tmp_path / "traced_shop.py").write_text(
+        "import opentelemetry.context\nfrom command_bus import CommandBus\nbus = CommandBus()\n"
+    )
+    environment = {**environment, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    found = loaded(environment, "stats", "--app", "traced_shop")
+    assert {"traced_shop", "opentelemetry.context"} <= found

@@ -1,0 +1,140 @@
+"""`--json` of all commands against docs/cli.md: the keys of each answer, the objects in it, and the units of what it tells."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("typer")
+
+from typer.main import get_command
+
+from command_bus.cli.app import app
+from tests.docs.trouble import Trouble
+
+pytestmark = pytest.mark.server
+
+PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+_ROW = re.compile(r"^\| (`?)([a-zA-Z ]+)\1 \| (.+) \|$", re.MULTILINE)
+_KEY = re.compile(r"`(\w+)`(?: \((list of )?(\w+)\))?")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+AS_WRITTEN = {"payload", "headers", "schema", "reply", "policy"}
+
+Shape = dict[str, tuple[bool, str]]
+"""By key, whether it is a list, and of what object; an empty name is a plain value."""
+
+
+def shapes() -> tuple[dict[str, Shape], dict[str, Shape]]:
+    """Of commands and of objects, as the page has them."""
+    section = PAGE.read_text(encoding="utf-8").partition("\n## JSON\n")[2].partition("\n## ")[0]
+    rows = [
+        (code, name, {key: (bool(many), of) for key, many, of in _KEY.findall(keys)})
+        for code, name, keys in _ROW.findall(section)
+    ]
+    commands = {name: shape for code, name, shape in rows if code}
+    objects = {name: shape for code, name, shape in rows if not code and shape}
+    objects["figures"] = {name: shape for name, shape in commands["stats"].items() if name != "holds"}
+    same = {"dlq show": "letter", "events follow": "event", "introspect COMMAND": "command"}
+    return {**commands, **{name: objects[of] for name, of in same.items()}}, objects
+
+
+COMMANDS, OBJECTS = shapes()
+WORDS = {
+    "send": ("send", "Deposit", '{"account_id": "j-1", "amount": 1}', "--json"),
+    "top": ("top", "--once", "--json"),
+    "entity": ("entity", "order:o-7", "--json"),
+    "entity ID abort": ("entity", "order:o-7", "abort", "--yes", "--json"),
+    "dlq show": ("dlq", "show", "LETTER", "--json"),
+    "introspect COMMAND": ("introspect", "Deposit"),
+}
+
+
+@pytest.fixture(scope="module")
+def trouble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trouble]:
+    stage = Trouble(tmp_path_factory.mktemp("json"))
+    asyncio.run(stage.__aenter__())
+    stage.run("events", "watch")
+    stage.run("pause", "parcel")
+    stage.run("call", "Deposit", '{"account_id": "j-2", "amount": 1}')
+    yield stage
+    asyncio.run(stage.__aexit__())
+
+
+def compared(found: Any, shape: Shape, at: str) -> Iterator[tuple[str, Any]]:
+    """Hold an object against its shape; the plain values in it, each under its path."""
+    assert isinstance(found, dict), at
+    assert set(found) == set(shape), at
+    for key, value in found.items():
+        many, of = shape[key]
+        if not of:
+            yield f"{at}.{key}", value
+            continue
+        for each in value if many else [] if value is None else [value]:
+            yield from compared(each, OBJECTS[of], f"{at}.{key}")
+
+
+def check_unit(path: str, value: Any) -> None:
+    """Durations and times, by their names; nothing else is a fraction or looks like a time."""
+    name = path.rpartition(".")[2]
+    if name in AS_WRITTEN or value is None:
+        return
+    if name.endswith("_seconds"):
+        assert isinstance(value, int | float), path
+    elif name in ("at", "since") or name.endswith("_at"):
+        assert _TIME.fullmatch(value), (path, value)
+        assert datetime.fromisoformat(value).year >= 2020
+    else:
+        assert not name.endswith("_ms"), path
+        assert not isinstance(value, float | dict), (path, value)
+        assert not (isinstance(value, str) and _TIME.fullmatch(value)), (path, value)
+
+
+def test_the_page_has_every_command_that_prints_json() -> None:
+    top: Any = get_command(app)
+    able: set[str] = set()
+    for name in top.commands:
+        command = top.commands[name]
+        inner = {f"{name} {each}": command.commands[each] for each in getattr(command, "commands", {})} or {name: command}
+        able |= {each for each, found in inner.items() if any("--json" in parameter.opts for parameter in found.params)}
+    assert able == {*COMMANDS} - {"introspect COMMAND", "entity ID abort"}
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "events follow"])
+def test_keys_and_units_are_those_of_the_page(trouble: Trouble, name: str) -> None:
+    words = list(WORDS.get(name, (*name.split(" "), "--json")))
+    if "LETTER" in words:
+        words[words.index("LETTER")] = json.loads(trouble.run("dlq", "list", "--json").stdout)["letters"][0]["id"]
+    done = trouble.run(*words)
+    values = list(compared(json.loads(done.stdout), COMMANDS[name], name))
+    assert values
+    for path, value in values:
+        check_unit(path, value)
+
+
+def test_events_that_are_followed_are_one_object_a_line(trouble: Trouble) -> None:
+    following = subprocess.Popen(
+        [sys.executable, "-m", "command_bus", "events", "follow", "--json"],
+        env=trouble.environment, cwd=trouble.folder, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert following.stdout is not None
+        line: Future[str] = Future()
+        threading.Thread(target=lambda: line.set_result(following.stdout.readline())).start()  # type: ignore[union-attr]
+        while not line.done():
+            trouble.run("call", "GetBalance", '{"account_id": "j-2"}')
+        for path, value in compared(json.loads(line.result()), OBJECTS["event"], "event"):
+            check_unit(path, value)
+    finally:
+        following.kill()
+        following.communicate()

@@ -1,0 +1,78 @@
+"""Breakages of who gets a place or a thread, and of how a handler's end is told from a worker's."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["PLACES"]
+
+_RUN, _EXECUTOR, _THREADS = "execution/entity_run.py", "execution/executor.py", "execution/threads.py"
+_TEST_PLACES, _TEST_THREADS = "tests/conformance/test_places.py", "tests/conformance/test_threads.py"
+
+PLACES = (
+    Mutant(
+        "a hot entity asks only who waits in its own shard",
+        _RUN,
+        '        return "leave" if self._places.another_waits(shard) else "yield"\n',
+        '        return "yield"\n',
+    ),
+    Mutant(
+        "a thread starts what its worker may have lost",
+        _THREADS,
+        "        if not self._may_start():\n            return None, NeverStartedError()\n",
+        "",
+    ),
+    Mutant(
+        "what waits for a thread that hangs waits for ever",
+        _EXECUTOR,
+        "_THREAD_PATIENCE = 1.0\n",
+        "_THREAD_PATIENCE = 1e9\n",
+    ),
+    Mutant(
+        "a worker of synchronous handlers takes more than it has threads",
+        "worker.py",
+        "    return min(settings.concurrency, settings.threads)\n",
+        "    return settings.concurrency\n",
+        f"{_TEST_THREADS}::test_a_worker_of_synchronous_handlers_takes_no_more_than_it_has_threads",
+    ),
+    Mutant(
+        "a handler that waits for a reply keeps its place",
+        "context.py",
+        "    if running is None or running.make_lending is None:\n",
+        "    if running is None or running is not None:\n",
+    ),
+    Mutant(
+        "a thread that waits for a reply keeps its thread",
+        "execution/lending.py",
+        "        if self._is_lent and self._threads is not None:\n            self._threads.lend()\n",
+        "",
+        f"{_TEST_PLACES}::test_threads_that_wait_for_replies_are_replaced",
+    ),
+    Mutant(
+        "past the bound handlers that call take all places",
+        _EXECUTOR,
+        "            if self._callers and self._is_put_off(read):\n",
+        "            if not self._callers and self._is_put_off(read):\n",
+        f"{_TEST_PLACES}::test_past_the_bound_callers_are_put_off_and_what_they_wait_for_runs",
+    ),
+    Mutant(
+        "a handler that somebody cancels is taken for a lost worker",
+        _EXECUTOR,
+        "                if not self._works():\n                    raise\n",
+        "                raise\n",
+    ),
+    Mutant(
+        "an exception without a text is taken for a lost worker",
+        "execution/faults.py",
+        "    except BaseException:  # noqa: BLE001 - a broken __str__",
+        "    except ZeroDivisionError:  # a broken __str__",
+        "tests/conformance/test_bad_handlers.py::test_24_an_exception_is_told_without_locals_whatever_its_text",
+        more=(
+            (
+                _EXECUTOR,
+                "        except Exception:  # noqa: BLE001 - whatever it is",
+                "        except ZeroDivisionError:  # whatever it is",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,124 @@
+"""How an entity is named on the command line, and what is advised, as whole commands, about one that stands still."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+
+pytest.importorskip("typer")
+
+import typer
+
+from command_bus.cli.judgement import judge_work
+from command_bus.cli.one_entity import Action, entity_and_action, ways_on
+from command_bus.cli.places import Place, complain
+from command_bus.facts import EntityDetails, EntityInfo, HoldInfo
+from command_bus.receipts import Stats
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("account:a-17", ("account", "a-17", Action.SHOW)),
+        ("account a-17", ("account", "a-17", Action.SHOW)),
+        ("account:a-17 pause", ("account", "a-17", Action.PAUSE)),
+        ("account a-17 pause", ("account", "a-17", Action.PAUSE)),
+        ("account:a:17 purge", ("account", "a:17", Action.PURGE)),
+        ("account a:17 purge", ("account", "a:17", Action.PURGE)),
+        ("account:pause", ("account", "pause", Action.SHOW)),
+        ("account pause resume", ("account", "pause", Action.RESUME)),
+    ],
+)
+def test_an_entity_is_named_with_a_colon_or_in_two_words(words: str, meant: tuple[str, str, Action]) -> None:
+    assert entity_and_action(words.split()) == meant
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("account", "name one entity as TYPE:ID or TYPE ID"),
+        ("account:", "name one entity as TYPE:ID or TYPE ID"),
+        ("account a-1 pause now", "name one entity as TYPE:ID or TYPE ID"),
+        ("account:a-1 paus", "'paus' is no action: show, pause, resume, drain, purge, abort; did you mean 'pause'?"),
+    ],
+)
+def test_what_names_no_entity_is_told_how(words: str, advice: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as ended:
+        entity_and_action(words.split())
+    assert ended.value.exit_code == 2
+    assert advice in capsys.readouterr().err
+
+
+class TestWholeCommands:
+    def test_a_place_is_part_of_them_and_its_password_is_not(self) -> None:
+        place = Place("redis://u:hidden@redis-1:6379/0", "shop", "shop.app:bus")
+        line = place.command("entity", "order:o 7", "resume")
+        assert shlex.split(line) == [
+            "command-bus", "entity", "order:o 7", "resume", "--url", "redis://u:***@redis-1:6379/0", "--namespace", "shop", "--app", "shop.app:bus",
+        ]  # fmt: skip
+        assert Place().command("dlq", "list") == "command-bus dlq list"
+
+    @pytest.mark.parametrize(
+        ("what", "entity_type", "line"),
+        [
+            ("order:o-7", "order", "command-bus entity order:o-7 resume -n shop"),
+            ("all order", "order", "command-bus resume order -n shop"),
+            ("everything", None, "command-bus resume --all -n shop"),
+        ],
+    )
+    def test_what_is_held_says_how_it_goes_on(self, what: str, entity_type: str | None, line: str) -> None:
+        hold = HoldInfo(what, entity_type, "paused", 1, "")
+        found = EntityDetails(_entity(state="paused", hold=hold), None, None, None, None, (), None, None)
+        assert ways_on(found, Place(namespace="shop")) == [("to go on", line.replace("-n", "--namespace"))]
+
+    def test_what_hangs_says_how_it_is_ended(self) -> None:
+        abort, pause, resume = (f"command-bus entity order:o-7 {action}" for action in ("abort", "pause", "resume"))
+        hanging = {"state": "running", "running_for": 31.0}
+        assert _ways(**hanging) == [
+            ("if it hangs", f"{abort}  (ends this attempt)"),
+            ("before", f"{pause}  (to keep the next attempt from starting)"),
+        ]
+        own = HoldInfo("order:o-7", "order", "paused", 1, "")
+        assert _ways(**hanging, hold=own) == [("if it hangs", f"{abort}  (ends this attempt)"), ("to go on", resume)]
+        assert _ways(running_for=1.0) == []
+
+    def test_the_doctor_s_advice_goes_to_the_same_place(self) -> None:
+        figures: dict[str, Any] = {**dict.fromkeys(Stats.__slots__, 0), "parked": 1, "dead_letters": 2, "workers": ()}
+        stats = Stats(**figures)
+        holds = [HoldInfo("all order", "order", "paused", 1, ""), HoldInfo("everything", None, "draining", 1, "")]
+        advice = [each.advice for each in judge_work(stats, [], holds, [], Place(namespace="shop").command)]
+        assert advice[-4:] == [
+            "command-bus resume order --namespace shop, when it is time",
+            "command-bus resume --all --namespace shop, when it is time",
+            "command-bus entities --state parked --namespace shop",
+            "command-bus dlq list --namespace shop",
+        ]
+
+
+def _ways(**values: Any) -> list[tuple[str, str]]:
+    return ways_on(EntityDetails(_entity(**values), None, None, None, None, (), None, None), Place())
+
+
+def _entity(**values: Any) -> EntityInfo:
+    known: dict[str, Any] = {
+        "name": "order:o-7", "entity_type": "order", "entity_id": "o-7", "state": "waiting", "depth": 1, "age": 1.0, "attempt": 1,
+        "running_for": None, "worker": None, "retry_at_ms": None, "hold": None, "letter_id": None,
+    }  # fmt: skip
+    return EntityInfo(**{**known, **values})
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("the server refuses: out of memory.. Ask again", "the server refuses: out of memory. Ask again"),
+        ("it ends with a library's stop..", "it ends with a library's stop."),
+        ("one is left.", "one is left."),
+        ("none is made", "none is made"),
+        ("no file in ../.. or in .. or a..b, and so on ...", "no file in ../.. or in .. or a..b, and so on ..."),
+    ],
+)
+def test_a_complaint_has_no_full_stop_twice(message: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    complain(message)
+    assert capsys.readouterr().err == f"command-bus: {line}\n"

@@ -1,0 +1,97 @@
+"""Exit codes: each command's help has its own, and what all of them share is true of all of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("typer")
+
+from typer.main import get_command
+
+from command_bus import cli
+from command_bus.cli.app import app
+from command_bus.cli.options import Outcome
+
+# What each command needs beside the options of a place.
+WORDS = {
+    "send": ("Deposit", "{}"),
+    "call": ("Deposit", "{}"),
+    "top": ("--once",),
+    "entity": ("account:a-1",),
+    "pause": ("--all",),
+    "drain": ("--all",),
+    "resume": ("--all",),
+    "purge": ("--all",),
+    "cancel": ("id",),
+    "dlq show": ("0-1-0",),
+    "dlq replay": ("--all",),
+    "dlq discard": ("0-1-0",),
+    "dlq purge": ("--all",),
+    "events follow": (),
+}
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    top: Any = get_command(app)
+    for name in top.commands:
+        command = top.commands[name]
+        for inner in getattr(command, "commands", {}):
+            yield f"{name} {inner}", command.commands[inner]
+        if not hasattr(command, "commands"):
+            yield name, command
+
+
+COMMANDS = dict(commands())
+OPERATORS = [name for name in COMMANDS if name not in ("worker", "dev")]
+OF_A_SERVER = [name for name in OPERATORS if name != "forget"]  # that deletes a folder, and goes to no server
+
+
+def ended(*words: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(words)
+    return int(stop.value.code or 0)
+
+
+def codes(text: str) -> set[int]:
+    """The exit codes that a help tells of."""
+    return {int(code) for code in re.findall(r"(?:^|, |: |\s)(\d+) +[a-z]", text[text.index("Exit codes") :])}
+
+
+def test_every_command_is_here() -> None:
+    assert len(OPERATORS) > 20
+    assert set(WORDS) <= set(OPERATORS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_has_its_exit_codes(name: str) -> None:
+    text = COMMANDS[name].help
+    assert "Exit codes:" in text
+    if name in OPERATORS:
+        assert {Outcome.DONE, Outcome.USAGE} <= codes(text) <= {*Outcome}
+        assert (Outcome.UNREACHABLE in codes(text)) == (name in OF_A_SERVER)
+
+
+def test_the_help_of_the_program_has_what_they_share(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("--help") == 0
+    assert codes(capsys.readouterr().out.partition("Options:")[0]) == {*Outcome} - {Outcome.INTERRUPTED}
+
+
+@pytest.mark.parametrize("name", OF_A_SERVER)
+def test_without_a_server_it_is_4(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COMMAND_BUS_DISPATCH_TIMEOUT", "0.05")
+    place = ("--url", f"unix://{tmp_path}/none.sock", "--namespace", "shop")
+    assert ended(*name.split(), *WORDS.get(name, ()), *place) == Outcome.UNREACHABLE
+    assert "none.sock" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_wrong_usage_is_2(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(*name.split(), *WORDS.get(name, ()), "--no-such-option") == Outcome.USAGE
+    assert "--no-such-option" in capsys.readouterr().err

@@ -1,0 +1,58 @@
+"""How tables of the command line are laid out: what lines up, what is folded, and how wide letters count."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytest.importorskip("typer")
+
+from command_bus.cli.tables import fields, table
+
+
+@pytest.fixture
+def columns(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setenv("COLUMNS", "24")
+    return monkeypatch
+
+
+def lines(text: str) -> list[str]:
+    return re.sub(r"\x1b\[\d*m", "", text).split("\n")
+
+
+def test_numbers_line_up_at_the_right_and_nothing_trails() -> None:
+    assert lines(table(["entity", "depth#"], [("a", 5), ("account:b", 12_000), (None, 1)])) == [
+        "ENTITY      DEPTH",
+        "a               5",
+        "account:b  12,000",
+        "-               1",
+    ]
+
+
+def test_in_a_pipe_nothing_is_folded_below_140_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert lines(table(["x", "y"], [("a", "word " * 25)]))[1] == f"a  {'word ' * 25}".rstrip()
+
+
+@pytest.mark.usefixtures("columns")
+def test_the_widest_column_gives_way_and_goes_on_below() -> None:
+    assert lines(table(["id", "error"], [("7", "the card reader does not answer")])) == [
+        "ID  ERROR",
+        "7   the card reader does",
+        "    not answer",
+    ]
+    found = lines(table(["id", "error"], [("7", "x" * 30)]))
+    assert found[1:] == [f"7   {'x' * 20}", f"    {'x' * 10}"]
+
+
+@pytest.mark.usefixtures("columns")
+def test_wide_letters_take_two_columns() -> None:
+    found = lines(table(["id", "n#"], [("注文", 1), ("ab", 2), ("e\u0301", 3)]))
+    assert found[1:] == ["注文  1", "ab    2", "e\u0301     3"]
+    assert all(len(line) <= 12 for line in lines(table(["id"], [("注" * 30,)])))
+
+
+def test_fields_leave_out_what_is_not_there() -> None:
+    assert lines(fields([("state", "idle"), ("worker", None), ("depth", 0)])) == ["state  idle", "depth  0"]
+    assert fields([]) == ""

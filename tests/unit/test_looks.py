@@ -1,0 +1,47 @@
+"""How often an idle worker looks at its shards: what that costs does not grow with their number for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+import pytest
+
+from command_bus.testing.memory import MemoryClients
+from command_bus.transport.interfaces import GiveBack
+from command_bus.transport.redis.connections import Connections
+from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.ready import ensure_ready
+from command_bus.transport.redis.recovery import PendingRecovery
+from command_bus.transport.redis.steps import StepBatcher
+
+
+async def pauses(shards: int, lease: float) -> tuple[list[float], list[float]]:
+    """Seconds until the next look of an idle worker at each shard: for leases that are over, and for due work."""
+    pytest.importorskip("fakeredis")
+    connections = Connections(MemoryClients())
+    keys = KeySpace(f"looks-{secrets.token_hex(4)}", shards)
+    try:
+        await asyncio.gather(*(ensure_ready(connections, shard) for shard in keys.shards))
+        steps = StepBatcher(connections, keys, owner="w", reply_ttl=60)
+        leases = LeaseKeeper(connections.factory, keys, owner="w", lease=lease, heartbeat=lambda _: b"")
+        recovery = PendingRecovery(
+            connections, keys, owner="w", lease=lease, steps=steps, decide=lambda *_: GiveBack(counts=True), leases=leases
+        )
+        return [await watch.turn() for watch in recovery.watches], [await due.turn() for due in recovery.due]
+    finally:
+        await connections.close()
+
+
+@pytest.mark.parametrize(("shards", "each"), [(1, 1.0), (8, 1.0), (256, 4.0)])
+async def test_all_shards_together_are_looked_at_some_sixty_times_a_second(shards: int, each: float) -> None:
+    watches, due = await pauses(shards, lease=30.0)
+    for found in (watches, due):
+        assert all(each * 0.79 <= pause <= each * 1.21 for pause in found)
+        assert sum(1 / pause for pause in found) < 70
+
+
+async def test_a_short_lease_is_looked_at_four_times_whatever_the_shards() -> None:
+    watches, _ = await pauses(256, lease=2.0)
+    assert max(watches) <= 2.0 / 4 * 1.21

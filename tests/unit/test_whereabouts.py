@@ -1,0 +1,111 @@
+"""Where a command is, as a sentence and figures, from what was read of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from command_bus.monitor import worker_record
+from command_bus.receipts import WorkerInfo
+from command_bus.serialization.envelope import WireEnvelope, pack_envelope
+from command_bus.serialization.msgpack import Limits
+from command_bus.transport.redis.scopes import Hold
+from command_bus.transport.redis.sighting import Sighting
+from command_bus.transport.redis.survey import SurveyedEntity
+from command_bus.whereabouts import Whereabouts, whereabouts
+
+NOW = 1_800_000_000_000
+HELD: dict[str, Any] = {"holder": "w-1#3", "started_ms": NOW - 12_000, "attempt": 2}
+
+
+def worker(name: str = "w-1", *, silent: float = 0.0, commands: tuple[str, ...] = ("Refund",), running: int = 0) -> bytes:
+    return worker_record(WorkerInfo(name, "host-a", 41, NOW - 60_000, NOW - int(silent * 1000), 4, running, commands))
+
+
+def line(*command_ids: str) -> list[tuple[str, bytes]]:
+    return [
+        (f"{number}-0", pack_envelope(WireEnvelope(command_id, "Refund", "account", "a", b"\x80")))
+        for number, command_id in enumerate(command_ids, 1)
+    ]
+
+
+def seen(
+    state: Any, *command_ids: str, hold: Hold | None = None, workers: tuple[bytes, ...] | None = (worker(),), **facts: Any
+) -> Whereabouts:
+    """Where command `c` is in a line of these commands."""
+    of_entity = {name: facts.pop(name) for name in tuple(facts) if name in SurveyedEntity.__slots__}
+    entity = SurveyedEntity("account:a", state, len(command_ids), 0, **{"attempt": 0, "hold": hold, **of_entity})
+    values: dict[str, Any] = {
+        "mark": b"q" + bytes(8) + b"account:a",
+        "retry_ms": None,
+        "delayed_ms": None,
+        **facts,
+    }
+    sighting = Sighting(entity=entity, workers=workers, now_ms=NOW, **values)
+    return whereabouts(sighting, line(*command_ids), "c", "Refund", "namespace 'shop' on redis://x", Limits())
+
+
+def test_one_that_runs() -> None:
+    found = seen("running", "c", **HELD)
+    assert (found.state, found.position, found.running_for, found.attempt, found.worker) == ("running", 1, 12.0, 2, "w-1")
+    assert found.hint == "It has run for 12 s (attempt 2) on worker w-1 (host-a, process 41)"
+
+
+def test_one_whose_worker_is_lost_is_said_to_run_there() -> None:
+    found = seen("running", "c", workers=(worker(silent=90),), **HELD)
+    assert (found.state, found.workers) == ("running", 0)
+    assert found.hint.endswith("on worker w-1 (host-a, process 41), which has shown no sign of life for 90 s")
+
+
+def test_behind_others() -> None:
+    found = seen("running", "a", "b", "c", **HELD)
+    assert (found.state, found.position) == ("behind", 3)
+    assert found.hint.startswith("It is number 3 in the line of account:a, behind Refund a, which has run for 12 s (attempt 2)")
+
+
+def test_where_its_line_may_not_be_read() -> None:
+    """Nothing is claimed of its place; of the only command there is, it is known."""
+    entity = SurveyedEntity("account:a", "running", 5, 0, **HELD)
+    sighting = Sighting(entity, b"q", None, None, None, NOW)
+    found = whereabouts(sighting, (), "c", "Refund", "x", Limits())
+    assert (found.state, found.position, found.workers, found.handlers) == ("", None, None, None)
+    assert (
+        found.hint
+        == "The line of account:a holds 5 commands. At its head is a command, which has run for 12 s (attempt 2) on worker w-1"
+    )
+    alone = Sighting(SurveyedEntity("account:a", "running", 1, 0, **HELD), b"q", None, None, None, NOW)
+    assert whereabouts(alone, (), "c", "Refund", "x", Limits()).state == "running"
+
+
+def test_a_hold_and_no_worker_are_both_told() -> None:
+    found = seen("paused", "c", hold=Hold("account:*", "paused", NOW, "stocktaking"), workers=())
+    assert found.state == "no_worker"
+    assert found.hint == (
+        "There is no live worker in namespace 'shop' on redis://x: start one with `command-bus worker`. "
+        "all account is paused (stocktaking): its commands wait until it is resumed"
+    )
+
+
+def test_other_states() -> None:
+    assert seen("parked", "b", "c").hint.startswith("account:a is parked by a dead letter")
+    assert seen("waiting", "c", delayed_ms=NOW + 3_000).hint == "It is delayed and takes its place in line in 3.0 s"
+    assert (seen("retrying", "c", attempt=1, retry_ms=NOW + 500).state, seen("retrying", "c", retry_ms=NOW).state) == (
+        "retrying",
+        "waiting",  # it was offered to a worker that does not know it: no attempt
+    )
+    assert seen("waiting", "c", workers=(worker(running=4),)).state == "busy"
+    assert seen("waiting", mark=b"d" + bytes(8)).state == "settled"
+    assert seen("waiting", mark=None).state == "unknown"
+    draining = seen("draining", "c", hold=Hold("account:a", "draining", NOW, ""))
+    assert (draining.state, draining.hint.endswith("account:a is being drained: what was accepted before still runs")) == (
+        "waiting",
+        True,
+    )
+
+
+def test_many_names_are_cut_short() -> None:
+    found = seen(
+        "waiting", "c", workers=(worker("w-1", commands=tuple(f"Order{n:02}" for n in range(14))), worker("w-2", commands=()))
+    )
+    assert (found.state, found.workers, found.handlers) == ("no_handler", 2, 0)
+    assert "None of the 2 live workers in" in found.hint
+    assert found.hint.endswith("Order09 and 4 more")
