@@ -44,6 +44,7 @@ __all__ = [
     "connected",
     "execute",
     "given_before",
+    "import_bus",
     "placed",
     "refuse_unless_sure",
     "settings_of",
@@ -110,8 +111,7 @@ def placed(command: Callable[..., None]) -> Callable[..., None]:
     def run(context: typer.Context, **given: Any) -> None:
         place = Place.named(context)
         if place.app is None:
-            with _quick_imports():
-                import_module("command_bus.bus")  # every command needs it
+            import_bus()
         command(place=place, **{name: value for name, value in given.items() if name in signature.parameters})
 
     run.__doc__ = command.__doc__
@@ -119,6 +119,13 @@ def placed(command: Callable[..., None]) -> Callable[..., None]:
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
+
+
+def import_bus() -> None:
+    """Import what every command needs that goes to a server."""
+    with _quick_imports():
+        import_module("command_bus.bus")
+        import_module("command_bus.transport.redis.server")
 
 
 @contextmanager

@@ -59,12 +59,15 @@ class Most:
 
 @pytest.mark.parametrize("shards", [1, 4, 16])
 async def test_a_cold_entity_of_any_shard_gets_a_place_of_hot_ones(bench: Bench, shards: int) -> None:
-    """The hot ones are all of one shard, the cold ones of all."""
-    started: dict[str, float] = {}
+    """The hot ones are all of one shard, the cold ones of all: each begins before the hot ones have done half of their work."""
+    started: dict[str, int] = {}
+    ran = 0
 
     @bench.registry.handles(Spin)
     async def spin(command: Spin) -> None:
-        started.setdefault(str(command.line), time.monotonic())
+        nonlocal ran
+        ran += 1
+        started.setdefault(str(command.line), ran)
         await asyncio.sleep(0.005)
 
     async with bench.bus(shards=shards, quantum_time=0.05) as bus:
@@ -74,11 +77,9 @@ async def test_a_cold_entity_of_any_shard_gets_a_place_of_hot_ones(bench: Bench,
             await bus.dispatch_batch(Spin(line=name) for name in hot * 400)
             await until(lambda: len(started) == 4)
             cold = {bus.transport.keys.shard_of(f"line:{name}"): name for name in names if name not in hot}
-            asked = time.monotonic()
             await bus.dispatch_batch(Spin(line=name) for name in cold.values())
             await until(lambda: len(started) == 4 + len(cold))
-            assert (await bus.stats()).depth > 0, "the hot ones still have work"
-            assert max(started[name] for name in cold.values()) - asked < 1.5
+            assert max(started[name] for name in cold.values()) < 800
             await bus.entities.purge()
 
 
