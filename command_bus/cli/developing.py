@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from command_bus.cli.options import ExitCode, Outcome, WorkerOptions
-from command_bus.cli.places import Yes, complain, refuse_unless_sure
+from command_bus.cli.places import Place, Yes, complain, refuse_unless_sure
 from command_bus.cli.supervisor import run_supervisor
 from command_bus.embedded import forget_shared_server, shared_server
 from command_bus.errors import CommandBusError
@@ -32,12 +32,15 @@ def run_development(options: WorkerOptions, data: Path | None) -> int:
     return run_supervisor(replace(options, url=url))
 
 
-def forget(*, yes: Yes = False) -> None:
+def forget(context: typer.Context, *, yes: Yes = False) -> None:
     """Delete what the development server of this project has left behind: commands that are not settled, and dead letters.
 
     \b
     Exit codes: 0 deleted, or there was nothing, 1 the server runs, or not wanted, 2 wrong usage, or nobody to ask.
     """  # noqa: D301
+    if Place.named(context) != Place():
+        complain("forget concerns the development server of this folder, which no --url, --namespace or --app names: leave them out")
+        raise typer.Exit(Outcome.USAGE)
     refuse_unless_sure("Delete the commands and dead letters that this project's development server has kept?", yes=yes)
     try:
         folder = forget_shared_server()

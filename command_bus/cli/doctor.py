@@ -41,13 +41,12 @@ def doctor(
     if as_json:
         typer.echo(plainly({"grade": grade, "findings": findings}))
     else:
-        from command_bus.cli.tables import table
+        from command_bus.cli.tables import shown, table
 
-        typer.echo(
-            table(
-                ["", "about", "found", "what to change"], [(each.grade, each.about, each.found, each.advice) for each in findings]
-            )
-        )
+        typer.echo(table(["", "about", "found"], [(each.grade, each.about, each.found) for each in findings]))
+        advised = [f"{each.about}: {each.advice}" for each in findings if each.advice]
+        if advised:  # each on one line, however long it is, so that a command in it can be copied
+            typer.echo("\n" + "\n".join(map(shown, advised)))
     bad = grade == "bad" or (strict and grade != "ok")
     raise typer.Exit(Outcome.FAILED if bad else Outcome.DONE)
 

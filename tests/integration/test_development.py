@@ -173,6 +173,7 @@ def test_forget_deletes_what_is_left_and_nothing_that_is_in_use(project: Project
     assert end(worker) == 0
     project.run("shop.py", "end", "o-2")
     assert "--yes" in project.cli("forget", code=2)
+    assert "which no --url" in project.cli("--url", "redis://127.0.0.1:1", "forget", "--yes", code=2)
     assert project.kept.is_dir()
     assert (project.kept / ".gitignore").read_text() == "*\n"
     assert str(project.kept) in project.cli("forget", "--yes")

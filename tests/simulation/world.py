@@ -231,16 +231,15 @@ class World:
     async def _work_off(self, bus: CommandBus, random: Random) -> None:
         """Wait until nothing is left to do, with an operator who replays or discards what is parked."""
         history = self.history
-        progress: tuple[int, int] = (0, 0)
+        progress: tuple[int, int, bool] = (0, 0, False)
         moved = self.loop.time()
         while states := self._states():
             ended = sum(run.ended is not None for run in history.executions)
-            if progress != (len(history.executions), ended):
-                progress, moved = (len(history.executions), ended), self.loop.time()
+            waits = not set(states) & set("hrp")
+            if progress != (len(history.executions), ended, waits):
+                progress, moved = (len(history.executions), ended, waits), self.loop.time()
             patience = PATIENCE
-            if not set(states) & set(
-                "hrp"
-            ):  # delays may have been set by a clock that has gone back since, and all who knew are gone
+            if waits:  # delays may have been set by a clock that has gone back since, and all who knew are gone
                 patience += sum(-seconds for _, seconds in history.jumps if seconds < 0)
             if self.loop.time() > moved + patience:
                 history.stuck = f"for {patience} s nothing happened, and there is still work: {states}"
