@@ -2,7 +2,7 @@
 PYTHON ?= python3
 SETUP = $(PYTHON) scripts/setup.py
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-lite demo-full demo-stream test test-pythons bench bench-all bench-spark proofs chaos simulate mutants fuzz docs check format lock clean
+.PHONY: help setup demo demo-lite demo-full demo-stream test test-all test-pythons bench bench-all bench-spark proofs chaos simulate mutants fuzz docs check format lock clean
 
 help:       ## list these targets
 	@sed -n 's/^\([a-z-]*\): *## /  make \1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -19,10 +19,13 @@ demo-full:  ## the whole year
 demo-stream: ## a stream of real purchases, with invalid rows, a query that is stopped, and dead letters that are repaired
 	@$(SETUP) demo-stream $(ARGS)
 
-test:       ## the tests, those of Spark where there is a Java 17 (ARGS="-k word -x" is passed on to pytest)
+test:       ## the tests but the slow ones, those of Spark where there is a Java 17 (ARGS="-k word -x" is passed on to pytest)
 	@$(SETUP) test $(ARGS)
 
-test-pythons: ## the unit and conformance tests on the other Pythons at hand, of 3.11 to 3.13, each in an environment of its own
+test-all:   ## all tests, those of conformance on every server: about an hour
+	@$(SETUP) test-all $(ARGS)
+
+test-pythons: ## the unit and conformance tests on the other Pythons at hand, of 3.11 to 3.13
 	@$(SETUP) test-pythons $(ARGS)
 
 bench:      ## a quick measurement: the bus beside the floor and the peers that matter (ARGS="drain call --runs 3 --json FILE")

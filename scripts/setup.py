@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Sets up what a command of this repository needs, then runs it: nothing to install by hand, nothing outside the folder.
 
-    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | test | test-pythons | bench | bench-all | bench-spark | proofs | chaos |
-                             simulate | mutants | fuzz | docs | check | format | setup | lock | clean   [arguments]
+    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | test | test-all | test-pythons | bench | bench-all | bench-spark | proofs |
+                             chaos | simulate | mutants | fuzz | docs | check | format | setup | lock | clean   [arguments]
 
 Any Python of 3.11 or later will do, and only its standard library is used. The first run makes `.venv` (by `uv` if there is one,
 else by `venv` and `pip`) with exactly the versions and hashes of constraints.txt, and the project itself as an editable install.
@@ -45,6 +45,7 @@ from scripts import java, pythons, redis62  # noqa: E402
 
 VENV = ROOT / os.environ.get("SETUP_VENV", ".venv")
 PYTHON = VENV / "bin" / "python"
+PROCESSES = 2 * (os.cpu_count() or 1)  # that run tests: many of them wait for something
 CHECKED = ("command_bus", "tests", "examples", "scripts", "benchmarks", "integrations")
 LEFTOVERS = (".cache", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "build", "dist")
 
@@ -207,6 +208,17 @@ def demo_full(arguments: list[str]) -> None:
 
 
 def test(arguments: list[str]) -> None:
+    """Run the tests but the slow ones, conformance tests on some of the servers: in parallel. pytest names what was left out."""
+    run_tests(["-m", "not slow", *arguments])
+
+
+def test_all(arguments: list[str]) -> None:
+    """Run all tests, conformance tests on every server."""
+    os.environ.setdefault("COMMAND_BUS_TEST_SERVERS", "all")
+    run_tests(arguments)
+
+
+def run_tests(arguments: list[str]) -> None:
     set_up(BASE)
     missing = set_up_spark(java.find())
     if missing is not None:
@@ -214,7 +226,7 @@ def test(arguments: list[str]) -> None:
     missing = redis62.fetch(VENV)
     if missing is not None:
         say(f"no Redis 6.2 ({missing}): its tests are skipped")
-    become([str(PYTHON), "-m", "pytest", *arguments])
+    become([str(PYTHON), "-m", "pytest", "-n", str(PROCESSES), *arguments])
 
 
 def test_pythons(arguments: list[str]) -> None:
@@ -243,8 +255,9 @@ def make_environments(found: dict[str, Path]) -> None:
 def passes_on(version: str, arguments: list[str]) -> bool:
     say(f"testing on Python {version}")
     python = venv_of(version) / "bin" / "python"
-    chosen = {"COMMAND_BUS_TEST_SERVERS": "memory,valkey", **environment(venv_of(version))}
-    command = [str(python), "-m", "pytest", "-q", "tests/unit", "tests/conformance", *arguments]
+    chosen = {"COMMAND_BUS_TEST_SERVERS": "memory|valkey", **environment(venv_of(version))}
+    quickly = ["-q", "-m", "not slow", "-n", str(PROCESSES)]
+    command = [str(python), "-m", "pytest", *quickly, "tests/unit", "tests/conformance", *arguments]
     return subprocess.run(command, cwd=ROOT, env=chosen, check=False).returncode == 0
 
 
@@ -404,6 +417,7 @@ COMMANDS = {
     "demo-full": demo_full,
     "demo-stream": demo_stream,
     "test": test,
+    "test-all": test_all,
     "test-pythons": test_pythons,
     "bench": bench,
     "bench-all": bench_all,

@@ -17,13 +17,24 @@ from command_bus.testing.plugin import (  # by hand: the plugin is found by itse
     command_bus_registry,
     command_bus_server,
 )
+from tests.selection import leave_out, pytest_deselected, pytest_sessionfinish, pytest_terminal_summary, pytest_testnodedown
 from tests.spark.presence import what_is_missing
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
 
-__all__ = ["command_bus", "command_bus_app", "command_bus_options", "command_bus_registry", "command_bus_server"]
+__all__ = [
+    "command_bus",
+    "command_bus_app",
+    "command_bus_options",
+    "command_bus_registry",
+    "command_bus_server",
+    "pytest_deselected",
+    "pytest_sessionfinish",
+    "pytest_terminal_summary",
+    "pytest_testnodedown",
+]
 
 # Before anything is collected, so that subprocesses inherit it too. COMMAND_BUS_TEST_… is for the tests themselves.
 for _name in list(os.environ):
@@ -84,8 +95,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
     return Groups(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `spark` are skipped where there can be no session."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what others run; skip tests marked `spark` where there can be no session."""
+    leave_out(config, items)
     for item in items:
         if item.get_closest_marker("spark"):
             if not item.get_closest_marker("timeout"):  # the first of them starts the session, on a busy machine not in seconds

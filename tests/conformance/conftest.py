@@ -1,9 +1,9 @@
 """One body of tests over every server at hand: fakeredis in this process, the embedded Valkey, Redis from PATH and the oldest that is
-supported, a primary behind Sentinels, and a Redis Cluster. What is not there is skipped, with the reason. COMMAND_BUS_TEST_SERVERS names fewer."""
+supported, a primary behind Sentinels, and a Redis Cluster. What is not there is skipped, with the reason. On which of them a test runs, see
+`tests/selection.py`."""
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,9 +20,9 @@ from command_bus.testing.memory import MemoryClients
 from command_bus.transport.redis.connections import ClientFactory
 from command_bus.transport.redis.topologies import clients_of
 from scripts.redis62 import BINARY as OLDEST
+from tests.selection import SERVERS
 from tests.topologies import ClusterServers, SentinelServers
 
-SERVERS = tuple(os.environ.get("COMMAND_BUS_TEST_SERVERS", "memory,valkey,redis,redis62,sentinel,cluster").split(","))
 SINGLE = ("valkey", "redis", "redis62")
 _SHARDS = 8  # that a test has at most
 

@@ -1,0 +1,117 @@
+"""What a run of the tests leaves out, and how it says so.
+
+`make test` leaves out what is marked `slow`, and runs a test of the conformance suite on some of the servers; `make test-all` runs everything
+everywhere.
+
+COMMAND_BUS_TEST_SERVERS names the servers: `memory,valkey` runs each test on both, `memory|valkey` on one of them, in turn, `all` on every one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from command_bus.embedded import find_server_binary
+from command_bus.errors import CommandBusError
+from scripts.redis62 import BINARY as REDIS_62
+
+__all__ = ["SERVERS", "choices", "turn"]
+
+ALL = "memory,valkey,redis,redis62,sentinel,cluster"
+IN_TURN = "memory,valkey|redis|redis62,sentinel|cluster"
+_LEFT_OUT = pytest.StashKey[Counter[str]]()
+
+
+def choices(text: str) -> list[list[str]]:
+    """Return the groups of servers that a text names: a test runs on one server of each."""
+    return [group.split("|") for group in (ALL if text == "all" else text).split(",")]
+
+
+def turn(group: Sequence[str], test: str, here: Callable[[str], bool]) -> str:
+    """Return the server of a group that a test runs on: always the same on one machine, and another for another test."""
+    present = [server for server in group if here(server)] or list(group)
+    return present[zlib.crc32(test.encode()) % len(present)]
+
+
+GROUPS = choices(os.environ.get("COMMAND_BUS_TEST_SERVERS", IN_TURN))
+SERVERS = [server for group in GROUPS for server in group]
+
+
+def _is_here(server: str) -> bool:
+    if server == "redis62":
+        return REDIS_62.exists()
+    if server == "valkey":
+        try:
+            return find_server_binary().exists()
+        except CommandBusError:
+            return False
+    return server == "memory" or shutil.which("redis-server") is not None
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the conformance tests whose turn it is not, unless somebody named one with its server."""
+    if any("[" in argument for argument in config.args):
+        return
+    others = [item for item in items if not _is_its_turn(item)]
+    if others:
+        left = set(map(id, others))
+        items[:] = [item for item in items if id(item) not in left]
+        config.hook.pytest_deselected(items=others)
+
+
+def _is_its_turn(item: pytest.Item) -> bool:
+    call = getattr(item, "callspec", None)
+    server = call.params.get("bench") if call is not None else None
+    group = next((group for group in GROUPS if server in group), None)
+    if group is None or call is None:
+        return True
+    name, _, parameters = item.nodeid.partition("[")
+    rest = [part for part in parameters.rstrip("]").split("-") if part != server]
+    return bool(server == turn(group, "-".join([name, *rest]), _is_here))
+
+
+# What was left out is told of at the end of the run, also by the processes of pytest-xdist.
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Count what is left out because it is slow, or because of the servers; not what somebody chose with -k."""
+    for item in items:
+        found = item.config.stash.setdefault(_LEFT_OUT, Counter[str]())
+        if item.get_closest_marker("slow"):
+            found[item.nodeid.partition("[")[0].replace("::", " ", 1).replace("::", ".")] += 1
+        elif not _is_its_turn(item):
+            found[""] += 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand the counts to the process that reports."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left_out"] = dict(session.config.stash.get(_LEFT_OUT, None) or {})
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_testnodedown(node: Any) -> None:
+    """Take them: every process leaves out the same."""
+    counted = getattr(node, "workeroutput", {}).get("left_out")
+    if counted is not None:
+        node.config.stash[_LEFT_OUT] = Counter[str](counted)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Name what was left out."""
+    found = config.stash.get(_LEFT_OUT, None) or Counter[str]()
+    elsewhere = found.pop("", 0)
+    if not found and not elsewhere:
+        return
+    terminalreporter.section("left out; `make test-all` runs it")
+    for name, count in sorted(found.items()):
+        terminalreporter.line(f"{name}{f' ({count})' if count > 1 else ''}")
+    if elsewhere:
+        terminalreporter.line(f"{elsewhere} runs of conformance tests on further servers")
