@@ -44,15 +44,15 @@ PLACES = (
     Mutant(
         "a thread that waits for a reply keeps its thread",
         "execution/lending.py",
-        "        if self._is_lent and self._threads is not None:\n            self._threads.lend()\n",
+        "        elif self._threads is not None:\n            self._threads.lend()\n",
         "",
         f"{_TEST_PLACES}::test_threads_that_wait_for_replies_are_replaced",
     ),
     Mutant(
         "past the bound handlers that call take all places",
         _EXECUTOR,
-        "            if self._callers and self._is_put_off(read):\n",
-        "            if not self._callers and self._is_put_off(read):\n",
+        "            if self._callers and read.envelope.name in self._callers and not read.serves_handler:\n",
+        "            if False:\n",
         f"{_TEST_PLACES}::test_past_the_bound_callers_are_put_off_and_what_they_wait_for_runs",
     ),
     Mutant(
