@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CASES = sorted((Path(__file__).parent / "cases").glob("*.py"))
 NEEDS = {"call_replies": "command_bus.bus", "injection": "dependency_injector"}
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 def available() -> list[Path]:
