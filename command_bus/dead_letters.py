@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable
+from dataclasses import fields, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from command_bus.errors import InvalidCommand, InvalidSettings, UnknownDeadLetter
 from command_bus.execution.settled import Windows, digest_of, is_marked, reading_limits
 from command_bus.receipts import DeadLetter
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
-from command_bus.serialization.msgpack import Undecodable, unpack
+from command_bus.serialization.msgpack import Limits, Undecodable, unpack
+from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Cancelled, DeadLetterRecord
 from command_bus.transport.interfaces import Remembered
 from command_bus.transport.redis.operations import Operations, StoredLetter
@@ -167,7 +169,7 @@ class DeadLetters:
 
     def _read(self, stored: StoredLetter) -> DeadLetter:
         record = DeadLetterRecord.unpack(stored.record)
-        return DeadLetter(
+        letter = _ReadLetter(
             id=stored.id,
             reason=record.reason,
             command_id=record.command_id,
@@ -184,22 +186,51 @@ class DeadLetters:
             worker=record.worker,
             headers=record.headers,
             parked=stored.parked,
-            payload=self._payload(stored.raw),
+            payload=None,
             raw=stored.raw,
         )
+        letter.read_later(partial(_payload, stored.raw, self._limits, self._bus.protection))
+        return letter
 
-    def _payload(self, raw: bytes) -> dict[str, Any] | None:
-        try:
-            envelope = unpack_envelope(raw, self._limits)
-            packed = envelope.payload
-            if envelope.flags & ENCRYPTED:
-                if self._bus.protection is None:
-                    return None
-                packed = self._bus.protection.payload(envelope)
-            payload = unpack(packed, self._limits)
-        except (Undecodable, InvalidCommand):
-            return None
-        return payload if isinstance(payload, dict) else None
+
+class _ReadLetter(DeadLetter):
+    """A letter from the server: its payload is decoded when somebody looks at it. Whoever lists, counts or purges does not.
+
+    What was given up may be huge, or made to be slow to read; the operator who wants to be rid of it must not pay for that.
+    """
+
+    __slots__ = ("_payload",)
+    __qualname__ = DeadLetter.__qualname__  # for who prints it
+
+    def read_later(self, payload: Callable[[], dict[str, Any] | None]) -> None:
+        """Leave the payload to be read when it is asked for."""
+        object.__setattr__(self, "_payload", payload)
+        object.__delattr__(self, "payload")
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "payload":
+            raise AttributeError(name)
+        found = self._payload()
+        object.__setattr__(self, "payload", found)
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DeadLetter, tuple(getattr(self, each.name) for each in fields(self))
+
+
+def _payload(raw: bytes, limits: Limits, protection: Protection | None) -> dict[str, Any] | None:
+    """The fields of a command, or None if they cannot be read."""
+    try:
+        envelope = unpack_envelope(raw, limits)
+        packed = envelope.payload
+        if envelope.flags & ENCRYPTED:
+            if protection is None:
+                return None
+            packed = protection.payload(envelope)
+        payload = unpack(packed, limits)
+    except (Undecodable, InvalidCommand):
+        return None
+    return payload if isinstance(payload, dict) else None
 
 
 def _matches(letter: DeadLetter, filters: LetterFilters) -> bool:
