@@ -111,7 +111,7 @@ MUTANTS = (
     Mutant(
         "the next activation is forgotten",
         f"{_LUA}/advance.lua",
-        "'r|' .. call('XADD', ready, '*', 'e', name) .. '|||' .. attempt",
+        "'r|' .. (type(added) == 'string' and added or '0-0') .. '|||' .. attempt",
         "'r|' .. activation .. '|||' .. attempt",
     ),
     Mutant(
@@ -142,7 +142,7 @@ MUTANTS = (
     Mutant(
         "the depth is not counted down",
         f"{_LUA}/advance.lua",
-        "  call('HINCRBY', stats, 'depth', -settled)\n",
+        "  try('HINCRBY', stats, 'depth', -settled)\n",
         "",
     ),
     Mutant(

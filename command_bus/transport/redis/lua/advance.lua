@@ -31,6 +31,8 @@
 --         'gone' and nil                                 the lease is not ours: nothing was changed
 --         'error' and a text                             a key of this entity is of another type
 --
+-- Behind the first write nothing fails for all, whatever others left in a counter or a record: what was done is answered.
+--
 -- Asked again by the same holder (a lost reply), a step whose effect is there already answers with the present state. The holder
 -- is one lease of one worker, not the worker: an activation that it lost sight of and meets again is nothing that it may start. The
 -- first write frees memory (or nothing), so that a server at its limit still lets work drain. What all entities share is read once
@@ -169,9 +171,11 @@ local function rest(name, activation, state, attempt, first)
   become(name, state .. '||||' .. attempt .. '|' .. first .. '|')
 end
 
+-- Where the ready stream takes nothing, it is as if its entry were lost: see repair.lua.
 local function requeue(name, activation, attempt, first)
+  local added = try('XADD', ready, '*', 'e', name)
+  become(name, 'r|' .. (type(added) == 'string' and added or '0-0') .. '|||' .. attempt .. '|' .. first .. '|')
   released[#released + 1] = activation
-  become(name, 'r|' .. call('XADD', ready, '*', 'e', name) .. '|||' .. attempt .. '|' .. first .. '|')
   return 'yield'
 end
 
@@ -265,11 +269,12 @@ local function park(name, activation, left, attempt, first)
 end
 
 local function wait(name, activation, delay, counts_as_attempt, attempt, first)
-  rest(name, activation, 'w', counts_as_attempt == '0' and format('%d', attempt - 1) or attempt, first)
+  local tried = counts_as_attempt == '0' and format('%d', attempt - 1) or attempt
   local at = now + tonumber(delay)
   local head = call('ZRANGE', due, 0, 0, 'WITHSCORES')
   call('ZADD', due, at, 'r:' .. name)
-  if not head[2] or at < tonumber(head[2]) then call('XADD', ready, '*', 'tick', '1') end
+  rest(name, activation, 'w', tried, first)
+  if not head[2] or at < tonumber(head[2]) then try('XADD', ready, '*', 'tick', '1') end
   local kind = counts_as_attempt == '0' and 'handed_back' or 'retried'
   counts[kind] = counts[kind] + 1
   return 'wait'
@@ -392,10 +397,10 @@ if #emptied > 0 then
 end
 if #kept > 1 then call('HSET', unpack(kept)) end
 for outcomes, ms in pairs(noted) do
-  call('XTRIM', outcomes, 'MINID', '~', format('%.0f', now - ms))
-  call('PEXPIRE', outcomes, ms)
+  try('XTRIM', outcomes, 'MINID', '~', format('%.0f', now - ms))
+  try('PEXPIRE', outcomes, ms)
 end
-for inbox in pairs(touched) do call('PEXPIRE', inbox, reply_ttl) end
+for inbox in pairs(touched) do try('PEXPIRE', inbox, reply_ttl) end
 if #taken > 0 then
   local claim = {'XCLAIM', ready, group, owner, '0'}
   for i = 1, #taken do claim[5 + i] = taken[i] end
@@ -404,10 +409,10 @@ if #taken > 0 then
 end
 if started > 0 then call('SET', fence_key, format('%.0f', fence)) end
 if settled > 0 then
-  call('HINCRBY', stats, 'depth', -settled)
-  call('HINCRBY', stats, 'settled', settled)
+  try('HINCRBY', stats, 'depth', -settled)
+  try('HINCRBY', stats, 'settled', settled)
 end
 for name, count in pairs(counts) do
-  if count > 0 then call('HINCRBY', stats, name, count) end
+  if count > 0 then try('HINCRBY', stats, name, count) end
 end
 return answers
