@@ -16,7 +16,7 @@ from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_e
 from command_bus.serialization.msgpack import Limits, Undecodable, unpack
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Cancelled, DeadLetterRecord
-from command_bus.transport.interfaces import Remembered
+from command_bus.transport.interfaces import NOTHING_LEFT, Remembered
 from command_bus.transport.redis.operations import Operations, StoredLetter
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ class DeadLetters:
         """
         stored = await self._stored(letter_id)
         envelope = self._envelope(stored)
-        mark = b"q" + digest_of(envelope) + stored.mailbox.encode() if is_marked(envelope) else b""
+        marked = is_marked(envelope) and not _nobody_vouches(stored)
+        mark = b"q" + digest_of(envelope) + stored.mailbox.encode() if marked else b""
         if not await self._operations.settle_letter(stored, "replay", Remembered(envelope.command_id, mark, 1)):
             raise _unknown(letter_id)
         return envelope.command_id
@@ -150,7 +151,7 @@ class DeadLetters:
     async def _discard(self, stored: StoredLetter) -> bool:
         envelope = self._envelope(stored)
         outcome = Cancelled("discarded by an operator")
-        left = self._windows.remembered(envelope, outcome, "discarded")
+        left = NOTHING_LEFT if _nobody_vouches(stored) else self._windows.remembered(envelope, outcome, "discarded")
         return await self._operations.settle_letter(stored, "discard", replace(left, mark_ms=max(1, self._windows.dedup)))
 
     async def _stored(self, letter_id: str) -> StoredLetter:
@@ -248,6 +249,11 @@ def _matches(letter: DeadLetter, filters: LetterFilters) -> bool:
     since, until = filters.get("since"), filters.get("until")
     failed = letter.failed_ms / 1000
     return (since is None or failed >= since.timestamp()) and (until is None or failed < until.timestamp())
+
+
+def _nobody_vouches(stored: StoredLetter) -> bool:
+    """Whether the command was not signed as it should have been: then what it names may be another's."""
+    return DeadLetterRecord.unpack(stored.record).reason == "bad_signature"
 
 
 def _unknown(letter_id: str) -> UnknownDeadLetter:

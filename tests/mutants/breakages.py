@@ -105,8 +105,8 @@ MUTANTS = (
     Mutant(
         "no reply with the settling",
         f"{_LUA}/advance.lua",
-        "    remember(left)\n    push(left)\n    note(left)\n  end\n",
-        "    remember(left)\n    note(left)\n  end\n",
+        "    remember(left, false, name)\n    push(left)\n    note(left)\n  end\n",
+        "    remember(left, false, name)\n    note(left)\n  end\n",
     ),
     Mutant(
         "the next activation is forgotten",

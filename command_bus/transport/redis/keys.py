@@ -27,6 +27,7 @@ __all__ = [
     "scope_label",
     "scope_of",
     "stands_in",
+    "type_of",
     "type_scope",
 ]
 
@@ -109,12 +110,15 @@ def mailbox_parts(mailbox: str) -> tuple[str | None, str | None]:
 
 
 def stands_in(mailbox: str, entity_type: str | None, entity_id: str | None, command_id: str, policy: Mailbox | None) -> bool:
-    """Whether this is the mailbox of that entity; without a policy of its own, any lane of its type is taken for its lane."""
+    """Whether this is the one mailbox of that entity, under the policy of its type; None is that of a type without one, `per_entity()`."""
     if entity_type is None or entity_id is None:
         return mailbox == free_mailbox(command_id)
-    if policy is None and mailbox.startswith(f"{entity_type}/"):
-        return True
     return mailbox == mailbox_name(entity_type, entity_id, policy or PerEntity())
+
+
+def type_of(mailbox: str) -> str | None:
+    """The entity type of a mailbox's entities; None for the mailbox of a command without an entity."""
+    return None if mailbox.startswith(_FREE) else _TYPE.split(mailbox, maxsplit=1)[0]
 
 
 def _printable(encoded: str) -> str:

@@ -10,19 +10,20 @@
 -- KEYS[8]   dead      stream of dead letters
 -- KEYS[9]   watched   hash: entity type -> how many events are kept (see telling.lua)
 -- KEYS[10]  events    stream of what happened to commands of watched types
--- KEYS[11…] the mailbox of each step; then, in the order of the steps, what their operations name: m a mark, i an inbox, o the record
---           and the stream of outcomes of a dispatch
+-- KEYS[11…] the mailbox of each step; then, in the order of the steps, what their operations name: m and e a mark, i an inbox, o the
+--           record and the stream of outcomes of a dispatch
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     who asks: the consumer's name
 -- ARGV[3]   reply ttl in ms, of an inbox
 -- ARGV[4]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
 -- ARGV[5]   steps     how many
 -- ARGV[6…]  for each step: operation, activation, holder, running ('fence|message', or empty if nothing of it was started); then, if the
---           operation has m: mark ttl in ms, mark; i: reply; o: outcome; and by its verb b, p: record, raw envelope; w: delay in ms, '1'
+--           operation has m: mark ttl in ms, mark; e: ttl; i: reply; o: outcome; and by its verb b, p: record, raw envelope; w: delay in ms, '1'
 --           if the attempt counts; g: '1' if the attempt counts
 --
 -- An operation is a few letters. The verb: t take, d done, n done but denied, x done but expired, b bury, p park, w wait for a retry,
--- g give back. What follows: s stay (start the next), y yield (only if nobody else waits), l leave (start none). What it leaves: m, i, o.
+-- g give back. What follows: s stay (start the next), y yield (only if nobody else waits), l leave (start none). What it leaves: m, i, o;
+-- or e, an end of the wait: if the mark says that a command waits in this mailbox, it is kept so for a time; any other is left alone.
 --
 -- returns now in ms, then for each step two values:
 --         'fence|message|attempt|first start in ms' and the envelope, of what runs now under this lease (all fields of an entry that
@@ -75,6 +76,8 @@ local function read_left(operation, verb)
     if what == 'm' then
       left.mark, left.ttl, left.value = KEYS[key], ARGV[arg], ARGV[arg + 1]
       arg = arg + 1
+    elseif what == 'e' then
+      left.waiting, left.ttl = KEYS[key], ARGV[arg]
     elseif what == 'i' then
       left.inbox, left.reply = KEYS[key], ARGV[arg]
     else
@@ -208,7 +211,11 @@ local function start(step, name, activation, holder, head, attempt, first, follo
 end
 
 -- What a settled command leaves. The mark of a parked one stays until somebody decides.
-local function remember(left, parks)
+local function remember(left, parks, name)
+  if left.waiting then
+    local mark = try('GET', left.waiting)
+    if type(mark) == 'string' and sub(mark, 1, 1) == 'q' and sub(mark, 10) == name then call('SET', left.waiting, mark, 'PX', left.ttl) end
+  end
   if not left.mark then return end
   if parks then
     call('SET', left.mark, left.value)
@@ -252,7 +259,7 @@ local function settle(step, verb, name, activation, holder, follow, left)
   if counter then counts[counter] = counts[counter] + 1 end
   settled = settled + (head and call('XDEL', KEYS[10 + step], message) or 1)
   if left then
-    remember(left)
+    remember(left, false, name)
     push(left)
     note(left)
   end
