@@ -46,6 +46,7 @@ from command_bus.serialization.reply import (
     Rejected,
     Unhandled,
 )
+from command_bus.serialization.text import printable
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import NOTHING_LEFT, Bury, Done, GiveBack, Lease, Park, Remembered, Retry, Started, Step
 from command_bus.transport.redis.keys import stands_in
@@ -343,7 +344,7 @@ class Decisions:
             reason,
             started.attempt,
             error_type,
-            text,
+            printable(text),
             extra={
                 "command": envelope.name,
                 "command_id": envelope.command_id,

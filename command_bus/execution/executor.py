@@ -26,6 +26,7 @@ from command_bus.execution.threads import HandlerThreads, NeverStartedError, NoT
 from command_bus.handlers import Invoke
 from command_bus.middleware import Handling
 from command_bus.randomness import JITTER
+from command_bus.serialization.text import printable
 from command_bus.transport.interfaces import ByOperator, GiveBack, GivenUp, Lease, Places, Policies, Started, Step
 from command_bus.transport.redis.keys import mailbox_label, type_of
 
@@ -172,11 +173,11 @@ class Executor:
         name, attempt = run.envelope.name, run.started.attempt
         _log.info(
             "%s %s failed (attempt %d): %s: %s",
-            name,
-            run.envelope.command_id,
+            printable(name),
+            printable(run.envelope.command_id),
             attempt,
             type(error).__name__,
-            text_of(error),
+            printable(text_of(error)),
             extra={
                 "command": name,
                 "command_id": run.envelope.command_id,

@@ -32,7 +32,9 @@ __all__ = ["DEFAULT_LIMITS", "MAX_SET_NESTING", "Limits", "Undecodable", "pack",
 MAX_SET_NESTING = 8
 """Sets inside sets. Each level is one more call into C, which takes 40 KB of the stack."""
 
-_SET_WITHIN = re.compile(rb"[\xd4-\xd8]\x08|\xc7.\x08|\xc8..\x08|\xc9....\x08", re.DOTALL)  # perhaps: the body of a text may look so
+_SET_WITHIN = re.compile(
+    rb"[\xd4-\xd8]\x08|\xc7.\x08|\xc8..\x08|\xc9....\x08", re.DOTALL
+)  # perhaps: the body of a text may look so
 _PLAIN_KEYS = frozenset({str, bytes, int, float, bool, type(None)})
 _HEADERS = ((0x80, 0x9F), (0xDC, 0xDF))  # of maps and arrays; the body of a set is an array too
 _EXTENSIONS = ((0xC7, 0xC9), (0xD4, 0xD8))
@@ -225,7 +227,9 @@ def _unpack_set(data: bytes, depth: int) -> set[Any] | frozenset[Any]:
     members = unpackb(data, use_list=False, ext_hook=_DECODE_AT[depth], timestamp=3)
     if type(members) is not tuple:
         raise Undecodable("a set that is not an array")
-    if structure > 1 and (len(members) > CROWD or _SET_WITHIN.search(data)) and is_crowded(members):  # sets of few within sets of few
+    if (
+        structure > 1 and (len(members) > CROWD or _SET_WITHIN.search(data)) and is_crowded(members)
+    ):  # sets of few within sets of few
         raise Undecodable(_CROWDED)
     return set(members) if depth == 1 else frozenset(members)
 

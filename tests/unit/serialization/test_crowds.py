@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from command_bus import Command, EntityId, InvalidCommand
 from command_bus.serialization.extensions import DECIMAL, SET, UUID_CODE
@@ -144,16 +144,16 @@ def test_the_same_member_again_and_again_is_no_flood() -> None:
 
 class Holds(Command[set[UUID]], entity="box"):
     box: EntityId
-    ids: set[UUID] = set()
-    shares: frozenset[Decimal] = frozenset()
-    parts: set[Fraction] = set()
-    anything: set[Any] = set()
-    by_id: dict[UUID, int] = {}
-    pairs: set[tuple[str, UUID]] = set()
-    numbers: set[tuple[int, int]] = set()
-    shapes: set[frozenset[UUID]] = set()
-    either: set[int] | set[UUID] = set()
-    names: set[str] = set()
+    ids: set[UUID] = Field(default_factory=set)
+    shares: frozenset[Decimal] = Field(default_factory=frozenset)
+    parts: set[Fraction] = Field(default_factory=set)
+    anything: set[Any] = Field(default_factory=set)
+    by_id: dict[UUID, int] = Field(default_factory=dict)
+    pairs: set[tuple[str, UUID]] = Field(default_factory=set)
+    numbers: set[tuple[int, int]] = Field(default_factory=set)
+    shapes: set[frozenset[UUID]] = Field(default_factory=set)
+    either: set[int] | set[UUID] = Field(default_factory=set)
+    names: set[str] = Field(default_factory=set)
 
 
 SPREAD = [UUID(int=step * 2**64 + step) for step in range(200)]
