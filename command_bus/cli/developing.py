@@ -39,9 +39,7 @@ def forget(context: typer.Context, *, yes: Yes = False) -> None:
     Exit codes: 0 deleted, or there was nothing, 1 the server runs, or not wanted, 2 wrong usage, or nobody to ask.
     """  # noqa: D301
     if Place.named(context) != Place():
-        complain(
-            "forget concerns the development server of this folder, which no --url, --namespace or --app names: leave them out"
-        )
+        complain("forget concerns the development server of this folder, which no --url, --namespace or --app names: leave them out")
         raise typer.Exit(Outcome.USAGE)
     refuse_unless_sure("Delete the commands and dead letters that this project's development server has kept?", yes=yes)
     try:
