@@ -147,10 +147,9 @@ async def test_counters_that_cannot_grow_cost_nobody_an_answer(shelf: Bare, valu
     await shelf.client.hset(shelf.shard.stats, mapping={name: value for name in COUNTERS if name != "depth" or value != HIGHEST})
     assert await shelf.put("box:a", "c1", "c2", "c3") == [ACCEPTED] * 3
     hand = shelf.hand()
-    lease, started = await hand.start()
+    lease, _ = await hand.start()
     for step in (done("c1"), bury("c2")):
-        started = await hand.do(lease, step)
-        assert isinstance(started, Started)
+        assert isinstance(await hand.do(lease, step), Started)
     assert await hand.do(lease, Retry(0)) == Released("wait")
     assert await shelf.client.xlen(shelf.shard.dead) == 1
     record = await shelf.record("box:a")
