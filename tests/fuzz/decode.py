@@ -69,6 +69,7 @@ def timely(read: Callable[[bytes], Any], unit: float) -> Callable[[bytes], Any]:
     """A reader that fails if it takes time out of proportion to the size, three times in a row."""
 
     def reader(data: bytes) -> None:
+        took = 0.0
         for _ in range(3):
             began = time.process_time()
             with Comparisons() as comparisons:

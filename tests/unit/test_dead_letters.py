@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import pickle
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from command_bus import Command, CommandBus, DeadLetter, EntityId, HandlerRegistry, RetryPolicy, dead_letters
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import WireEnvelope, pack_envelope
-from command_bus.serialization.msgpack import Limits, pack
+from command_bus.serialization.msgpack import Limits, pack, unpack
 from command_bus.serialization.native import ExtType, Packer
 
 registry = HandlerRegistry()
@@ -58,19 +59,18 @@ def hostile(number: int) -> bytes:
 async def test_who_lists_counts_or_purges_reads_no_payload(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("fakeredis")
     read: list[bytes] = []
-    really = dead_letters.unpack
 
     def noted(data: bytes, *limits: Limits) -> object:
         read.append(data)
-        return really(data, *limits)
+        return unpack(data, *limits)
 
     monkeypatch.setattr(dead_letters, "unpack", noted)
     async with CommandBus.in_memory(registry=registry) as bus:
         keys = bus.transport.keys.shards[0]
         for number in range(3):
             record = DeadLetterRecord(reason="invalid", command_id=f"c-{number}", name="Fail", entity_type="line", entity_id="l")
-            entry: dict[str, bytes] = {"r": record.pack(), "e": hostile(number), "m": b"line:l", "p": b"0"}
-            await bus.transport.connections.ask(lambda client, entry=entry: client.xadd(keys.dead, entry))
+            entry: dict[Any, Any] = {"r": record.pack(), "e": hostile(number), "m": b"line:l", "p": b"0"}
+            await bus.transport.connections.ask(lambda client, values: client.xadd(keys.dead, values), entry)
         good = WireEnvelope("c-9", "Fail", "line", "l", pack({"line": "l"}))
         entry = {"r": DeadLetterRecord(reason="failed", name="Fail").pack(), "e": pack_envelope(good), "m": b"line:l", "p": b"0"}
         await bus.transport.connections.ask(lambda client: client.xadd(keys.dead, entry))
