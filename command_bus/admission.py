@@ -35,7 +35,8 @@ def refusal(admission: Admission, command_id: str) -> CommandBusError | None:
         return IdempotencyConflict(f"command id {command_id!r} was used before for another command", command_id=command_id)
     if admission is Admission.WRONG_TYPE:
         return InvalidCommand(
-            "a key of this entity's mailbox holds something else (WRONGTYPE): another program uses the namespace"
+            "this entity's mailbox takes no commands: its key holds something else (WRONGTYPE), or the ids of its stream are used up, as "
+            "another program has written to it. Nothing was accepted; a stream that is used up is made anew once workers have emptied it"
         )
     if admission is Admission.DRAINING:
         return Draining(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable
+from dataclasses import fields, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from command_bus.errors import InvalidCommand, InvalidSettings, UnknownDeadLetter
 from command_bus.execution.settled import Windows, digest_of, is_marked, reading_limits
 from command_bus.receipts import DeadLetter
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
-from command_bus.serialization.msgpack import Undecodable, unpack
+from command_bus.serialization.msgpack import Limits, Undecodable, unpack
+from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Cancelled, DeadLetterRecord
-from command_bus.transport.interfaces import Remembered
+from command_bus.transport.interfaces import NOTHING_LEFT, Remembered
 from command_bus.transport.redis.operations import Operations, StoredLetter
 
 if TYPE_CHECKING:
@@ -107,7 +109,8 @@ class DeadLetters:
         """
         stored = await self._stored(letter_id)
         envelope = self._envelope(stored)
-        mark = b"q" + digest_of(envelope) + stored.mailbox.encode() if is_marked(envelope) else b""
+        marked = is_marked(envelope) and not _nobody_vouches(stored)
+        mark = b"q" + digest_of(envelope) + stored.mailbox.encode() if marked else b""
         if not await self._operations.settle_letter(stored, "replay", Remembered(envelope.command_id, mark, 1)):
             raise _unknown(letter_id)
         return envelope.command_id
@@ -148,7 +151,7 @@ class DeadLetters:
     async def _discard(self, stored: StoredLetter) -> bool:
         envelope = self._envelope(stored)
         outcome = Cancelled("discarded by an operator")
-        left = self._windows.remembered(envelope, outcome, "discarded")
+        left = NOTHING_LEFT if _nobody_vouches(stored) else self._windows.remembered(envelope, outcome, "discarded")
         return await self._operations.settle_letter(stored, "discard", replace(left, mark_ms=max(1, self._windows.dedup)))
 
     async def _stored(self, letter_id: str) -> StoredLetter:
@@ -167,7 +170,7 @@ class DeadLetters:
 
     def _read(self, stored: StoredLetter) -> DeadLetter:
         record = DeadLetterRecord.unpack(stored.record)
-        return DeadLetter(
+        letter = _ReadLetter(
             id=stored.id,
             reason=record.reason,
             command_id=record.command_id,
@@ -184,22 +187,51 @@ class DeadLetters:
             worker=record.worker,
             headers=record.headers,
             parked=stored.parked,
-            payload=self._payload(stored.raw),
+            payload=None,
             raw=stored.raw,
         )
+        letter.read_later(partial(_payload, stored.raw, self._limits, self._bus.protection))
+        return letter
 
-    def _payload(self, raw: bytes) -> dict[str, Any] | None:
-        try:
-            envelope = unpack_envelope(raw, self._limits)
-            packed = envelope.payload
-            if envelope.flags & ENCRYPTED:
-                if self._bus.protection is None:
-                    return None
-                packed = self._bus.protection.payload(envelope)
-            payload = unpack(packed, self._limits)
-        except (Undecodable, InvalidCommand):
-            return None
-        return payload if isinstance(payload, dict) else None
+
+class _ReadLetter(DeadLetter):
+    """A letter from the server: its payload is decoded when somebody looks at it. Whoever lists, counts or purges does not.
+
+    What was given up may be huge, or made to be slow to read; the operator who wants to be rid of it must not pay for that.
+    """
+
+    __slots__ = ("_payload",)
+    __qualname__ = DeadLetter.__qualname__  # for who prints it
+
+    def read_later(self, payload: Callable[[], dict[str, Any] | None]) -> None:
+        """Leave the payload to be read when it is asked for."""
+        object.__setattr__(self, "_payload", payload)
+        object.__delattr__(self, "payload")
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "payload":
+            raise AttributeError(name)
+        found = self._payload()
+        object.__setattr__(self, "payload", found)
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DeadLetter, tuple(getattr(self, each.name) for each in fields(self))
+
+
+def _payload(raw: bytes, limits: Limits, protection: Protection | None) -> dict[str, Any] | None:
+    """The fields of a command, or None if they cannot be read."""
+    try:
+        envelope = unpack_envelope(raw, limits)
+        packed = envelope.payload
+        if envelope.flags & ENCRYPTED:
+            if protection is None:
+                return None
+            packed = protection.payload(envelope)
+        payload = unpack(packed, limits)
+    except (Undecodable, InvalidCommand):
+        return None
+    return payload if isinstance(payload, dict) else None
 
 
 def _matches(letter: DeadLetter, filters: LetterFilters) -> bool:
@@ -217,6 +249,11 @@ def _matches(letter: DeadLetter, filters: LetterFilters) -> bool:
     since, until = filters.get("since"), filters.get("until")
     failed = letter.failed_ms / 1000
     return (since is None or failed >= since.timestamp()) and (until is None or failed < until.timestamp())
+
+
+def _nobody_vouches(stored: StoredLetter) -> bool:
+    """Whether the command was not signed as it should have been: then what it names may be another's."""
+    return DeadLetterRecord.unpack(stored.record).reason == "bad_signature"
 
 
 def _unknown(letter_id: str) -> UnknownDeadLetter:

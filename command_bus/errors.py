@@ -102,9 +102,18 @@ class MissingExtra(CommandBusError, ImportError):
 
 
 class UnsuitableServer(CommandBusError):
-    """The server may lose or corrupt queued work (too old, evicts keys, read-only …); the message says what to change."""
+    """The server may lose or corrupt queued work (too old, evicts keys, read-only …); the message says what to change.
+
+    Attributes:
+        outcome_unknown: True if the request may have been applied, in part or whole: the server answered with an error that is not known.
+            Sending the same command id again is safe.
+    """
 
     code = "unsuitable_server"
+
+    def __init__(self, message: str = "", *, outcome_unknown: bool = False) -> None:
+        super().__init__(message)
+        self.outcome_unknown = outcome_unknown
 
 
 class BusClosed(CommandBusError):

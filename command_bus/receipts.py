@@ -180,7 +180,7 @@ class DeadLetter:
         worker: Which worker gave it up.
         headers: As they were sent.
         parked: Whether its entity waits for a decision about it.
-        payload: The decoded fields, or None if they cannot be read.
+        payload: The decoded fields, or None if they cannot be read. Decoded when it is first asked for.
         raw: The original envelope.
     """
 

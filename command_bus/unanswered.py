@@ -80,9 +80,9 @@ class Unanswered:
         except TimeoutError:
             return _NOTHING
         except CommandBusError as error:
-            _log.debug("cannot see where command %s is: %s", command_id, error)
+            _log.debug("cannot see where command %r is: %s", command_id, error)
         except Exception:  # noqa: BLE001 - the caller is to learn of the timeout, whatever goes wrong here
-            _log.warning("cannot see where command %s is", command_id, exc_info=True)
+            _log.warning("cannot see where command %r is", command_id, exc_info=True)
         return _NOTHING
 
     async def _look(self, mailbox: str, command_id: str, name: str) -> Whereabouts:
@@ -96,7 +96,7 @@ class Unanswered:
             except UnsuitableServer:  # a sender that may not read mailboxes: the server's ACL log need not tell of it again
                 self._may_read_lines = False
             except TransportUnavailable as error:
-                _log.debug("cannot see the line of command %s: %s", command_id, error)
+                _log.debug("cannot see the line of command %r: %s", command_id, error)
         return whereabouts(sighting, line, command_id, name, self._where, self._limits)
 
     @property

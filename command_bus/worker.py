@@ -304,6 +304,7 @@ class _Parts:
             works=lambda: self.consumer.reads or worker.finishing(),
             around=around_handle(middleware),
             bus=worker.bus,
+            lines=transport.namespace if protection is not None and protection.signatures is not None else None,
         )
         self._runs = EntityRun(
             self._steps,
@@ -377,9 +378,10 @@ def _named(running: Iterable[asyncio.Task[None]]) -> str:
 def _decisions(worker: Worker, protection: Protection | None) -> Decisions:
     """The rules of a worker; where its bus has an observer, that is told of them."""
     lookup, observer = worker.registry.lookup, worker.bus.observer
+    recorded = worker.bus.transport.namespace.recorded
     if observer is None:
-        return Decisions(lookup, worker.settings, worker=worker.name, protection=protection)
+        return Decisions(lookup, worker.settings, worker=worker.name, protection=protection, recorded=recorded)
     from command_bus.execution.observed import ObservedDecisions
 
     observer.works(lambda: worker.figures)
-    return ObservedDecisions(observer, lookup, worker.settings, worker=worker.name, protection=protection)
+    return ObservedDecisions(observer, lookup, worker.settings, worker=worker.name, protection=protection, recorded=recorded)

@@ -14,6 +14,7 @@ from typing import Any
 
 from command_bus.cli.options import LogFormat, LogLevel
 from command_bus.context import Running, current_command
+from command_bus.serialization.text import printable
 
 __all__ = ["JsonFormatter", "TextFormatter", "configure"]
 
@@ -29,7 +30,11 @@ def configure(level: LogLevel, style: LogFormat) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people: time in UTC, level, process, logger, message, and the command whose handler runs."""
+    """A line for people: time in UTC, level, process, logger, message, and the command whose handler runs.
+
+    Whoever chooses what is logged, an id or the text of an error, writes no line of his own: the further lines of a message are indented,
+    and what cannot be printed is escaped.
+    """
 
     converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"
@@ -41,8 +46,9 @@ class TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """The line, without a traceback."""
         line = super().formatMessage(record)
-        running = current_command.get()
-        return line if running is None else f"{line} [{running.name} {running.command_id} of {_entity(running)}]"
+        if (running := current_command.get()) is not None:
+            line += f" [{printable(running.name)} {printable(running.command_id)} of {_entity(running)}]"
+        return line if line.isprintable() else "\n    ".join(map(_legible, line.split("\n")))
 
 
 class JsonFormatter(logging.Formatter):
@@ -73,7 +79,13 @@ class JsonFormatter(logging.Formatter):
             entry["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             entry["stack"] = record.stack_info
-        return json.dumps(entry, ensure_ascii=False, default=str)
+        text = json.dumps(entry, ensure_ascii=False, default=str)
+        return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
+def _legible(line: str) -> str:
+    """A line as it may be shown; tabs are left."""
+    return "\t".join(map(printable, line.split("\t")))
 
 
 def _entity(running: Running) -> str:

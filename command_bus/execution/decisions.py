@@ -19,6 +19,7 @@ from command_bus.execution.offers import Offers
 from command_bus.execution.settled import Windows, accepted_ms, reading_limits
 from command_bus.handlers import Handler
 from command_bus.messages import MessageSpec
+from command_bus.policies import Mailbox
 from command_bus.randomness import JITTER
 from command_bus.serialization.envelope import (
     AT_MOST_ONCE,
@@ -31,7 +32,7 @@ from command_bus.serialization.envelope import (
 )
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.msgpack import Undecodable
-from command_bus.serialization.protection import Protection
+from command_bus.serialization.protection import Protection, Signatures
 from command_bus.serialization.reply import (
     BadReply,
     Completed,
@@ -45,8 +46,9 @@ from command_bus.serialization.reply import (
     Rejected,
     Unhandled,
 )
+from command_bus.serialization.text import printable
 from command_bus.settings import BusSettings
-from command_bus.transport.interfaces import NOTHING_LEFT, Bury, Done, GiveBack, Lease, Park, Retry, Started, Step
+from command_bus.transport.interfaces import NOTHING_LEFT, Bury, Done, GiveBack, Lease, Park, Remembered, Retry, Started, Step
 from command_bus.transport.redis.keys import stands_in
 
 __all__ = ["Decisions", "Runnable"]
@@ -110,6 +112,8 @@ class Decisions:
         worker: This worker's name, for dead letters.
         random: For jitter.
         protection: Verifies and decrypts, or None.
+        recorded: Gives the mailbox policy that the namespace recorded for an entity type; None where it is not known. By default what the
+            settings say.
     """
 
     def __init__(
@@ -120,8 +124,11 @@ class Decisions:
         worker: str,
         random: Random | None = None,
         protection: Protection | None = None,
+        recorded: Callable[[str], Mailbox | None] = lambda _: None,
     ) -> None:
         self._protection = protection
+        self._signatures = None if protection is None else protection.signatures
+        self._recorded = recorded
         self._lookup = lookup
         self._settings = settings
         self._worker = worker
@@ -144,7 +151,7 @@ class Decisions:
             return self._unknown(started, _partial(error), "unsupported_version", str(error))
         except Undecodable as error:
             return self._undecodable(started, error)
-        if self._protection is not None and (fault := self._forgery(self._protection, started.envelope, envelope, mailbox)):
+        if self._signatures is not None and (fault := self._forgery(self._signatures, started.envelope, envelope, mailbox)):
             return self._forged(started, envelope, fault)
         if _is_late(started, envelope):
             return self._expired(started, envelope)
@@ -195,6 +202,8 @@ class Decisions:
             envelope = unpack_envelope(started.envelope or b"", self._limits)
         except Undecodable as error:
             return self._undecodable(started, error)
+        if self._signatures is not None and (fault := self._signatures.fault(started.envelope or b"", envelope.signature)):
+            return self._forged(started, envelope, fault)
         handler = self._lookup(envelope.name)
         at_most_once = handler.spec.delivery == "at_most_once" if handler else bool(envelope.flags & AT_MOST_ONCE)
         if not at_most_once and (handler is None or started.attempt < handler.spec.retry.attempts):
@@ -219,8 +228,7 @@ class Decisions:
                 f"{error}, and no newer worker took it over after its own was lost; it may have run not at all, partly or fully"
             )
             envelope = _partial(error)
-            told = envelope.command_id != ""
-            left = self._windows.remembered(envelope, Interrupted(text), "dead_lettered", started) if told else NOTHING_LEFT
+            left = self._left_of_unread(started, envelope, Interrupted(text))
             return Bury(left, self._record(started, envelope, "interrupted", "Interrupted", text), started.envelope or b"")
         except Undecodable:
             pass
@@ -232,30 +240,30 @@ class Decisions:
         raw = started.envelope if started.envelope is not None else b"".join(started.raw)
         envelope = _partial(error)
         record = self._record(started, envelope, "undecodable", "Undecodable", str(error))
-        left = (
-            self._windows.remembered(envelope, Invalid(str(error)), "dead_lettered", started)
-            if envelope.command_id
-            else NOTHING_LEFT
-        )
-        return Bury(left, record, raw)
+        return Bury(self._left_of_unread(started, envelope, Invalid(str(error))), record, raw)
 
-    def _forgery(self, protection: Protection, data: bytes, envelope: WireEnvelope, mailbox: str) -> str | None:
+    def _left_of_unread(self, started: Started, envelope: WireEnvelope, outcome: Outcome) -> Remembered:
+        """What is left of a command of which only a part can be read. Where commands are signed, its id may be anybody's."""
+        if not envelope.command_id:
+            return NOTHING_LEFT
+        if self._signatures is not None:
+            return self._windows.answered(envelope, outcome)
+        return self._windows.remembered(envelope, outcome, "dead_lettered", started)
+
+    def _forgery(self, signatures: Signatures, data: bytes, envelope: WireEnvelope, mailbox: str) -> str | None:
         """What is wrong with a command's signature, or with the place where it stands under it; None if nothing is."""
-        signatures = protection.signatures
-        if signatures is None:
-            return None
         fault = signatures.fault(data, envelope.signature)
         if fault is not None or envelope.signature is None:
             return fault
-        policy = self._settings.entities.get(envelope.entity_type or "")
-        choice = None if policy is None else policy.mailbox
-        if stands_in(mailbox, envelope.entity_type, envelope.entity_id, envelope.command_id, choice):
+        entity_type = envelope.entity_type or ""
+        policy = self._recorded(entity_type) or self._settings.entity(envelope.entity_type).mailbox
+        if stands_in(mailbox, envelope.entity_type, envelope.entity_id, envelope.command_id, policy):
             return None
         return "it was signed for another entity than that in whose line it stands"
 
     def _forged(self, started: Started, envelope: WireEnvelope, fault: str) -> Step:
         text = f"bad signature: {fault}"
-        left = self._windows.remembered(envelope, Forged(text), "dead_lettered", started)
+        left = self._windows.answered(envelope, Forged(text))
         return Bury(left, self._record(started, envelope, "bad_signature", "BadSignature", text), started.envelope or b"")
 
     def _clear(self, envelope: WireEnvelope) -> bytes:
@@ -282,9 +290,11 @@ class Decisions:
         self._warn_once(envelope, text)
         if left_ms > 0:
             return self._offers.next(started.now_ms, left_ms)
-        left = (
-            self._windows.remembered(envelope, Unhandled(text), "dead_lettered", started) if envelope.command_id else NOTHING_LEFT
-        )
+        outcome = Unhandled(text)
+        if reason == "no_handler":  # it was read, and verified
+            left = self._windows.remembered(envelope, outcome, "dead_lettered", started)
+        else:
+            left = self._left_of_unread(started, envelope, outcome)
         return Bury(left, self._record(started, envelope, reason, "NoHandler", text), started.envelope or b"")
 
     def _warn_once(self, envelope: WireEnvelope, text: str) -> None:
@@ -334,7 +344,7 @@ class Decisions:
             reason,
             started.attempt,
             error_type,
-            text,
+            printable(text),
             extra={
                 "command": envelope.name,
                 "command_id": envelope.command_id,

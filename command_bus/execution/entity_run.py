@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from command_bus.clock import mono
 from command_bus.execution.executor import Executor
+from command_bus.serialization.text import printable
 from command_bus.transport.interfaces import (
     Answer,
     Bury,
@@ -101,7 +102,12 @@ class EntityRun:
         """A step that failed, again and again, as a key of the entity is of another type: an operator must repair it, nothing is lost."""
         while isinstance(answer, Failed) and not self._stopping():
             entity = mailbox_label(lease.mailbox)
-            _log.error("%s is stuck: %s. Repair the key; its work goes on then", entity, answer.reason, extra={"entity": entity})
+            _log.error(
+                "%s is stuck: %s. Repair the key; its work goes on then",
+                entity,
+                printable(answer.reason),
+                extra={"entity": entity},
+            )
             await asyncio.sleep(_BROKEN_PAUSE)
             answer = await self._steps.advance(lease, step)
         return answer

@@ -17,7 +17,7 @@ from typing import Any
 
 from command_bus.clock import mono
 from command_bus.context import CommandContext, Running, Sender, current_command
-from command_bus.errors import Reject
+from command_bus.errors import CommandBusError, Reject
 from command_bus.execution.decisions import Decisions, Runnable
 from command_bus.execution.faults import text_of
 from command_bus.execution.lending import Lending
@@ -26,8 +26,9 @@ from command_bus.execution.threads import HandlerThreads, NeverStartedError, NoT
 from command_bus.handlers import Invoke
 from command_bus.middleware import Handling
 from command_bus.randomness import JITTER
-from command_bus.transport.interfaces import ByOperator, GiveBack, GivenUp, Lease, Places, Started, Step
-from command_bus.transport.redis.keys import mailbox_label
+from command_bus.serialization.text import printable
+from command_bus.transport.interfaces import ByOperator, GiveBack, GivenUp, Lease, Places, Policies, Started, Step
+from command_bus.transport.redis.keys import mailbox_label, type_of
 
 __all__ = ["CANCELLED", "STOPPING", "Executor"]
 
@@ -78,6 +79,7 @@ class Executor:
         works: Whether the worker goes on: false once it stops, or its event loop shuts down.
         around: Wraps the call of a handler in the bus's middleware, or None.
         bus: What handlers send with.
+        lines: Where the mailboxes of entity types are looked up for commands that are signed for one; None if nothing is verified.
     """
 
     def __init__(
@@ -91,7 +93,9 @@ class Executor:
         works: Callable[[], bool],
         around: Callable[[Handling], Handling] | None = None,
         bus: Sender | None = None,
+        lines: Policies | None = None,
     ) -> None:
+        self._lines = lines
         self._decisions = decisions
         self._threads = threads
         self._places = places
@@ -110,6 +114,8 @@ class Executor:
         """Run what was delivered, in this task, and return the step that settles it."""
         if mono() >= lease.deadline:
             return _NOT_STARTED
+        if self._lines is not None and (unknown := await self._line_unknown(self._lines, lease, started)) is not None:
+            return unknown
         try:
             read = self._decisions.read(started, lease.mailbox)
             if not isinstance(read, Runnable):
@@ -123,6 +129,21 @@ class Executor:
         except Exception:  # noqa: BLE001 - whatever it is, the entity must not wait for the end of its lease
             _log.exception("%s: a command could not be settled as its handler ended it", mailbox_label(lease.mailbox))
             return self._decisions.interrupted(started, "its worker failed while it ran")
+
+    async def _line_unknown(self, lines: Policies, lease: Lease, started: Started) -> Step | None:
+        """Look up what mailboxes the entities of this type have; return what to do until that can be told, or None: it can.
+
+        A type may be agreed on long after this worker began. One that nobody agreed on has the mailboxes of its own settings.
+        """
+        entity_type = type_of(lease.mailbox)
+        if entity_type is None or lines.recorded(entity_type) is not None:
+            return None
+        try:
+            await lines.learn(entity_type)
+        except CommandBusError as error:
+            _log.warning("%s waits: its signatures cannot be verified yet: %s", mailbox_label(lease.mailbox), error)
+            return self._offers.next(started.now_ms, _OFFERED_FOR_MS)
+        return None
 
     def _decide(self, lease: Lease, run: Runnable, result: Any) -> Step | None:
         """Return the step that follows from a handler's result."""
@@ -152,11 +173,11 @@ class Executor:
         name, attempt = run.envelope.name, run.started.attempt
         _log.info(
             "%s %s failed (attempt %d): %s: %s",
-            name,
-            run.envelope.command_id,
+            printable(name),
+            printable(run.envelope.command_id),
             attempt,
             type(error).__name__,
-            text_of(error),
+            printable(text_of(error)),
             extra={
                 "command": name,
                 "command_id": run.envelope.command_id,

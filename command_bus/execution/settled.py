@@ -93,6 +93,17 @@ class Windows:
             record if envelope.inbox else b"",
         )
 
+    def answered(self, envelope: WireEnvelope, outcome: Outcome) -> Remembered:
+        """What is left of a command that nobody vouches for: a reply to the inbox that it names, and nothing else.
+
+        It may name the id of another command, or of another's dispatch: what is remembered of those must not be its doing. If it was sent
+        in good faith, its own mark does not wait for ever.
+        """
+        if not envelope.command_id:
+            return NOTHING_LEFT
+        reply = pack_reply(envelope.command_id, outcome) if envelope.inbox else b""
+        return Remembered(envelope.command_id, b"", 0, envelope.inbox or "", reply, waits_ms=max(1, self.dedup))
+
     def _in_dispatch(
         self, envelope: WireEnvelope, outcome: Outcome, status: Status, started: Started | None, message: str
     ) -> Remembered:

@@ -32,7 +32,7 @@ from operator import attrgetter, methodcaller
 from pathlib import PurePath
 from struct import Struct
 from typing import Any
-from uuid import UUID
+from uuid import UUID, SafeUUID
 
 from pydantic import Secret, SecretBytes, SecretStr
 from pydantic_core import MultiHostUrl, Url
@@ -74,6 +74,8 @@ _INSTANT = Struct(">qi")
 _SECOND = 1_000_000
 _DAY = 86_400 * _SECOND
 _SECRET = methodcaller("get_secret_value")
+_UUID_SIZE = 16
+_new, _set = object.__new__, object.__setattr__  # a UUID refuses to be changed
 
 
 def _micros(delta: timedelta) -> int:
@@ -202,7 +204,12 @@ def _decode_decimal(data: bytes) -> Decimal:
 
 
 def _decode_uuid(data: bytes) -> UUID:
-    return UUID(bytes=data)
+    if len(data) != _UUID_SIZE:
+        raise ValueError("a UUID of another size")
+    value = _new(UUID)  # in a third of the time of UUID(bytes=…), which takes apart what it was given
+    _set(value, "int", int.from_bytes(data, "big"))
+    _set(value, "is_safe", SafeUUID.unknown)
+    return value
 
 
 DECODERS: dict[int, Callable[[bytes], Any]] = {

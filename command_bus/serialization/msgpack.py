@@ -15,11 +15,13 @@ A packer is made per call: that costs 70 ns more than a shared one, and needs no
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from command_bus.errors import PayloadTooLarge
+from command_bus.serialization.crowds import CROWD, is_crowded
 from command_bus.serialization.extensions import DECODERS, ENCODERS, SET
 from command_bus.serialization.faults import find_fault
 from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable, excess
@@ -30,10 +32,22 @@ __all__ = ["DEFAULT_LIMITS", "MAX_SET_NESTING", "Limits", "Undecodable", "pack",
 MAX_SET_NESTING = 8
 """Sets inside sets. Each level is one more call into C, which takes 40 KB of the stack."""
 
-_CROWD = 1_000  # members; with fewer, equal hashes cannot cost noticeable time
+_SET_WITHIN = re.compile(
+    rb"[\xd4-\xd8]\x08|\xc7.\x08|\xc8..\x08|\xc9....\x08", re.DOTALL
+)  # perhaps: the body of a text may look so
+_PLAIN_KEYS = frozenset({str, bytes, int, float, bool, type(None)})
 _HEADERS = ((0x80, 0x9F), (0xDC, 0xDF))  # of maps and arrays; the body of a set is an array too
-_NO_HEADER = bytes(byte for byte in range(256) if not any(low <= byte <= high for low, high in _HEADERS))
+_EXTENSIONS = ((0xC7, 0xC9), (0xD4, 0xD8))
+
+
+def _all_but(*ranges: tuple[int, int]) -> bytes:
+    return bytes(byte for byte in range(256) if not any(low <= byte <= high for low, high in ranges))
+
+
+_NO_HEADER = _all_but(*_HEADERS)
+_NO_STRUCTURE = _all_but(*_HEADERS, *_EXTENSIONS)
 _UNREAD: Any = object()
+_CROWDED = "a map or set with too many equal hashes"
 _NATIVE = (str, bytes, int, float, type(None), list, tuple, dict)  # an ExtType is a tuple
 
 
@@ -146,8 +160,11 @@ def _dry_run(data: bytes) -> None:
 
 
 def _as_map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    if _PLAIN_KEYS.issuperset([type(key) for key, _ in pairs]):
+        return dict(pairs)
     keys = [_as_key(key) for key, _ in pairs]
-    _refuse_collisions(keys)
+    if is_crowded(keys):
+        raise Undecodable(_CROWDED)
     return dict(zip(keys, (value for _, value in pairs), strict=True))
 
 
@@ -155,12 +172,6 @@ def _as_key(key: Any) -> Any:
     if type(key) is list:
         return tuple(_as_key(member) for member in key)
     return frozenset(key) if type(key) is set else key
-
-
-def _refuse_collisions(members: list[Any] | tuple[Any, ...]) -> None:
-    """Refuse many members that share a hash: UUIDs, Decimals and tuples can be made so; then n of them take n² comparisons."""
-    if len(members) > _CROWD and len({hash(member) for member in members}) < len(members) // 2:
-        raise Undecodable("a map or set with too many equal hashes")
 
 
 def _set_encoder(depth: int) -> Callable[[Any], Any]:
@@ -210,12 +221,16 @@ def _set_decoder(depth: int) -> Callable[[int, bytes], Any]:
 def _unpack_set(data: bytes, depth: int) -> set[Any] | frozenset[Any]:
     if depth > MAX_SET_NESTING:
         raise Undecodable(f"sets nested deeper than {MAX_SET_NESTING}")
-    if _suspicious(data, DEFAULT_LIMITS):
+    structure = len(data.translate(None, _NO_STRUCTURE))  # 1, the header, if it is a set of text or numbers
+    if structure > DEFAULT_LIMITS.max_nesting or len(data) > DEFAULT_LIMITS.max_items:
         _dry_run(data)
     members = unpackb(data, use_list=False, ext_hook=_DECODE_AT[depth], timestamp=3)
     if type(members) is not tuple:
         raise Undecodable("a set that is not an array")
-    _refuse_collisions(members)
+    if (
+        structure > 1 and (len(members) > CROWD or _SET_WITHIN.search(data)) and is_crowded(members)
+    ):  # sets of few within sets of few
+        raise Undecodable(_CROWDED)
     return set(members) if depth == 1 else frozenset(members)
 
 

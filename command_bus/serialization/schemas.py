@@ -16,9 +16,10 @@ from contextlib import suppress
 from enum import Enum, IntEnum
 from typing import Any, cast
 
-from pydantic_core import CoreConfig, CoreSchema, SchemaValidator
+from pydantic_core import CoreConfig, CoreSchema, PydanticCustomError, SchemaValidator
 
 from command_bus.errors import InvalidCommand
+from command_bus.serialization.crowds import CROWD, is_crowded
 from command_bus.serialization.msgpack import pack, unpack
 
 __all__ = ["Packing", "packing_of", "packing_of_fields", "wire_validator"]
@@ -33,6 +34,7 @@ _CHOICES = frozenset({"union", "tagged-union"})
 _MAPS = frozenset({"frozendict", "ordered-dict", "counter"})
 _RELAXED = _INSTANTS | _TEXTS | _RECORDS | _LISTED | _MAPS | {"enum", "lax-or-strict"}
 """Of these the validator may be lax."""
+_HASHED = frozenset({"set", "frozenset", "dict"}) | _MAPS
 _OPAQUE_KEYS = frozenset({"metadata", "serialization", "config", "default", "expected", "members", "function", "computed_fields"})
 _KEYED_CHILDREN = frozenset({"fields", "choices"})
 
@@ -55,7 +57,10 @@ class Packing(IntEnum):
 
 def wire_validator(schema: CoreSchema, config: CoreConfig | None = None) -> SchemaValidator:
     """The validator for what was unpacked. Made without the validators of nested models, which would be the strict ones."""
-    return SchemaValidator(cast("CoreSchema", _relaxed(cast("Node", schema))), config, _use_prebuilt=False)
+    definitions: list[Node] = []
+    relaxed = _relaxed(cast("Node", schema), definitions)
+    definitions += relaxed.get("definitions", [])
+    return SchemaValidator(cast("CoreSchema", relaxed), config, _use_prebuilt=False)
 
 
 def packing_of(schema: CoreSchema) -> Packing:
@@ -133,10 +138,10 @@ def _item_schemas(collection: Node) -> list[Node]:
     return listed or [{"type": "any"}]
 
 
-def _relaxed(node: Node) -> Node:
-    """A copy of a schema for reading from the wire."""
+def _relaxed(node: Node, definitions: list[Node]) -> Node:
+    """A copy of a schema for reading from the wire, among the definitions that it may refer to."""
     kind: str = node["type"]
-    copy = {key: value if key in _OPAQUE_KEYS else _relaxed_child(key, value) for key, value in node.items()}
+    copy = {key: value if key in _OPAQUE_KEYS else _relaxed_child(key, value, definitions) for key, value in node.items()}
     if kind in _RELAXED:
         copy["strict"] = False
     if kind == "model":
@@ -146,21 +151,24 @@ def _relaxed(node: Node) -> Node:
     elif kind == "literal":
         return _with_enum_values(copy)
     elif kind == "enum" and not _are_scalars(node):
-        reference = {"ref": copy.pop("ref")} if "ref" in copy else {}
-        return _before(copy, node["members"]) | reference
+        return _before(copy, _members_by_value(node["members"]))
+    elif kind in _HASHED:
+        members: Node = copy.get("keys_schema" if "dict" in kind or kind == "counter" else "items_schema", {"type": "any"})
+        if _may_crowd(members):
+            return _before(copy, _uncrowded(members, definitions))
     return copy
 
 
-def _relaxed_child(key: str, value: Any) -> Any:
+def _relaxed_child(key: str, value: Any, definitions: list[Node]) -> Any:
     if isinstance(value, dict):
         child = cast("Node", value)
         if key in _KEYED_CHILDREN:
-            return {name: _relaxed_child("", schema) for name, schema in child.items()}
-        return _relaxed(child) if isinstance(child.get("type"), str) else child
+            return {name: _relaxed_child("", schema, definitions) for name, schema in child.items()}
+        return _relaxed(child, definitions) if isinstance(child.get("type"), str) else child
     if isinstance(value, list):
-        return [_relaxed_child("", item) for item in cast("Any", value)]
+        return [_relaxed_child("", item, definitions) for item in cast("Any", value)]
     if isinstance(value, tuple):
-        return tuple(_relaxed_child("", item) for item in cast("Any", value))
+        return tuple(_relaxed_child("", item, definitions) for item in cast("Any", value))
     return value
 
 
@@ -169,12 +177,13 @@ def _with_enum_values(literal: Node) -> Node:
     expected: list[Any] = literal["expected"]
     plain = [item for item in expected if not isinstance(item, Enum)]
     members = [item for item in expected if isinstance(item, Enum) and item.value not in plain]
-    return _before(literal, members) if members else literal
+    return _before(literal, _members_by_value(members)) if members else literal
 
 
-def _before(node: Node, members: list[Enum]) -> Node:
-    """The schema, with the members of enums put in place of what travels for them."""
-    return {"type": "function-before", "function": {"type": "no-info", "function": _members_by_value(members)}, "schema": node}
+def _before(node: Node, function: Callable[[Any], Any]) -> Node:
+    """The schema, with a function before it; who refers to it means both."""
+    reference = {"ref": node.pop("ref")} if "ref" in node else {}
+    return {"type": "function-before", "function": {"type": "no-info", "function": function}, "schema": node} | reference
 
 
 def _members_by_value(members: list[Enum]) -> Callable[[Any], Any]:
@@ -188,3 +197,55 @@ def _members_by_value(members: list[Enum]) -> Callable[[Any], Any]:
         return next(found, value)
 
     return member_of
+
+
+# Sets and keys: what was read as a list, or as text, may only now become members that crowd (see `crowds`).
+
+
+def _may_crowd(wrapped: Node) -> bool:
+    """Return whether many different values of a schema can have one hash."""
+    node = _unwrapped(wrapped)
+    kind = node["type"]
+    if kind in _CHOICES:
+        return any(map(_may_crowd, _choices(node)))
+    return not (kind in _SCALARS - _TEXTS or (kind in ("enum", "literal") and _are_scalars(node)))
+
+
+def _uncrowded(members: Node, definitions: list[Node]) -> Callable[[Any], Any]:
+    """Return a check of what is to become a set, or a map with such keys; what was one when it was read has been looked at as it was."""
+    found: list[SchemaValidator] = []
+    few = _unwrapped(members)["type"] in _SCALARS  # sets within sets crowd with few members, too
+
+    def check(value: Any) -> Any:
+        kind = type(value)
+        if kind not in _HOLDERS or (len(value) <= CROWD and (few or len(value) < 2)):
+            return value
+        if kind in _CHECKED and _TURNED.isdisjoint(map(type, value)):
+            return value
+        if not found:
+            schema: Node = {"type": "list", "items_schema": members}
+            found.append(SchemaValidator(cast("CoreSchema", _with(definitions, schema)), _use_prebuilt=False))
+        if is_crowded(_hashable(found[0].validate_python(list(value)))):
+            raise PydanticCustomError("crowded", "Input should not have so many members with equal hashes")
+        return value
+
+    return check
+
+
+_CHECKED = frozenset({set, frozenset, dict})
+_HOLDERS = _CHECKED | {list, tuple}
+_TURNED = frozenset({str, bytes, tuple, frozenset})
+"""What a validator may make something else of; the rest stays as it is, or at least its hash does."""
+
+
+def _with(definitions: list[Node], schema: Node) -> Node:
+    return {"type": "definitions", "schema": schema, "definitions": definitions} if definitions else schema
+
+
+def _hashable(members: list[Any]) -> list[Any]:
+    found: list[Any] = []
+    for member in members:
+        with suppress(TypeError):  # no member of a set: the set's own validator says so
+            hash(member)
+            found.append(member)
+    return found

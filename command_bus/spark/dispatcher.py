@@ -46,7 +46,7 @@ _UNFIT = {
     ),
     Admission.WRONG_TYPE: (
         "wrong_type",
-        "a key of this entity's mailbox holds something else: another program uses the namespace",
+        "this entity's mailbox takes no commands: its key holds something else, or its stream's ids are used up: another program writes there",
     ),
     Admission.OUT_OF_SEQUENCE: ("out_of_sequence", "its sequence number is not above the last one of its entity"),
 }

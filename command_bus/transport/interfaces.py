@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, Literal, Protocol
 
 from command_bus.errors import CommandBusError
+from command_bus.policies import Mailbox
 
 __all__ = [
     "NOTHING_LEFT",
@@ -31,6 +32,7 @@ __all__ = [
     "Lease",
     "Park",
     "Places",
+    "Policies",
     "Producer",
     "Recovery",
     "Released",
@@ -236,6 +238,8 @@ class Remembered:
         reply: What is pushed to it.
         dispatch: The dispatch that keeps the outcome, or empty.
         outcome: What it keeps; empty if none does.
+        waits_ms: Of a command that nobody can vouch for: how long its mark is kept if it says that the command waits in this very mailbox.
+            Any other mark is left as it is, and `mark` is empty.
     """
 
     command_id: str
@@ -245,6 +249,7 @@ class Remembered:
     reply: bytes = b""
     dispatch: str = ""
     outcome: bytes = b""
+    waits_ms: int = 0
 
 
 NOTHING_LEFT = Remembered("", b"", 0)
@@ -366,6 +371,22 @@ class Places(Protocol):
 
     def another_waits(self, reader: int) -> bool:
         """Return whether the reader of another shard waits for a place."""
+        ...
+
+
+class Policies(Protocol):
+    """Knows what mailboxes the entities of a type have in a namespace."""
+
+    def recorded(self, entity_type: str) -> Mailbox | None:
+        """Return the policy that the namespace recorded, if it is known here."""
+        ...
+
+    async def learn(self, entity_type: str) -> None:
+        """Read it, if it is recorded.
+
+        Raises:
+            CommandBusError: It cannot be read now.
+        """
         ...
 
 

@@ -1,7 +1,8 @@
 """Fuzzing of everything that reads bytes from the server: `python -m tests.fuzz.decode --seconds 60` (or `make fuzz`).
 
 With atheris, coverage leads the way; without it hypothesis makes as many examples as fit into the time. Whatever the bytes are, a reader
-gives a value or raises its one typed error; anything else (another exception, a crash, a hang, memory out of proportion) is a bug.
+gives a value or raises its one typed error; anything else (another exception, a crash, a hang, time or memory out of proportion to the
+size) is a bug. The tests count comparisons, which no busy machine can change; here the processor's time is measured as well.
 """
 
 from __future__ import annotations
@@ -15,11 +16,71 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+from uuid import UUID
 
-__all__ = ["readers", "seeds"]
+__all__ = ["Comparisons", "readers", "seeds"]
 
 _ARTIFACTS = Path("build") / "fuzz"
+_SLOWER = 100
+"""Times that a reader may take as long for a byte as `unpack` takes for a byte of different ids: it reads, verifies and validates them."""
+_SLACK = 0.05
+"""Seconds beside that, for what does not depend on the size."""
+
+
+class Comparisons:
+    """Counts how often UUIDs are compared, while it is entered: in maps and sets, that is how long telling their members apart takes."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        self._compare = compare = UUID.__eq__
+
+        def counting(one: UUID, other: object) -> bool:
+            self.count += 1
+            return compare(one, other)
+
+        UUID.__eq__ = counting  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        UUID.__eq__ = self._compare  # type: ignore[method-assign]
+
+    def check(self, data: bytes) -> None:
+        """Look whether there were more than the size allows: an id takes 18 bytes, a reader may read them four times."""
+        assert self.count <= 8 * len(data) + 1000, f"{self.count:,} comparisons for {len(data):,} bytes"
+
+
+def second_per_byte() -> float:
+    """The processor's time that this machine takes to read a byte of different ids."""
+    from command_bus.serialization.msgpack import pack, unpack
+
+    data = pack({UUID(int=step * 2**90) for step in range(1000)})
+    took = []
+    for _ in range(5):
+        began = time.process_time()
+        unpack(data)
+        took.append(time.process_time() - began)
+    return min(took) / len(data)
+
+
+def timely(read: Callable[[bytes], Any], unit: float) -> Callable[[bytes], Any]:
+    """A reader that fails if it takes time out of proportion to the size, three times in a row."""
+
+    def reader(data: bytes) -> None:
+        took = 0.0
+        for _ in range(3):
+            began = time.process_time()
+            with Comparisons() as comparisons:
+                read(data)
+            took = time.process_time() - began
+            comparisons.check(data)
+            if took <= _SLACK + _SLOWER * unit * len(data):
+                return
+        raise AssertionError(f"{took:.2f} s for {len(data):,} bytes")
+
+    return reader
 
 
 def readers() -> dict[str, Callable[[bytes], Any]]:
@@ -45,6 +106,8 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
         box: EntityId
         values: list[int] = Field(default_factory=list[int])
         nested: dict[str, Any] = Field(default_factory=dict[str, Any])
+        ids: set[UUID] = Field(default_factory=set[UUID])
+        by_id: dict[UUID, Any] = Field(default_factory=dict[UUID, Any])
 
     registry = HandlerRegistry()
 
@@ -108,6 +171,8 @@ def seeds() -> list[bytes]:
         reply,
         pack_reply("c-1", Failed("ValueError", "no", 3)),
         pack_reply("c-1", Rejected("no", "no", {"a": 1})),
+        pack({"box": "a", "ids": {UUID(int=1), UUID(int=2)}, "by_id": {UUID(int=3): 1}}),
+        pack({"box": "a", "ids": [UUID(int=5 + step * (2**61 - 1)) for step in range(40)]}),
         DeadLetterRecord(reason="failed", headers={"a": "b"}).pack(),
         OutcomeRecord("completed", "Fuzzed", "box", "a", 1, "w", 1, 1, 1, "1-1", reply).pack(),
     ]
@@ -118,7 +183,7 @@ def with_atheris(seconds: int) -> None:
     import atheris  # type: ignore[import-not-found,unused-ignore] # pyright: ignore[reportMissingImports] - installed by `make fuzz`
 
     with atheris.instrument_imports(include=["command_bus"]):
-        every = list(readers().values())
+        every = [timely(read, second_per_byte()) for read in readers().values()]
 
     def one(data: bytes) -> None:
         for read in every:
@@ -130,7 +195,7 @@ def with_atheris(seconds: int) -> None:
             (Path(corpus) / f"seed-{number}").write_bytes(seed)
         options = [
             f"-max_total_time={seconds}",
-            "-max_len=4096",
+            "-max_len=65536",
             "-timeout=10",
             "-rss_limit_mb=1024",
             f"-artifact_prefix={_ARTIFACTS}/",
@@ -145,7 +210,7 @@ def with_hypothesis(seconds: int) -> None:
 
     from tests.fuzz.bytestrings import anything
 
-    every = list(readers().values())
+    every = [timely(read, second_per_byte()) for read in readers().values()]
     count = 0
 
     @settings(

@@ -9,8 +9,9 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings
 
-from tests.fuzz.bytestrings import anything
-from tests.fuzz.decode import readers, seeds
+from command_bus.serialization.envelope import WireEnvelope, pack_envelope
+from tests.fuzz.bytestrings import anything, crowds
+from tests.fuzz.decode import Comparisons, readers, seeds
 
 READERS = readers()
 SEEDS = seeds()
@@ -32,7 +33,19 @@ HUGE = {
 @settings(max_examples=300)
 @given(anything(SEEDS))
 def test_any_bytes(name: str, data: bytes) -> None:
-    READERS[name](data)
+    with Comparisons() as comparisons:
+        READERS[name](data)
+    comparisons.check(data)
+
+
+@pytest.mark.parametrize("name", READERS)
+@settings(max_examples=60)
+@given(crowds())
+def test_members_with_equal_hashes(name: str, data: bytes) -> None:
+    with Comparisons() as comparisons:
+        READERS[name](data)
+        READERS[name](pack_envelope(WireEnvelope("c-1", "Fuzzed", "box", "a", data)))
+    comparisons.check(data + data)
 
 
 @pytest.mark.parametrize("name", READERS)

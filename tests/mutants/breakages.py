@@ -105,13 +105,13 @@ MUTANTS = (
     Mutant(
         "no reply with the settling",
         f"{_LUA}/advance.lua",
-        "    remember(left)\n    push(left)\n    note(left)\n  end\n",
-        "    remember(left)\n    note(left)\n  end\n",
+        "    remember(left, false, name)\n    push(left)\n    note(left)\n  end\n",
+        "    remember(left, false, name)\n    note(left)\n  end\n",
     ),
     Mutant(
         "the next activation is forgotten",
         f"{_LUA}/advance.lua",
-        "'r|' .. call('XADD', ready, '*', 'e', name) .. '|||' .. attempt",
+        "'r|' .. (type(added) == 'string' and added or '0-0') .. '|||' .. attempt",
         "'r|' .. activation .. '|||' .. attempt",
     ),
     Mutant(
@@ -142,7 +142,7 @@ MUTANTS = (
     Mutant(
         "the depth is not counted down",
         f"{_LUA}/advance.lua",
-        "  call('HINCRBY', stats, 'depth', -settled)\n",
+        "  try('HINCRBY', stats, 'depth', -settled)\n",
         "",
     ),
     Mutant(

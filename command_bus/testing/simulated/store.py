@@ -253,7 +253,12 @@ def hdel(store: Store, args: Args) -> Any:
 @command
 def hincrby(store: Store, args: Args) -> Any:
     table = store.make(args[0], dict)
-    value = int(table.get(args[1], b"0")) + int(float(args[2]))
+    try:
+        value = int(table.get(args[1], b"0")) + int(float(args[2]))
+    except ValueError:
+        raise ReplyError("ERR hash value is not an integer") from None
+    if not -(2**63) <= value < 2**63:
+        raise ReplyError("ERR increment or decrement would overflow")
     table[args[1]] = b"%d" % value
     return value
 

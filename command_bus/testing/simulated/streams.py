@@ -10,7 +10,7 @@ from command_bus.testing.simulated.store import COMMANDS, Args, ReplyError, Stor
 __all__ = ["Pending", "Stream", "read_group"]
 
 Id = tuple[int, int]
-_LAST: Id = (2**63, 2**63)
+_LAST: Id = (2**64 - 1, 2**64 - 1)
 
 
 @dataclass(slots=True)
@@ -57,6 +57,8 @@ def bounds(low: bytes, high: bytes) -> tuple[Id, Id]:
         start: Id = (0, 0)
     elif low[:1] == b"(":
         ms, sequence = id_of(low[1:])
+        if (ms, sequence) == _LAST:
+            raise ReplyError("ERR invalid start ID for the interval")
         start = (ms, sequence + 1)
     else:
         start = id_of(low)
@@ -78,10 +80,7 @@ def xadd(store: Store, args: Args) -> Any:
         rest = rest[2:] if rest[1] in (b"~", b"=") else rest[1:]
         most, rest = int(float(rest[0])), rest[1:]
     stream = store.make(key, Stream)
-    if rest[0] != b"*":
-        raise ReplyError("ERR this store makes ids itself")
-    now = store.now
-    stream.last = (now, 0) if now > stream.last[0] else (stream.last[0], stream.last[1] + 1)
+    stream.last = _next_id(store, stream) if rest[0] == b"*" else _given_id(stream, rest[0])
     stream.entries[stream.last] = rest[1:]
     while most and len(stream.entries) > most:
         del stream.entries[next(iter(stream.entries))]
@@ -89,6 +88,22 @@ def xadd(store: Store, args: Args) -> Any:
     if store.watch is not None:
         store.watch.added(key, text_of(stream.last), rest)
     return text_of(stream.last)
+
+
+def _next_id(store: Store, stream: Stream) -> Id:
+    if stream.last == _LAST:
+        raise ReplyError("ERR The stream has exhausted the last possible ID, unable to add more items")
+    ms, sequence = stream.last
+    if store.now > ms:
+        return store.now, 0
+    return (ms, sequence + 1) if sequence < _LAST[1] else (ms + 1, 0)
+
+
+def _given_id(stream: Stream, text: bytes) -> Id:
+    entry = id_of(text)
+    if entry <= stream.last:
+        raise ReplyError("ERR The ID specified in XADD is equal or smaller than the target stream top item")
+    return entry
 
 
 @command
@@ -146,7 +161,7 @@ def xread(store: Store, args: Args) -> Any:
     places = args[words.index(b"STREAMS") + 1 :]
     half = len(places) // 2
     found = [
-        [key, xrange(store, [key, b"(" + after, b"+", b"COUNT", count])]
+        [key, xrange(store, [key, b"(" + after, b"+", b"COUNT", count]) if id_of(after) < _LAST else []]
         for key, after in zip(places[:half], places[half:], strict=True)
     ]
     return [stream for stream in found if stream[1]] or None

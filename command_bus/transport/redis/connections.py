@@ -258,7 +258,7 @@ class Connections:
         except NoScriptError as error:
             raise TransportUnavailable(f"{self.label} lost its scripts again as soon as they were loaded") from error
         except CONNECTION_ERRORS as error:
-            raise translated(error, self.label) from error
+            raise translated(error, self.label, writes=True) from error
 
     async def load_scripts(self, wanted: Script | None = None) -> None:
         """Load all scripts, `wanted` last: if it breaks off, that one is missed again.
@@ -313,13 +313,13 @@ class Connections:
             try:
                 answer, _, confirmed = await pipeline.execute(raise_on_error=False)
             except CONNECTION_ERRORS as error:
-                raise translated(error, self.label) from error
+                raise translated(error, self.label, writes=True) from error
             if isinstance(answer, NoScriptError):
                 await self.load_scripts(script)
                 continue
             for each in (answer, confirmed):
                 if isinstance(each, Exception):
-                    raise translated(each, self.label) from each
+                    raise translated(each, self.label, writes=True) from each
             return answer, confirmed >= replicas.count
         raise TransportUnavailable(f"{self.label} does not keep scripts", outcome_unknown=True)
 

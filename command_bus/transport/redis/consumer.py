@@ -22,6 +22,7 @@ from redis.exceptions import ResponseError
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, TransportUnavailable
+from command_bus.serialization.text import printable
 from command_bus.transport.interfaces import GiveBack, Lease, Steps
 from command_bus.transport.redis.cancellation import end_tasks
 from command_bus.transport.redis.connections import Connections
@@ -178,7 +179,9 @@ class ConsumerLoop:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("%s failed unexpectedly; its entity is taken over when its lease ends", task.get_name(), exc_info=error)
+            _log.error(
+                "%s failed unexpectedly; its entity is taken over when its lease ends", printable(task.get_name()), exc_info=error
+            )
 
 
 class _Reader:

@@ -37,8 +37,11 @@ _BUSY_ERRORS = (  # in a pipeline the code is cut off the text
 )
 
 
-def translated(error: BaseException, where: str) -> CommandBusError:
-    """The typed error for one of redis-py's; `where` names the server without its password."""
+def translated(error: BaseException, where: str, *, writes: bool = False) -> CommandBusError:
+    """The typed error for one of redis-py's; `where` names the server without its password.
+
+    What a request that `writes` in several steps, a script, ended with unexpectedly may have come after some of them.
+    """
     text = str(error).removesuffix(".")  # it becomes a part of a sentence
     upper = _inner(error)
     if isinstance(error, redis_errors.OutOfMemoryError) or upper.startswith("OOM"):
@@ -62,7 +65,7 @@ def translated(error: BaseException, where: str) -> CommandBusError:
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
         refused = _never_sent(error)
         return TransportUnavailable(f"{where} cannot be reached: {text or type(error).__name__}", outcome_unknown=not refused)
-    return UnsuitableServer(f"{where} answered with an error that this library does not expect: {text}")
+    return UnsuitableServer(f"{where} answered with an error that this library does not expect: {text}", outcome_unknown=writes)
 
 
 def _of_no_primary(error: BaseException, where: str) -> TransportUnavailable:

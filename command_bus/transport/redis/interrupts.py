@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 from redis.asyncio import Redis
 
 from command_bus.clock import mono
+from command_bus.serialization.text import printable
 from command_bus.transport.interfaces import ByOperator, GivenUp, Lease
 from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.keys import ShardKeys, mailbox_label
@@ -203,7 +204,9 @@ class Interrupter:
             if lease.running == interrupt.running and lease.cancel is not None:
                 self._cancelled_at[interrupt.running] = mono()
                 entity = mailbox_label(lease.mailbox)
-                _log.warning("%s: the attempt that runs is cancelled, %s", entity, interrupt.words, extra={"entity": entity})
+                _log.warning(
+                    "%s: the attempt that runs is cancelled, %s", entity, printable(interrupt.words), extra={"entity": entity}
+                )
                 lease.cancel(ByOperator(interrupt.words))
         elif interrupt.kind == "abandon" and interrupt.answer != "abandoned" and mono() >= cancelled_at + _PATIENCE:
             await self._say(lease, replace(interrupt, answer="abandoned"))

@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 from zlib import crc32
 
 from command_bus.policies import Lanes, Mailbox, PerEntity
+from command_bus.serialization.text import printable
 
 __all__ = [
     "EVERYTHING",
@@ -27,6 +28,7 @@ __all__ = [
     "scope_label",
     "scope_of",
     "stands_in",
+    "type_of",
     "type_scope",
 ]
 
@@ -80,12 +82,12 @@ def scope_of(mailbox: str) -> str:
 def mailbox_label(mailbox: str) -> str:
     """The mailbox for people: `account:a-17`, `order (lane 3)`, `(no entity) id`; what cannot be printed is escaped."""
     if mailbox.startswith(_FREE):
-        return f"(no entity) {_printable(mailbox[len(_FREE) :])}"
+        return printable(f"(no entity) {unquote(mailbox[len(_FREE) :])}")
     kind, colon, rest = mailbox.partition(":")
     if not colon:
         kind, _, lane = mailbox.partition("/")
-        return f"{kind} (lane {lane})"
-    return f"{kind}:{_printable(rest)}"
+        return printable(f"{kind} (lane {lane})")
+    return printable(f"{kind}:{unquote(rest)}")
 
 
 def scope_label(scope: str) -> str:
@@ -95,7 +97,7 @@ def scope_label(scope: str) -> str:
     kind, colon, rest = scope.partition(":")
     if not colon or rest != EVERYTHING:
         return mailbox_label(scope)
-    return "all without entity" if kind == _FREE[0] else f"all {kind}"
+    return "all without entity" if kind == _FREE[0] else printable(f"all {kind}")
 
 
 def mailbox_parts(mailbox: str) -> tuple[str | None, str | None]:
@@ -109,18 +111,15 @@ def mailbox_parts(mailbox: str) -> tuple[str | None, str | None]:
 
 
 def stands_in(mailbox: str, entity_type: str | None, entity_id: str | None, command_id: str, policy: Mailbox | None) -> bool:
-    """Whether this is the mailbox of that entity; without a policy of its own, any lane of its type is taken for its lane."""
+    """Whether this is the one mailbox of that entity, under the policy of its type; None is that of a type without one, `per_entity()`."""
     if entity_type is None or entity_id is None:
         return mailbox == free_mailbox(command_id)
-    if policy is None and mailbox.startswith(f"{entity_type}/"):
-        return True
     return mailbox == mailbox_name(entity_type, entity_id, policy or PerEntity())
 
 
-def _printable(encoded: str) -> str:
-    """An encoded id in the clear, fit for a log: no newline, control character or change of writing direction of its own."""
-    text = unquote(encoded)
-    return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+def type_of(mailbox: str) -> str | None:
+    """The entity type of a mailbox's entities; None for the mailbox of a command without an entity."""
+    return None if mailbox.startswith(_FREE) else _TYPE.split(mailbox, maxsplit=1)[0]
 
 
 class ShardKeys:

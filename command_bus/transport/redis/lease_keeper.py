@@ -25,6 +25,7 @@ from typing import Any
 from redis import Redis as SyncRedis
 
 from command_bus.clock import mono, wall_ms
+from command_bus.serialization.text import printable
 from command_bus.transport.interfaces import Lease
 from command_bus.transport.redis.connections import SOCKET_TIMEOUT, ClientFactory
 from command_bus.transport.redis.errors import CONNECTION_ERRORS
@@ -356,7 +357,7 @@ class LeaseKeeper:
                 entity = mailbox_label(mailbox)
                 _log.warning(
                     "%s cannot be %s: the event loop is blocked at %s. It is cancelled when the loop goes on; else restart this process",
-                    entity, interrupt.words, where, extra={"entity": entity, "worker": self._owner},
+                    entity, printable(interrupt.words), where, extra={"entity": entity, "worker": self._owner},
                 )  # fmt: skip
             if answers:
                 yield Blocked(shard, answers)

@@ -11,6 +11,7 @@ import threading
 from dataclasses import dataclass
 
 from command_bus.clock import mono
+from command_bus.serialization.text import printable
 from command_bus.transport.redis.backoff import Backoff
 
 __all__ = ["Attempts", "Outage"]
@@ -114,7 +115,9 @@ class Attempts:
         left_out = self._outage.failed(self, f"{type(error).__name__}: {error}")
         if left_out is not None:
             more = f" ({left_out:,} more failed so in between)" if left_out else ""
-            self._log.warning("%s, trying again: %s%s", self._what, error, more, exc_info=error if unexpected else None)
+            self._log.warning(
+                "%s, trying again: %s%s", self._what, printable(str(error)), more, exc_info=error if unexpected else None
+            )
         return pause
 
     def worked(self) -> None:

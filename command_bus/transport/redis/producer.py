@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from command_bus.clock import mono
-from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable, Unconfirmed
+from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable, Unconfirmed, UnsuitableServer
 from command_bus.randomness import token
 from command_bus.transport.interfaces import Admission, Silent, Submission
 from command_bus.transport.redis.cancellation import all_of
@@ -366,4 +366,4 @@ def _unsent(error: CommandBusError) -> CommandBusError:
     """The error of commands behind the one that failed: these were certainly not sent."""
     if isinstance(error, TransportUnavailable | Unconfirmed):
         return TransportUnavailable(f"not sent, because what went before failed: {error.message}")
-    return error
+    return UnsuitableServer(error.message) if isinstance(error, UnsuitableServer) else error

@@ -19,6 +19,7 @@ from redis.asyncio import Redis
 
 from command_bus.clock import mono
 from command_bus.randomness import JITTER
+from command_bus.serialization.text import printable
 from command_bus.transport.interfaces import Bury, GiveBack, Lease, Started, Step, Steps
 from command_bus.transport.redis.cancellation import end_tasks
 from command_bus.transport.redis.connections import Connections
@@ -256,10 +257,16 @@ class _Watch:
         if why is _LOST:
             self.recovered += 1
             _log.warning(
-                "worker %s lost %s: its lease ended while a command ran (attempt %s)", worker, entity, attempt, extra=facts
+                "worker %s lost %s: its lease ended while a command ran (attempt %s)",
+                printable(worker),
+                entity,
+                attempt,
+                extra=facts,
             )
         else:
-            _log.warning("%s is given up beside its handler, which goes on (attempt %s): %s", entity, attempt, why, extra=facts)
+            _log.warning(
+                "%s is given up beside its handler, which goes on (attempt %s): %s", entity, attempt, printable(why), extra=facts
+            )
 
     async def _look_at(self, client: Redis, mailbox: str) -> tuple[bytes | None, int]:
         """A mailbox's state, and the server's time in microseconds, which fences are made of."""

@@ -195,6 +195,7 @@ class Namespace:
         self._settings = settings
         self._key = keys.shards[0].meta
         self._agreed: dict[str, Mailbox] = {}
+        self._recorded: dict[str, Mailbox] = {}
         self._agreeing = asyncio.Lock()
         self._in_line = 0
 
@@ -217,6 +218,20 @@ class Namespace:
     def agreed(self, entity_type: str) -> Mailbox | None:
         """The mailbox policy of an entity type, if it was agreed on before; None while others wait for one, so as not to overtake them."""
         return None if self._in_line else self._agreed.get(entity_type)
+
+    def recorded(self, entity_type: str) -> Mailbox | None:
+        """The mailbox policy that the namespace recorded for an entity type, if this process knows it."""
+        return self._agreed.get(entity_type) or self._recorded.get(entity_type)
+
+    async def learn(self, entity_type: str) -> None:
+        """Read the mailbox policy of an entity type, whatever these settings say; one that is not recorded (yet) stays unknown.
+
+        Raises:
+            CommandBusError: The server cannot be asked, or the policy is of a newer version.
+        """
+        found: bytes | None = await self._connections.ask(lambda client: client.hget(self._key, f"mailbox:{entity_type}"))
+        if found is not None:
+            self._recorded[entity_type] = mailbox_from_text(found.decode())
 
     async def agree(self, entity_type: str, deadline: float = 0.0) -> Mailbox:
         """Record or compare the mailbox policy of an entity type, once, or again and again until a monotonic deadline.

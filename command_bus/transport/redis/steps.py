@@ -175,6 +175,10 @@ def _leave(keys: ShardKeys, left: Remembered, names: list[str], args: list[Any])
         names.append(keys.mark(left.command_id))
         args += (left.mark_ms, left.mark)
         flags = "m"
+    elif left.waits_ms:
+        names.append(keys.mark(left.command_id))
+        args.append(left.waits_ms)
+        flags = "e"
     if left.reply:
         names.append(keys.inbox(left.inbox))
         args.append(left.reply)

@@ -10,19 +10,20 @@
 -- KEYS[8]   dead      stream of dead letters
 -- KEYS[9]   watched   hash: entity type -> how many events are kept (see telling.lua)
 -- KEYS[10]  events    stream of what happened to commands of watched types
--- KEYS[11…] the mailbox of each step; then, in the order of the steps, what their operations name: m a mark, i an inbox, o the record
---           and the stream of outcomes of a dispatch
+-- KEYS[11…] the mailbox of each step; then, in the order of the steps, what their operations name: m and e a mark, i an inbox, o the
+--           record and the stream of outcomes of a dispatch
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     who asks: the consumer's name
 -- ARGV[3]   reply ttl in ms, of an inbox
 -- ARGV[4]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
 -- ARGV[5]   steps     how many
 -- ARGV[6…]  for each step: operation, activation, holder, running ('fence|message', or empty if nothing of it was started); then, if the
---           operation has m: mark ttl in ms, mark; i: reply; o: outcome; and by its verb b, p: record, raw envelope; w: delay in ms, '1'
+--           operation has m: mark ttl in ms, mark; e: ttl; i: reply; o: outcome; and by its verb b, p: record, raw envelope; w: delay in ms, '1'
 --           if the attempt counts; g: '1' if the attempt counts
 --
 -- An operation is a few letters. The verb: t take, d done, n done but denied, x done but expired, b bury, p park, w wait for a retry,
--- g give back. What follows: s stay (start the next), y yield (only if nobody else waits), l leave (start none). What it leaves: m, i, o.
+-- g give back. What follows: s stay (start the next), y yield (only if nobody else waits), l leave (start none). What it leaves: m, i, o;
+-- or e, an end of the wait: if the mark says that a command waits in this mailbox, it is kept so for a time; any other is left alone.
 --
 -- returns now in ms, then for each step two values:
 --         'fence|message|attempt|first start in ms' and the envelope, of what runs now under this lease (all fields of an entry that
@@ -30,6 +31,8 @@
 --         'idle', 'yield', 'wait' or 'stop', and nil     the lease is given up
 --         'gone' and nil                                 the lease is not ours: nothing was changed
 --         'error' and a text                             a key of this entity is of another type
+--
+-- Behind the first write nothing fails for all, whatever others left in a counter or a record: what was done is answered.
 --
 -- Asked again by the same holder (a lost reply), a step whose effect is there already answers with the present state. The holder
 -- is one lease of one worker, not the worker: an activation that it lost sight of and meets again is nothing that it may start. The
@@ -73,6 +76,8 @@ local function read_left(operation, verb)
     if what == 'm' then
       left.mark, left.ttl, left.value = KEYS[key], ARGV[arg], ARGV[arg + 1]
       arg = arg + 1
+    elseif what == 'e' then
+      left.waiting, left.ttl = KEYS[key], ARGV[arg]
     elseif what == 'i' then
       left.inbox, left.reply = KEYS[key], ARGV[arg]
     else
@@ -169,9 +174,11 @@ local function rest(name, activation, state, attempt, first)
   become(name, state .. '||||' .. attempt .. '|' .. first .. '|')
 end
 
+-- Where the ready stream takes nothing, it is as if its entry were lost: see repair.lua.
 local function requeue(name, activation, attempt, first)
+  local added = try('XADD', ready, '*', 'e', name)
+  become(name, 'r|' .. (type(added) == 'string' and added or '0-0') .. '|||' .. attempt .. '|' .. first .. '|')
   released[#released + 1] = activation
-  become(name, 'r|' .. call('XADD', ready, '*', 'e', name) .. '|||' .. attempt .. '|' .. first .. '|')
   return 'yield'
 end
 
@@ -204,7 +211,11 @@ local function start(step, name, activation, holder, head, attempt, first, follo
 end
 
 -- What a settled command leaves. The mark of a parked one stays until somebody decides.
-local function remember(left, parks)
+local function remember(left, parks, name)
+  if left.waiting then
+    local mark = try('GET', left.waiting)
+    if type(mark) == 'string' and sub(mark, 1, 1) == 'q' and sub(mark, 10) == name then call('SET', left.waiting, mark, 'PX', left.ttl) end
+  end
   if not left.mark then return end
   if parks then
     call('SET', left.mark, left.value)
@@ -248,7 +259,7 @@ local function settle(step, verb, name, activation, holder, follow, left)
   if counter then counts[counter] = counts[counter] + 1 end
   settled = settled + (head and call('XDEL', KEYS[10 + step], message) or 1)
   if left then
-    remember(left)
+    remember(left, false, name)
     push(left)
     note(left)
   end
@@ -265,11 +276,12 @@ local function park(name, activation, left, attempt, first)
 end
 
 local function wait(name, activation, delay, counts_as_attempt, attempt, first)
-  rest(name, activation, 'w', counts_as_attempt == '0' and format('%d', attempt - 1) or attempt, first)
+  local tried = counts_as_attempt == '0' and format('%d', attempt - 1) or attempt
   local at = now + tonumber(delay)
   local head = call('ZRANGE', due, 0, 0, 'WITHSCORES')
   call('ZADD', due, at, 'r:' .. name)
-  if not head[2] or at < tonumber(head[2]) then call('XADD', ready, '*', 'tick', '1') end
+  rest(name, activation, 'w', tried, first)
+  if not head[2] or at < tonumber(head[2]) then try('XADD', ready, '*', 'tick', '1') end
   local kind = counts_as_attempt == '0' and 'handed_back' or 'retried'
   counts[kind] = counts[kind] + 1
   return 'wait'
@@ -392,10 +404,10 @@ if #emptied > 0 then
 end
 if #kept > 1 then call('HSET', unpack(kept)) end
 for outcomes, ms in pairs(noted) do
-  call('XTRIM', outcomes, 'MINID', '~', format('%.0f', now - ms))
-  call('PEXPIRE', outcomes, ms)
+  try('XTRIM', outcomes, 'MINID', '~', format('%.0f', now - ms))
+  try('PEXPIRE', outcomes, ms)
 end
-for inbox in pairs(touched) do call('PEXPIRE', inbox, reply_ttl) end
+for inbox in pairs(touched) do try('PEXPIRE', inbox, reply_ttl) end
 if #taken > 0 then
   local claim = {'XCLAIM', ready, group, owner, '0'}
   for i = 1, #taken do claim[5 + i] = taken[i] end
@@ -404,10 +416,10 @@ if #taken > 0 then
 end
 if started > 0 then call('SET', fence_key, format('%.0f', fence)) end
 if settled > 0 then
-  call('HINCRBY', stats, 'depth', -settled)
-  call('HINCRBY', stats, 'settled', settled)
+  try('HINCRBY', stats, 'depth', -settled)
+  try('HINCRBY', stats, 'settled', settled)
 end
 for name, count in pairs(counts) do
-  if count > 0 then call('HINCRBY', stats, name, count) end
+  if count > 0 then try('HINCRBY', stats, name, count) end
 end
 return answers

@@ -60,6 +60,6 @@ local limit, fresh = tonumber(ARGV[5]), 0
 for i = 6, #ARGV, 2 do fresh = fresh + 1 - redis.call('HEXISTS', bad, ARGV[i]) end
 if limit >= 0 and redis.call('HLEN', bad) + fresh > limit then return 'full' end
 for i = 6, #ARGV, 2 do redis.call('HSET', bad, ARGV[i], ARGV[i + 1]) end
-if fresh > 0 then redis.call('HINCRBY', record, 'rejected', fresh) end
+if fresh > 0 then redis.pcall('HINCRBY', record, 'rejected', fresh) end
 touch()
 return 'open'

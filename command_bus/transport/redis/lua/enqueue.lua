@@ -24,9 +24,10 @@
 --
 -- returns 'gone' if it was asked before and its answer is not there any more; else one character per command: + accepted, = duplicate, ! same id with another payload, e mailbox full,
 --         t shard full, p an earlier command of this mailbox was refused, d it is being drained,
---         w a key is of another type
+--         w the mailbox takes nothing: a key is of another type, or somebody has used up the ids of its stream
 --
--- Nothing is written before the first SET or XADD, so that a server at its memory limit refuses the whole batch with nothing done.
+-- Nothing is written before the first SET or XADD, so that a server at its memory limit refuses the whole batch with nothing done. What has
+-- gone wrong with one mailbox is told of its commands alone; behind the first write nothing fails, whatever others left in a counter.
 
 local ready, active, stats, due, delayed, later, paused, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local number, limit, prefix, places, kinds = tonumber(ARGV[1]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[7], ARGV[8]
@@ -48,7 +49,7 @@ if any and call('EXISTS', KEYS[9]) == 1 then
   tell = teller(KEYS[9], KEYS[10])
   any = call('EXISTS', later, paused) > 0
 end
-local free = limit - tonumber(call('HGET', stats, 'depth') or '0')
+local free = limit - (tonumber(call('HGET', stats, 'depth')) or 0)
 
 local names, room = {}, {}
 for space, many in string.gmatch(ARGV[6], '(%d+):(%d+) ') do
@@ -79,7 +80,7 @@ for box = 1, boxes do
     local length = redis.pcall('XLEN', KEYS[10 + box])
     room[box] = type(length) == 'number' and room[box] - length
   end
-  if any and room[box] then room[box] = room[box] - tonumber(call('HGET', later, names[box]) or '0') end
+  if any and room[box] then room[box] = room[box] - (tonumber(call('HGET', later, names[box])) or 0) end
 end
 
 local first_due = nil
@@ -89,16 +90,18 @@ local function postpone(box, id, delay, envelope)
   if type(length) == 'table' then return length end
   local time = call('TIME')
   local at = time[1] * 1000 + math.floor(time[2] / 1000) + delay
-  call('HSET', delayed, id, name .. '\n' .. envelope)
-  call('HINCRBY', later, name, 1)
   if not first_due then
-    local head = call('ZRANGE', due, 0, 0, 'WITHSCORES')
+    local head = redis.pcall('ZRANGE', due, 0, 0, 'WITHSCORES')
+    if head.err then return head end
     first_due = tonumber(head[2] or '9007199254740991')
   end
+  local kept = redis.pcall('HSET', delayed, id, name .. '\n' .. envelope)
+  if type(kept) == 'table' then return kept end
+  if type(redis.pcall('HINCRBY', later, name, 1)) == 'table' then redis.pcall('HSET', later, name, '1') end
   call('ZADD', due, at, 'd:' .. id)
   if at < first_due then
     first_due = at
-    call('XADD', ready, '*', 'tick', '1')
+    redis.pcall('XADD', ready, '*', 'tick', '1')
   end
 end
 
@@ -111,10 +114,8 @@ end
 
 local outcomes, refused, states_now = {}, {}, {active}
 
--- Put a command into its mailbox, and activate that if it was idle; the error, if there is one.
-local function put(box, envelope)
-  local added = redis.pcall('XADD', KEYS[10 + box], '*', 'e', envelope)
-  if type(added) == 'table' then return added end
+-- Activate a mailbox that was idle. Where the ready stream takes nothing, it is as if its entry were lost: see repair.lua.
+local function activate(box)
   if states[box] then return nil end
   local name = names[box]
   states[box] = true
@@ -122,8 +123,25 @@ local function put(box, envelope)
   if held[box] then
     states_now[#states_now + 1] = 's||||0|0|'
   else
-    states_now[#states_now + 1] = 'r|' .. call('XADD', ready, '*', 'e', name) .. '|||0|0|'
+    local activation = redis.pcall('XADD', ready, '*', 'e', name)
+    states_now[#states_now + 1] = 'r|' .. (type(activation) == 'string' and activation or '0-0') .. '|||0|0|'
   end
+end
+
+-- Put a command into its mailbox, and activate that if it was idle; the error, if there is one.
+local function put(box, envelope)
+  local added = redis.pcall('XADD', KEYS[10 + box], '*', 'e', envelope)
+  if type(added) == 'table' then return added end
+  activate(box)
+end
+
+-- Whether an error is one of the mailbox, not of the server. One whose ids are used up is activated: whoever empties it deletes it, ids and all.
+local function spoiled(box, fault)
+  if string.find(tostring(fault.err), ' ID', 1, true) then
+    activate(box)
+    return true
+  end
+  return string.find(tostring(fault.err), 'WRONGTYPE', 1, true)
 end
 
 local count = #places / 2
@@ -168,21 +186,20 @@ for i = 1, count do
       accepted = accepted + 1
       outcome = '+'
       if tell then tell('accepted', names[box], ARGV[head + i], '', '', '', (kind == 'd' or kind == 'b') and ARGV[delays - 1] or '') end
-    elseif string.find(tostring(fault.err), 'WRONGTYPE', 1, true) then
-      if mark then call('SET', mark, '', 'PX', 1) end  -- not deleted: who may only dispatch must not delete marks
-      room[box], outcome = false, 'w'
     else
-      return fault  -- at the memory limit: this would have been the first write
+      if mark then redis.pcall('SET', mark, '', 'PX', 1) end  -- not deleted: who may only dispatch must not delete marks
+      if not spoiled(box, fault) and accepted == 0 then return fault end  -- at the memory limit: this would have been the first write
+      room[box], outcome = false, 'w'
     end
   end
   outcomes[i] = outcome
 end
 
 local answer = table.concat(outcomes)
+if #states_now > 1 then call('HSET', unpack(states_now)) end
 if accepted > 0 then
-  if #states_now > 1 then call('HSET', unpack(states_now)) end
-  call('HINCRBY', stats, 'depth', accepted)
-  call('HINCRBY', stats, 'accepted', accepted)
+  redis.pcall('HINCRBY', stats, 'depth', accepted)  -- a counter that cannot grow costs nobody the answer
+  redis.pcall('HINCRBY', stats, 'accepted', accepted)
 end
 if accepted > 0 or next(refused) then  -- at the memory limit there is no room for it, but nothing was accepted either
   redis.pcall('SET', last, ARGV[1] .. ':' .. answer, 'PX', ARGV[3])

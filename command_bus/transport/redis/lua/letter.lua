@@ -22,7 +22,8 @@
 --
 -- returns 'replayed', 'discarded', or 'gone' if there is no such letter
 --
--- A parked command is still the head of its mailbox: replayed, it runs before its followers. Any other joins the end of the line.
+-- A parked command is still the head of its mailbox: replayed, it runs before its followers. Any other joins the end of the line. If the
+-- mailbox takes nothing, that is the answer and nothing is changed; behind the first write nothing fails.
 
 local ready, active, stats, paused = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local parked, dead, box, mark = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
@@ -47,22 +48,28 @@ local function wake(first)
   if stopped(name) then
     redis.call('HSET', active, name, 's||||0|' .. first .. '|')
   else
-    local activation = redis.call('XADD', ready, '*', 'e', name)
+    local activation = redis.pcall('XADD', ready, '*', 'e', name)
+    activation = type(activation) == 'string' and activation or '0-0'  -- as if it were lost: see repair.lua
     redis.call('HSET', active, name, 'r|' .. activation .. '|||0|' .. first .. '|')
   end
 end
 
+local is_parked = redis.call('HGET', parked, name) == id
+if verb == 'replay' and not is_parked then
+  local added = redis.pcall('XADD', box, '*', 'e', fields['e'] or '')
+  if type(added) == 'table' then return added end
+end
 redis.call('XDEL', dead, id)
 local tell = teller(KEYS[11], KEYS[12])
 tell(verb == 'replay' and 'replayed' or 'discarded', name, fields['e'] or '', '', '', '', id)
 if verb == 'discard' and ARGV[7] ~= '' then
-  local keep = redis.call('HMGET', KEYS[9], 'keep_ms', 'keep_max')
+  local keep = redis.pcall('HMGET', KEYS[9], 'keep_ms', 'keep_max')
   if keep[1] and keep[1] ~= '0' then
-    redis.call('XADD', KEYS[10], 'MAXLEN', '~', keep[2], '*', 'r', ARGV[7])
-    redis.call('PEXPIRE', KEYS[10], keep[1])
+    redis.pcall('XADD', KEYS[10], 'MAXLEN', '~', keep[2], '*', 'r', ARGV[7])
+    redis.pcall('PEXPIRE', KEYS[10], keep[1])
   end
 end
-if redis.call('HGET', parked, name) == id then
+if is_parked then
   redis.call('HDEL', parked, name)
   if verb == 'replay' then
     if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6]) end
@@ -70,7 +77,7 @@ if redis.call('HGET', parked, name) == id then
     local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]
     if head then
       redis.call('XDEL', box, head[1])
-      redis.call('HINCRBY', stats, 'depth', -1)
+      redis.pcall('HINCRBY', stats, 'depth', -1)
     end
     if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6], 'PX', ARGV[5]) end
   end
@@ -86,7 +93,6 @@ end
 if verb == 'discard' then return 'discarded' end
 
 if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6]) end
-redis.call('XADD', box, '*', 'e', fields['e'])
-redis.call('HINCRBY', stats, 'depth', 1)
+redis.pcall('HINCRBY', stats, 'depth', 1)
 if redis.call('HEXISTS', active, name) == 0 then wake('0') end
 return 'replayed'

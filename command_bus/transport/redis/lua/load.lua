@@ -24,10 +24,11 @@
 --
 -- returns 'done' if the version is committed, 'gone' if it is not open, else one character per command as enqueue.lua does:
 --         + accepted, = duplicate, ! same id with another payload, e mailbox full, t shard full, p an earlier one was refused, d being drained,
---         w wrong type,
+--         w the mailbox takes nothing,
 --         s not behind the entity's last sequence number
 --
--- Everything is decided before the first write, so that a server at its memory limit refuses the whole chunk with nothing done.
+-- The first write is an XADD, so that a server at its memory limit refuses the whole chunk with nothing done. What has gone wrong with one
+-- mailbox is told of its commands alone, and only what is in its mailbox is noted; behind the first write nothing fails.
 
 local ready, active, stats, paused, later, record, ids, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local version, limit, space, prefix = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -78,7 +79,7 @@ for box = 1, suspects do
   if type(length) ~= 'number' then
     room[box] = false
   else
-    room[box] = space - length - (any_later and tonumber(call('HGET', later, names[box]) or '0') or 0)
+    room[box] = space - length - (any_later and tonumber(call('HGET', later, names[box])) or 0)
   end
 end
 for box = suspects + 1, boxes do room[box] = space end
@@ -87,9 +88,37 @@ if call('EXISTS', paused) == 1 then
   for box = 1, boxes do held[box], drained[box] = held_up(names[box]) end
 end
 
-local free = limit - tonumber(call('HGET', stats, 'depth') or '0')
-local outcomes, goes_to, noted, reached, seen, refused = {}, {}, {}, {}, {}, {}
+local free = limit - (tonumber(call('HGET', stats, 'depth')) or 0)
+local outcomes, noted, reached, seen, refused = {}, {}, {}, {}, {}
 local accepted, repeated, i = 0, 0, 0
+local active_now, states_now, tell = nil, {active}, nil
+
+-- Activate a mailbox that was idle. Where the ready stream takes nothing, it is as if its entry were lost: see repair.lua.
+local function activate(box)
+  if not active_now then
+    active_now = call('HMGET', active, unpack(names))
+    tell = call('EXISTS', KEYS[9]) == 1 and teller(KEYS[9], KEYS[10])
+  end
+  if active_now[box] then return end
+  active_now[box] = true
+  states_now[#states_now + 1] = names[box]
+  if held[box] then
+    states_now[#states_now + 1] = 's||||0|0|'
+  else
+    local activation = redis.pcall('XADD', ready, '*', 'e', names[box])
+    states_now[#states_now + 1] = 'r|' .. (type(activation) == 'string' and activation or '0-0') .. '|||0|0|'
+  end
+end
+
+-- Whether an error is one of the mailbox, not of the server. One whose ids are used up is activated: whoever empties it deletes it, ids and all.
+local function spoiled(box, fault)
+  if string.find(tostring(fault.err), ' ID', 1, true) then
+    activate(box)
+    return true
+  end
+  return string.find(tostring(fault.err), 'WRONGTYPE', 1, true)
+end
+
 for run = 1, #runs / 4 do
   local high, low, many, few = byte(runs, 4 * run - 3, 4 * run)
   local box, entity = 256 * high + low, sequenced and ARGV[head + 2 * count + run]
@@ -114,50 +143,42 @@ for run = 1, #runs / 4 do
       outcome = room[box] < 1 and 'e' or 't'
       refused[box] = true
     else
-      outcome = '+'
-      accepted = accepted + 1
-      room[box] = room[box] - 1
-      free = free - 1
-      seen[id] = check
-      noted[2 * accepted - 1], noted[2 * accepted] = id, check
-      goes_to[i] = box
-      if sequenced then
-        numbers[entity] = number
-        reached[2 * accepted - 1], reached[2 * accepted] = entity, ARGV[head + count + i]
+      local envelope = ARGV[head + i]
+      local added = redis.pcall('XADD', KEYS[box + 10], '*', 'e', envelope)
+      if type(added) == 'string' then
+        outcome = '+'
+        accepted = accepted + 1
+        room[box] = room[box] - 1
+        free = free - 1
+        seen[id] = check
+        noted[2 * accepted - 1], noted[2 * accepted] = id, check
+        if sequenced then
+          numbers[entity] = number
+          reached[2 * accepted - 1], reached[2 * accepted] = entity, ARGV[head + count + i]
+        end
+        activate(box)
+        if tell then tell('accepted', names[box], envelope, '', '', '', '') end
+      elseif spoiled(box, added) or accepted > 0 then
+        room[box], outcome = false, 'w'
+      else
+        return added  -- at the memory limit: this would have been the first write
       end
     end
     outcomes[i] = outcome
   end
 end
 
+if #states_now > 1 then call('HSET', unpack(states_now)) end
 if accepted > 0 then
   call('HSET', ids, unpack(noted))
   if sequenced then
     call('HSET', last, unpack(reached))
     call('PEXPIRE', last, ARGV[5])
   end
-  local tell = call('EXISTS', KEYS[9]) == 1 and teller(KEYS[9], KEYS[10])
-  local active_now = call('HMGET', active, unpack(names))
-  for i = 1, count do
-    local box = goes_to[i]
-    if box then
-      call('XADD', KEYS[box + 10], '*', 'e', ARGV[head + i])
-      if tell then tell('accepted', names[box], ARGV[head + i], '', '', '', '') end
-      if not active_now[box] then
-        active_now[box] = true
-        local name = names[box]
-        if held[box] then
-          call('HSET', active, name, 's||||0|0|')
-        else
-          call('HSET', active, name, 'r|' .. call('XADD', ready, '*', 'e', name) .. '|||0|0|')
-        end
-      end
-    end
-  end
-  call('HINCRBY', stats, 'depth', accepted)
-  call('HINCRBY', stats, 'accepted', accepted)
-  call('HINCRBY', record, 'added', accepted)
+  redis.pcall('HINCRBY', stats, 'depth', accepted)  -- a counter that cannot grow costs nobody the answer
+  redis.pcall('HINCRBY', stats, 'accepted', accepted)
+  redis.pcall('HINCRBY', record, 'added', accepted)
   call('PEXPIRE', ids, ARGV[5])
 end
-if repeated > 0 then call('HINCRBY', record, 'duplicates', repeated) end
+if repeated > 0 then redis.pcall('HINCRBY', record, 'duplicates', repeated) end
 return table.concat(outcomes)

@@ -40,7 +40,8 @@ local function wake(name, box)
   elseif redis.call('ZSCORE', due, 'r:' .. name) then
     redis.call('HSET', active, name, 'w||||' .. attempt .. '|' .. first .. '|')
   else
-    local id = redis.call('XADD', ready, '*', 'e', name)
+    local id = redis.pcall('XADD', ready, '*', 'e', name)
+    id = type(id) == 'string' and id or '0-0'  -- as if it were lost: see repair.lua
     redis.call('HSET', active, name, 'r|' .. id .. '|||' .. attempt .. '|' .. first .. '|')
   end
   return 1

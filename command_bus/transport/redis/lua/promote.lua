@@ -13,7 +13,8 @@
 -- returns {how many were promoted, ms until the next is due or -1}
 --
 -- The members were read before; each is checked again here, so that several workers may promote at once. One whose score is still what
--- was read is promoted even if that lies ahead: the server's clock has gone back, and who asks has waited its time out.
+-- was read is promoted even if that lies ahead: the server's clock has gone back, and who asks has waited its time out. A command whose
+-- mailbox takes nothing stays delayed, for another second; nothing fails behind the first write.
 
 local ready, active, due, delayed, later, paused = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 redis.call('XACK', ready, ARGV[1], '0-0')
@@ -32,7 +33,8 @@ local function wake(name, attempt, first)
   if any_paused and stopped(name) then
     redis.call('HSET', active, name, 's||||' .. attempt .. '|' .. first .. '|')
   else
-    local id = redis.call('XADD', ready, '*', 'e', name)
+    local id = redis.pcall('XADD', ready, '*', 'e', name)
+    id = type(id) == 'string' and id or '0-0'  -- as if it were lost: see repair.lua
     redis.call('HSET', active, name, 'r|' .. id .. '|||' .. attempt .. '|' .. first .. '|')
   end
 end
@@ -44,15 +46,22 @@ local function retry(name)
   if state == 'w' then wake(name, attempt, first) end
 end
 
+-- Put a delayed command into its mailbox; false if that takes nothing. One whose ids are used up is woken: whoever empties it deletes it.
 local function admit(id, name, box)
   local value = redis.call('HGET', delayed, id)
-  if not value then return end
+  if not value then return true end
   local cut = string.find(value, '\n', 1, true)
-  if string.sub(value, 1, cut - 1) ~= name then return end
-  redis.call('HDEL', delayed, id)
-  if redis.call('HINCRBY', later, name, -1) <= 0 then redis.call('HDEL', later, name) end
-  redis.call('XADD', box, '*', 'e', string.sub(value, cut + 1))
+  if not cut or string.sub(value, 1, cut - 1) ~= name then return true end
+  local added = redis.pcall('XADD', box, '*', 'e', string.sub(value, cut + 1))
+  if type(added) == 'string' then
+    redis.call('HDEL', delayed, id)
+    local left = redis.pcall('HINCRBY', later, name, -1)
+    if type(left) ~= 'number' or left <= 0 then redis.call('HDEL', later, name) end
+  elseif not string.find(tostring(added.err), ' ID', 1, true) then
+    return false
+  end
   if redis.call('HEXISTS', active, name) == 0 then wake(name, '0', '0') end
+  return type(added) == 'string'
 end
 
 local promoted = 0
@@ -66,12 +75,11 @@ for arg = 2, #ARGV, 3 do
       redis.call('ZREM', due, member)
       retry(name)
       promoted = promoted + 1
-    elseif type(redis.pcall('XLEN', KEYS[key])) == 'number' then
+    elseif admit(string.sub(member, 3), name, KEYS[key]) then
       redis.call('ZREM', due, member)
-      admit(string.sub(member, 3), name, KEYS[key])
       promoted = promoted + 1
     else
-      redis.call('ZADD', due, now + 1000, member)  -- the mailbox is of another type: tried again, nothing is lost
+      redis.call('ZADD', due, now + 1000, member)  -- tried again, nothing is lost
     end
   end
 end

@@ -45,7 +45,8 @@ local function take_out(id)
     local command = string.sub(id, 3)
     if redis.call('HDEL', delayed, command) == 0 then return false end
     redis.call('ZREM', due, id)
-    if redis.call('HINCRBY', later, name, -1) <= 0 then redis.call('HDEL', later, name) end
+    local left = redis.pcall('HINCRBY', later, name, -1)
+    if type(left) ~= 'number' or left <= 0 then redis.call('HDEL', later, name) end
     return true
   end
   if (state == 'h' and id == running) or redis.call('XDEL', box, id) == 0 then return false end
@@ -72,14 +73,14 @@ for arg = 4, #ARGV, 5 do
     tell('cancelled', name, envelope, '', '', '', '')
     if ARGV[arg + 2] ~= '' then redis.call('SET', KEYS[key + 1], ARGV[arg + 2], 'PX', ARGV[arg + 1]) end
     if ARGV[arg + 3] ~= '' then
-      redis.call('LPUSH', KEYS[key + 2], ARGV[arg + 3])
-      redis.call('PEXPIRE', KEYS[key + 2], reply_ttl)
+      redis.pcall('LPUSH', KEYS[key + 2], ARGV[arg + 3])  -- behind the first write nothing fails
+      redis.pcall('PEXPIRE', KEYS[key + 2], reply_ttl)
     end
     if ARGV[arg + 4] ~= '' then
-      local keep = redis.call('HMGET', KEYS[key + 3], 'keep_ms', 'keep_max')
+      local keep = redis.pcall('HMGET', KEYS[key + 3], 'keep_ms', 'keep_max')
       if keep[1] and keep[1] ~= '0' then
-        redis.call('XADD', KEYS[key + 4], 'MAXLEN', '~', keep[2], '*', 'r', ARGV[arg + 4])
-        redis.call('PEXPIRE', KEYS[key + 4], keep[1])
+        redis.pcall('XADD', KEYS[key + 4], 'MAXLEN', '~', keep[2], '*', 'r', ARGV[arg + 4])
+        redis.pcall('PEXPIRE', KEYS[key + 4], keep[1])
       end
     end
   end
@@ -94,8 +95,8 @@ if record and redis.call('XLEN', box) == 0 and state ~= 'h' then
   redis.call('DEL', box)
   redis.call('HDEL', active, name)
 elseif state == 'free' then
-  local id = redis.call('XADD', ready, '*', 'e', name)
-  redis.call('HSET', active, name, 'r|' .. id .. '|||0|0|')
+  local id = redis.pcall('XADD', ready, '*', 'e', name)
+  redis.call('HSET', active, name, 'r|' .. (type(id) == 'string' and id or '0-0') .. '|||0|0|')  -- as if it were lost: see repair.lua
 end
-if removed > 0 then redis.call('HINCRBY', stats, 'depth', -removed) end
+if removed > 0 then redis.pcall('HINCRBY', stats, 'depth', -removed) end
 return removed

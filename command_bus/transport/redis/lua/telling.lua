@@ -37,7 +37,7 @@ local function teller(watched, events)
   end
   local function tell(kind, name, envelope, attempt, fence, worker, detail)
     if not is_told(name) then return end
-    local facts = kind .. '|' .. attempt .. '|' .. fence .. '|' .. worker .. '|' .. detail
+    local facts = kind .. '|' .. (attempt or '') .. '|' .. (fence or '') .. '|' .. (worker or '') .. '|' .. (detail or '')
     redis.pcall('XADD', events, 'MAXLEN', '~', most, '*', 'v', facts, 'm', name, 'c', names_in(envelope))
   end
   return tell, is_told

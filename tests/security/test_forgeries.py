@@ -1,0 +1,186 @@
+"""What a forged command names is not its own: another's id, another's dispatch, another line. Nothing of that is touched when it is given up."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import msgpack
+import pytest
+
+from command_bus import BadSignature, BusSettings, EntityPolicy, TransportUnavailable, lanes
+from command_bus.execution.decisions import Decisions
+from command_bus.serialization.envelope import GIVEN_ID, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope, pack_envelope
+from command_bus.serialization.protection import Protection
+from command_bus.testing.memory import MemoryClients
+from command_bus.transport.dispatches import Opening, Version
+from command_bus.transport.interfaces import Bury, Started
+from command_bus.transport.redis.keys import mailbox_name
+from tests.conformance.conftest import Bench
+from tests.conformance.scene import Put, Scene, scene, until
+from tests.security.test_signatures import KEYS, packed
+
+THEIRS = {"theirs": "a secret of their own"}
+SIGNED: dict[str, Any] = {"signing_keys": KEYS, "require_signatures": True}
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench("memory", MemoryClients())
+
+
+def envelope(command_id: str, flags: int = GIVEN_ID, **changes: Any) -> WireEnvelope:
+    return replace(WireEnvelope(command_id, "Put", "box", "a", msgpack.packb({"box": "a", "value": 7}), flags), **changes)
+
+
+def unsigned(bench: Bench, whole: WireEnvelope) -> bytes:
+    return pack_envelope(whole)
+
+
+def of_another_key(bench: Bench, whole: WireEnvelope) -> bytes:
+    protection = Protection.of(BusSettings(signing_keys=THEIRS, namespace=bench.namespace))
+    assert protection is not None
+    return protection.pack(whole)
+
+
+def undecodable(bench: Bench, whole: WireEnvelope) -> bytes:
+    return pack_envelope(whole).replace(b"\xa3box", b"\xc3\xc3\xc3\xc3", 1)
+
+
+def of_a_later_version(bench: Bench, whole: WireEnvelope) -> bytes:
+    data = pack_envelope(whole)
+    return data[:1] + b"\x02" + data[2:]
+
+
+FORGERS = [unsigned, of_another_key, undecodable, of_a_later_version]
+
+
+@pytest.mark.parametrize("forge", FORGERS)
+async def test_a_forged_row_leaves_no_outcome_whoever_gives_it_up(bench: Bench, forge: Any) -> None:
+    async with scene(bench, unknown_grace=0.01, **SIGNED) as stage:
+        version = Version("sales")
+        await stage.bus.transport.dispatches.open(version, Opening(keep_ms=60_000))
+        row = envelope("row-1", IN_DISPATCH | KEEP_OUTCOME, correlation_id="sales")
+        await stage.inject("box:a", {"e": forge(bench, row)})
+        letter = await stage.letter()
+        assert letter.command_id == "row-1"
+        assert await outcomes(stage) == 0
+        assert await stage.bus.dead_letters.purge() == 1
+        assert await outcomes(stage) == 0
+        assert stage.seen == []
+        await stage.goes_on("a")
+
+
+async def outcomes(stage: Scene) -> int:
+    return int(await stage.bus.transport.connections.ask(lambda client: client.xlen(stage.keys.outcomes("sales"))))
+
+
+@pytest.mark.parametrize("forge", FORGERS)
+async def test_a_forged_command_leaves_the_mark_of_the_id_that_it_names(bench: Bench, forge: Any) -> None:
+    async with scene(bench, unknown_grace=0.01, **SIGNED) as stage:
+        marks = [stage.keys.mark(name) for name in ("done", "waits")]
+
+        async def read() -> list[Any]:
+            return list(await stage.bus.transport.connections.ask(lambda client: client.mget(marks)))
+
+        await stage.bus.dispatch(Put(box="b", value=1), command_id="done")
+        assert await stage.bus.result("done", timeout=5) == 1
+        await stage.bus.entity("box", "b").pause()
+        await stage.bus.dispatch(Put(box="b", value=2), command_id="waits")
+        before = await read()
+        for number, name in enumerate(("done", "waits", "nobody's"), 1):
+            await stage.inject("box:a", {"e": forge(bench, envelope(name))})
+            await until(lambda number=number: found(stage, number))
+        assert await read() == before
+        assert not await stage.bus.transport.connections.ask(lambda client: client.exists(stage.keys.mark("nobody's")))
+        letters = await stage.letters()
+        if forge in (unsigned, of_another_key):
+            for letter in letters:
+                await stage.bus.dead_letters.replay(letter.id)
+            await until(lambda: found(stage, 3))
+        await stage.bus.dead_letters.purge()
+        assert await read() == before
+        await stage.bus.entity("box", "b").resume()
+        assert await stage.bus.result("waits", timeout=5) == 2
+        assert await stage.bus.result("done", timeout=5) == 1
+        await stage.unharmed("a", "b")
+
+
+async def found(stage: Scene, many: int) -> bool:
+    return len(await stage.letters()) == many
+
+
+@pytest.mark.parametrize("keys", [{}, THEIRS])
+async def test_the_mark_of_who_was_refused_in_good_faith_does_not_wait_for_ever(bench: Bench, keys: Any) -> None:
+    async with scene(bench, **SIGNED) as stage, bench.bus(signing_keys=keys) as other:
+        await other.dispatch(Put(box="a", value=1), command_id="mine")
+        await stage.letter()
+        with pytest.raises(BadSignature):
+            await other.call(Put(box="a", value=1), command_id="asked", timeout=5)
+        for name in ("mine", "asked"):
+            key = stage.keys.mark(name)
+            assert (await stage.bus.transport.connections.ask(lambda client, key=key: client.get(key)))[:1] == b"q"
+        await stage.unharmed("a")
+
+
+def test_a_forged_command_whose_worker_was_lost_leaves_no_outcome_either() -> None:
+    settings = BusSettings(namespace="n", **SIGNED)
+    decisions = Decisions(lambda _: None, settings, worker="w", protection=Protection.of(settings))
+    row = envelope("row-1", IN_DISPATCH | KEEP_OUTCOME | 2, correlation_id="sales")
+    for data in (pack_envelope(row), pack_envelope(row)[:-1], b"\x9c\x02" + pack_envelope(row)[2:]):
+        step = decisions.lost(Started("1", "1-1", 9, 1, 10**15, data))
+        assert isinstance(step, Bury)
+        assert (step.left.mark, step.left.outcome, step.left.reply) == (b"", b"", b"")
+
+
+# Other lines.
+
+
+async def test_a_signed_command_runs_in_no_other_line_of_its_type(bench: Bench) -> None:
+    """No policy in the worker's settings; the namespace recorded `per_entity` when the type was first used."""
+    async with scene(bench, **SIGNED) as stage:
+        await stage.bus.dispatch(Put(box="a", value=1))
+        for line in ("box/0", "box/3", "box:A", "box:a ", "~:forged-1"):
+            await stage.inject(line, {"e": packed(bench)})
+            letter = await stage.letter()
+            assert (letter.reason, "another entity" in letter.error_message) == ("bad_signature", True), line
+            await stage.bus.dead_letters.discard(letter.id)
+        await stage.inject("box:a", {"e": packed(bench)})
+        await until(lambda: stage.seen == [("a", 1), ("a", 7)])
+        await stage.unharmed("a")
+
+
+async def test_lanes_that_were_agreed_on_after_the_worker_began_are_found_in_the_namespace(bench: Bench) -> None:
+    """The worker's settings say nothing of the type."""
+    async with scene(bench, **SIGNED) as stage:
+        await stage.inject("box:a", {"e": packed(bench)})  # nobody has agreed on anything: the default holds, and is not kept
+        await until(lambda: stage.seen == [("a", 7)])
+        async with bench.bus(signing_keys=KEYS, entities={"box": EntityPolicy(mailbox=lanes(4))}) as other:
+            assert await other.call(Put(box="a", value=1), timeout=5) == 1
+        home = mailbox_name("box", "a", lanes(4))
+        for line in ("box:a", *(f"box/{lane}" for lane in range(5))):
+            if line != home:
+                await stage.inject(line, {"e": packed(bench)})
+                letter = await stage.letter()
+                assert "another entity" in letter.error_message, line
+                await stage.bus.dead_letters.discard(letter.id)
+        assert stage.seen == [("a", 7), ("a", 1)]
+
+
+async def test_a_line_that_cannot_be_told_yet_waits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene(bench, **SIGNED) as stage:
+        namespace = stage.bus.transport.namespace
+        learn, asked = namespace.learn, asyncio.Event()
+
+        async def away(_: str) -> None:
+            asked.set()
+            raise TransportUnavailable("planned")
+
+        monkeypatch.setattr(namespace, "learn", away)
+        await stage.inject("box:a", {"e": packed(bench)})
+        await asyncio.wait_for(asked.wait(), 5)
+        assert stage.seen == []
+        monkeypatch.setattr(namespace, "learn", learn)
+        await until(lambda: stage.seen == [("a", 7)])
+        assert await stage.letters() == []
