@@ -33,6 +33,7 @@ _AT_LEAST = 0.05  # seconds that a connection is left to its request: at most so
 _IN_LINE = 2048  # connections that the kernel holds
 _AGAIN = 0.2  # seconds until a process without free descriptors accepts again
 _TOLD_EVERY = 60.0  # seconds between log lines about that
+_ABSENT = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)  # `localhost` may have an IPv6 address that the machine has not
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,7 @@ async def _listeners(host: str, port: int) -> list[socket.socket]:
             listeners.append(_listener(family, (address[0], chosen, *address[2:])))
         except OSError as error:
             absent = error
-            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):  # `localhost` may have an IPv6 address that there is not
+            if error.errno not in _ABSENT:
                 break
     else:
         if listeners:
@@ -215,7 +216,7 @@ async def _listeners(host: str, port: int) -> list[socket.socket]:
 def _listener(family: int, address: tuple[object, ...]) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.setblocking(False)  # noqa: FBT003 - it has no name
+        listener.setblocking(False)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

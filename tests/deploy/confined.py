@@ -74,4 +74,4 @@ def confine(calls: set[str]) -> None:
 
 if __name__ == "__main__":
     confine(allowed(Path(sys.argv[1]).read_text(encoding="utf-8")))
-    os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606 - the program is the test's
+    os.execv(sys.argv[2], sys.argv[2:])

@@ -103,7 +103,9 @@ class Place:
         return f"redis://command_bus-{NAMESPACE}-{role}:{self.password}@{self.server.url.partition('//')[2]}"
 
     def bus(self, role: Role, **settings: Any) -> CommandBus:
-        return CommandBus(self.url(role), **{"namespace": NAMESPACE, "registry": registry(), "dispatch_timeout": 15.0, **settings})
+        return CommandBus(
+            self.url(role), **{"namespace": NAMESPACE, "registry": registry(), "dispatch_timeout": 15.0, **settings}
+        )
 
     def client(self, role: Role) -> Redis:
         client: Redis = Redis.from_url(self.url(role))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
-from command_bus import CommandBus, HandlerRegistry
+from command_bus import CommandBus, HandlerRegistry, InvalidSettings, QueueFull
 from command_bus.transport.redis.scripts import SCRIPTS
 from tests.conformance.scene import until
 from tests.security.conftest import Starter
@@ -136,6 +136,29 @@ async def test_it_fills_lines_beyond_their_limits(place: Place) -> None:
     await thief.aclose()
 
 
+async def test_it_has_all_senders_refused(place: Place) -> None:
+    await loaded(place)
+    thief = place.client("producer")
+    async with place.bus("producer") as bus:
+        await bus.dispatch(Work(line="a", number=1))
+        await thief.hincrby("{shop:0}:stats", "depth", 1_000_000)
+        with pytest.raises(QueueFull):
+            await bus.dispatch(Work(line="b", number=1))
+    await thief.aclose()
+
+
+async def test_it_records_settings_that_all_clients_must_agree_with(place: Place) -> None:
+    """Only of what is not recorded yet: nothing that is can be changed."""
+    thief = place.client("producer")
+    assert await thief.hsetnx("{shop:0}:meta", "mailbox:line", "lanes:7")
+    with pytest.raises(NoPermissionError):
+        await thief.hset("{shop:0}:meta", "mailbox:line", "per_entity")
+    async with place.bus("producer") as bus:
+        with pytest.raises(InvalidSettings, match="lanes"):
+            await bus.dispatch(Work(line="a", number=1))
+    await thief.aclose()
+
+
 async def test_it_reaches_the_namespace_in_every_database_of_the_server(place: Place) -> None:
     """A user's patterns name keys, not databases."""
     await place.admin.execute_command("SELECT", "5")
@@ -182,7 +205,10 @@ async def test_the_runs_of_a_load_are_no_more_than_its_commands(place: Place) ->
     load = next(script for script in SCRIPTS if script.name == "load")
     thief = place.client("pipeline")
     await thief.hset("{shop:0}:b:d", "open", "0")
-    keys = [f"{{shop:0}}:{name}" for name in ("ready", "active", "stats", "paused", "later", "b:d", "b:d:ids", "b:d:seq", "watched", "events")]
+    keys = [
+        f"{{shop:0}}:{name}"
+        for name in ("ready", "active", "stats", "paused", "later", "b:d", "b:d:ids", "b:d:seq", "watched", "events")
+    ]
     runs = b"\xff\xff\xff\xff" * 4
     arguments = ("0", "100", "100", "10", "1000", "0", "0", runs, b"\0\0\0\0", b"\x96\x01\xa1x")
     with pytest.raises(ResponseError, match="more commands than there are"):

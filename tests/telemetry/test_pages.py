@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
+from pathlib import Path
 
 import pytest
 
@@ -70,7 +71,7 @@ def there(process: subprocess.Popen[str]) -> None:
 
 
 def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len([*Path("/proc/self/fd").iterdir()])
 
 
 def enough_descriptors(count: int) -> None:
@@ -80,7 +81,9 @@ def enough_descriptors(count: int) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
 @pytest.mark.parametrize("said", ["", "GET /healthz HT", "GET /slow HTTP/1.1\r\n\r\n"], ids=["silent", "half", "slow"])
-async def test_a_probe_is_answered_behind_two_thousand_connections(port: int, said: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_probe_is_answered_behind_two_thousand_connections(
+    port: int, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
     enough_descriptors(2_000)
     before, most = descriptors(), 0
     with silent(port, 2_000, said) as process, caplog.at_level(logging.INFO):
