@@ -18,6 +18,7 @@ import math
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 
 from command_bus.clock import mono
@@ -96,7 +97,7 @@ class PageServer:
             ) from error
         for listener in listeners:
             accepting = asyncio.create_task(self._accept(listener), name="command_bus.pages")
-            accepting.add_done_callback(lambda _, listener=listener: listener.close())
+            accepting.add_done_callback(partial(_close, listener))
             self._accepting.append(accepting)
         port: int = listeners[0].getsockname()[1]
         return port
@@ -175,6 +176,11 @@ class PageServer:
 def _to_be_closed(visits: list[_Visit]) -> _Visit:
     """The connection that makes room for a new one, of these, which stand in the order in which they came."""
     return next((visit for visit in visits if not visit.asked), visits[0])
+
+
+def _close(listener: socket.socket, _: asyncio.Task[None]) -> None:
+    """Listen no more: done by the end of the task, which may be cancelled before it begins."""
+    listener.close()
 
 
 async def _head(connection: socket.socket) -> bytes:

@@ -158,7 +158,7 @@ async def test_all_addresses_of_a_host_have_one_port() -> None:
 
     server = PageServer(page, host="localhost", port=0)
     port = await server.start()
-    addresses = {found[4][0] for found in socket.getaddrinfo("localhost", port, type=socket.SOCK_STREAM)}
+    addresses = {str(found[4][0]) for found in socket.getaddrinfo("localhost", port, type=socket.SOCK_STREAM)}
     answered = 0
     for address in addresses:
         with suppress(OSError):
