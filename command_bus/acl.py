@@ -4,9 +4,9 @@
         client.execute_command(line)
 
 Three facts shape the lines. What a script does is checked against its caller, so a role needs every command that its scripts use, on
-the keys that they use. Whoever may load scripts may load any: a script reaches what its caller reaches, no more. And an ACL speaks of
-keys, not of the entries in them: who may append to a mailbox may append anything, in the form of a command that no `dispatch` would
-have sent; signatures are against that (see `BusSettings.signing_keys`).
+the keys that they use. Whoever may load scripts may load any: it reaches no key that its caller does not reach, but one that writes and
+never ends stops the server, for all who use it. So workers load them, and who sends does not. And an ACL speaks of commands and keys, not
+of arguments and entries: who may append to a mailbox may append anything, and trim it while doing so. `docs/security.md` has the list.
 
 From Redis 7 on, rights differ by key (*selectors*): a producer may write a mailbox and not delete from it. Redis 6.2 has one list of
 commands and one of keys for each user: there a role may do with any of its keys what it may do with one.
@@ -37,73 +37,89 @@ _UNKNOWN_TO_62: Final = frozenset({"+blmpop"})
 
 _LOADING: Final = "script|load"
 
-# By role: which commands on which keys. `%R~` and `%W~` would be finer still, but scripts read where they write.
+# By role: which commands on which keys, each of them used. `%R~` and `%W~` would add nothing: the commands are named one by one.
+_SENDING: Final = (
+    ("hmget hsetnx", "meta"),
+    ("xgroup|create xinfo|groups xadd", "ready"),
+    ("hget hmget hset exists", "active"),
+    ("hget hincrby", "stats"),
+    ("exists hmget", "paused"),
+    ("exists hget hincrby", "later"),
+    ("exists", "later paused watched"),  # one request may name all three
+    ("hgetall", "watched"),
+    ("xadd", "events"),
+    ("zadd zrange zscore", "due"),
+    ("hset", "delayed"),
+    ("xadd xlen", "m:*"),
+    ("set get mget", "k:*"),
+    ("get set", "p:*"),
+    ("blmpop brpop rpop del", "in:*"),
+    ("hget", "commands"),
+    ("hgetall", "workers"),  # a call that timed out says why
+)
+_FIGURES: Final = (  # `stats`: an operator's, a worker's `/metrics`, and what Spark compares
+    ("hgetall", "stats workers paused"),
+    ("hlen", "active parked"),
+    ("xinfo|groups xpending xlen xrange", "ready"),
+    ("xlen", "dead"),
+    ("zcard", "due"),
+)
 _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
-    "producer": (
-        ("hget hmget hsetnx hscan", "meta active"),
-        ("xgroup|create xinfo|groups xadd xack xrange", "ready"),
-        ("hget hmget hset hexists hincrby exists", "active stats paused later"),
-        ("exists hgetall", "later paused watched"),  # one request may name all three
-        ("xadd", "events"),
-        ("zadd zrange hset", "due delayed"),
-        ("xadd xlen", "m:*"),
-        ("set get exists mget", "k:*"),
-        ("get set", "p:*"),
-        ("blmpop brpop rpop del", "in:*"),
-        ("hget", "commands"),
-        ("hgetall", "workers"),  # a call that timed out says why
-        ("zscore", "due"),
-    ),
+    "producer": _SENDING,
     "pipeline": (
-        ("hget hmget hsetnx hscan hgetall", "meta active"),
-        ("xgroup|create xinfo|groups xadd xack xrange", "ready"),
-        ("hget hmget hset hexists hincrby hscan exists", "active stats paused parked later commands"),
-        ("exists hgetall", "later paused watched"),  # one request may name all three
-        ("xadd", "events"),
-        ("hscan hmget xlen", "delayed dead ready"),
-        ("xadd xlen xrange", "m:*"),
-        ("hget hmget hgetall hset hsetnx hexists hincrby hlen hdel hscan pexpire pttl unlink", "b:*"),
-        ("xrange xrevrange xlen xinfo|stream pttl pexpire", "b:*"),
+        *_SENDING,
+        *_FIGURES,
+        ("hgetall", "meta"),
+        ("hscan", "active paused"),
+        ("hmget", "parked"),
+        ("hmget hscan", "later"),
+        ("xrange", "m:*"),
         ("xrange xrevrange", "dead"),
+        ("hmget hgetall hset hsetnx hexists hincrby hlen hdel hscan pexpire pttl unlink", "b:*"),
+        ("xrange xrevrange xinfo|stream", "b:*"),
         ("zadd zrange zremrangebyscore", "dispatches"),
     ),
     "worker": (
+        *_SENDING,  # handlers send, too
+        *_FIGURES,
         ("client|unblock script|exists", ""),  # to end its own blocked read when it stops; to see that scripts are lost
-        ("hget hmget hsetnx", "meta"),
-        (
-            "xgroup|create xgroup|delconsumer xinfo|groups xinfo|consumers xreadgroup xpending xclaim xack xadd xdel xlen xrange",
-            "ready",
-        ),
-        ("hget hmget hset hdel hexists hincrby hscan exists", "active stats paused parked delayed later"),
-        ("exists hgetall", "later paused watched"),  # one request may name all three
-        ("xadd", "events"),
+        ("xgroup|delconsumer xinfo|consumers xreadgroup xpending xclaim xack xdel xlen xrange", "ready"),
+        ("hdel hexists hscan", "active"),
+        ("hget hset hexists", "parked"),
+        ("hget hdel", "delayed"),
+        ("hdel", "later"),
         ("get set", "fence"),
-        ("zadd zrange zrem zscore", "due"),
-        ("xadd xlen xrange xread xdel del", "m:*"),
-        ("get set exists mget", "k:*"),
-        ("get set", "p:*"),
+        ("zrem", "due"),
+        ("xrange xread xdel del", "m:*"),
         ("lpush pexpire", "in:*"),
         ("xadd", "dead"),
-        ("hset hdel", "workers commands"),
+        ("hset hdel", "workers"),
+        ("hset", "commands"),
         ("hgetall hset pexpire", "interrupts"),
-        ("hget hmget hincrby hexists exists", "b:*"),
-        ("xadd xlen xtrim pexpire", "b:*"),
+        ("hmget", "b:*"),
+        ("xadd xtrim pexpire", "b:*"),
     ),
     "operator": (
-        ("hget hmget hgetall hsetnx", "meta commands"),
-        ("xgroup|create xinfo|groups xpending xack xadd xdel xlen xrange", "ready"),
-        ("hget hmget hgetall hlen hset hdel hexists hincrby hscan exists", "active stats paused parked delayed later"),
-        ("hgetall", "workers"),
+        *_FIGURES,
+        ("hmget hgetall hsetnx", "meta"),
+        ("hget hgetall", "commands"),
+        ("xgroup|create xinfo|groups xpending xack xadd xdel xrange", "ready"),
+        ("hget hmget hset hdel hexists hscan exists", "active"),
+        ("hincrby", "stats"),
+        ("hget hmget hset hdel hscan", "paused"),
+        ("hget hmget hdel hexists", "parked"),
+        ("hget hdel hscan", "delayed"),
+        ("hget hmget hdel hexists hincrby hscan", "later"),
         ("hget hset hdel pexpire", "interrupts"),
-        ("exists hgetall hset hdel", "watched"),
-        ("xadd xread xlen xrange xrevrange pexpire persist", "events"),
-        ("zcard zadd zrange zrem zscore", "due"),
+        ("exists hgetall hset hdel del", "watched"),
+        ("xadd xread xrange xrevrange pexpire persist", "events"),
+        ("zrange zrem zscore", "due"),
         ("xadd xlen xrange xdel del", "m:*"),
-        ("xlen xrange xdel", "dead"),
-        ("get set exists", "k:*"),
+        ("xrange xdel", "dead"),
+        ("get set", "k:*"),
         ("lpush pexpire", "in:*"),
-        ("hget hmget hincrby hexists exists", "b:*"),
-        ("xadd xlen xtrim pexpire", "b:*"),
+        ("hmget", "b:*"),
+        ("xadd pexpire", "b:*"),
     ),
 }
 
@@ -115,7 +131,7 @@ def acl_lines(
     user: str | None = None,
     password: str | None = None,
     selectors: bool = True,
-    load_scripts: bool = True,
+    load_scripts: bool = False,
 ) -> list[str]:
     """The `ACL SETUSER` command that makes a user of this role, as one line per user; an application has one for each role.
 
@@ -128,8 +144,10 @@ def acl_lines(
         user: Its name; by default `command_bus-<namespace>-<role>`.
         password: In the clear; without one the user stays disabled until it is given one (`ACL SETUSER <user> on >…`).
         selectors: Whether rights differ by key; Redis 6.2 cannot do that.
-        load_scripts: Whether it may load scripts. A producer or pipeline without can run only what others have loaded: every
-            worker loads all scripts of its version, when it starts and within about a second after the server lost them.
+        load_scripts: Whether a producer or pipeline may load scripts, and so stop the server by one that never ends. Without,
+            it can run only what others have loaded: every worker loads all scripts of its version, when it starts and within about a
+            second after the server lost them. Until then what is sent is tried again, and fails with `TransportUnavailable` after
+            `dispatch_timeout`. Workers and operators always may.
 
     Raises:
         InvalidSettings: A name or password cannot stand in such a line.
@@ -142,7 +160,7 @@ def acl_lines(
     for what, text in (("user", name), ("password", password or "-")):
         if not text or _NO_PASSWORD.search(text):
             raise InvalidSettings(f"{what}: not empty, without spaces and control characters")
-    grants = _GRANTS["producer"] + _GRANTS["pipeline"] if role == "pipeline" else _GRANTS[role]
+    grants = _GRANTS[role]
     head = ["ACL", "SETUSER", name, "reset", *((f">{password}", "on") if password else ("off",)), "resetchannels", "-@all"]
     head += _allowed(f"{_EVERYONE} {_LOADING}" if load_scripts or role in ("worker", "operator") else _EVERYONE)
     # A request is checked as a whole, against one selector: a script names the keys of its whole role.

@@ -103,7 +103,7 @@ def worker(
         str | None,
         typer.Option(
             show_default=False,
-            help="As COMMAND_BUS_URL in the environment, a better place for passwords; refused if the bus has another.",
+            help="As COMMAND_BUS_URL in the environment, which is the place for passwords: `ps` shows arguments. Refused if the bus has another.",
         ),
     ] = None,
     production: Annotated[

@@ -1,26 +1,40 @@
 """Short pages over HTTP, for probes and scrapers: GET, one answer, and the connection is closed.
 
-Not a web framework, because a worker has none: a probe must not be what makes a worker depend on one. Who sends slowly, or much, is
-cut off; who comes while too many are there waits in the kernel's line.
+Not a web framework, because a worker has none: a probe must not be what makes a worker depend on one.
+
+Whoever reaches the port may open connections, and must neither keep a probe from its answer nor take the descriptors that the worker
+needs. So few are open at a time: for who comes then, the one is closed that has been there for longest without a request, or, if all
+have asked, for longest. Nobody is closed before `_AT_LEAST`, which is time enough for a request; meanwhile others wait in the kernel's
+line, without a descriptor. Who sends slowly, or much, is cut off.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import math
+import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 
+from command_bus.clock import mono
 from command_bus.errors import InvalidSettings
 
 __all__ = ["Answering", "Page", "PageServer", "text_page"]
 
 _log = logging.getLogger("command_bus.health")
 _HEAD_LIMIT = 16 * 1024
-_PATIENCE = 5.0  # seconds for the request, and for taking the answer
-_AT_ONCE = 32  # connections
+_PATIENCE = 5.0  # seconds for the request, from acceptance on, and for taking the answer
+_AT_ONCE = 128  # connections
+_AT_LEAST = 0.05  # seconds that a connection is left to its request: at most some 2,500 are accepted a second
+_IN_LINE = 2048  # connections that the kernel holds
+_AGAIN = 0.2  # seconds until a process without free descriptors accepts again
+_TOLD_EVERY = 60.0  # seconds between log lines about that
+_ABSENT = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)  # `localhost` may have an IPv6 address that the machine has not
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +55,17 @@ def text_page(status: HTTPStatus, text: str) -> Page:
     return Page(status, text.encode() + b"\n")
 
 
+@dataclass(slots=True)
+class _Visit:
+    """A connection."""
+
+    connection: socket.socket
+    since: float = field(default_factory=mono)
+    asked: bool = False
+    """Its request is there."""
+    task: asyncio.Task[None] | None = None
+
+
 class PageServer:
     """Answers on a port, in the event loop that starts it.
 
@@ -54,8 +79,9 @@ class PageServer:
         self._answering = answering
         self._host = host
         self._port = port
-        self._server: asyncio.Server | None = None
-        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._accepting: list[asyncio.Task[None]] = []
+        self._visits: list[_Visit] = []  # oldest first
+        self._told_at = -math.inf
 
     async def start(self) -> int:
         """Listen; the port.
@@ -64,31 +90,71 @@ class PageServer:
             InvalidSettings: It is taken, or not ours to take.
         """
         try:
-            self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=_HEAD_LIMIT)
+            listeners = await _listeners(self._host, self._port)
         except OSError as error:
             raise InvalidSettings(
                 f"cannot answer probes on {self._host}:{self._port} ({error.strerror or error}): choose another health port"
             ) from error
-        port: int = self._server.sockets[0].getsockname()[1]
+        for listener in listeners:
+            accepting = asyncio.create_task(self._accept(listener), name="command_bus.pages")
+            accepting.add_done_callback(partial(_close, listener))
+            self._accepting.append(accepting)
+        port: int = listeners[0].getsockname()[1]
         return port
 
     def stop(self) -> None:
         """Listen no more."""
-        if self._server is not None:
-            self._server.close()
+        for accepting in self._accepting:
+            accepting.cancel()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:  # no descriptor is free: what else is open here is not ours to close
+                self._tell(error)
+                await asyncio.sleep(_AGAIN)
+                continue
+            visit = _Visit(connection)
+            self._visits.append(visit)
+            visit.task = loop.create_task(self._serve(visit), name="command_bus.page")
+            await asyncio.sleep(0)  # where a connection waits already, accepting it lets nobody else run
+            await self._make_room()
+
+    async def _make_room(self) -> None:
+        while len(self._visits) > _AT_ONCE:
+            oldest = _to_be_closed(self._visits)
+            left = oldest.since + _AT_LEAST - mono()
+            if left > 0:
+                await asyncio.sleep(left)
+            elif oldest.task is not None:
+                self._visits.remove(oldest)
+                oldest.task.cancel()
+
+    def _tell(self, error: OSError) -> None:
+        if mono() - self._told_at >= _TOLD_EVERY:
+            self._told_at = mono()
+            _log.warning("probes cannot be answered: %s. It is tried again and again", error.strerror or error)
+
+    async def _serve(self, visit: _Visit) -> None:
+        loop = asyncio.get_running_loop()
         try:
-            async with self._places:
-                with contextlib.suppress(TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                    async with asyncio.timeout(_PATIENCE):
-                        head = await reader.readuntil(b"\r\n\r\n")
-                    answer = await self._answered(head.split(b"\r\n", 1)[0].decode("latin-1").split(" "))
-                    async with asyncio.timeout(_PATIENCE):
-                        writer.write(answer)
-                        await writer.drain()
+            with contextlib.suppress(TimeoutError, OSError):
+                async with asyncio.timeout(_PATIENCE):
+                    head = await _head(visit.connection)
+                if not head:
+                    return
+                visit.asked = True
+                answer = await self._answered(head.split(b"\r\n", 1)[0].decode("latin-1").split(" "))
+                async with asyncio.timeout(_PATIENCE):
+                    await loop.sock_sendall(visit.connection, answer)
         finally:
-            writer.close()
+            visit.connection.close()
+            if visit in self._visits:
+                self._visits.remove(visit)
 
     async def _answered(self, request: list[str]) -> bytes:
         method, path = (request[0], request[1].partition("?")[0]) if len(request) == 3 else ("", "")
@@ -105,3 +171,64 @@ class PageServer:
             f"Content-Length: {len(page.body)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
         )
         return head.encode() + (b"" if method == "HEAD" else page.body)
+
+
+def _to_be_closed(visits: list[_Visit]) -> _Visit:
+    """The connection that makes room for a new one, of these, which stand in the order in which they came."""
+    return next((visit for visit in visits if not visit.asked), visits[0])
+
+
+def _close(listener: socket.socket, _: asyncio.Task[None]) -> None:
+    """Listen no more: done by the end of the task, which may be cancelled before it begins."""
+    listener.close()
+
+
+async def _head(connection: socket.socket) -> bytes:
+    """A request up to its empty line; nothing if it ends before, or is too long."""
+    loop, head = asyncio.get_running_loop(), bytearray()
+    while b"\r\n\r\n" not in head:
+        more = await loop.sock_recv(connection, 4096)
+        if not more or len(head) > _HEAD_LIMIT:
+            return b""
+        head += more
+    return bytes(head)
+
+
+async def _listeners(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen on all addresses of a host, on one port.
+
+    Raises:
+        OSError: There is none, or one cannot be listened on.
+    """
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    listeners: list[socket.socket] = []
+    absent: OSError | None = None
+    for family, _, _, _, address in dict.fromkeys(found):
+        chosen = listeners[0].getsockname()[1] if listeners else port
+        try:
+            listeners.append(_listener(family, (address[0], chosen, *address[2:])))
+        except OSError as error:
+            absent = error
+            if error.errno not in _ABSENT:
+                break
+    else:
+        if listeners:
+            return listeners
+    for listener in listeners:
+        listener.close()
+    raise absent or OSError(errno.EADDRNOTAVAIL, "no such address")
+
+
+def _listener(family: int, address: tuple[object, ...]) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        listener.listen(_IN_LINE)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from command_bus import BusSettings, Command, CommandBus, EntityId
 from command_bus.embedded import EmbeddedServer
 from command_bus.telemetry.pages import Page, PageServer, text_page
 from command_bus.transport.redis.keys import KeySpace
+from tests.deploy import confined
 
 yaml = pytest.importorskip("yaml")
 
@@ -27,10 +29,11 @@ ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 UNIT = DEPLOY / "systemd/command-bus-worker.service"
-WORKER, PDB = yaml.safe_load_all((DEPLOY / "kubernetes/worker.yaml").read_text(encoding="utf-8"))
+WORKER, PDB, POLICY = yaml.safe_load_all((DEPLOY / "kubernetes/worker.yaml").read_text(encoding="utf-8"))
 SCALED, AUTHENTICATION = yaml.safe_load_all((DEPLOY / "kubernetes/scaledobject.yaml").read_text(encoding="utf-8"))
 BY_PROMETHEUS = yaml.safe_load((DEPLOY / "kubernetes/scaledobject-prometheus.yaml").read_text(encoding="utf-8"))
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+EXAMPLE = yaml.safe_load((DEPLOY / "example/compose.yaml").read_text(encoding="utf-8"))
 POD = WORKER["spec"]["template"]["spec"]
 
 _TEXT = {"type": "string"}
@@ -138,7 +141,7 @@ def test_the_worker_has_these_options(place: str, options: set[str]) -> None:
     assert set(COMMANDS[place]) <= options
 
 
-@pytest.mark.parametrize("document", [WORKER, PDB], ids=lambda document: document["kind"])
+@pytest.mark.parametrize("document", [WORKER, PDB, POLICY], ids=lambda document: document["kind"])
 def test_kubernetes_knows_it(document: dict[str, Any]) -> None:
     validate = pytest.importorskip("kubernetes_validate")
     validate.validate(document, "1.33", strict=True)
@@ -165,6 +168,37 @@ def test_the_parts_of_the_kubernetes_example_fit_together() -> None:
     assert int(COMMANDS["kubernetes"]["--health-port"]) == container["ports"][0]["containerPort"]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[probe]["httpGet"]["port"] == container["ports"][0]["name"]
+
+
+def test_only_prometheus_reaches_the_health_port() -> None:
+    (rule,) = POLICY["spec"]["ingress"]
+    assert POLICY["spec"]["policyTypes"] == ["Ingress"]
+    assert POLICY["spec"]["podSelector"]["matchLabels"] == WORKER["spec"]["template"]["metadata"]["labels"]
+    assert rule["ports"] == [{"protocol": "TCP", "port": POD["containers"][0]["ports"][0]["name"]}]
+    prometheus = re.search(r"//prometheus\.([a-z]+)\.svc", BY_PROMETHEUS["spec"]["triggers"][0]["metadata"]["serverAddress"])
+    assert prometheus is not None
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": prometheus[1]}}}]
+
+
+def test_a_pod_has_no_more_rights_than_it_needs() -> None:
+    assert POD["automountServiceAccountToken"] is False
+    assert POD["securityContext"]["runAsNonRoot"] is True
+    assert POD["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert POD["containers"][0]["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+@pytest.mark.parametrize("compose", [COMPOSE, EXAMPLE], ids=["compose", "example"])
+def test_no_container_gains_privileges_or_a_port_of_the_outside(compose: dict[str, Any]) -> None:
+    for name, service in compose["services"].items():
+        inherited = COMPOSE["services"][service["extends"]["service"]] if "extends" in service else {}
+        assert {**inherited, **service}["security_opt"] == ["no-new-privileges:true"], name
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
+    worker = COMPOSE["services"]["worker"]
+    assert (worker["cap_drop"], worker["read_only"]) == (["ALL"], True)
 
 
 def test_what_scrapes_a_worker_finds_it() -> None:
@@ -227,6 +261,20 @@ class Pack(Command[None], entity="order"):
     order: EntityId
 
 
+PACKING = """
+from command_bus import Command, CommandBus, EntityId, handles
+
+class Pack(Command[None], entity="order"):
+    order: EntityId
+
+@handles(Pack)
+def pack(command: Pack) -> None:
+    pass
+
+bus = CommandBus()
+"""
+
+
 async def test_the_ready_stream_is_what_keda_counts() -> None:
     trigger = SCALED["spec"]["triggers"][0]["metadata"]
     assert trigger["stream"] == KeySpace(BusSettings(url="redis://x").namespace, 1).shards[0].ready
@@ -268,6 +316,48 @@ def test_systemd_knows_it(tmp_path: Path) -> None:
     done = subprocess.run([checker, "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False)
     ours = [line for line in done.stderr.splitlines() if UNIT.name in line]
     assert not ours
+
+
+def test_the_unit_takes_away_what_a_worker_does_not_need() -> None:
+    """As systemd judges it: 0 is confined, 10 is not at all; before, it was 7.9."""
+    checker = shutil.which("systemd-analyze")
+    if checker is None:
+        pytest.skip("no systemd-analyze on PATH")
+    words = [checker, "security", "--offline=yes", "--no-pager", "--threshold=20", str(UNIT)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if "unrecognized option" in done.stderr:
+        pytest.skip("this systemd-analyze judges only what it runs")
+    assert done.returncode == 0, done.stdout
+
+
+async def test_a_worker_runs_as_the_unit_confines_it(tmp_path: Path) -> None:
+    """Several processes, their probes and their end, with the unit's system calls and no others."""
+    if (lacking := confined.missing()) is not None:
+        pytest.skip(lacking)
+    (tmp_path / "packing.py").write_text(PACKING, encoding="utf-8")
+    with EmbeddedServer.start() as server:
+        async with CommandBus(server.url) as bus:
+            for order in range(20):
+                await bus.dispatch(Pack(order=f"o-{order}"))
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tests.deploy.confined", str(UNIT), sys.executable, "-m", "command_bus", "worker"),
+                *("packing:bus", "--processes", "2", "--burst", "--health-port", "0"),
+                cwd=ROOT,
+                env={**os.environ, "COMMAND_BUS_URL": server.url, "PYTHONPATH": f"{ROOT}:{tmp_path}"},
+                stderr=asyncio.subprocess.PIPE,
+            )
+            _, told = await process.communicate()
+            assert process.returncode == 0, told.decode()
+            assert (await bus.stats()).completed == 20
+
+
+def test_what_the_unit_forbids_fails() -> None:
+    if (lacking := confined.missing()) is not None:
+        pytest.skip(lacking)
+    script = "import os; os.chroot('/')"
+    words = [sys.executable, "-m", "tests.deploy.confined", str(UNIT), sys.executable, "-c", script]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "PermissionError" in done.stderr
 
 
 def test_the_check_of_the_unit_can_fail(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from command_bus import (
     Command,
     CommandBus,
+    CommandContext,
     CommandFailed,
     CommandRejected,
     CommandTimeout,
@@ -57,6 +58,10 @@ class Work(Command[int], entity="line", retry=RetryPolicy(attempts=2, delay=0.01
     number: int
 
 
+class Relay(Command[int], entity="sender"):
+    sender: EntityId
+
+
 class Park(Command[None], entity="line", retry=RetryPolicy(attempts=1), on_poison="park"):
     line: EntityId
 
@@ -76,6 +81,12 @@ def registry() -> HandlerRegistry:
     async def park(command: Park) -> None:
         raise OSError("broken")
 
+    @handlers.handles(Relay)
+    async def relay(command: Relay, context: CommandContext) -> int:
+        await context.dispatch(Work(line="relayed", number=1), command_id=f"of-{context.command_id}")
+        await context.dispatch(Work(line="relayed", number=2), delay=0.01)
+        return await context.call(Work(line="relayed", number=3), timeout=10)
+
     return handlers
 
 
@@ -92,7 +103,9 @@ class Place:
         return f"redis://command_bus-{NAMESPACE}-{role}:{self.password}@{self.server.url.partition('//')[2]}"
 
     def bus(self, role: Role, **settings: Any) -> CommandBus:
-        return CommandBus(self.url(role), **{"namespace": NAMESPACE, "registry": registry(), "dispatch_timeout": 2.0, **settings})
+        return CommandBus(
+            self.url(role), **{"namespace": NAMESPACE, "registry": registry(), "dispatch_timeout": 15.0, **settings}
+        )
 
     def client(self, role: Role) -> Redis:
         client: Redis = Redis.from_url(self.url(role))
@@ -104,13 +117,18 @@ class Place:
         return [
             (entry["reason"], entry["object"], entry["username"], entry["context"])
             for entry in entries
-            if entry["object"] not in TRIED and not _looked_for_its_place(entry)
+            if entry["object"] not in TRIED and not _looked_for_its_place(entry) and not _came_before_the_workers(entry)
         ]
 
 
 def _looked_for_its_place(entry: Any) -> bool:
     """A producer whose call timed out tries once to read its line; it may not read mailboxes."""
-    return entry["username"].endswith("-producer") and entry["reason"] == "key" and "}:m:" in entry["object"]
+    return entry["username"].endswith("-producer") and ("}:m:" in entry["object"] or entry["object"] == "xrange")
+
+
+def _came_before_the_workers(entry: Any) -> bool:
+    """Who sends tries once per request to load scripts that are missing; it may not."""
+    return entry["username"].endswith(("-producer", "-pipeline")) and entry["object"] in ("script|load", "script")
 
 
 @pytest.fixture(params=["selectors", "patterns"])
@@ -152,6 +170,7 @@ async def test_each_role_does_its_work(place: Place, shards: int) -> None:
             await operator.wait_idle(10)
         stats = await operator.stats()
         assert (stats.depth, stats.accepted > 300) == (0, True)
+        assert await workers.stats() == stats, "its /metrics shows them"
     assert await place.denied() == []
 
 
@@ -184,6 +203,7 @@ async def producer_works(bus: CommandBus) -> None:
     assert batch.accepted == 300
     assert await asyncio.gather(*(bus.call(Work(line=f"c{n}", number=n), timeout=10) for n in range(20))) == list(range(20))
     assert await bus.call(Work(line="a", number=1), command_id="given", timeout=10) == 1
+    assert await bus.call(Relay(sender="s"), timeout=10) == 3
     assert await bus.result("given", Work, timeout=5) == 1
     with pytest.raises(CommandRejected):
         await bus.call(Work(line="a", number=-2), timeout=10)
@@ -245,6 +265,20 @@ async def operator_works_on_a_type(operator: CommandBus, producer: CommandBus) -
     assert await lines.resume()
     await operator.events.unwatch("line")
     assert await operator.events.watched() == {}
+    await operator.events.watch("line", "other")
+    await operator.events.unwatch()
+    await operator_looks(operator, producer)
+
+
+async def operator_looks(operator: CommandBus, producer: CommandBus) -> None:
+    await producer.dispatch(Work(line="only-later", number=1), delay=60)
+    page = await operator.entities.of("line").list()
+    assert [entity.due_ms is not None for entity in page.entities if entity.entity_id == "only-later"] == [True]
+    assert (await operator.entity("line", "only-later").show()).entity.due_ms
+    assert await operator.entity("line", "only-later").purge() == 1
+    assert await operator.dead_letters.oldest() is None
+    assert await operator.dead_letters.count() == {}
+    assert {command.name for command in await operator.fleet.commands()} == {"Work", "Park", "Relay"}
 
 
 async def parked_of(bus: CommandBus) -> list[Any]:
@@ -254,6 +288,8 @@ async def parked_of(bus: CommandBus) -> list[Any]:
 async def test_a_producer_is_told_why_its_call_had_no_answer(place: Place) -> None:
     """Where the command is, but for its place in a line, whose commands it may not read."""
     async with place.bus("producer") as producer, place.bus("worker") as workers, place.bus("operator") as operator:
+        async with workers.worker():  # loads the scripts
+            await producer.call(Work(line="b", number=1), timeout=10)
         with pytest.raises(CommandTimeout) as alone:
             await producer.call(Work(line="a", number=1), timeout=0.3)
         assert (alone.value.state, alone.value.workers, alone.value.position) == ("no_worker", 0, 1)
@@ -346,6 +382,7 @@ async def test_a_pipeline_loads_dispatches_and_reads_their_outcomes(place: Place
         bus = place.bus("pipeline")
         async with bus:
             transport = bus.transport
+            assert (await bus.stats()).accepted > 50
             dispatches, outcomes = transport.dispatches, transport.dispatches.outcomes
             assert await dispatches.names() == ["d"]
             assert await dispatches.facts("d") is not None
@@ -392,28 +429,48 @@ REFUSED: dict[Role, tuple[tuple[str, ...], ...]] = {
     "producer": (
         ("DEL", "{shop:0}:m:line:a"), ("XDEL", "{shop:0}:m:line:a", "1-1"), ("XRANGE", "{shop:0}:m:line:a", "-", "+"),
         ("XRANGE", "{shop:0}:dead", "-", "+"), ("XADD", "{shop:0}:dead", "*", "e", "x"), ("DEL", "{shop:0}:k:c-1"),
-        ("HDEL", "{shop:0}:active", "line:a"),
+        ("HDEL", "{shop:0}:active", "line:a"), ("HSCAN", "{shop:0}:active", "0"), ("HGETALL", "{shop:0}:active"),
         ("SET", "{shop:0}:fence", "0"), ("XREADGROUP", "GROUP", "workers", "me", "STREAMS", "{shop:0}:ready", ">"),
-        ("XCLAIM", "{shop:0}:ready", "workers", "me", "0", "1-1"), ("LPUSH", "{shop:0}:in:p", "x"), ("HSET", "{shop:0}:commands", "Work", "x"),
-        ("XDEL", "{shop:0}:ready", "1-1"), ("HDEL", "{shop:0}:paused", "line:a"), ("HGETALL", "{shop:0}:b:d"),
+        ("XCLAIM", "{shop:0}:ready", "workers", "me", "0", "1-1"), ("XACK", "{shop:0}:ready", "workers", "1-1"),
+        ("XDEL", "{shop:0}:ready", "1-1"), ("XRANGE", "{shop:0}:ready", "-", "+"), ("LPUSH", "{shop:0}:in:p", "x"),
+        ("HSET", "{shop:0}:commands", "Work", "x"), ("HSETNX", "{shop:0}:commands", "Work", "x"), ("HGETALL", "{shop:0}:commands"),
+        ("HSET", "{shop:0}:paused", "*", "p|0|"), ("HDEL", "{shop:0}:paused", "line:a"), ("HGETALL", "{shop:0}:paused"),
+        ("HSET", "{shop:0}:stats", "depth", "0"), ("HGETALL", "{shop:0}:stats"), ("HSET", "{shop:0}:parked", "line:a", "x"),
+        ("HSET", "{shop:0}:meta", "shards", "2"), ("HGETALL", "{shop:0}:meta"), ("HGET", "{shop:0}:delayed", "c-1"),
+        ("ZREM", "{shop:0}:due", "d:c-1"), ("XRANGE", "{shop:0}:events", "-", "+"), ("HSET", "{shop:0}:watched", "line", "9"),
+        ("HSET", "{shop:0}:workers", "w", "x"), ("HGETALL", "{shop:0}:b:d"),
         ("HSET", "{shop:0}:interrupts", "line:a", "x"), ("HGETALL", "{shop:0}:interrupts"),
     ),
     "pipeline": (
         ("DEL", "{shop:0}:m:line:a"), ("XDEL", "{shop:0}:m:line:a", "1-1"), ("XADD", "{shop:0}:dead", "*", "e", "x"),
-        ("XDEL", "{shop:0}:dead", "1-1"),
+        ("XDEL", "{shop:0}:dead", "1-1"), ("XACK", "{shop:0}:ready", "workers", "1-1"),
         ("SET", "{shop:0}:fence", "0"), ("XREADGROUP", "GROUP", "workers", "me", "STREAMS", "{shop:0}:ready", ">"), ("LPUSH", "{shop:0}:in:p", "x"),
         ("XDEL", "{shop:0}:ready", "1-1"), ("HDEL", "{shop:0}:active", "line:a"),
+        ("HSET", "{shop:0}:paused", "*", "p|0|"), ("HDEL", "{shop:0}:paused", "*"), ("HSET", "{shop:0}:parked", "line:a", "x"),
+        ("HSET", "{shop:0}:commands", "Work", "x"), ("HSETNX", "{shop:0}:commands", "Work", "x"), ("HSET", "{shop:0}:stats", "depth", "0"),
+        ("XADD", "{shop:0}:b:d:out", "*", "r", "x"), ("XTRIM", "{shop:0}:b:d:out", "MAXLEN", "0"),
     ),
     "worker": (
-        ("XRANGE", "{shop:0}:dead", "-", "+"), ("XDEL", "{shop:0}:dead", "1-1"), ("BRPOP", "{shop:0}:in:p", "1"), ("DEL", "{shop:0}:in:p"),
+        ("XRANGE", "{shop:0}:dead", "-", "+"), ("XDEL", "{shop:0}:dead", "1-1"), ("HSET", "{shop:0}:meta", "shards", "2"),
         ("HGETALL", "{shop:0}:meta"), ("SET", "{shop:0}:m:line:a", "x"), ("XTRIM", "{shop:0}:dead", "MAXLEN", "0"),
+        ("HSET", "{shop:0}:paused", "*", "p|0|"), ("HDEL", "{shop:0}:paused", "*"), ("HSET", "{shop:0}:stats", "depth", "0"),
+        ("HSET", "{shop:0}:b:d", "done", "9"), ("HSET", "{shop:0}:watched", "line", "9"),
     ),
     "operator": (
         ("XREADGROUP", "GROUP", "workers", "me", "STREAMS", "{shop:0}:ready", ">"), ("XCLAIM", "{shop:0}:ready", "workers", "me", "0", "1-1"),
         ("SET", "{shop:0}:fence", "0"), ("BRPOP", "{shop:0}:in:p", "1"), ("HSET", "{shop:0}:workers", "w", "x"),
-        ("HSET", "{shop:0}:commands", "Work", "x"),
+        ("HSET", "{shop:0}:commands", "Work", "x"), ("HSETNX", "{shop:0}:commands", "Work", "x"),
+        ("HSET", "{shop:0}:parked", "line:a", "x"), ("HSET", "{shop:0}:stats", "depth", "0"), ("ZADD", "{shop:0}:due", "0", "r:line:a"),
     ),
 }  # fmt: skip
+# Where rights do not differ by key: what no key of the role may be done to.
+REFUSED_WITHOUT_SELECTORS: dict[Role, tuple[str, ...]] = {
+    "producer": ("XRANGE", "XDEL", "XACK", "XREADGROUP", "XCLAIM", "XTRIM", "HSCAN", "HDEL", "HLEN", "LPUSH", "ZREM", "UNLINK"),
+    "pipeline": ("XDEL", "XACK", "XREADGROUP", "XCLAIM", "XTRIM", "LPUSH", "ZREM"),
+    "worker": ("XREVRANGE", "UNLINK", "PERSIST"),
+    "operator": ("XREADGROUP", "XCLAIM", "XTRIM", "BRPOP", "ZADD", "UNLINK"),
+}
+ARITY = {"HLEN": 1, "PERSIST": 1}  # how many words follow, where the server counts them before it looks at rights
 
 
 _DENIED = r"(?i)permission|NOPERM|ACL failure|can't access|can't run|not allowed from script"
@@ -427,8 +484,8 @@ async def test_each_role_is_refused_the_rest(binary: Path, start: Starter, role:
         for request in (*EVERYONE_IS_REFUSED, *REFUSED[role]):
             with pytest.raises(NoPermissionError):
                 await client.execute_command(*request)
-        script = "return redis.call(unpack(ARGV))"  # a script of its own reaches no further than its caller
-        sha = await client.script_load(script)
+        script = "return redis.call(unpack(ARGV))"  # a script reaches no further than its caller
+        sha = await place.admin.script_load(script)
         for request in REFUSED[role]:
             key = next(word for word in request if word.startswith("{shop"))
             with pytest.raises((NoPermissionError, ResponseError), match=_DENIED):
@@ -457,6 +514,8 @@ async def test_a_bus_of_another_namespace_is_refused_at_the_start(place: Place) 
 
 async def test_a_producer_cannot_do_what_an_operator_does(binary: Path, start: Starter) -> None:
     async with made(start(tcp=True, binary=binary), selectors=True) as place, place.bus("producer") as producer:
+        async with place.bus("worker") as workers, workers.worker():  # loads the scripts
+            await producer.call(Work(line="b", number=1), timeout=30)
         await producer.dispatch(Work(line="a", number=1), command_id="c-1")
         line = producer.entity("line", "a")
         for act in (producer.cancel("c-1"), producer.stats(), line.pause(), line.purge(), producer.dead_letters.purge()):
@@ -466,19 +525,59 @@ async def test_a_producer_cannot_do_what_an_operator_does(binary: Path, start: S
             assert await producer.result("c-1", Work, timeout=5) == 1, "nothing of it was cancelled or paused"
 
 
-async def test_a_producer_may_be_kept_from_loading_scripts(binary: Path, start: Starter) -> None:
-    async with made(start(tcp=True, binary=binary), selectors=True, load_scripts=False) as place:
-        async with place.bus("producer", dispatch_timeout=0.5) as producer:
-            with pytest.raises(TransportUnavailable, match="a worker of this version does"):
-                await producer.dispatch(Work(line="a", number=0))
-        async with place.bus("producer", dispatch_timeout=15) as producer, place.bus("worker") as workers, workers.worker():
-            assert await producer.call(Work(line="a", number=1), timeout=15) == 1
-            await place.admin.script_flush()
-            assert await producer.call(Work(line="a", number=2), timeout=15) == 2, "the worker brought them back"
-        client = place.client("producer")
-        with pytest.raises(NoPermissionError):
-            await client.script_load("return 1")
-        await client.aclose()
+async def test_without_selectors_a_role_lacks_what_none_of_its_work_needs(oldest: Path, start: Starter) -> None:
+    async with made(start(tcp=True, binary=oldest), selectors=False) as place:
+        for role in ROLES:
+            client = place.client(role)
+            for command in REFUSED_WITHOUT_SELECTORS[role]:
+                rest = ("{shop:0}:active", "-", "+", "1", "1-1")
+                words = ("GROUP", "workers", "me", "STREAMS", "{shop:0}:active", ">") if command == "XREADGROUP" else rest
+                with pytest.raises(NoPermissionError):
+                    await client.execute_command(command, *words[: ARITY.get(command, 9)])
+            await client.aclose()
+
+
+@pytest.mark.parametrize("role", ["producer", "pipeline"])
+async def test_who_sends_waits_for_a_worker_to_load_the_scripts(binary: Path, start: Starter, role: Role) -> None:
+    """On a new server, and after it lost them: refused with a reason, or accepted once; never lost."""
+    async with made(start(tcp=True, binary=binary), selectors=True) as place:
+        async with place.bus(role, dispatch_timeout=0.5) as impatient:
+            with pytest.raises(TransportUnavailable, match="a worker of this version does") as refused:
+                await impatient.dispatch(Work(line="a", number=0), command_id="refused")
+            assert not refused.value.outcome_unknown, "it was certainly not accepted"
+        async with place.bus(role, dispatch_timeout=60) as patient, place.bus("worker") as workers:
+            waiting = asyncio.ensure_future(patient.call(Work(line="a", number=1), timeout=60))
+            await until(lambda: tried_to_load(place, role))
+            async with workers.worker():
+                assert await waiting == 1
+                await place.admin.script_flush()
+                assert await patient.call(Work(line="a", number=2), timeout=60) == 2, "the worker brought them back"
+            await place.admin.script_flush()  # and nobody is there
+            later = asyncio.ensure_future(patient.dispatch(Work(line="a", number=3), command_id="later"))
+            async with workers.worker():
+                assert (await later).status == "accepted"
+                assert await patient.result("later", Work, timeout=60) == 3
+                assert (await workers.stats()).accepted == 3
+
+
+async def tried_to_load(place: Place, role: Role) -> bool:
+    return any(entry["object"] == "script|load" and entry["username"].endswith(role) for entry in await place.admin.acl_log())
+
+
+async def test_a_producer_opens_where_the_ready_stream_was_deleted(place: Place) -> None:
+    """It may not look at mailboxes that lost their activation; workers do."""
+    async with place.bus("worker") as workers, place.bus("operator") as operator, place.bus("producer") as producer:
+        async with workers.worker():
+            await producer.call(Work(line="a", number=1), timeout=30)
+        await producer.dispatch(Work(line="a", number=2), command_id="c-2")
+        await place.admin.delete("{shop:0}:ready")
+        async with place.bus("producer") as another:
+            await another.dispatch(Work(line="b", number=1))
+        async with place.bus("pipeline") as another:
+            await another.dispatch(Work(line="c", number=1))
+        async with workers.worker():
+            await operator.wait_idle(60)
+            assert await producer.result("c-2", Work, timeout=30) == 2
 
 
 @pytest.mark.parametrize(

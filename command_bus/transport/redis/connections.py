@@ -270,7 +270,8 @@ class Connections:
                 await self.commands.script_load(script.text)
         except NoPermissionError as error:
             raise TransportUnavailable(
-                f"{self.label} lacks this version's scripts, and this user may not load them: a worker of this version does, within a second"
+                f"{self.label} lacks this version's scripts, and this user may not load them: a worker of this version does as it starts, "
+                "and within a second after the server lost them"
             ) from error
         except CONNECTION_ERRORS as error:
             raise translated(error, self.label) from error

@@ -10,7 +10,16 @@ from redis import exceptions as redis_errors
 
 from command_bus.errors import CommandBusError, QueueFull, TransportUnavailable, UnsuitableServer
 
-__all__ = ["CONNECTION_ERRORS", "CutOff", "NotPrimary", "is_of_a_replica", "is_read_only", "translated", "was_unblocked"]
+__all__ = [
+    "CONNECTION_ERRORS",
+    "CutOff",
+    "NotPrimary",
+    "is_not_permitted",
+    "is_of_a_replica",
+    "is_read_only",
+    "translated",
+    "was_unblocked",
+]
 
 CONNECTION_ERRORS = (redis_errors.RedisError, OSError, TimeoutError)
 """What redis-py raises for a request that did not succeed."""
@@ -46,9 +55,7 @@ def translated(error: BaseException, where: str, *, writes: bool = False) -> Com
     upper = _inner(error)
     if isinstance(error, redis_errors.OutOfMemoryError) or upper.startswith("OOM"):
         return QueueFull(f"{where} is at its memory limit (maxmemory): it refuses new commands until work drains", limit="memory")
-    if isinstance(error, redis_errors.AuthenticationError | redis_errors.NoPermissionError) or upper.startswith(
-        ("NOAUTH", "WRONGPASS", "NOPERM", "ACL FAILURE IN SCRIPT", "THE USER EXECUTING THE SCRIPT CAN'T")
-    ):
+    if isinstance(error, redis_errors.AuthenticationError) or upper.startswith(("NOAUTH", "WRONGPASS")) or _is_denied(error):
         return UnsuitableServer(f"{where} refuses this user: {text}. Check user and password in the URL, and the user's ACL")
     if isinstance(error, NotPrimary) or is_read_only(error):
         return _of_no_primary(error, where)
@@ -88,6 +95,17 @@ def was_unblocked(error: BaseException) -> bool:
 def _inner(error: BaseException) -> str:
     """What a server says, in capitals; before Redis 7, what happens inside a script is told after where it happened."""
     return str(error).upper().rpartition(": -")[2]
+
+
+def is_not_permitted(error: CommandBusError) -> bool:
+    """Whether a request failed because the user lacks a right."""
+    return error.__cause__ is not None and _is_denied(error.__cause__)
+
+
+def _is_denied(error: BaseException) -> bool:
+    """Whether an ACL refused a request, or what a script does."""
+    denials = ("NOPERM", "ACL FAILURE IN SCRIPT", "THE USER EXECUTING THE SCRIPT CAN'T")
+    return isinstance(error, redis_errors.NoPermissionError) or _inner(error).startswith(denials)
 
 
 def is_of_a_replica(error: CommandBusError) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 from command_bus.clock import mono
 from command_bus.transport.redis.connections import Connections
@@ -108,8 +108,11 @@ async def _tried(client: Redis, what: str, found: Examination, request: Any) -> 
 async def _scripts(client: Redis, key: str) -> str | None:
     """Why scripts do not run; None if they do. The one that is tried reads the length of a mailbox that nobody has."""
     try:
-        sha: Any = await client.script_load(SURVEY.text)
-        await client.evalsha(sha, 1, key)
+        try:
+            await client.evalsha(SURVEY.sha, 1, key)
+        except NoScriptError:
+            await client.script_load(SURVEY.text)
+            await client.evalsha(SURVEY.sha, 1, key)
     except ResponseError as error:
         return str(error)
     return None

@@ -8,7 +8,9 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError, ResponseError
 
+from command_bus.errors import CommandBusError
 from command_bus.transport.redis.connections import Connections
+from command_bus.transport.redis.errors import is_not_permitted
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import REPAIR
 
@@ -26,20 +28,31 @@ def mailbox_of(fields: dict[bytes, bytes]) -> str:
 async def ensure_ready(connections: Connections, keys: ShardKeys) -> bool:
     """Create the group, reading from the stream's very beginning; whether it was absent.
 
-    If it was, mailboxes whose activation went with it get a new one: nothing that was accepted may be stuck.
+    If it was, mailboxes whose activation went with it get a new one: nothing that was accepted may be stuck. Who may only send may not
+    look at them: workers do, when they next look at every mailbox.
 
     Raises:
         CommandBusError: The server cannot be asked.
     """
     if not await connections.ask(_create_group, keys):
         return False
+    if await connections.ask(lambda client: client.exists(keys.active)):
+        try:
+            await _repair_all(connections, keys)
+        except CommandBusError as error:
+            if not is_not_permitted(error):
+                raise
+            _log.info("%s was gone; workers see to the mailboxes that lost their activation", keys.ready)
+    return True
+
+
+async def _repair_all(connections: Connections, keys: ShardKeys) -> None:
     cursor, repaired = await repair_page(connections, keys, 0)
     while cursor:
         cursor, more = await repair_page(connections, keys, cursor)
         repaired += more
     if repaired:
         _log.warning("%s: %d mailboxes had lost their activation and got a new one", keys.ready, repaired)
-    return True
 
 
 async def repair_page(connections: Connections, keys: ShardKeys, cursor: int) -> tuple[int, int]:

@@ -121,8 +121,9 @@ end
 
 for run = 1, #runs / 4 do
   local high, low, many, few = byte(runs, 4 * run - 3, 4 * run)
-  local box, entity = 256 * high + low, sequenced and ARGV[head + 2 * count + run]
-  for _ = 1, 256 * many + few do
+  local box, entity, rows = 256 * high + low, sequenced and ARGV[head + 2 * count + run], 256 * many + few
+  if i + rows > count then return {err = 'ERR the runs name more commands than there are'} end  -- or a few bytes would keep the server busy
+  for _ = 1, rows do
     i = i + 1
     local id, check = asked[i], sub(checks, 4 * i - 3, 4 * i)
     local number = sequenced and tonumber(ARGV[head + count + i])
