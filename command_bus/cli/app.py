@@ -103,7 +103,8 @@ def worker(
         str | None,
         typer.Option(
             show_default=False,
-            help="As COMMAND_BUS_URL in the environment, a better place for passwords; refused if the bus has another.",
+            help="As COMMAND_BUS_URL in the environment; refused if the bus has another, or if it has a password, which all users of this machine "
+            "could read: set COMMAND_BUS_URL, or COMMAND_BUS_PASSWORD.",
         ),
     ] = None,
     production: Annotated[
@@ -154,6 +155,7 @@ def worker(
       128+n  ended at once by a second signal n (130 for SIGINT, 143 for SIGTERM)
     """  # noqa: D301 - \b is typer's mark for lines to be kept
     place = _without_app(Place.named(context), "worker")
+    _refuse_open_password(place)
     options = WorkerOptions(
         target=target,
         processes=processes,
@@ -227,6 +229,27 @@ def dev(
         include=tuple(include or ()),
     )
     sys.exit(run_development(options, data))
+
+
+def _refuse_open_password(place: Place) -> None:
+    """Refuse a password among the arguments of a process that lives long: they are shown to everybody (`ps`).
+
+    Raises:
+        typer.Exit: There is one.
+    """
+    from command_bus.server_urls import has_password, url_fault
+
+    if place.url is None:
+        return
+    fault = url_fault(place.url)
+    if fault is None and has_password(place.url):
+        fault = (
+            "its password could be read by all users of this machine as long as the worker runs (ps); put the URL into COMMAND_BUS_URL, or the "
+            "password into COMMAND_BUS_PASSWORD, which is used where the URL has none"
+        )
+    if fault is not None:
+        complain(f"--url: {fault}")
+        raise typer.Exit(ExitCode.USAGE)
 
 
 def _without_app(place: Place, command: str) -> Place:

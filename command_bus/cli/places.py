@@ -19,7 +19,7 @@ import shlex
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -72,7 +72,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 class Place:
     """Where to go."""
 
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)
     namespace: str | None = None
     app: str | None = None
 
