@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DeadLetters", "LetterFilters"]
 
+_LAST_MS = 253_402_300_799_000  # the end of the year 9999: ids of a stream can be given by whoever writes to it
+
 
 class LetterFilters(TypedDict, total=False):
     """What letters are chosen by; all that are given apply, None is as if not given."""
@@ -87,7 +89,7 @@ class DeadLetters:
             TransportUnavailable: The server cannot be reached.
         """
         found = await self._operations.oldest_letter_ms()
-        return None if found is None else datetime.fromtimestamp(found / 1000, UTC)
+        return None if found is None else datetime.fromtimestamp(min(found, _LAST_MS) / 1000, UTC)
 
     async def get(self, letter_id: str) -> DeadLetter:
         """One letter.

@@ -170,7 +170,10 @@ class BusSettings(BaseSettings):
     require_signatures: bool = Field(default=False, description="Dead-letter commands without a signature.")
 
     allow_eviction: bool = Field(default=False, description="Start on a server whose eviction policy may drop queued commands.")
-    insecure: bool = Field(default=False, description="Allow TLS without verification of the server's certificate, and a URL that chooses ciphers or a version below 1.2.")
+    insecure: bool = Field(
+        default=False,
+        description="Allow TLS without verification of the server's certificate, and a URL that chooses ciphers or a version below 1.2.",
+    )
 
     def __init__(self, **values: Unpack[SettingValues]) -> None:
         try:

@@ -16,7 +16,8 @@ import command_bus
 from command_bus.cli import PROGRAM
 from command_bus.cli.groups import Listed, program_class
 from command_bus.cli.options import ExitCode, LogFormat, LogLevel, WorkerOptions
-from command_bus.cli.places import App, Namespace, Place, Url, complain
+from command_bus.cli.places import App, Namespace, Place, Url
+from command_bus.cli.saying import complain, say
 
 __all__ = ["app"]
 
@@ -47,7 +48,7 @@ app = typer.Typer(cls=program_class(COMMANDS), rich_markup_mode=None, pretty_exc
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"{PROGRAM} {command_bus.__version__}")
+        say(f"{PROGRAM} {command_bus.__version__}")
         raise typer.Exit
 
 

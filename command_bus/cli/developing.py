@@ -10,7 +10,8 @@ from pathlib import Path
 import typer
 
 from command_bus.cli.options import ExitCode, Outcome, WorkerOptions
-from command_bus.cli.places import Place, Yes, complain, refuse_unless_sure
+from command_bus.cli.places import Place, Yes, refuse_unless_sure
+from command_bus.cli.saying import complain, say
 from command_bus.cli.supervisor import run_supervisor
 from command_bus.embedded import forget_shared_server, shared_server
 from command_bus.errors import CommandBusError
@@ -39,7 +40,9 @@ def forget(context: typer.Context, *, yes: Yes = False) -> None:
     Exit codes: 0 deleted, or there was nothing, 1 the server runs, or not wanted, 2 wrong usage, or nobody to ask.
     """  # noqa: D301
     if Place.named(context) != Place():
-        complain("forget concerns the development server of this folder, which no --url, --namespace or --app names: leave them out")
+        complain(
+            "forget concerns the development server of this folder, which no --url, --namespace or --app names: leave them out"
+        )
         raise typer.Exit(Outcome.USAGE)
     refuse_unless_sure("Delete the commands and dead letters that this project's development server has kept?", yes=yes)
     try:
@@ -47,4 +50,4 @@ def forget(context: typer.Context, *, yes: Yes = False) -> None:
     except CommandBusError as error:
         complain(error.message)
         raise typer.Exit(Outcome.FAILED) from None
-    typer.echo("there was nothing to delete" if folder is None else f"deleted {folder}")
+    say("there was nothing to delete" if folder is None else f"deleted {folder}")

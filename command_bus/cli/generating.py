@@ -9,8 +9,9 @@ import typer
 
 from command_bus.cli.completing import command_names
 from command_bus.cli.options import Outcome
-from command_bus.cli.places import Place, complain, connected, execute, placed
+from command_bus.cli.places import Place, connected, execute, placed
 from command_bus.cli.plain import plainly
+from command_bus.cli.saying import complain, escaped, say
 from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -67,12 +68,12 @@ def generate(
 
     text = plainly(schema_document(chosen, name)) + "\n" if json_schema else client_source(chosen, name)
     if out is None:
-        typer.echo(text, nl=False)
+        say(escaped(text, kept="\n\t"), newline=False)
     elif check:
         if not out.exists() or out.read_text(encoding="utf-8") != text:
             complain(f"{out} is not what the workers announce: write it anew without --check")
             raise typer.Exit(Outcome.FAILED)
-        typer.echo(f"{out}: up to date")
+        say(f"{out}: up to date")
     else:
         out.write_text(text, encoding="utf-8")
-        typer.echo(f"{out}: {len(chosen)} commands")
+        say(f"{out}: {len(chosen)} commands")

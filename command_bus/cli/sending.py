@@ -11,8 +11,9 @@ import typer
 
 from command_bus.cli.completing import command_names
 from command_bus.cli.options import Outcome
-from command_bus.cli.places import Json, Place, complain, connected, execute, placed
+from command_bus.cli.places import Json, Place, connected, execute, placed
 from command_bus.cli.plain import plainly
+from command_bus.cli.saying import complain, say
 from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def send(
             )
 
     receipt = execute(work, sends=True)
-    typer.echo(plainly(receipt) if as_json else f"{receipt.command_id}: {receipt.status}")
+    say(plainly(receipt) if as_json else f"{receipt.command_id}: {receipt.status}")
 
 
 @placed
@@ -99,7 +100,7 @@ def call(
             kind, entity_id = await _by_announcement(bus, command, values)
             return await bus.call_raw(kind, entity_id, command, values, timeout=timeout, command_id=command_id, headers=headers)
 
-    typer.echo(plainly(execute(work, sends=True)))
+    say(plainly(execute(work, sends=True)))
 
 
 def _fields(given: str | None) -> dict[str, Any]:

@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "aborting",
         "admission",
+        "announced_schema",
         "announcement",
         "batch",
         "blocking",

@@ -70,7 +70,7 @@ class Survey(Patient):
             cursor = 0
             while True:
                 cursor, page = await self._scan(keys, source, cursor)
-                names = [name for name in page if name not in seen and not is_wide(name.decode())]
+                names = [name for name in page if name not in seen and _is_name(name) and not is_wide(name.decode())]
                 seen.update(names)
                 if names:
                     yield await self._look(keys, names)
@@ -149,18 +149,32 @@ def surveyed(
     return SurveyedEntity(
         mailbox,
         shown,
-        max(length, 0) + int(later or 0),
+        max(length, 0) + _number(later),
         int(head.partition(b"-")[0] or 0),
-        int(attempt or 0),
-        holder.decode(),
-        abs(int(first or 0)),
-        int(fence or 0) // 1000,
-        (parked or b"").decode(),
+        _number(attempt),
+        holder.decode(errors="replace"),
+        _number(first.removeprefix(b"-")),
+        _number(fence) // 1000,
+        (parked or b"").decode(errors="replace"),
         paused or next(iter(found), None),
     )
 
 
+def _is_name(field: bytes) -> bool:
+    """Whether a field can be a mailbox's name; what cannot is nobody's, and is passed over."""
+    try:
+        field.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _number(value: bytes | None) -> int:
+    """A number as the scripts write it; 0 for what is none."""
+    return int(value) if value is not None and value.isdigit() else 0
+
+
 def _letter(shard: int, entry: str, fields: dict[bytes, bytes]) -> StoredLetter:
     return StoredLetter(
-        f"{shard}-{entry}", fields.get(b"m", b"").decode(), fields.get(b"r", b""), fields.get(b"e", b""), fields.get(b"p") == b"1"
+        f"{shard}-{entry}", fields.get(b"m", b"").decode(errors="replace"), fields.get(b"r", b""), fields.get(b"e", b""), fields.get(b"p") == b"1"
     )
