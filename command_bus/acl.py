@@ -40,6 +40,7 @@ _LOADING: Final = "script|load"
 # By role: which commands on which keys. `%R~` and `%W~` would be finer still, but scripts read where they write.
 _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
     "producer": (
+        ("hlen", "meta"),  # how many entity types there are
         ("hget hmget hsetnx hscan", "meta active"),
         ("xgroup|create xinfo|groups xadd xack xrange", "ready"),
         ("hget hmget hset hexists hincrby exists", "active stats paused later"),
@@ -68,6 +69,7 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("zadd zrange zremrangebyscore", "dispatches"),
     ),
     "worker": (
+        ("hlen", "meta"),
         ("client|unblock script|exists", ""),  # to end its own blocked read when it stops; to see that scripts are lost
         ("hget hmget hsetnx", "meta"),
         (
@@ -90,6 +92,7 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("xadd xlen xtrim pexpire", "b:*"),
     ),
     "operator": (
+        ("hlen hdel", "meta"),  # to take an entity type back
         ("hget hmget hgetall hsetnx", "meta commands"),
         ("xgroup|create xinfo|groups xpending xack xadd xdel xlen xrange", "ready"),
         ("hget hmget hgetall hlen hset hdel hexists hincrby hscan exists", "active stats paused parked delayed later"),

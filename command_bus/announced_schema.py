@@ -25,7 +25,11 @@ def sound_schema(found: Any) -> Schema | None:
     if not isinstance(found, Mapping):
         return None
     definitions = found.get("$defs")
-    known = {name for name, each in definitions.items() if isinstance(each, Mapping)} if isinstance(definitions, Mapping) else set[str]()
+    known = (
+        {name for name, each in definitions.items() if isinstance(each, Mapping)}
+        if isinstance(definitions, Mapping)
+        else set[str]()
+    )
     schema = _schema({name: each for name, each in found.items() if name != "$defs"}, known, 0)
     if known:
         defs = {name: _schema(definitions[name], known, 1) for name in definitions if name in known}  # type: ignore[index]

@@ -30,6 +30,7 @@ __all__ = [
     "canonical_entity_id",
     "check_entity_type",
     "check_wire_name",
+    "is_entity_type",
 ]
 
 Reply_co = TypeVar("Reply_co", covariant=True)
@@ -89,9 +90,14 @@ def check_entity_type(entity: str) -> str:
     Raises:
         InvalidCommand: Not 1 to 64 letters, digits, `_`, `.` or `-`.
     """
-    if not isinstance(entity, str) or not _ENTITY_TYPE.fullmatch(entity):
+    if not isinstance(entity, str) or not is_entity_type(entity):
         raise InvalidCommand(f"entity type {entity!r}: 1 to 64 of letters, digits, '_', '.' and '-'")
     return entity
+
+
+def is_entity_type(name: str) -> bool:
+    """Whether a text can be an entity type."""
+    return _ENTITY_TYPE.fullmatch(name) is not None
 
 
 def check_wire_name(name: str) -> str:

@@ -58,6 +58,7 @@ class SettingOverrides(TypedDict, total=False):
     reply_ttl: float
     max_depth: int
     max_total_depth: int
+    max_entity_types: int
     max_payload: int
     max_nesting: int
     durability: Durability
@@ -146,6 +147,9 @@ class BusSettings(BaseSettings):
     reply_ttl: Seconds = Field(default=600.0, description="Seconds for which a reply can be read again.")
     max_depth: Count = Field(default=10_000, description="Commands that one entity may hold.")
     max_total_depth: Count = Field(default=1_000_000, description="Commands that the namespace may hold.")
+    max_entity_types: Count = Field(
+        default=1000, description="Entity types that the namespace may have; a sender whose type would be one more is refused."
+    )
     max_payload: Annotated[int, Field(ge=64, le=256 * 1024 * 1024)] = Field(
         default=1024 * 1024, description="Bytes of one encoded payload."
     )

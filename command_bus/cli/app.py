@@ -34,6 +34,7 @@ COMMANDS = (
     Listed("purge", "acting", "Remove all waiting commands."),
     Listed("cancel", "acting", "Take commands out of line."),
     Listed("dlq", "letters", "Dead letters: look, replay, discard, purge."),
+    Listed("types", "types", "Entity types: list them, take one back."),
     Listed("events", "events", "What happens to commands, as it happens."),
     Listed("workers", "looking", "Who works here, and who was lost."),
     Listed("introspect", "looking", "Commands as the workers announce them."),

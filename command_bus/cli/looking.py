@@ -14,7 +14,7 @@ from command_bus.cli.options import Outcome
 from command_bus.cli.places import Json, Place, connected, execute, placed
 from command_bus.cli.plain import plain, plainly
 from command_bus.cli.saying import Shown, complain, say
-from command_bus.spelling import did_you_mean
+from command_bus.spelling import did_you_mean, some_of
 
 if TYPE_CHECKING:
     from command_bus.facts import CommandInfo, EntityInfo, EntityPage, HoldInfo, WorkerStatus
@@ -244,7 +244,7 @@ def introspect(
         chosen = next((each for each in found if each.name == name), None)
         if chosen is None:
             known = [each.name for each in found]
-            complain(f"no worker has announced {name!r}; announced are: {', '.join(known) or 'none'}{did_you_mean(name, known)}")
+            complain(f"no worker has announced {name!r}; announced are: {some_of(known)}{did_you_mean(name, known)}")
             raise typer.Exit(Outcome.FAILED)
         say(plainly(chosen))
         return

@@ -14,7 +14,7 @@ from command_bus.cli.options import Outcome
 from command_bus.cli.places import Json, Place, connected, execute, placed
 from command_bus.cli.plain import plainly
 from command_bus.cli.saying import complain, say
-from command_bus.spelling import did_you_mean
+from command_bus.spelling import did_you_mean, some_of
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
@@ -178,7 +178,7 @@ async def _by_announcement(bus: CommandBus, name: str, values: dict[str, Any]) -
     info = await bus.fleet.command(name)
     if info is None:
         known = [each.name for each in await bus.fleet.commands()]
-        shown = f"{', '.join(known) or 'none'}{did_you_mean(name, known)}"
+        shown = f"{some_of(known)}{did_you_mean(name, known)}"
         complain(f"no worker has announced {name!r}, so it cannot be checked; announced are: {shown}")
         raise typer.Exit(Outcome.USAGE)
     if found := problems(values, info.schema):

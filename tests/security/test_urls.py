@@ -22,7 +22,10 @@ from command_bus.transport.redis.topologies import clients_of
 
 ROOT = Path(__file__).parents[2]
 SECRET = "hunter2secret"
-CUTTERS = [f"{SECRET[:7]}{cut}{SECRET[7:]}" for cut in ("/", "?", "#", "/0?", "[", " ", "\n", "\u2028", "\uff0f", "\u2100", "%zz@/", "@/", "?a=b&")]
+CUTTERS = [
+    f"{SECRET[:7]}{cut}{SECRET[7:]}"
+    for cut in ("/", "?", "#", "/0?", "[", " ", "\n", "\u2028", "\uff0f", "\u2100", "%zz@/", "@/", "?a=b&")
+]
 PREFIXES = ["redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"]
 MISTAKES = [
     *(f"{scheme}://{user}:{password}@host:6379/main" for scheme in PREFIXES for user in ("", "jo") for password in CUTTERS),
@@ -83,7 +86,11 @@ async def test_a_bus_that_is_opened_with_one_tells_nothing(url: str) -> None:
     assert not _leaks(_all_told(error.value))
 
 
-@given(st.text(st.sampled_from("/?#@:%[] &=\n\u2100\uff0fab1"), min_size=1, max_size=12), st.sampled_from(PREFIXES), st.sampled_from(["", "jo"]))
+@given(
+    st.text(st.sampled_from("/?#@:%[] &=\n\u2100\uff0fab1"), min_size=1, max_size=12),
+    st.sampled_from(PREFIXES),
+    st.sampled_from(["", "jo"]),
+)
 def test_whatever_stands_unquoted_in_a_password_it_is_not_shown(junk: str, scheme: str, user: str) -> None:
     url = f"{scheme}://{user}:{SECRET[:7]}{junk}{SECRET[7:]}@host:6379/main"
     assert not _leaks(redacted(url))
@@ -122,7 +129,9 @@ def test_nothing_on_the_way_through_the_program_shows_it() -> None:
         assert not _leaks(repr(each))
 
 
-@pytest.mark.parametrize("url", [f"redis://:{SECRET[:7]}/{SECRET[7:]}@host", f":{SECRET}@host", f"redis+sentinel://u:{SECRET}/x@h:1/m"])
+@pytest.mark.parametrize(
+    "url", [f"redis://:{SECRET[:7]}/{SECRET[7:]}@host", f":{SECRET}@host", f"redis+sentinel://u:{SECRET}/x@h:1/m"]
+)
 @pytest.mark.parametrize("words", [("stats",), ("worker", "nowhere:bus")])
 @pytest.mark.parametrize("by_environment", [False, True])
 def test_the_program_tells_nothing_of_it(url: str, words: tuple[str, ...], by_environment: bool) -> None:
@@ -163,7 +172,10 @@ def test_an_option_that_stands_twice_is_refused(address: str, query: str, insecu
         BusSettings(url=f"{address}?{query}", insecure=insecure)
 
 
-@pytest.mark.parametrize("query", ["ssl_min_version=769", "ssl_min_version=-2", "ssl_min_version=0x303", "ssl_ciphers=NULL", "sentinel_ssl_ciphers=ALL"])
+@pytest.mark.parametrize(
+    "query",
+    ["ssl_min_version=769", "ssl_min_version=-2", "ssl_min_version=0x303", "ssl_ciphers=NULL", "sentinel_ssl_ciphers=ALL"],
+)
 def test_weaker_encryption_is_asked_for_twice(query: str) -> None:
     url = f"rediss+sentinel://h:1/m?{query}"
     with pytest.raises(InvalidSettings, match="insecure=True"):

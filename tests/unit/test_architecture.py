@@ -43,6 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "details",
         "entities",
         "entity",
+        "entity_types",
         "environment",
         "events",
         "facts",

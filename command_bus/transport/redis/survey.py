@@ -176,5 +176,9 @@ def _number(value: bytes | None) -> int:
 
 def _letter(shard: int, entry: str, fields: dict[bytes, bytes]) -> StoredLetter:
     return StoredLetter(
-        f"{shard}-{entry}", fields.get(b"m", b"").decode(errors="replace"), fields.get(b"r", b""), fields.get(b"e", b""), fields.get(b"p") == b"1"
+        f"{shard}-{entry}",
+        fields.get(b"m", b"").decode(errors="replace"),
+        fields.get(b"r", b""),
+        fields.get(b"e", b""),
+        fields.get(b"p") == b"1",
     )
