@@ -1,7 +1,8 @@
 """JSON Schemas as they were announced, made safe to walk: whoever may announce a command may write anything there.
 
-What the tools read of a schema has the type that they expect after this, or is left out, as if nothing had been said; what they do not read is
-passed on as it is. Nothing is deeper than `DEEPEST` levels, no reference leads nowhere or, by references alone, back to itself, and numbers are finite.
+What the tools read of a schema has the type that they expect after this, or is left out, as if nothing had been said; what they do not read
+is passed on as it is. Nothing is deeper than `DEEPEST` levels, no reference leads nowhere or, by references alone, back to itself, and numbers
+are finite.
 """
 
 from __future__ import annotations
@@ -17,23 +18,21 @@ DEEPEST: Final = 60
 
 Schema = dict[str, Any]
 _PREFIX = "#/$defs/"
-_TOO_DEEP: Final = object()
 
 
 def sound_schema(found: Any) -> Schema | None:
     """Return the schema without what does not fit; None if it is no object."""
     if not isinstance(found, Mapping):
         return None
-    definitions = found.get("$defs")
-    known = (
-        {name for name, each in definitions.items() if isinstance(each, Mapping)}
-        if isinstance(definitions, Mapping)
-        else set[str]()
-    )
-    schema = _schema({name: each for name, each in found.items() if name != "$defs"}, known, 0)
-    if known:
-        defs = {name: _schema(definitions[name], known, 1) for name in definitions if name in known}  # type: ignore[index]
-        schema["$defs"] = _without_circles(defs)
+    whole: Mapping[str, Any] = found
+    given: Any = whole.get("$defs")
+    definitions: dict[str, Mapping[str, Any]] = {}
+    if isinstance(given, Mapping):
+        definitions = {name: each for name, each in given.items() if isinstance(each, Mapping)}
+    known = set(definitions)
+    schema = _schema(whole, known, 0)
+    if definitions:
+        schema["$defs"] = _without_circles({name: _schema(each, known, 1) for name, each in definitions.items()})
     return schema
 
 
@@ -108,7 +107,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
 
 
 def _is_list(value: Any) -> bool:

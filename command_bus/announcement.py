@@ -42,7 +42,7 @@ def announced(name: str, record: bytes, workers: tuple[str, ...]) -> CommandInfo
         facts: Any = json.loads(record, parse_constant=lambda _: None)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(facts, Mapping) or not _ESSENTIAL <= facts.keys():
+    if not isinstance(facts, Mapping) or not facts.keys() >= _ESSENTIAL:
         return None
     schema, kind = sound_schema(facts["schema"]), facts.get("kind", "command")
     texts = (facts["entity"], facts["key"])

@@ -48,8 +48,8 @@ async def _refuse_if_used(bus: CommandBus, entities: Entities, entity_type: str)
     page = await entities.list(limit=1)
     if page.entities:
         found.append(f"{page.matching:,} of its entities have work, or are paused or drained ({page.entities[0].name})")
-    async for letter in bus.dead_letters.list(limit=1, entity_type=entity_type):
-        found.append(f"there is a dead letter of it ({letter.id})")
+    letters = [letter.id async for letter in bus.dead_letters.list(limit=1, entity_type=entity_type)]
+    found += [f"there is a dead letter of it ({letter})" for letter in letters]
     if any(hold.entity_type == entity_type for hold in await entities.holds()):
         found.append("it is paused or drained: resume it")
     if found:

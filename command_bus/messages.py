@@ -31,6 +31,7 @@ __all__ = [
     "check_entity_type",
     "check_wire_name",
     "is_entity_type",
+    "is_wire_name",
 ]
 
 Reply_co = TypeVar("Reply_co", covariant=True)
@@ -106,9 +107,14 @@ def check_wire_name(name: str) -> str:
     Raises:
         InvalidCommand: Not 1 to 200 letters, digits, `_`, `.`, `:`, `/` or `-`.
     """
-    if not isinstance(name, str) or not _WIRE_NAME.fullmatch(name):
+    if not isinstance(name, str) or not is_wire_name(name):
         raise InvalidCommand(f"wire name {name!r}: 1 to 200 of letters, digits, '_', '.', ':', '/' and '-'")
     return name
+
+
+def is_wire_name(name: str) -> bool:
+    """Whether a text can be a command's name on the wire."""
+    return _WIRE_NAME.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)

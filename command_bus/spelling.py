@@ -17,8 +17,8 @@ _ALIKE = 0.7  # difflib's ratio: `acount` and `account` have 0.92, `nope` and `n
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that is most like this one, upper and lower case alike; None if none is.
 
-    Of many, the few hundred are looked at that are most alike at first sight, by their first letter and length: a comparison takes long, and there may
-    be as many names as anybody cares to send.
+    Of many, the few hundred are looked at that are most alike at first sight, by their first letter and length: a comparison takes long, and
+    there may be as many names as anybody cares to send.
     """
     meant = name.casefold()[:_LONGEST]
 

@@ -1,7 +1,7 @@
 """Completion of names that only the server knows: entity types, commands, dead letters.
 
-The shell waits for it at each press of the key, so the server has one second, and completion is silent about whatever goes wrong. With `--app` nothing is
-completed: the application's code would run.
+The shell waits for it at each press of the key, so the server has one second, and completion is silent about whatever goes wrong. With `--app`
+nothing is completed: the application's code would run. A name that is more than letters and digits to a shell or a terminal is left out.
 """
 
 from __future__ import annotations

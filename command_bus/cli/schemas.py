@@ -1,8 +1,8 @@
 """Checks values against the JSON Schemas that pydantic writes; enough to find a wrong field before it is sent.
 
-What is not understood (`format`, say) is let pass: the worker's model has the last word. So is what would take long: somebody announced
-the schema, and the time for it is an operator's. A value is compared with so many parts of a schema and no more, and patterns are run by pydantic's own
-engine, whose time grows with the length of the text alone.
+What is not understood (`format`, say) is let pass: the worker's model has the last word. So is what would take long, as anybody may have
+announced the schema: a value is compared with so many parts of it and no more, and patterns are run by pydantic's own engine, whose time grows
+with the length of the text alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic_core import SchemaError, SchemaValidator, ValidationError, core_schema
 
-__all__ = ["problems"]
+__all__ = ["engine_of", "problems"]
 
 Schema = Mapping[str, Any]
 
@@ -142,7 +142,7 @@ def _inside(value: Any, schema: Schema, definitions: _Definitions, at: str) -> l
 
 
 def _matches(pattern: str, value: str) -> bool:
-    engine = _engine(pattern) if len(pattern) <= _LONGEST_PATTERN else None
+    engine = engine_of(pattern)
     if engine is None:  # of another dialect, which the worker may know
         return True
     try:
@@ -153,8 +153,10 @@ def _matches(pattern: str, value: str) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _engine(pattern: str) -> SchemaValidator | None:
-    """What pydantic matches with: it needs no backtracking, so no pattern makes it hang as `re` would."""
+def engine_of(pattern: str) -> SchemaValidator | None:
+    """What pydantic matches a pattern with, which no pattern makes hang as `re` would; None for one that is too long or of another dialect."""
+    if len(pattern) > _LONGEST_PATTERN:
+        return None
     try:
         return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
     except SchemaError:

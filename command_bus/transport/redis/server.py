@@ -280,8 +280,8 @@ class Namespace:
         limit = self._settings.max_entity_types
         if await self._connections.ask(count) - len(_OWN_FIELDS) + new > limit:
             raise TooManyEntityTypes(
-                f"namespace {self._settings.namespace!r} has {limit:,} entity types, no more may be added: a type is a kind of thing, as `order`, and "
-                "what tells one thing from another is its id. `command-bus types list` shows them, `command-bus types forget TYPE` takes one "
+                f"namespace {self._settings.namespace!r} has {limit:,} entity types, no more may be added: a type is a kind of thing, as `order`, "
+                "and what tells one thing from another is its id. `command-bus types list` shows them, `command-bus types forget TYPE` takes one "
                 "back of which nothing is stored, and max_entity_types allows more",
                 limit=limit,
             )
