@@ -164,11 +164,11 @@ class DeadLetters:
         try:
             return unpack_envelope(stored.raw, self._limits)
         except Undecodable:
-            record = DeadLetterRecord.unpack(stored.record)
+            record = _record(stored)
             return WireEnvelope(record.command_id, record.name, record.entity_type, record.entity_id, b"")
 
     def _read(self, stored: StoredLetter) -> DeadLetter:
-        record = DeadLetterRecord.unpack(stored.record)
+        record = _record(stored)
         return DeadLetter(
             id=stored.id,
             reason=record.reason,
@@ -202,6 +202,14 @@ class DeadLetters:
         except (Undecodable, InvalidCommand):
             return None
         return payload if isinstance(payload, dict) else None
+
+
+def _record(stored: StoredLetter) -> DeadLetterRecord:
+    """What is recorded of a letter; of one that cannot be read, that it cannot."""
+    try:
+        return DeadLetterRecord.unpack(stored.record)
+    except Undecodable as error:
+        return DeadLetterRecord(reason="unknown", error_message=f"what was recorded of it cannot be read: {error}")
 
 
 def _matches(letter: DeadLetter, filters: LetterFilters) -> bool:

@@ -184,4 +184,9 @@ async def _by_announcement(bus: CommandBus, name: str, values: dict[str, Any]) -
     if found := problems(values, info.schema):
         complain(f"{name}: {'; '.join(found)}")
         raise typer.Exit(Outcome.USAGE)
-    return (None, None) if info.key is None else (info.entity, values[info.key])
+    if info.key is None:
+        return None, None
+    if info.key not in values:  # what was announced of it did not say so
+        complain(f"{name}: {info.key} is missing")
+        raise typer.Exit(Outcome.USAGE)
+    return info.entity, values[info.key]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from command_bus.messages import is_entity_type
-from command_bus.transport.redis.keys import EVERYTHING, GROUP, ShardKeys, scope_of, type_scope
+from command_bus.transport.redis.keys import EVERYTHING, GROUP, ShardKeys, is_mailbox, scope_of, type_scope
 from command_bus.transport.redis.patient import Patient
 from command_bus.transport.redis.scripts import OPERATE
 from command_bus.transport.redis.type_records import HELD, MAILBOXES
@@ -144,7 +144,7 @@ class Scopes(Patient):
         while True:
             answer: Any = await self._ask(shard, lambda client, at: client.hscan(shard.active, at, count=_PAGE), cursor)
             cursor, page = answer
-            names = [name.decode() for name, state in page.items() if state[:1] == b"s"]
+            names = [name.decode() for name, state in page.items() if state[:1] == b"s" and is_mailbox(name)]
             names = [name for name in names if scope in (EVERYTHING, scope_of(name))]
             if names:
                 await self._step(shard, "wake", scope, "", names)

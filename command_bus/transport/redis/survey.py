@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from redis.asyncio import Redis
 
-from command_bus.transport.redis.keys import EVERYTHING, ShardKeys, scope_of
+from command_bus.transport.redis.keys import EVERYTHING, ShardKeys, is_mailbox, scope_of
 from command_bus.transport.redis.operations import StoredLetter
 from command_bus.transport.redis.patient import Patient
 from command_bus.transport.redis.scopes import Hold, is_wide, parse_hold
@@ -70,7 +70,7 @@ class Survey(Patient):
             cursor = 0
             while True:
                 cursor, page = await self._scan(keys, source, cursor)
-                names = [name for name in page if name not in seen and _is_name(name) and not is_wide(name.decode())]
+                names = [name for name in page if name not in seen and is_mailbox(name) and not is_wide(name.decode())]
                 seen.update(names)
                 if names:
                     yield await self._look(keys, names)
@@ -158,15 +158,6 @@ def surveyed(
         (parked or b"").decode(errors="replace"),
         paused or next(iter(found), None),
     )
-
-
-def _is_name(field: bytes) -> bool:
-    """Whether a field can be a mailbox's name; what cannot is nobody's, and is passed over."""
-    try:
-        field.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _number(value: bytes | None) -> int:
