@@ -9,6 +9,7 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings
 
+from tests.fuzz.announcements import records
 from tests.fuzz.bytestrings import anything
 from tests.fuzz.decode import readers, seeds
 
@@ -33,6 +34,12 @@ HUGE = {
 @given(anything(SEEDS))
 def test_any_bytes(name: str, data: bytes) -> None:
     READERS[name](data)
+
+
+@settings(max_examples=300)
+@given(records())
+def test_any_announcement(data: bytes) -> None:
+    READERS["announcement"](data)
 
 
 @pytest.mark.parametrize("name", READERS)
