@@ -106,8 +106,8 @@ def _fault(command: CommandInfo, namespace: str) -> str | None:
         for field in _fields_in(schema):
             if (fault := field_fault(field)) is not None:
                 return f"its field {field!r} has {fault}"
-    if (field := _misfit(command.schema)) is not None:
-        return f"the default of its field {field!r} is no value of that"
+    if (misfit := _misfit(command.schema)) is not None:
+        return f"the default of its field {misfit!r} is no value of that"
     try:
         check_source(client_source([command], namespace), _DEFAULT)
     except RefusedSource as error:

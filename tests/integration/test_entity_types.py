@@ -137,9 +137,12 @@ async def test_very_many_types_cost_an_operator_no_more_requests(bus: CommandBus
 
 def test_a_misspelt_name_is_compared_with_some_of_very_many(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[int] = []
-    monkeypatch.setattr(
-        "command_bus.spelling.get_close_matches", lambda word, names, **_: compared.append(len(list(names))) or []
-    )
+
+    def close(_: str, names: list[str], **__: Any) -> list[str]:
+        compared.append(len(names))
+        return []
+
+    monkeypatch.setattr("command_bus.spelling.get_close_matches", close)
     did_you_mean("acount", (f"type-{number}" for number in range(MANY)))
     assert compared == [300]
     monkeypatch.undo()

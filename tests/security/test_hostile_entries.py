@@ -1,7 +1,7 @@
 """What anybody may have written into a namespace neither speaks to an operator's terminal nor ends an operator's command.
 
-Each entry here could be of a stolen password of some role: names and ids with terminal escapes, times that no calendar has, announcements that are none,
-records that cannot be read. Every command is run against all of it, in a pipe, as JSON, and on a terminal.
+Each entry here could be of a stolen password of some role: names and ids with terminal escapes, times that no calendar has, announcements
+that are none, records that cannot be read. Every command is run against all of it, in a pipe, as JSON, and on a terminal.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ def spoil(client: Redis) -> None:
     client.hset(KEYS.parked, mapping={"account:none": EVIL, "account:late": b"\xff"})
     client.hset(KEYS.later, mapping={"account:retry": "many", "account:late": "-3"})
     client.hset(KEYS.delayed, mapping={"late": b"account:late\n" + envelope("late"), "odd": b"\xff\n\xc1"})
-    client.zadd(KEYS.due, {"r:account:retry": float("inf"), "d:late": float("-inf"), "d:odd": 1e300, b"\xff": 5.0})
+    due: dict[Any, float] = {"r:account:retry": float("inf"), "d:late": float("-inf"), "d:odd": 1e300, b"\xff": 5.0}
+    client.zadd(KEYS.due, due)
     client.hset(KEYS.stats, mapping={"settled": "many", b"\xff": "1", "accepted": "9" * 18})
     client.hset(KEYS.watched, mapping={EVIL: "9", "account": "5", b"\xff": "x"})
     client.xadd(KEYS.events, {"f": EVIL, "n": EVIL, "m": EVIL}, id=f"{FOREVER}-1")
@@ -190,9 +191,11 @@ def shop() -> Iterator[Shop]:
 LETTER = "the first letter"
 ASKED: list[tuple[str, ...]] = [
     ("stats",), ("top", "--once"), ("entities",), ("entities", "account"), ("entities", "--sort", "age"), ("entity", "account:late"),
-    ("entity", "account:none"), ("entity", "account:retry"), ("entity", f"account:{EVIL[:9]}"), ("workers",), ("introspect",), ("introspect", "Deposit"),
+    ("entity", "account:none"), ("entity", "account:retry"), ("entity", f"account:{EVIL[:9]}"), ("workers",), ("introspect",),
+    ("introspect", "Deposit"),
     ("introspect", "Terms"), ("introspect", "NoSuchCommand"), ("dlq", "list"), ("dlq", "list", "--since", "2h"), ("dlq", "list", "--count"),
-    ("dlq", "list", "--until", "99999999999d"), ("dlq", "show", LETTER), ("dlq", "replay", "--all", "--dry-run"), ("dlq", "purge", "--all", "--dry-run"),
+    ("dlq", "list", "--until", "99999999999d"), ("dlq", "show", LETTER), ("dlq", "replay", "--all", "--dry-run"),
+    ("dlq", "purge", "--all", "--dry-run"),
     ("dlq", "replay", LETTER, "--dry-run"), ("dlq", "discard", LETTER), ("dlq", "purge", "--all"), ("events", "list"), ("events", "list", "account"),
     ("doctor",), ("types", "list"), ("types", "forget", "nothing"), ("purge", "account", "--dry-run"), ("generate",), ("generate", "--json-schema"),
     ("generate", "Odd"), ("send", "NoSuchCommand", "{}"), ("send", "Deposit", '{"account": 5}'), ("send", "Odd", '{"account": 5}'),

@@ -85,7 +85,7 @@ ATTACKS: dict[str, CommandInfo] = {
     "a type": fields(n={"type": f"open({MARK!r}, 'w')", "format": f"open({MARK!r}, 'w')"}),
     "the settings of a model": fields(model_config={"type": "object", "default": {"title": "x"}}),
     "a dunder": fields(__init_subclass__={"type": "string"}),
-    "a name that Python reads as another": fields(**{"\u1d48ef": {"type": "string"}, "ﬁeld": {"type": "string"}}),
+    "a name that Python reads as another": fields(ᵈef={"type": "string"}, ﬁeld={"type": "string"}),
     "a keyword": fields(**{"def": {"type": "string"}, "None": {"type": "string"}}),
     "a name of the module's own": info(name="_default"),
     "another one": info(name="__all__"),
