@@ -77,7 +77,8 @@ class _Look:
                 return not name.startswith("__") and self.is_type(value)
             case ast.ClassDef():
                 return self._is_class(node)
-        return False
+            case _:
+                return False
 
     def is_text(self, node: ast.stmt) -> bool:
         """Whether this is a docstring."""
@@ -100,7 +101,8 @@ class _Look:
                 return self.is_type(inner) and _is_field(field)
             case ast.Subscript(value=ast.Name(id=name), slice=inner):
                 return name in self._names and all(self.is_type(each) for each in _elements(inner))
-        return False
+            case _:
+                return False
 
     def _is_class(self, node: ast.ClassDef) -> bool:
         if node.decorator_list or len(node.bases) != 1 or not self.is_type(node.bases[0]):
@@ -120,7 +122,8 @@ class _Look:
                 return ast.unparse(value) == "ConfigDict(extra='forbid')"
             case ast.Assign(targets=[ast.Name(id=name)], value=value):  # of an enum
                 return not name.startswith("_") and _is_literal(value)
-        return False
+            case _:
+                return False
 
     def _is_default(self, node: ast.expr) -> bool:
         match node:
@@ -128,7 +131,8 @@ class _Look:
                 return self.is_type(kind) and _is_literal(value)
             case ast.Call(func=ast.Name(id="set"), args=[], keywords=[]):
                 return True
-        return _is_literal(node)
+            case _:
+                return _is_literal(node)
 
 
 def _targets(node: ast.Assign) -> list[str]:
