@@ -39,7 +39,7 @@ _LOADING: Final = "script|load"
 
 # By role: which commands on which keys, each of them used. `%R~` and `%W~` would add nothing: the commands are named one by one.
 _SENDING: Final = (
-    ("hmget hsetnx", "meta"),
+    ("hmget hsetnx hlen", "meta"),
     ("xgroup|create xinfo|groups xadd", "ready"),
     ("hget hmget hset exists", "active"),
     ("hget hincrby", "stats"),
@@ -101,7 +101,7 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
     ),
     "operator": (
         *_FIGURES,
-        ("hmget hgetall hsetnx", "meta"),
+        ("hmget hgetall hsetnx hlen hdel", "meta"),
         ("hget hgetall", "commands"),
         ("xgroup|create xinfo|groups xpending xack xadd xdel xrange", "ready"),
         ("hget hmget hset hdel hexists hscan exists", "active"),

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         EntityOrder,
         EntityPage,
         EntityState,
+        EntityTypeInfo,
         HoldInfo,
         WorkerStatus,
     )
@@ -121,6 +122,14 @@ class SyncEntities(_Part[Entities]):
     def holds(self) -> list[HoldInfo]:
         """See `Entities.holds`."""
         return self._do(lambda entities: entities.holds())
+
+    def types(self) -> list[EntityTypeInfo]:
+        """See `Entities.types`."""
+        return self._do(lambda entities: entities.types())
+
+    def forget_type(self, entity_type: str) -> bool:
+        """See `Entities.forget_type`."""
+        return self._do(lambda entities: entities.forget_type(entity_type))
 
     def list(
         self,

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DeadLetters", "LetterFilters"]
 
+_LAST_MS = 253_402_300_799_000  # the end of the year 9999: ids of a stream can be given by whoever writes to it
+
 
 class LetterFilters(TypedDict, total=False):
     """What letters are chosen by; all that are given apply, None is as if not given."""
@@ -89,7 +91,7 @@ class DeadLetters:
             TransportUnavailable: The server cannot be reached.
         """
         found = await self._operations.oldest_letter_ms()
-        return None if found is None else datetime.fromtimestamp(found / 1000, UTC)
+        return None if found is None else datetime.fromtimestamp(min(found, _LAST_MS) / 1000, UTC)
 
     async def get(self, letter_id: str) -> DeadLetter:
         """One letter.
@@ -165,11 +167,11 @@ class DeadLetters:
         try:
             return unpack_envelope(stored.raw, self._limits)
         except Undecodable:
-            record = DeadLetterRecord.unpack(stored.record)
+            record = _record(stored)
             return WireEnvelope(record.command_id, record.name, record.entity_type, record.entity_id, b"")
 
     def _read(self, stored: StoredLetter) -> DeadLetter:
-        record = DeadLetterRecord.unpack(stored.record)
+        record = _record(stored)
         letter = _ReadLetter(
             id=stored.id,
             reason=record.reason,
@@ -232,6 +234,14 @@ def _payload(raw: bytes, limits: Limits, protection: Protection | None) -> dict[
     except (Undecodable, InvalidCommand):
         return None
     return payload if isinstance(payload, dict) else None
+
+
+def _record(stored: StoredLetter) -> DeadLetterRecord:
+    """What is recorded of a letter; of one that cannot be read, that it cannot."""
+    try:
+        return DeadLetterRecord.unpack(stored.record)
+    except Undecodable as error:
+        return DeadLetterRecord(reason="unknown", error_message=f"what was recorded of it cannot be read: {error}")
 
 
 def _matches(letter: DeadLetter, filters: LetterFilters) -> bool:

@@ -14,8 +14,9 @@ import math
 from collections.abc import AsyncIterator, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from command_bus.entity_types import forget_type, types_of
 from command_bus.errors import InvalidSettings
-from command_bus.facts import EntityInfo, EntityOrder, EntityPage, EntityState, HoldInfo
+from command_bus.facts import EntityInfo, EntityOrder, EntityPage, EntityState, EntityTypeInfo, HoldInfo
 from command_bus.messages import check_entity_type
 from command_bus.transport.redis.inspection import Inspection
 from command_bus.transport.redis.keys import EVERYTHING, mailbox_label, mailbox_parts, scope_label, scope_of, type_scope
@@ -103,6 +104,29 @@ class Entities:
         """What of it is paused or drained as a type or as a whole; single entities are listed by `list(states={"paused"})`."""
         found = [hold_info(hold) for hold in await self._bus.transport.scopes.wide()]
         return [hold for hold in found if self._scope in (EVERYTHING, type_scope(hold.entity_type)) or hold.what == "everything"]
+
+    async def types(self) -> list[EntityTypeInfo]:
+        """The entity types that the namespace knows, by name, whichever type this is of.
+
+        Raises:
+            TransportUnavailable: The server cannot be reached.
+        """
+        return await types_of(self._bus)
+
+    async def forget_type(self, entity_type: str) -> bool:
+        """Take back the record of a type of which nothing is stored; False if there is none.
+
+        For a type that was a mistake, and for one that was recorded with other mailboxes than its clients have (`InvalidSettings`). The next
+        sender records it anew. Restart whatever has used the type with the old mailboxes: it remembers them.
+
+        Args:
+            entity_type: As `types()` names it.
+
+        Raises:
+            EntityTypeInUse: It has entities with work, dead letters, or is paused or drained.
+            TransportUnavailable: The server cannot be reached.
+        """
+        return await forget_type(self._bus, Entities(self._bus, type_scope(entity_type)), entity_type)
 
     async def list(
         self,

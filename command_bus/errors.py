@@ -27,6 +27,7 @@ __all__ = [
     "DispatchStalled",
     "Draining",
     "EntitiesStopped",
+    "EntityTypeInUse",
     "IdempotencyConflict",
     "IdleTimeout",
     "InvalidCommand",
@@ -40,6 +41,7 @@ __all__ = [
     "RegistrationError",
     "Reject",
     "ResultNotKept",
+    "TooManyEntityTypes",
     "TransportUnavailable",
     "Unconfirmed",
     "UnknownCommand",
@@ -87,6 +89,22 @@ class InvalidSettings(CommandBusError, ValueError):
     """A setting, option or policy is out of range, or contradicts what the namespace was created with."""
 
     code = "invalid_settings"
+
+
+class TooManyEntityTypes(InvalidSettings):
+    """The namespace has as many entity types as `max_entity_types` lets it have, and this one is new. Nothing was sent.
+
+    Types are few and fixed: of an order there is the type `order` and the id `o-7`. Many types are ids that were sent as types.
+
+    Attributes:
+        limit: How many there may be.
+    """
+
+    code = "too_many_entity_types"
+
+    def __init__(self, message: str = "", *, limit: int = 0) -> None:
+        super().__init__(message)
+        self.limit = limit
 
 
 class RegistrationError(CommandBusError, TypeError):
@@ -411,6 +429,16 @@ class EntitiesStopped(CommandBusError):
     def __init__(self, message: str = "", *, entities: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.entities = entities
+
+
+class EntityTypeInUse(CommandBusError):
+    """The record of an entity type cannot be taken back: something of it is stored; the message says what."""
+
+    code = "entity_type_in_use"
+
+    def __init__(self, message: str = "", *, entity_type: str = "") -> None:
+        super().__init__(message)
+        self.entity_type = entity_type
 
 
 class IdleTimeout(CommandBusError, TimeoutError):

@@ -204,11 +204,16 @@ def _event(stored: StoredEvent, places: list[str]) -> Event:
         entity_id=entity_id,
         command_id=command_id,
         name=name,
-        attempt=int(attempt or 0),
-        fence=int(fence or 0),
+        attempt=_number(attempt),
+        fence=_number(fence),
         worker=worker,
-        delay=int(detail) / 1000 if detail and kind in _LATER else None,
+        delay=_number(detail) / 1000 if detail and kind in _LATER else None,
         letter_id=f"{stored.shard}-{detail}" if detail and kind in _OF_LETTERS else "",
         reason=detail if kind in _HELD else "",
         cursor=",".join(places),
     )
+
+
+def _number(text: str) -> int:
+    """A number as the scripts write it; 0 for what is none."""
+    return int(text) if text.isascii() and text.isdigit() else 0

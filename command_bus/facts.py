@@ -18,6 +18,7 @@ __all__ = [
     "EntityOrder",
     "EntityPage",
     "EntityState",
+    "EntityTypeInfo",
     "HoldInfo",
     "WaitingCommand",
     "WorkerStatus",
@@ -83,6 +84,20 @@ class EntityInfo:
     hold: HoldInfo | None
     letter_id: str | None
     due_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EntityTypeInfo:
+    """An entity type that the namespace has a record of.
+
+    Attributes:
+        name: What is no UTF-8 in it is escaped.
+        mailboxes: What all clients have agreed on: `per_entity`, or `lanes:` and their number; None if the type was only paused, drained or
+            resumed so far.
+    """
+
+    name: str
+    mailboxes: str | None
 
 
 @dataclass(frozen=True, slots=True)

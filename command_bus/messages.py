@@ -30,6 +30,8 @@ __all__ = [
     "canonical_entity_id",
     "check_entity_type",
     "check_wire_name",
+    "is_entity_type",
+    "is_wire_name",
 ]
 
 Reply_co = TypeVar("Reply_co", covariant=True)
@@ -89,9 +91,14 @@ def check_entity_type(entity: str) -> str:
     Raises:
         InvalidCommand: Not 1 to 64 letters, digits, `_`, `.` or `-`.
     """
-    if not isinstance(entity, str) or not _ENTITY_TYPE.fullmatch(entity):
+    if not isinstance(entity, str) or not is_entity_type(entity):
         raise InvalidCommand(f"entity type {entity!r}: 1 to 64 of letters, digits, '_', '.' and '-'")
     return entity
+
+
+def is_entity_type(name: str) -> bool:
+    """Whether a text can be an entity type."""
+    return _ENTITY_TYPE.fullmatch(name) is not None
 
 
 def check_wire_name(name: str) -> str:
@@ -100,9 +107,14 @@ def check_wire_name(name: str) -> str:
     Raises:
         InvalidCommand: Not 1 to 200 letters, digits, `_`, `.`, `:`, `/` or `-`.
     """
-    if not isinstance(name, str) or not _WIRE_NAME.fullmatch(name):
+    if not isinstance(name, str) or not is_wire_name(name):
         raise InvalidCommand(f"wire name {name!r}: 1 to 200 of letters, digits, '_', '.', ':', '/' and '-'")
     return name
+
+
+def is_wire_name(name: str) -> bool:
+    """Whether a text can be a command's name on the wire."""
+    return _WIRE_NAME.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)

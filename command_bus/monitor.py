@@ -44,7 +44,7 @@ class Monitor:
         counters: dict[str, int] = {}
         for shot in shots:
             for name, value in shot["counters"].items():
-                counters[name.decode()] = counters.get(name.decode(), 0) + int(value)
+                counters[name.decode(errors="replace")] = counters.get(name.decode(errors="replace"), 0) + _number(value)
         workers = self._workers(shots)
         in_flight = sum(_pending(shot["pending"]) for shot in shots)
         settled, rejected = counters.get("settled", 0), counters.get("rejected", 0)
@@ -139,11 +139,31 @@ class Monitor:
 def read_worker(record: bytes) -> WorkerInfo | None:
     """What a worker wrote of itself; None if it cannot be read. What a later version says besides is passed over."""
     try:
-        values: dict[str, Any] = unpack(record, _LIMITS)
+        values: Any = unpack(record, _LIMITS)
         commands = tuple(values.pop("commands"))
-        return WorkerInfo(**{name: value for name, value in values.items() if name in _SLOTS}, commands=commands)
-    except (Undecodable, TypeError, KeyError):
+        info = WorkerInfo(**{name: value for name, value in values.items() if name in _SLOTS}, commands=commands)
+    except (Undecodable, TypeError, KeyError, AttributeError):
         return None
+    return info if _fits(info) else None
+
+
+def _fits(info: WorkerInfo) -> bool:
+    """Whether each value is of its type: a record is what somebody wrote, and others compare and add up what is in it."""
+    texts: tuple[object, ...] = (info.name, info.host, *info.commands)
+    seconds: tuple[object, ...] = (info.lease, info.longest)
+    counts: tuple[object, ...] = (
+        info.pid, info.started_ms, info.seen_ms, info.concurrency, info.running, info.threads, info.awaiting_thread, info.awaiting_reply,
+    )  # fmt: skip
+    return (
+        all(isinstance(each, str) for each in texts)
+        and all(isinstance(each, int) for each in counts)
+        and all(isinstance(each, int | float) and math.isfinite(each) for each in seconds)
+    )
+
+
+def _number(value: bytes) -> int:
+    """A counter; 0 for what is none."""
+    return int(value) if value.removeprefix(b"-").isdigit() else 0
 
 
 def _pending(summary: dict[str, Any]) -> int:
@@ -153,7 +173,7 @@ def _pending(summary: dict[str, Any]) -> int:
 def _age(shot: dict[str, Any]) -> float:
     if not shot["waiting"]:
         return 0.0
-    ready_ms = int(shot["waiting"][0][0].decode().partition("-")[0])
+    ready_ms = _number(shot["waiting"][0][0].partition(b"-")[0])
     return max(0, _now_ms(shot) - ready_ms) / 1000
 
 

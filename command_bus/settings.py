@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypedDict, Unpack
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 from command_bus.durations import LONGEST
 from command_bus.errors import InvalidSettings
 from command_bus.policies import EntityPolicy
+from command_bus.server_urls import redacted, unverified, url_fault, weakened
 from command_bus.spelling import did_you_mean
 
 __all__ = ["BusSettings", "SettingOverrides", "SettingValues", "redacted", "resolved", "unverified"]
@@ -25,18 +26,11 @@ __all__ = ["BusSettings", "SettingOverrides", "SettingValues", "redacted", "reso
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _KEY_ID = re.compile(r"[A-Za-z0-9_.-]{1,32}")
 _SHORTEST_KEY = 16
-_PASSWORD_IN_URL = re.compile(r"(?<=//)([^/:@\s]*):(\S*)@")
-_PASSWORD_IN_QUERY = re.compile(r"([?&][a-z_]*password=)[^&\s]*", re.IGNORECASE)
 
 Durability = Literal["server", "memory", "aof", "always", "replicated"]
 # The server counts in milliseconds: less than one would be 0, which is at once, or for ever.
 Seconds = Annotated[float, Field(ge=0.001, le=LONGEST, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
-
-
-def redacted(url: str) -> str:
-    """The URL without its password, fit for logs and errors."""
-    return _PASSWORD_IN_QUERY.sub(r"\1***", _PASSWORD_IN_URL.sub(r"\1:***@", url))
 
 
 class SettingOverrides(TypedDict, total=False):
@@ -64,6 +58,7 @@ class SettingOverrides(TypedDict, total=False):
     reply_ttl: float
     max_depth: int
     max_total_depth: int
+    max_entity_types: int
     max_payload: int
     max_nesting: int
     durability: Durability
@@ -152,6 +147,9 @@ class BusSettings(BaseSettings):
     reply_ttl: Seconds = Field(default=600.0, description="Seconds for which a reply can be read again.")
     max_depth: Count = Field(default=10_000, description="Commands that one entity may hold.")
     max_total_depth: Count = Field(default=1_000_000, description="Commands that the namespace may hold.")
+    max_entity_types: Count = Field(
+        default=1000, description="Entity types that the namespace may have; a sender whose type would be one more is refused."
+    )
     max_payload: Annotated[int, Field(ge=64, le=256 * 1024 * 1024)] = Field(
         default=1024 * 1024, description="Bytes of one encoded payload."
     )
@@ -176,7 +174,10 @@ class BusSettings(BaseSettings):
     require_signatures: bool = Field(default=False, description="Dead-letter commands without a signature.")
 
     allow_eviction: bool = Field(default=False, description="Start on a server whose eviction policy may drop queued commands.")
-    insecure: bool = Field(default=False, description="Allow TLS without verification of the server's certificate.")
+    insecure: bool = Field(
+        default=False,
+        description="Allow TLS without verification of the server's certificate, and a URL that chooses ciphers or a version below 1.2.",
+    )
 
     def __init__(self, **values: Unpack[SettingValues]) -> None:
         try:
@@ -185,6 +186,12 @@ class BusSettings(BaseSettings):
             raise InvalidSettings(_advice(error)) from None
         except SettingsError as error:  # its cause holds the variable's value
             raise InvalidSettings(f"{error}: it is JSON, as in '[\"…\"]' or '{{\"…\": …}}'") from None
+
+    @field_validator("url")
+    @classmethod
+    def _url_without_blanks_around(cls, value: SecretStr | None) -> SecretStr | None:
+        """Take off what a file with the URL in it ends with."""
+        return None if value is None else SecretStr(value.get_secret_value().strip())
 
     @field_validator("namespace")
     @classmethod
@@ -223,8 +230,12 @@ class BusSettings(BaseSettings):
         url = self.server_url
         if url is None:
             return self
+        if (fault := url_fault(url)) is not None:
+            raise ValueError(f"url: {fault}")
         if not self.insecure and (fault := unverified(url)) is not None:
             raise ValueError(f"url: {fault} turns off the check of the server's identity; pass insecure=True if you mean it")
+        if not self.insecure and (fault := weakened(url)) is not None:
+            raise ValueError(f"url: {fault} may make the encryption weaker than TLS 1.2; pass insecure=True if you mean it")
         if "rediss" not in urlsplit(url).scheme and (self.tls_ca or self.tls_cert or self.tls_key):
             raise ValueError("url: tls_ca, tls_cert and tls_key are for rediss:// URLs, this one is not encrypted")
         return self
@@ -249,21 +260,6 @@ class BusSettings(BaseSettings):
 
 _DEFAULT_POLICY = EntityPolicy()
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # pydantic's names, of models and of dataclasses
-
-
-def unverified(url: str) -> str | None:
-    """What in a URL turns verification off; its client reads the query decoded, so this does."""
-    try:
-        query = parse_qs(urlsplit(url).query)
-    except ValueError:
-        return None
-    for given, values in query.items():
-        name, value = given.removeprefix("sentinel_"), values[0].strip().lower()  # a forged Sentinel could name any primary
-        if name == "ssl_cert_reqs" and value not in ("required", "cert_required"):
-            return f"ssl_cert_reqs={value}"
-        if name == "ssl_check_hostname" and value not in ("1", "true", "t", "yes", "y"):
-            return f"ssl_check_hostname={value}"
-    return None
 
 
 def _advice(error: ValidationError) -> str:

@@ -10,8 +10,9 @@ import typer
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.options import Outcome
-from command_bus.cli.places import Place, complain, connected, execute, refuse_unless_sure
+from command_bus.cli.places import Place, connected, execute, refuse_unless_sure
 from command_bus.cli.plain import plainly
+from command_bus.cli.saying import complain, say
 
 if TYPE_CHECKING:
     from command_bus.facts import AbortReport, EntityDetails
@@ -47,9 +48,9 @@ def abort(
         refuse_unless_sure(question + (_RISK if force else ""), yes=yes)
     report = execute(act)
     if as_json:
-        typer.echo(plainly(report))
+        say(plainly(report))
     elif report.result == "ended":
-        typer.echo(f"{report.entity}: {_told(report)}")
+        say(f"{report.entity}: {_told(report)}")
     else:
         complain(f"{report.entity}: {_told(report)}")
     if report.result != "ended":

@@ -16,13 +16,13 @@ from command_bus.cli.places import (
     Json,
     Place,
     Yes,
-    complain,
     connected,
     execute,
     placed,
     refuse_unless_sure,
 )
 from command_bus.cli.plain import plainly
+from command_bus.cli.saying import complain, say
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
@@ -64,7 +64,7 @@ def pause(
     """  # noqa: D301  # fmt: skip
     what = _what(entity_type, everything)
     changed = _act(place, entity_type, lambda chosen: chosen.pause(reason), done="paused")
-    typer.echo(f"{what}: {'paused' if changed else 'was paused already'}")
+    say(f"{what}: {'paused' if changed else 'was paused already'}")
 
 
 @placed
@@ -76,7 +76,7 @@ def resume(entity_type: Chosen = None, *, everything: Everything = False, place:
     """  # noqa: D301
     what = _what(entity_type, everything)
     changed = _act(place, entity_type, lambda chosen: chosen.resume())
-    typer.echo(f"{what}: {'resumed' if changed else 'was neither paused nor drained'}")
+    say(f"{what}: {'resumed' if changed else 'was neither paused nor drained'}")
     raise typer.Exit(Outcome.DONE if changed else Outcome.FAILED)
 
 
@@ -97,7 +97,7 @@ def drain(
     """  # noqa: D301  # fmt: skip
     what = _what(entity_type, everything)
     changed = _act(place, entity_type, lambda chosen: chosen.drain(reason), done="drained")
-    typer.echo(f"{what}: {'draining' if changed else 'was draining already'}")
+    say(f"{what}: {'draining' if changed else 'was draining already'}")
 
 
 @placed
@@ -134,12 +134,12 @@ def purge(
     from command_bus.cli.tables import counted
 
     depth, entities = execute(count)
-    typer.echo(f"{what}: {counted(depth, 'waiting command', 'waiting commands')} of {counted(entities, 'entity', 'entities')}")
+    say(f"{what}: {counted(depth, 'waiting command', 'waiting commands')} of {counted(entities, 'entity', 'entities')}")
     if dry_run or not depth:
         return
     refuse_unless_sure("Remove them? It cannot be undone.", yes=yes)
     removed: int = _act(place, entity_type, lambda chosen: chosen.purge())
-    typer.echo(f"{what}: {counted(removed, 'command', 'commands')} removed")
+    say(f"{what}: {counted(removed, 'command', 'commands')} removed")
 
 
 @placed
@@ -159,7 +159,7 @@ def cancel(
         async with connected(place) as bus:
             for command_id in command_ids:
                 cancelled = await bus.cancel(command_id)
-                typer.echo(
+                say(
                     f"{command_id}: {'cancelled' if cancelled else 'not cancelled: it has started, is settled, or was never accepted'}"
                 )
                 done = done and cancelled
@@ -241,7 +241,7 @@ def entity(
 
         found = execute(details)
         count = found.entity.depth - (found.entity.state == "running")
-        typer.echo(f"{name}: {counted(count, 'waiting command', 'waiting commands')}")
+        say(f"{name}: {counted(count, 'waiting command', 'waiting commands')}")
         if dry_run or not count:
             return
         refuse_unless_sure("Remove them? It cannot be undone.", yes=yes)
@@ -249,7 +249,7 @@ def entity(
     if done is None:
         complain(f"{name} was neither paused nor drained itself{_why_not(execute(details))}")
         raise typer.Exit(Outcome.FAILED)
-    typer.echo(f"{name}: {done}")
+    say(f"{name}: {done}")
 
 
 def _refuse_misfits(action: Action, *, dry_run: bool, force: bool) -> None:
@@ -285,17 +285,17 @@ def _why_not(found: EntityDetails) -> str:
 
 def _show(found: EntityDetails, place: Place, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(plainly(found))
+        say(plainly(found))
         return
     from command_bus.cli.tables import fields, table
 
-    typer.echo(fields([*_lines(found), *ways_on(found, place)]))
+    say(fields([*_lines(found), *ways_on(found, place)]))
     if found.waiting:
-        typer.echo()
-        typer.echo(table(["waiting", "command id", "accepted"], [_waiting(each) for each in found.waiting]))
+        say()
+        say(table(["waiting", "command id", "accepted"], [_waiting(each) for each in found.waiting]))
         more = found.entity.depth - 1 - len(found.waiting)
         if found.head is not None and more > 0:
-            typer.echo(f"and {more:,} more")
+            say(f"and {more:,} more")
 
 
 def _lines(found: EntityDetails) -> list[tuple[str, Any]]:

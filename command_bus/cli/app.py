@@ -16,7 +16,8 @@ import command_bus
 from command_bus.cli import PROGRAM
 from command_bus.cli.groups import Listed, program_class
 from command_bus.cli.options import ExitCode, LogFormat, LogLevel, WorkerOptions
-from command_bus.cli.places import App, Namespace, Place, Url, complain
+from command_bus.cli.places import App, Namespace, Place, Url
+from command_bus.cli.saying import complain, say
 
 __all__ = ["app"]
 
@@ -33,6 +34,7 @@ COMMANDS = (
     Listed("purge", "acting", "Remove all waiting commands."),
     Listed("cancel", "acting", "Take commands out of line."),
     Listed("dlq", "letters", "Dead letters: look, replay, discard, purge."),
+    Listed("types", "types", "Entity types: list them, take one back."),
     Listed("events", "events", "What happens to commands, as it happens."),
     Listed("workers", "looking", "Who works here, and who was lost."),
     Listed("introspect", "looking", "Commands as the workers announce them."),
@@ -47,7 +49,7 @@ app = typer.Typer(cls=program_class(COMMANDS), rich_markup_mode=None, pretty_exc
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"{PROGRAM} {command_bus.__version__}")
+        say(f"{PROGRAM} {command_bus.__version__}")
         raise typer.Exit
 
 
@@ -103,7 +105,8 @@ def worker(
         str | None,
         typer.Option(
             show_default=False,
-            help="As COMMAND_BUS_URL in the environment, which is the place for passwords: `ps` shows arguments. Refused if the bus has another.",
+            help="As COMMAND_BUS_URL in the environment; refused if the bus has another, or if it has a password, which all users of this machine "
+            "could read: set COMMAND_BUS_URL, or COMMAND_BUS_PASSWORD.",
         ),
     ] = None,
     production: Annotated[
@@ -154,6 +157,7 @@ def worker(
       128+n  ended at once by a second signal n (130 for SIGINT, 143 for SIGTERM)
     """  # noqa: D301 - \b is typer's mark for lines to be kept
     place = _without_app(Place.named(context), "worker")
+    _refuse_open_password(place)
     options = WorkerOptions(
         target=target,
         processes=processes,
@@ -227,6 +231,27 @@ def dev(
         include=tuple(include or ()),
     )
     sys.exit(run_development(options, data))
+
+
+def _refuse_open_password(place: Place) -> None:
+    """Refuse a password among the arguments of a process that lives long: they are shown to everybody (`ps`).
+
+    Raises:
+        typer.Exit: There is one.
+    """
+    from command_bus.server_urls import has_password, url_fault
+
+    if place.url is None:
+        return
+    fault = url_fault(place.url)
+    if fault is None and has_password(place.url):
+        fault = (
+            "its password could be read by all users of this machine as long as the worker runs (ps); put the URL into COMMAND_BUS_URL, or the "
+            "password into COMMAND_BUS_PASSWORD, which is used where the URL has none"
+        )
+    if fault is not None:
+        complain(f"--url: {fault}")
+        raise typer.Exit(ExitCode.USAGE)
 
 
 def _without_app(place: Place, command: str) -> Place:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from command_bus.errors import InvalidSettings
@@ -30,7 +30,7 @@ class Application:
 
     target: str
     namespace: str
-    url: str | None
+    url: str | None = field(repr=False)
     server: str
     handlers: tuple[str, ...]
     concurrency: int

@@ -2,21 +2,30 @@
 
 The same announcements give the same text, whoever asks and whenever, so that it can be committed and compared. Each class is one that
 a server could have declared: `bus.call(Deposit(account_id="a-1", amount=5))` is typed and checked as there.
+
+The text is imported on other machines than the server's, and whoever may announce a command chooses words in it. So names are checked, all else is
+written as literals, and `check_source` has the last word. A command that does not come through is left out, and named.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
 
-from command_bus.cli.type_names import class_name, default_of, members_of, references_of, type_of
+from command_bus.cli.checked_source import RefusedSource, check_source
+from command_bus.cli.schemas import problems
+from command_bus.cli.type_names import class_name, default_of, field_fault, members_of, references_of, type_of
+from command_bus.messages import is_entity_type, is_wire_name
+from command_bus.policies import Delivery
 
 if TYPE_CHECKING:
     from command_bus.facts import CommandInfo
 
-__all__ = ["client_source", "schema_document"]
+__all__ = ["Clients", "client_source", "clients_of", "schema_document"]
 
 Schema = Mapping[str, Any]
 
@@ -46,8 +55,91 @@ def schema_document(commands: Sequence[CommandInfo], namespace: str) -> dict[str
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """A module with a class for each command.
+
+    Attributes:
+        source: Its text.
+        refused: The commands that it has not got, each with the reason.
+    """
+
+    source: str
+    refused: Mapping[str, str]
+
+
+def clients_of(commands: Sequence[CommandInfo], namespace: str) -> Clients:
+    """A module with a class for each command that can have one.
+
+    Raises:
+        RefusedSource: The commands pass one by one and not together; nothing that was announced should make that happen.
+    """
+    taken: dict[str, str] = {}
+    sound: list[CommandInfo] = []
+    refused: dict[str, str] = {}
+    for each in sorted(commands, key=lambda each: each.name):
+        fault = _fault(each, namespace)
+        if fault is None and (other := taken.setdefault(class_name(each.name), each.name)) != each.name:
+            fault = f"its class would have the name of that of {other}"
+        if fault is None:
+            sound.append(each)
+        else:
+            refused[each.name] = fault
+    source = client_source(sound, namespace)
+    check_source(source, _DEFAULT)
+    return Clients(source, refused)
+
+
+def _fault(command: CommandInfo, namespace: str) -> str | None:
+    """Why a command can have no class; None if it can."""
+    if not is_wire_name(command.name):
+        return "this is no name of a command"
+    if command.entity is not None and not is_entity_type(command.entity):
+        return f"{command.entity!r} is no entity type"
+    if command.kind not in ("command", "query") or command.delivery not in get_args(Delivery):
+        return "it is of a kind that this version does not know"
+    if (command.entity is None) != (command.key is None) or (
+        command.key is not None and command.key not in command.schema.get("properties", {})
+    ):
+        return "none of its fields holds the id of its entity"
+    for schema in (command.schema, command.reply or {}):
+        for field in _fields_in(schema):
+            if (fault := field_fault(field)) is not None:
+                return f"its field {field!r} has {fault}"
+    if (misfit := _misfit(command.schema)) is not None:
+        return f"the default of its field {misfit!r} is no value of that"
+    try:
+        check_source(client_source([command], namespace), _DEFAULT)
+    except RefusedSource as error:
+        return str(error)
+    return None
+
+
+def _misfit(schema: Schema) -> str | None:
+    """A field with a default that is of another type, which the class would refuse when it is made."""
+    definitions = schema.get("$defs", {})
+    models: list[Schema] = [schema, *definitions.values()]
+    return next(
+        (
+            name
+            for model in models
+            for name, each in model.get("properties", {}).items()
+            if "default" in each and each["default"] is not None and problems(each["default"], {**each, "$defs": definitions})
+        ),
+        None,
+    )
+
+
+def _fields_in(schema: Schema) -> list[str]:
+    """The names of all fields that classes would have."""
+    models: list[Schema] = [schema, *schema.get("$defs", {}).values()]
+    return [
+        field for model in models if model is schema or model.get("type") == "object" for field in model.get("properties", {})
+    ]
+
+
 def client_source(commands: Sequence[CommandInfo], namespace: str) -> str:
-    """A module with a class for each command."""
+    """The text of a module with a class for each command, as it comes; `clients_of` checks it."""
     ordered = sorted(commands, key=lambda each: each.name)
     module = _Module({class_name(each.name) for each in ordered})
     found = [(each, module.names_for(each.schema, each.name), module.names_for(each.reply or {}, each.name)) for each in ordered]
@@ -64,7 +156,7 @@ def client_source(commands: Sequence[CommandInfo], namespace: str) -> str:
         "",
         *_imports(text),
         "",
-        f"__all__ = {json.dumps(exported)}",
+        f"__all__ = {json.dumps(exported, ensure_ascii=False)}",
         "",
     ]
     helper = [_DEFAULT] if "_default(" in text else []
@@ -92,7 +184,8 @@ class _Module:
             identity = (key, json.dumps([each, {name: definitions.get(name) for name in references_of(each)}], sort_keys=True))
             if identity not in self._known:
                 plain = class_name(str(each.get("title", key)))
-                choices = [plain, class_name(f"{owner} {plain}"), *(class_name(f"{owner} {plain} {n}") for n in range(2, 100))]
+                further = (class_name(f"{owner} {plain} {number}") for number in itertools.count(2))
+                choices = itertools.chain([plain, class_name(f"{owner} {plain}")], further)
                 self._known[identity] = next(name for name in choices if name not in self._taken)
                 self._taken.add(self._known[identity])
                 fresh.append(key)
@@ -117,7 +210,10 @@ class _Module:
             schema, names = self._schemas[name]
             for key in references_of(schema):
                 visit(names[key])
-            done[name] = _model(name, schema, names)
+            # Another name for a type is evaluated at once: what it would need of itself is anything.
+            at_once = schema.get("type") != "object" and "enum" not in schema and "const" not in schema
+            ready = {key: "Any" if at_once and each not in done else each for key, each in names.items()}
+            done[name] = _model(name, schema, ready)
 
         for name in sorted(self._schemas):
             visit(name)
@@ -163,15 +259,19 @@ def _fields(schema: Schema, names: Mapping[str, str], key: str | None) -> list[s
 
 
 def _doc(schema: Schema) -> list[str]:
-    text = schema.get("description")
-    if not text:
+    lines = [_in_docstring(line) for line in str(schema.get("description", "")).splitlines()]
+    if not lines:
         return []
-    lines = str(text).replace("\\", "\\\\").replace('"""', "'''").splitlines()
-    return (
-        [f'    """{lines[0]}', *(f"    {line}".rstrip() for line in lines[1:]), '    """', ""]
-        if len(lines) > 1
-        else [f'    """{lines[0]}"""', ""]
-    )
+    if len(lines) > 1:
+        return [f'    """{lines[0]}', *(f"    {line}".rstrip() for line in lines[1:]), '    """', ""]
+    closing = lines[0][:-1] + '\\"' if lines[0].endswith('"') else lines[0]
+    return [f'    """{closing}"""', ""]
+
+
+def _in_docstring(line: str) -> str:
+    """A line that can neither end the docstring nor do anything to a terminal."""
+    plain = line.replace("\\", "\\\\").replace('"""', "'''")
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in plain)
 
 
 def _imports(text: str) -> list[str]:
@@ -192,4 +292,5 @@ def _imports(text: str) -> list[str]:
     lines += [f"from {module} import {', '.join(names)}" for module, names in standard.items() if names]
     foreign = used("BaseModel", "ConfigDict", "Field", "TypeAdapter")
     lines += ["", f"from pydantic import {', '.join(foreign)}"] if foreign else []
-    return [*lines, "", f"from command_bus import {', '.join(used('Command', 'EntityId', 'Query'))}"]
+    own = used("Command", "EntityId", "Query")
+    return [*lines, "", f"from command_bus import {', '.join(own)}"] if own else lines

@@ -1,7 +1,7 @@
 """Completion of names that only the server knows: entity types, commands, dead letters.
 
-The shell waits for it at each press of the key, so the server has one second, and completion is silent about whatever goes wrong. With `--app` nothing is
-completed: the application's code would run.
+The shell waits for it at each press of the key, so the server has one second, and completion is silent about whatever goes wrong. With `--app`
+nothing is completed: the application's code would run. A name that is more than letters and digits to a shell or a terminal is left out.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ __all__ = ["command_names", "entity_types", "entity_words", "letter_ids"]
 
 _PATIENCE = 1.0  # seconds
 _SHOWN = 50
+_PLAIN = re.compile(r"[\w.:@%+=,/~-]+")  # a shell puts it into the line as it is, where anything else could be more than a name
 
 
 def entity_types(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -105,5 +106,5 @@ def _asked(ctx: typer.Context, incomplete: str, ask: Callable[[CommandBus], Awai
     logging.disable()
     import_bus()  # its time does not count: the second is the server's
     with contextlib.suppress(Exception):
-        return [each for each in asyncio.run(work()) if each.startswith(incomplete)]
+        return [each for each in asyncio.run(work()) if each.startswith(incomplete) and _PLAIN.fullmatch(each)]
     return []

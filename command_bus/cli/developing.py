@@ -10,7 +10,8 @@ from pathlib import Path
 import typer
 
 from command_bus.cli.options import ExitCode, Outcome, WorkerOptions
-from command_bus.cli.places import Place, Yes, complain, refuse_unless_sure
+from command_bus.cli.places import Place, Yes, refuse_unless_sure
+from command_bus.cli.saying import complain, say
 from command_bus.cli.supervisor import run_supervisor
 from command_bus.embedded import forget_shared_server, shared_server
 from command_bus.errors import CommandBusError
@@ -49,4 +50,4 @@ def forget(context: typer.Context, *, yes: Yes = False) -> None:
     except CommandBusError as error:
         complain(error.message)
         raise typer.Exit(Outcome.FAILED) from None
-    typer.echo("there was nothing to delete" if folder is None else f"deleted {folder}")
+    say("there was nothing to delete" if folder is None else f"deleted {folder}")

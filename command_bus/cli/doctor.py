@@ -11,6 +11,7 @@ import typer
 from command_bus.cli.options import Outcome
 from command_bus.cli.places import Json, Place, connected, execute, placed, settings_of
 from command_bus.cli.plain import plainly
+from command_bus.cli.saying import Shown, escaped, say
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
@@ -39,14 +40,14 @@ def doctor(
     findings = execute(lambda: _examined(place))
     grade = worst(findings)
     if as_json:
-        typer.echo(plainly({"grade": grade, "findings": findings}))
+        say(plainly({"grade": grade, "findings": findings}))
     else:
-        from command_bus.cli.tables import shown, table
+        from command_bus.cli.tables import table
 
-        typer.echo(table(["", "about", "found"], [(each.grade, each.about, each.found) for each in findings]))
+        say(table(["", "about", "found"], [(each.grade, each.about, each.found) for each in findings]))
         advised = [f"{each.about}: {each.advice}" for each in findings if each.advice]
         if advised:  # each on one line, however long it is, so that a command in it can be copied
-            typer.echo("\n" + "\n".join(map(shown, advised)))
+            say(Shown("\n" + "\n".join(map(escaped, advised))))
     bad = grade == "bad" or (strict and grade != "ok")
     raise typer.Exit(Outcome.FAILED if bad else Outcome.DONE)
 

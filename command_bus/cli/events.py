@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,8 @@ import typer
 from command_bus.cli.completing import entity_types
 from command_bus.cli.names import warn_of_unknown
 from command_bus.cli.places import Json, Place, connected, execute, given_before, placed
-from command_bus.cli.plain import plainly
+from command_bus.cli.plain import plainly, time_of
+from command_bus.cli.saying import say
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
@@ -112,10 +112,10 @@ def list_events(
 
     shown = execute(work)
     if as_json:
-        typer.echo(plainly({"events": shown}))
+        say(plainly({"events": shown}))
         return
     for event in shown:
-        typer.echo(_line(event))
+        say(_line(event))
 
 
 @events.command(short_help="Show events as they happen.")
@@ -139,7 +139,7 @@ def follow(
         async with connected(place) as bus:
             await _warn_of_unwatched(bus, types)
             async for event in _chosen(bus, types, entity_id, kind, after=None, follow=True):
-                typer.echo(plainly(event, indent=None) if as_json else _line(event))
+                say(plainly(event, indent=None) if as_json else _line(event))
 
     try:
         execute(work)
@@ -156,7 +156,7 @@ async def _switch(place: Place, types: list[str] | None, kept: int | None) -> No
             for each in types or ():
                 done = f"It is watched all the same: `{place.command('events', 'unwatch', each)}` takes that back"
                 await warn_of_unknown(bus, entity_type=each, done=done)
-        typer.echo(_watched(await bus.events.watched()))
+        say(_watched(await bus.events.watched()))
 
 
 async def _warn_of_unwatched(bus: CommandBus, types: list[str] | None) -> None:
@@ -165,9 +165,9 @@ async def _warn_of_unwatched(bus: CommandBus, types: list[str] | None) -> None:
         await warn_of_unknown(bus, entity_type=each)
     missing = [name or "~" for name in _named(types) if name not in watched] if "*" not in watched else []
     if missing or not watched:
-        typer.echo(
+        say(
             f"{', '.join(missing)}{' is not watched; ' if missing else ''}{_watched(watched)}: see `command-bus events watch`",
-            err=True,
+            aside=True,
         )
 
 
@@ -198,12 +198,13 @@ async def _chosen(
 
 
 def _line(event: Event) -> str:
-    from command_bus.cli.tables import duration, shown
+    from command_bus.cli.tables import duration, moment
 
-    at = datetime.fromtimestamp(event.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    time = time_of(event.at_ms)
+    at = moment(event.at_ms) if time is None else f"{time.strftime('%Y-%m-%d %H:%M:%S.%f')[:-3]}Z"
     command = f"{event.name} {event.command_id}".strip()
     facts = [f"attempt {event.attempt}"] if event.attempt else []
     facts += [f"worker {event.worker}"] if event.worker else []
     facts += [f"in {duration(event.delay)}"] if event.delay is not None else []
     facts += [each for each in (event.letter_id, event.reason) if each]
-    return "  ".join(shown(part) for part in (f"{at}Z", event.entity, event.kind, command, ", ".join(facts)) if part)
+    return "  ".join(part for part in (at, event.entity, event.kind, command, ", ".join(facts)) if part)

@@ -9,8 +9,9 @@ import typer
 
 from command_bus.cli.completing import command_names
 from command_bus.cli.options import Outcome
-from command_bus.cli.places import Place, complain, connected, execute, placed
+from command_bus.cli.places import Place, connected, execute, placed
 from command_bus.cli.plain import plainly
+from command_bus.cli.saying import complain, escaped, say
 from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def generate(
 ) -> None:
     """Typed client classes as Python source, from what the workers announced: the server's code is not needed.
 
-    The same registry gives the same text, so it can be committed, and compared in CI with --check.
+    The same registry gives the same text, so it can be committed, and compared in CI with --check. A command whose announcement cannot be
+    written as a class is named and left out; nothing is written if it was asked for by name.
 
     \b
     Exit codes: 0 written, 1 unknown command, nothing announced, or not up to date, 2 wrong usage, 4 no server.
@@ -56,23 +58,58 @@ def generate(
             return await bus.fleet.commands(), bus.settings.namespace
 
     found, name = execute(work)
-    unknown = sorted({*(commands or ())} - {each.name for each in found})
+    chosen = _chosen(found, commands)
+    text, count = _document(chosen, name) if json_schema else _source(chosen, name, whole=not commands)
+    if out is None:
+        say(escaped(text, kept="\n\t"), newline=False)
+    elif check:
+        if not out.exists() or out.read_text(encoding="utf-8") != text:
+            complain(f"{out} is not what the workers announce: write it anew without --check")
+            raise typer.Exit(Outcome.FAILED)
+        say(f"{out}: up to date")
+    else:
+        out.write_text(text, encoding="utf-8")
+        say(f"{out}: {count} commands")
+
+
+def _chosen(found: list[CommandInfo], names: list[str] | None) -> list[CommandInfo]:
+    """The commands that are asked for.
+
+    Raises:
+        typer.Exit: One is not announced, or none is.
+    """
+    unknown = sorted({*(names or ())} - {each.name for each in found})
     if unknown or not found:
         known = [each.name for each in found]
         for each in unknown or ["any command"]:
             complain(f"no worker has announced {each}{did_you_mean(each, known)}")
         raise typer.Exit(Outcome.FAILED)
-    chosen = [each for each in found if not commands or each.name in commands]
-    from command_bus.cli.clients import client_source, schema_document
+    return [each for each in found if not names or each.name in names]
 
-    text = plainly(schema_document(chosen, name)) + "\n" if json_schema else client_source(chosen, name)
-    if out is None:
-        typer.echo(text, nl=False)
-    elif check:
-        if not out.exists() or out.read_text(encoding="utf-8") != text:
-            complain(f"{out} is not what the workers announce: write it anew without --check")
-            raise typer.Exit(Outcome.FAILED)
-        typer.echo(f"{out}: up to date")
-    else:
-        out.write_text(text, encoding="utf-8")
-        typer.echo(f"{out}: {len(chosen)} commands")
+
+def _document(chosen: list[CommandInfo], namespace: str) -> tuple[str, int]:
+    from command_bus.cli.clients import schema_document
+
+    return plainly(schema_document(chosen, namespace)) + "\n", len(chosen)
+
+
+def _source(chosen: list[CommandInfo], namespace: str, *, whole: bool) -> tuple[str, int]:
+    """The Python source, and of how many commands; what is left out is told.
+
+    Args:
+        chosen: The commands.
+        namespace: Theirs.
+        whole: Whether it may do without some of them: nobody has asked for each.
+
+    Raises:
+        typer.Exit: It may not, or none is left.
+    """
+    from command_bus.cli.clients import clients_of
+
+    clients = clients_of(chosen, namespace)
+    for each, reason in clients.refused.items():
+        complain(f"{each} is left out, as what was announced of it can be no class: {reason}")
+    count = len(chosen) - len(clients.refused)
+    if not count or (clients.refused and not whole):
+        raise typer.Exit(Outcome.FAILED)
+    return clients.source, count

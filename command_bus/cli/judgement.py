@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.tables import duration
+from command_bus.spelling import some_of
 
 if TYPE_CHECKING:
     from command_bus.environment import Stray
@@ -110,7 +111,7 @@ def judge_namespace(seen: Examination, namespace: str, shards: int | None) -> li
         f"{name.removeprefix('mailbox:')} {value}" for name, value in seen.meta.items() if name.startswith("mailbox:")
     )
     if policies:
-        findings.append(Finding("mailboxes", "ok", ", ".join(policies)))
+        findings.append(Finding("mailboxes", "ok", some_of(policies)))
     return findings
 
 

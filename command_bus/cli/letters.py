@@ -19,7 +19,6 @@ from command_bus.cli.places import (
     Json,
     Place,
     Yes,
-    complain,
     connected,
     execute,
     given_before,
@@ -27,6 +26,7 @@ from command_bus.cli.places import (
     refuse_unless_sure,
 )
 from command_bus.cli.plain import plainly
+from command_bus.cli.saying import complain, say, shown
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
@@ -139,7 +139,7 @@ def list_letters(
 
     listing = execute(work)
     if as_json:
-        typer.echo(plainly(listing.facts()))
+        say(plainly(listing.facts()))
         return
     from command_bus.cli.tables import moment, table
 
@@ -149,11 +149,11 @@ def list_letters(
              each.attempts, moment(each.failed_ms), "parked" if each.parked else "")
             for each in listing.letters
         ]  # fmt: skip
-        typer.echo(table(["letter", "reason", "command", "entity", "error", "attempts#", "given up", "entity is"], rows))
+        say(table(["letter", "reason", "command", "entity", "error", "attempts#", "given up", "entity is"], rows))
     if listing.counts is None:
-        typer.echo(f"the first {len(listing.letters):,}; there are more: --count counts all that match")
+        say(f"the first {len(listing.letters):,}; there are more: --count counts all that match")
     else:
-        typer.echo(count_line(listing.counts))
+        say(count_line(listing.counts))
 
 
 @dlq.command()
@@ -176,9 +176,9 @@ def show(
 
     found = execute(work)
     if as_json:
-        typer.echo(plainly(found))
+        say(plainly(found))
         return
-    from command_bus.cli.tables import fields, shown, since
+    from command_bus.cli.tables import fields, since
 
     held = " (parked: it waits for a decision about this letter)" if found.parked else ""
     lines: list[tuple[str, Any]] = [
@@ -190,9 +190,9 @@ def show(
         ("headers", plainly(found.headers) if found.headers else None),
         ("payload", "cannot be read" if found.payload is None else plainly(found.payload)),
     ]  # fmt: skip
-    typer.echo(fields(lines))
+    say(fields(lines))
     if found.traceback:
-        typer.echo(shown(found.traceback.rstrip()))
+        say(shown(found.traceback.rstrip()))
 
 
 @dlq.command()
@@ -222,10 +222,10 @@ def replay(
     filters = _filters(entity_type, entity_id, command, reason, parked, since, until)
 
     async def one(bus: CommandBus, letter: str) -> None:
-        typer.echo(f"{letter}: replayed {await bus.dead_letters.replay(letter)}")
+        say(f"{letter}: replayed {await bus.dead_letters.replay(letter)}")
 
     async def all_of_them(bus: CommandBus) -> None:
-        typer.echo(f"{await bus.dead_letters.replay_all(**filters):,} replayed")
+        say(f"{await bus.dead_letters.replay_all(**filters):,} replayed")
 
     choice = _Choice(letters or (), filters, everything, dry_run)
     _settle(place, choice, "Run them again?", one, all_of_them, yes=yes)
@@ -250,14 +250,14 @@ def discard(
             return [await bus.dead_letters.get(letter) for letter in letters]
 
     for found in execute(look):
-        typer.echo(f"{found.id}: {found.name} {found.command_id} of {found.entity or 'no entity'}, {found.reason}")
+        say(f"{found.id}: {found.name} {found.command_id} of {found.entity or 'no entity'}, {found.reason}")
     refuse_unless_sure("Discard them? It cannot be undone.", yes=yes)
 
     async def work() -> None:
         async with connected(place) as bus:
             for letter in letters:
                 await bus.dead_letters.discard(letter)
-                typer.echo(f"{letter}: discarded")
+                say(f"{letter}: discarded")
 
     execute(work)
 
@@ -286,7 +286,7 @@ def purge(
     filters = _filters(entity_type, entity_id, command, reason, parked, since, until)
 
     async def all_of_them(bus: CommandBus) -> None:
-        typer.echo(f"{await bus.dead_letters.purge(**filters):,} deleted")
+        say(f"{await bus.dead_letters.purge(**filters):,} deleted")
 
     choice = _Choice((), filters, everything, dry_run)
     _settle(place, choice, "Delete them? It cannot be undone.", None, all_of_them, yes=yes)
@@ -333,7 +333,7 @@ def _settle(place: Place, choice: _Choice, question: str, one: OnOne | None, on_
             for letter in choice.letters:
                 if choice.dry_run or one is None:
                     found = await bus.dead_letters.get(letter)
-                    typer.echo(f"{letter}: {found.reason} {found.name} {found.entity or ''}")
+                    say(f"{letter}: {found.reason} {found.name} {found.entity or ''}")
                 else:
                     await one(bus, letter)
 
@@ -345,7 +345,7 @@ def _settle(place: Place, choice: _Choice, question: str, one: OnOne | None, on_
         execute(each)
         return
     counts = execute(count)
-    typer.echo(count_line(counts))
+    say(count_line(counts))
     if counts and not choice.dry_run:
         refuse_unless_sure(question, yes=yes)
         execute(together)

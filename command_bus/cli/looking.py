@@ -11,9 +11,10 @@ import typer
 from command_bus.cli.completing import command_names, entity_types
 from command_bus.cli.names import warn_of_unknown
 from command_bus.cli.options import Outcome
-from command_bus.cli.places import Json, Place, complain, connected, execute, placed
+from command_bus.cli.places import Json, Place, connected, execute, placed
 from command_bus.cli.plain import plain, plainly
-from command_bus.spelling import did_you_mean
+from command_bus.cli.saying import Shown, complain, say
+from command_bus.spelling import did_you_mean, some_of
 
 if TYPE_CHECKING:
     from command_bus.facts import CommandInfo, EntityInfo, EntityPage, HoldInfo, WorkerStatus
@@ -56,11 +57,11 @@ def stats(*, place: Place, as_json: Json = False) -> None:
 
     found, holds = execute(work)
     if as_json:
-        typer.echo(plainly({**plain(found), "holds": holds}))
+        say(plainly({**plain(found), "holds": holds}))
         return
     from command_bus.cli.tables import fields
 
-    typer.echo(fields(stats_lines(found, holds)))
+    say(fields(stats_lines(found, holds)))
 
 
 def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
@@ -122,21 +123,21 @@ def entities(
 
     page = execute(work)
     if as_json:
-        typer.echo(plainly(page))
+        say(plainly(page))
         return
     if not page.entities:
-        typer.echo("no entity has work" if not state and entity_type is None else "no entity matches")
+        say("no entity has work" if not state and entity_type is None else "no entity matches")
         return
-    typer.echo(entity_table(page))
+    say(entity_table(page))
     if page.cursor is not None:
         chosen = ["--sort", sort, "--limit", str(limit), *(word for each in state or () for word in ("--state", each))]
         words = ["entities", *([] if entity_type is None else [entity_type]), *chosen, "--cursor", page.cursor]
-        typer.echo(f"{page.matching:,} match; more: {place.command(*words)}")
+        say(f"{page.matching:,} match; more: {place.command(*words)}")
     if not page.complete:
         complain("there are more entities than were looked at: the order is that of those")
 
 
-def entity_table(page: EntityPage) -> str:
+def entity_table(page: EntityPage) -> Shown:
     """A page of entities."""
     from command_bus.cli.tables import duration, since, table
 
@@ -181,11 +182,11 @@ def workers(*, place: Place, as_json: Json = False) -> None:
 
     found = execute(work)
     if as_json:
-        typer.echo(plainly({"workers": found}))
+        say(plainly({"workers": found}))
     elif found:
-        typer.echo(worker_table(found))
+        say(worker_table(found))
     else:
-        typer.echo("no worker has been seen")
+        say("no worker has been seen")
     raise typer.Exit(Outcome.DONE if any(worker.alive for worker in found) else Outcome.FAILED)
 
 
@@ -197,7 +198,7 @@ def _running(worker: WorkerStatus) -> str:
     return text + (f", {worker.awaiting_thread} wait for a thread" if worker.awaiting_thread else "")
 
 
-def worker_table(found: list[WorkerStatus]) -> str:
+def worker_table(found: list[WorkerStatus]) -> Shown:
     """Workers as a table."""
     from command_bus.cli.tables import duration, moment, table
 
@@ -243,12 +244,12 @@ def introspect(
         chosen = next((each for each in found if each.name == name), None)
         if chosen is None:
             known = [each.name for each in found]
-            complain(f"no worker has announced {name!r}; announced are: {', '.join(known) or 'none'}{did_you_mean(name, known)}")
+            complain(f"no worker has announced {name!r}; announced are: {some_of(known)}{did_you_mean(name, known)}")
             raise typer.Exit(Outcome.FAILED)
-        typer.echo(plainly(chosen))
+        say(plainly(chosen))
         return
     if as_json:
-        typer.echo(plainly({"commands": found}))
+        say(plainly({"commands": found}))
         return
     from command_bus.cli.tables import table
 
@@ -257,7 +258,7 @@ def introspect(
          each.delivery, _policy(each), len(each.workers))
         for each in found
     ]  # fmt: skip
-    typer.echo(table(["command", "kind", "entity", "fields", "delivery", "policy", "workers#"], rows))
+    say(table(["command", "kind", "entity", "fields", "delivery", "policy", "workers#"], rows))
 
 
 def _field(command: CommandInfo, field: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from command_bus.cli.places import complain
+from command_bus.cli.saying import complain
 from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:

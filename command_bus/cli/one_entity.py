@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from command_bus.cli.options import Outcome
-from command_bus.cli.places import Place, complain
+from command_bus.cli.places import Place
+from command_bus.cli.saying import complain
 from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
 __all__ = ["ExitCode", "LogFormat", "LogLevel", "Outcome", "WorkerOptions"]
@@ -62,7 +62,7 @@ class WorkerOptions:
     concurrency: int | None = None
     grace: float | None = None
     namespace: str | None = None
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)
     production: bool = False
     burst: bool = False
     log_level: LogLevel = LogLevel.INFO

@@ -14,12 +14,11 @@ import gc
 import inspect
 import logging
 import os
-import re
 import shlex
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -27,6 +26,7 @@ import typer
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.options import Outcome
+from command_bus.cli.saying import complain, confirmed
 from command_bus.errors import CommandBusError, CommandTimeout, InvalidSettings, TransportUnavailable
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ __all__ = [
     "Place",
     "Url",
     "Yes",
-    "complain",
     "connected",
     "execute",
     "given_before",
@@ -51,7 +50,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-_TWO_STOPS = re.compile(r"(?<=[^\s./])\.\.(?=\s|$)")  # not an ellipsis, nor a folder
 _PATIENCE = 5.0  # seconds for the server: a person waits
 
 Url = Annotated[
@@ -72,7 +70,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 class Place:
     """Where to go."""
 
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)
     namespace: str | None = None
     app: str | None = None
 
@@ -148,12 +146,6 @@ def _quick_imports() -> Generator[None]:
             del modules[name]
 
 
-def complain(message: str) -> None:
-    """Print one line for people, to standard error. A sentence of a library's may end within ours: its full stop is not doubled."""
-    text = _TWO_STOPS.sub(".", " ".join(message.split()))
-    print(f"{PROGRAM}: {text}", file=sys.stderr)  # noqa: T201 - a program's answer
-
-
 def execute(work: Callable[[], Awaitable[T]], *, sends: bool = False) -> T:
     """Run a command's work; what this library raises on purpose becomes one line and an exit code.
 
@@ -216,7 +208,7 @@ def refuse_unless_sure(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         complain(f"{question} There is nobody to ask: pass --yes")
         raise typer.Exit(Outcome.USAGE)
-    if not typer.confirm(question):
+    if not confirmed(question):
         raise typer.Exit(Outcome.FAILED)
 
 

@@ -14,7 +14,9 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["plain", "plainly"]
+from command_bus.cli.saying import Shown, escaped_json
+
+__all__ = ["plain", "plainly", "time_of"]
 
 _DURATIONS = frozenset(
     ("age", "delay", "lease", "lease_age", "longest", "longest_running", "lost_for", "oldest_age", "running_for", "silent_for")
@@ -23,9 +25,17 @@ _TIME = "_ms"
 _ARE_TIMES = ("at", "since")  # names that need no `_at`
 
 
-def plainly(value: Any, *, indent: int | None = 2) -> str:
+def plainly(value: Any, *, indent: int | None = 2) -> Shown:
     """Return it as JSON; what JSON does not know is written as pydantic would, else as text."""
-    return json.dumps(plain(value), indent=indent, ensure_ascii=False, default=_otherwise)
+    return escaped_json(json.dumps(plain(value), indent=indent, ensure_ascii=False, default=_otherwise))
+
+
+def time_of(ms: int) -> datetime | None:
+    """Return the time that was stored in ms; None for one before 1970 or after 9999: clients write times, too, and write what they like."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC) if ms >= 0 else None
+    except (OverflowError, ValueError, OSError):
+        return None
 
 
 def plain(value: Any) -> Any:
@@ -56,7 +66,8 @@ def _member(name: str, value: Any) -> tuple[str, Any]:
 
 
 def _moment(ms: int | None) -> str | None:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z") if ms else None
+    at = time_of(ms) if ms else None
+    return None if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _otherwise(value: Any) -> Any:

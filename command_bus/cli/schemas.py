@@ -1,15 +1,19 @@
 """Checks values against the JSON Schemas that pydantic writes; enough to find a wrong field before it is sent.
 
-What is not understood (`format`, say) is let pass: the worker's model has the last word.
+What is not understood (`format`, say) is let pass: the worker's model has the last word. So is what would take long, as anybody may have
+announced the schema: a value is compared with so many parts of it and no more, and patterns are run by pydantic's own engine, whose time grows
+with the length of the text alone.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
-__all__ = ["problems"]
+from pydantic_core import SchemaError, SchemaValidator, ValidationError, core_schema
+
+__all__ = ["engine_of", "problems"]
 
 Schema = Mapping[str, Any]
 
@@ -36,13 +40,43 @@ _LENGTHS: dict[str, tuple[str, Callable[[int, int], bool]]] = {
 }
 
 
+_STEPS = 20_000
+_LONGEST_PATTERN = 2_000
+_DEEPEST = 100
+
+
+class _Definitions(dict[str, Any]):
+    """What a schema refers to, and for how many comparisons there is time left."""
+
+    left = _STEPS
+    depth = 0
+
+
 def problems(value: Any, schema: Schema) -> list[str]:
-    """What is wrong with a value, a sentence each; empty if nothing is."""
-    definitions: Mapping[str, Schema] = schema.get("$defs", {})
-    return _problems(value, schema, definitions, "")
+    """What is wrong with a value, a sentence each; empty if nothing is, or if it takes too long to say.
+
+    Args:
+        value: From JSON.
+        schema: One that `sound_schema` has made.
+    """
+    definitions = _Definitions(schema.get("$defs", {}))
+    found = _problems(value, schema, definitions, "")
+    return found if definitions.left > 0 else []
 
 
-def _problems(value: Any, schema: Schema, definitions: Mapping[str, Schema], at: str) -> list[str]:
+def _problems(value: Any, schema: Schema, definitions: _Definitions, at: str) -> list[str]:
+    definitions.left -= 1
+    if definitions.left <= 0 or definitions.depth >= _DEEPEST:
+        definitions.left = 0
+        return []
+    definitions.depth += 1
+    try:
+        return _of_one(value, schema, definitions, at)
+    finally:
+        definitions.depth -= 1
+
+
+def _of_one(value: Any, schema: Schema, definitions: _Definitions, at: str) -> list[str]:
     if "$ref" in schema:
         target = definitions.get(str(schema["$ref"]).rpartition("/")[2])
         return [] if target is None else _problems(value, target, definitions, at)
@@ -84,7 +118,7 @@ def _bounds(value: Any, schema: Schema, at: str) -> list[str]:
     return found
 
 
-def _inside(value: Any, schema: Schema, definitions: Mapping[str, Schema], at: str) -> list[str]:
+def _inside(value: Any, schema: Schema, definitions: _Definitions, at: str) -> list[str]:
     found: list[str] = []
     if isinstance(value, dict):
         known: Mapping[str, Schema] = schema.get("properties", {})
@@ -108,10 +142,25 @@ def _inside(value: Any, schema: Schema, definitions: Mapping[str, Schema], at: s
 
 
 def _matches(pattern: str, value: str) -> bool:
-    try:
-        return re.search(pattern, value) is not None
-    except re.error:  # of another dialect
+    engine = engine_of(pattern)
+    if engine is None:  # of another dialect, which the worker may know
         return True
+    try:
+        engine.validate_python(value)
+    except ValidationError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=64)
+def engine_of(pattern: str) -> SchemaValidator | None:
+    """What pydantic matches a pattern with, which no pattern makes hang as `re` would; None for one that is too long or of another dialect."""
+    if len(pattern) > _LONGEST_PATTERN:
+        return None
+    try:
+        return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
+    except SchemaError:
+        return None
 
 
 def _depth(found: list[str]) -> int:

@@ -11,9 +11,10 @@ import typer
 
 from command_bus.cli.completing import command_names
 from command_bus.cli.options import Outcome
-from command_bus.cli.places import Json, Place, complain, connected, execute, placed
+from command_bus.cli.places import Json, Place, connected, execute, placed
 from command_bus.cli.plain import plainly
-from command_bus.spelling import did_you_mean
+from command_bus.cli.saying import complain, say
+from command_bus.spelling import did_you_mean, some_of
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
@@ -71,7 +72,7 @@ def send(
             )
 
     receipt = execute(work, sends=True)
-    typer.echo(plainly(receipt) if as_json else f"{receipt.command_id}: {receipt.status}")
+    say(plainly(receipt) if as_json else f"{receipt.command_id}: {receipt.status}")
 
 
 @placed
@@ -99,7 +100,7 @@ def call(
             kind, entity_id = await _by_announcement(bus, command, values)
             return await bus.call_raw(kind, entity_id, command, values, timeout=timeout, command_id=command_id, headers=headers)
 
-    typer.echo(plainly(execute(work, sends=True)))
+    say(plainly(execute(work, sends=True)))
 
 
 def _fields(given: str | None) -> dict[str, Any]:
@@ -177,10 +178,15 @@ async def _by_announcement(bus: CommandBus, name: str, values: dict[str, Any]) -
     info = await bus.fleet.command(name)
     if info is None:
         known = [each.name for each in await bus.fleet.commands()]
-        shown = f"{', '.join(known) or 'none'}{did_you_mean(name, known)}"
+        shown = f"{some_of(known)}{did_you_mean(name, known)}"
         complain(f"no worker has announced {name!r}, so it cannot be checked; announced are: {shown}")
         raise typer.Exit(Outcome.USAGE)
     if found := problems(values, info.schema):
         complain(f"{name}: {'; '.join(found)}")
         raise typer.Exit(Outcome.USAGE)
-    return (None, None) if info.key is None else (info.entity, values[info.key])
+    if info.key is None:
+        return None, None
+    if info.key not in values:  # what was announced of it did not say so
+        complain(f"{name}: {info.key} is missing")
+        raise typer.Exit(Outcome.USAGE)
+    return info.entity, values[info.key]

@@ -13,32 +13,34 @@ import time
 import unicodedata
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 import typer
 
-__all__ = ["counted", "duration", "fields", "moment", "screen", "shown", "since", "table"]
+from command_bus.cli.plain import time_of
+from command_bus.cli.saying import Shown, escaped, say, shown
+
+__all__ = ["counted", "duration", "fields", "moment", "screen", "since", "table"]
 
 _WIDE = 140  # columns where nobody says how wide it is: in a pipe nothing is cut off
 _GAP = 2
 _NARROWEST = 4  # columns of a column
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Shown:
     """A table; a column whose heading ends with `#` has numbers, which line up at the right."""
     right = [column.endswith("#") for column in columns]
     heads = [column.removesuffix("#").upper() for column in columns]
-    head, *body = _laid_out([heads, *([shown(cell) for cell in row] for row in rows)], right)
-    return "\n".join([*(typer.style(line, bold=True) for line in head), *(line for lines in body for line in lines)])
+    head, *body = _laid_out([heads, *([_cell(cell) for cell in row] for row in rows)], right)
+    return Shown("\n".join([*(typer.style(line, bold=True) for line in head), *(line for lines in body for line in lines)]))
 
 
-def fields(pairs: Iterable[tuple[str, Any]]) -> str:
+def fields(pairs: Iterable[tuple[str, Any]]) -> Shown:
     """Names and values, one pair a line; None is left out."""
-    rows = [[name, shown(value)] for name, value in pairs if value is not None]
+    rows = [[escaped(name), shown(value)] for name, value in pairs if value is not None]
     width = max((len(name) for name, _ in rows), default=0)
     lines = (line for lines in _laid_out(rows, [False, False]) for line in lines)
-    return "\n".join(typer.style(line[:width], bold=True) + line[width:] for line in lines)
+    return Shown("\n".join(typer.style(line[:width], bold=True) + line[width:] for line in lines))
 
 
 @contextmanager
@@ -46,14 +48,15 @@ def screen() -> Generator[Callable[[str], None]]:
     """Take the terminal's whole screen until the end; gives what shows a text on it, as much of it as fits."""
 
     def show(text: str) -> None:
-        lines = text.split("\n")[: shutil.get_terminal_size().lines - 1]
-        typer.echo("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J", nl=False)
+        whole = text if isinstance(text, Shown) else escaped(text)
+        lines = whole.split("\n")[: shutil.get_terminal_size().lines - 1]
+        say(Shown("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"), newline=False)
 
-    typer.echo("\x1b[?1049h\x1b[?25l", nl=False)  # the other screen, no cursor
+    say(Shown("\x1b[?1049h\x1b[?25l"), newline=False)  # the other screen, no cursor
     try:
         yield show
     finally:
-        typer.echo("\x1b[?25h\x1b[?1049l", nl=False)
+        say(Shown("\x1b[?25h\x1b[?1049l"), newline=False)
 
 
 def _laid_out(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[list[str]]:
@@ -94,6 +97,11 @@ def _folded(cell: str, width: int) -> list[str]:
     return [part for line in lines for part in textwrap.wrap(line, letters, break_on_hyphens=False) or [""]]
 
 
+def _cell(value: Any) -> str:
+    """A cell is one line: what goes on in the next could pass for a row of its own."""
+    return escaped(shown(value))
+
+
 def _padded(line: str, width: int, at_right: bool) -> str:
     room = " " * (width - _columns(line))
     return room + line if at_right else line + room
@@ -108,20 +116,6 @@ def _columns(text: str) -> int:
 
 def _column(letter: str) -> int:
     return 0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
-
-
-def shown(value: Any) -> str:
-    """A cell: numbers with separators, None as a dash, control characters escaped."""
-    if value is None or value == "":
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    text = str(value)
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def duration(seconds: float | None) -> str:
@@ -145,15 +139,16 @@ def counted(count: int, one: str, many: str) -> str:
 
 
 def moment(ms: int | None) -> str:
-    """A stored time as UTC."""
+    """A stored time as UTC; one that no calendar has is shown as it is stored."""
     if not ms:
         return "-"
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    at = time_of(ms)
+    return f"{ms:,} ms, which is no time" if at is None else at.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def since(ms: int | None) -> str:
     """A stored time and how long ago that is."""
-    if not ms:
-        return "-"
+    if not ms or time_of(ms) is None:
+        return moment(ms)
     ago = time.time() - ms / 1000
     return f"{moment(ms)} ({duration(abs(ago))} {'ago' if ago >= 0 else 'from now'})"

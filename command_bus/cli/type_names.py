@@ -9,15 +9,23 @@ from __future__ import annotations
 import json
 import keyword
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["class_name", "default_of", "members_of", "reference", "references_of", "type_of"]
+from command_bus.cli.checked_source import IMPORTED
+from command_bus.cli.schemas import engine_of
+
+__all__ = ["class_name", "default_of", "field_fault", "members_of", "reference", "references_of", "type_of"]
 
 Schema = Mapping[str, Any]
 Names = Mapping[str, str]
 """What each definition is called in the source."""
 
+_NO_NAME = re.compile(r"\W+")
+_LONGEST = 200  # letters of a name
+_TAKEN = {*(name for names in IMPORTED.values() for name in names), "dt", "_default"}
+_OF_MODELS = {"model_config", "model_fields", "model_computed_fields"}
 _TEXTS = {
     "date-time": "dt.datetime",
     "date": "dt.date",
@@ -27,18 +35,20 @@ _TEXTS = {
     "binary": "bytes",
     "base64url": "bytes",
 }
+_LITERAL = (str, int, bool, float, type(None))
 _PLAIN = {"integer": "int", "number": "float", "boolean": "bool", "null": "None"}
-_CONSTRAINTS = {
+_OF_NUMBERS = {
     "minimum": "ge",
     "maximum": "le",
     "exclusiveMinimum": "gt",
     "exclusiveMaximum": "lt",
     "multipleOf": "multiple_of",
-    "minLength": "min_length",
-    "maxLength": "max_length",
-    "minItems": "min_length",
-    "maxItems": "max_length",
-    "pattern": "pattern",
+}
+_CONSTRAINTS = {  # by type: a limit on another type would keep the class from being made
+    "integer": _OF_NUMBERS,
+    "number": _OF_NUMBERS,
+    "string": {"minLength": "min_length", "maxLength": "max_length", "pattern": "pattern"},
+    "array": {"minItems": "min_length", "maxItems": "max_length"},
 }
 
 
@@ -51,10 +61,9 @@ def type_of(schema: Schema, names: Names) -> str:
     choices = schema.get("anyOf") or schema.get("oneOf")
     if choices:
         return _union(choices, names)
-    if "const" in schema:
-        return _literal([schema["const"]])
-    if "enum" in schema:
-        return _literal(schema["enum"])
+    if "const" in schema or "enum" in schema:
+        values: list[Any] = schema["enum"] if "enum" in schema else [schema["const"]]
+        return _literal(values) if all(isinstance(value, _LITERAL) for value in values) else "Any"
     bare = _bare(schema, names)
     limits = _limits(schema)
     return f"Annotated[{bare}, Field({limits})]" if limits else bare
@@ -97,10 +106,23 @@ def default_of(schema: Schema, kind: str) -> str | None:
 
 
 def class_name(text: str) -> str:
-    """A class name out of a wire name or a definition's."""
-    words = [word for word in re.split(r"\W+", text) if word]
-    name = "".join(word[0].upper() + word[1:] for word in words) or "Unnamed"
-    return f"_{name}" if name[0].isdigit() or keyword.iskeyword(name) else name
+    """A class name out of a wire name or a definition's: letters, digits and underscores, and no name that the source has for something else."""
+    words = _NO_NAME.split(_identifiable(text))
+    name = "".join(word[0].upper() + word[1:] for word in words if word) or "Unnamed"
+    if name[0].isdigit() or keyword.iskeyword(name):
+        name = f"_{name}"
+    return f"{name}_" if name in _TAKEN or name.startswith("__") else name
+
+
+def field_fault(name: str) -> str | None:
+    """Why a field cannot be one of a class; None if it can."""
+    if not name.isidentifier() or keyword.iskeyword(name):
+        return "no name in Python"
+    if unicodedata.normalize("NFKC", name) != name:
+        return "a name that Python reads as another one"
+    if name.startswith("_") or name in _OF_MODELS:
+        return "a name that pydantic keeps for itself"
+    return None
 
 
 def members_of(schema: Schema) -> list[tuple[str, Any]]:
@@ -108,11 +130,17 @@ def members_of(schema: Schema) -> list[tuple[str, Any]]:
     values: list[Any] = schema["enum"] if "enum" in schema else [schema["const"]]
     names: dict[str, Any] = {}
     for number, value in enumerate(values):
-        name = re.sub(r"\W+", "_", str(value)).strip("_").upper()
-        if not name or name[0].isdigit() or not name.isidentifier() or keyword.iskeyword(name.lower()) or name in names:
+        name = _identifiable(_NO_NAME.sub("_", _identifiable(str(value))).strip("_").upper()).strip()
+        if not name.isidentifier() or keyword.iskeyword(name.lower()) or name in names:
             name = f"VALUE_{name or number}" if f"VALUE_{name or number}" not in names else f"VALUE_{number}_"
         names[name] = value
     return list(names.items())
+
+
+def _identifiable(text: str) -> str:
+    """The text as Python reads names, with a blank for what no name may have."""
+    normal = unicodedata.normalize("NFKC", text[:_LONGEST])
+    return "".join(c if f"_{c}".isidentifier() else " " for c in normal)
 
 
 def _union(choices: list[Schema], names: Names) -> str:
@@ -152,7 +180,13 @@ def _array(schema: Schema, names: Names) -> str:
 def _limits(schema: Schema) -> str:
     if schema.get("prefixItems") or schema.get("format") in _TEXTS:
         return ""
-    return ", ".join(f"{name}={schema[key]!r}" for key, name in _CONSTRAINTS.items() if key in schema)
+    words = _CONSTRAINTS.get(str(schema.get("type")), {})
+    return ", ".join(f"{name}={schema[key]!r}" for key, name in words.items() if key in schema and _holds(key, schema[key]))
+
+
+def _holds(key: str, value: Any) -> bool:
+    """Whether pydantic can hold values to this limit: a pattern may be of another dialect, as of a model with an engine of its own."""
+    return engine_of(value) is not None if key == "pattern" else key != "multipleOf" or value > 0
 
 
 def _literal(values: list[Any]) -> str:

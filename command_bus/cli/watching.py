@@ -9,6 +9,7 @@ import typer
 from command_bus.cli.looking import Order, entity_table, stats_lines, worker_table
 from command_bus.cli.places import Json, Place, connected, execute, placed
 from command_bus.cli.plain import plainly
+from command_bus.cli.saying import Shown, say
 from command_bus.errors import TransportUnavailable
 
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ def top(
     async def work() -> None:
         async with connected(place) as bus:
             if as_json:
-                typer.echo(plainly(_plain(*await _look(bus, rows, sort))))
+                say(plainly(_plain(*await _look(bus, rows, sort))))
             elif once:
-                typer.echo(_view(bus, *await _look(bus, rows, sort), None, interval))
+                say(_view(bus, *await _look(bus, rows, sort), None, interval))
             else:
                 await _watch(bus, rows, sort, interval)
 
@@ -81,20 +82,19 @@ async def _look(bus: CommandBus, rows: int, sort: Order) -> tuple[Stats, list[Ho
 def _view(
     bus: CommandBus, stats: Stats, holds: list[HoldInfo], page: EntityPage, workers: list[WorkerStatus], before: Stats | None,
     interval: float,
-) -> str:  # fmt: skip
+) -> Shown:  # fmt: skip
     from command_bus.cli.tables import fields
 
     lines = stats_lines(stats, holds)
     if before is not None:
         rates = ((stats.accepted - before.accepted) / interval, (stats.settled - before.settled) / interval)
         lines.insert(0, ("per second", f"{rates[0]:,.1f} accepted, {rates[1]:,.1f} settled"))
-    return "\n\n".join(
-        [
-            f"{typer.style(f'namespace {bus.settings.namespace}', bold=True)}\n{fields(lines)}",
-            entity_table(page) if page.entities else "no entity has work",
-            worker_table(workers) if workers else "no worker has been seen",
-        ]
-    )
+    parts = [
+        f"{typer.style(f'namespace {bus.settings.namespace}', bold=True)}\n{fields(lines)}",
+        entity_table(page) if page.entities else "no entity has work",
+        worker_table(workers) if workers else "no worker has been seen",
+    ]
+    return Shown("\n\n".join(parts))  # of parts that are
 
 
 def _plain(stats: Stats, holds: list[HoldInfo], page: EntityPage, workers: list[WorkerStatus]) -> dict[str, Any]:

@@ -8,7 +8,9 @@ size) is a bug. The tests count comparisons, which no busy machine can change; h
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib.util
+import json
 import logging
 import sys
 import tempfile
@@ -88,9 +90,14 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
     from pydantic import Field
 
     from command_bus import BusSettings, Command, CommandBusError, EntityId, InvalidCommand
+    from command_bus.announcement import announced
+    from command_bus.cli.clients import clients_of, schema_document
+    from command_bus.cli.plain import plainly
+    from command_bus.cli.schemas import problems
     from command_bus.execution.decisions import Decisions
     from command_bus.handlers import Handler
     from command_bus.messages import Message
+    from command_bus.monitor import read_worker
     from command_bus.registry import HandlerRegistry
     from command_bus.serialization.dead_letter import DeadLetterRecord
     from command_bus.serialization.envelope import unpack_envelope
@@ -140,6 +147,15 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
         command_id, outcome = unpack_reply(data)
         return raise_or_value(outcome, reply_codec_for(dict[str, int]), command_id)
 
+    def announcement(data: bytes) -> Any:
+        info = announced("Fuzzed", data, ())
+        if info is None:
+            return None
+        ast.parse(clients_of([info], "fuzz").source)
+        json.loads(plainly(info))
+        json.loads(plainly(schema_document([info], "fuzz")))
+        return info, problems({"a": [1, "x" * 40, {"a": None}]}, info.schema), problems("x" * 40, info.schema)
+
     def delivery(data: bytes) -> Any:
         started = Started("1", "1-1", 1, 1, 1, data)
         return plain.read(started, "box:a"), signed.read(started, "box:a"), plain.interrupted(started)
@@ -152,22 +168,33 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
         "dead letter": only(DeadLetterRecord.unpack, Undecodable),
         "outcome": only(OutcomeRecord.unpack, Undecodable),
         "delivery": delivery,
+        "announcement": announcement,
+        "worker": read_worker,
     }
 
 
 def seeds() -> list[bytes]:
     """Valid bytes of every kind, to be changed."""
+    from command_bus.monitor import worker_record
+    from command_bus.receipts import WorkerInfo
     from command_bus.serialization.envelope import WireEnvelope, pack_envelope
     from command_bus.serialization.msgpack import pack
     from command_bus.serialization.outcome import OutcomeRecord
     from command_bus.serialization.reply import Completed, DeadLetterRecord, Failed, Rejected, pack_reply
 
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "array", "items": {"$ref": "#/$defs/A"}}},
+        "$defs": {"A": {"type": "string"}},
+    }
     payload = pack({"box": "a", "values": [1, 2], "nested": {"a": {"b": {1}}}})
     reply = pack_reply("c-1", Completed(pack({"a": 1})))
     return [
         payload,
         pack_envelope(WireEnvelope("c-1", "Fuzzed", "box", "a", payload, 9, 5_000, "inbox", "d-1", "c-0", {"h": "v"})),
         pack_envelope(WireEnvelope("c-1", "Fuzzed", "box", "a", payload), lambda _: bytes(33)),
+        json.dumps({"entity": None, "key": None, "delivery": "at_least_once", "schema": schema, "reply": schema}).encode(),
+        worker_record(WorkerInfo("w", "h", 1, 1, 1, 1, 1, ("Fuzzed",))),
         reply,
         pack_reply("c-1", Failed("ValueError", "no", 3)),
         pack_reply("c-1", Rejected("no", "no", {"a": 1})),
@@ -208,6 +235,7 @@ def with_hypothesis(seconds: int) -> None:
     """Examples without guidance, until the time is over."""
     from hypothesis import HealthCheck, Phase, given, settings
 
+    from tests.fuzz.announcements import records
     from tests.fuzz.bytestrings import anything
 
     every = [timely(read, second_per_byte()) for read in readers().values()]
@@ -220,7 +248,7 @@ def with_hypothesis(seconds: int) -> None:
         phases=[Phase.generate, Phase.shrink],
         suppress_health_check=list(HealthCheck),
     )
-    @given(anything(seeds()))
+    @given(anything(seeds()) | records())
     def one(data: bytes) -> None:
         nonlocal count
         count += 1

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from command_bus.serialization.envelope import WireEnvelope, pack_envelope
+from tests.fuzz.announcements import records
 from tests.fuzz.bytestrings import anything, crowds
 from tests.fuzz.decode import Comparisons, readers, seeds
 
@@ -46,6 +47,12 @@ def test_members_with_equal_hashes(name: str, data: bytes) -> None:
         READERS[name](data)
         READERS[name](pack_envelope(WireEnvelope("c-1", "Fuzzed", "box", "a", data)))
     comparisons.check(data + data)
+
+
+@settings(max_examples=300)
+@given(records())
+def test_any_announcement(data: bytes) -> None:
+    READERS["announcement"](data)
 
 
 @pytest.mark.parametrize("name", READERS)

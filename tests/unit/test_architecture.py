@@ -24,7 +24,7 @@ PACKAGE = "command_bus"
 # From the ground up. A module belongs to the longest prefix that names it, and may import its own layer and those below.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "clock", "randomness", "spelling"),
-    ("durations", "home", "policies", "receipts", "send_options"),
+    ("durations", "home", "policies", "receipts", "send_options", "server_urls"),
     ("settings", "messages"),
     ("context", "embedded", "reply_types", "serialization", "transport"),
     ("signatures", "handlers", "injection", "sources", "registry"),
@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "aborting",
         "admission",
+        "announced_schema",
         "announcement",
         "batch",
         "blocking",
@@ -42,6 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "details",
         "entities",
         "entity",
+        "entity_types",
         "environment",
         "events",
         "facts",

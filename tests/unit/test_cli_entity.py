@@ -13,7 +13,8 @@ import typer
 
 from command_bus.cli.judgement import judge_work
 from command_bus.cli.one_entity import Action, entity_and_action, ways_on
-from command_bus.cli.places import Place, complain
+from command_bus.cli.places import Place
+from command_bus.cli.saying import complain
 from command_bus.facts import EntityDetails, EntityInfo, HoldInfo
 from command_bus.receipts import Stats
 

@@ -12,7 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from command_bus.errors import InvalidSettings
-from command_bus.settings import BusSettings, unverified
+from command_bus.server_urls import unverified
+from command_bus.settings import BusSettings
 
 __all__ = ["connection_options"]
 

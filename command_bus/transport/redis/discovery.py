@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from redis import Redis as SyncRedis
@@ -24,11 +24,10 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from command_bus.errors import InvalidSettings
-from command_bus.settings import redacted
+from command_bus.server_urls import redacted
 
-__all__ = ["SCHEMES", "ClusterMap", "Locator", "Place", "SentinelPrimary", "TopologyUrl"]
+__all__ = ["ClusterMap", "Locator", "Place", "SentinelPrimary", "TopologyUrl"]
 
-SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://", "redis+cluster://", "rediss+cluster://")
 T = TypeVar("T")
 _LOOK = 1.0  # seconds that one Sentinel or node gets to connect, and to say where a primary is
 _PORTS = {"sentinel": 26379, "cluster": 6379}
@@ -81,13 +80,16 @@ class TopologyUrl:
             name.removeprefix("sentinel_"): query.pop(name) for name in list(query) if name.startswith("sentinel_")
         }
         plain = urlunsplit((scheme, f"{login}{at}server", "/" + "/".join(path), urlencode(query), ""))
-        options: dict[str, Any] = dict(parse_url(plain))
+        try:
+            options: dict[str, Any] = dict(parse_url(plain))
+        except ValueError as error:  # names the option, not its value
+            raise InvalidSettings(f"url {redacted(url)}: {error}") from None
         for name in ("host", "port", "connection_class"):
             options.pop(name, None)
         tls = scheme == "rediss"
         if tls:
             asked = {**{name: value for name, value in options.items() if name.startswith("ssl_")}, **asked, "ssl": True}
-        return cls(kind, tuple(_place(each, kind, url) for each in hosts.split(",")), service, tls, options, asked)
+        return cls(kind, tuple(_place(each, kind) for each in hosts.split(",")), service, tls, options, asked)
 
     def filled(self, given: Mapping[str, Any]) -> TopologyUrl:
         """With further options, where the URL leaves them open; Sentinels have users of their own, and the same authority."""
@@ -105,12 +107,15 @@ class TopologyUrl:
         )
 
 
-def _place(text: str, kind: str, url: str) -> Place:
+def _place(text: str, kind: str) -> Place:
+    """Host and port; a text that is neither may be a part of a password, so it is not told."""
     host, colon, port = text.rpartition(":")
     if not colon or text.endswith("]"):
         host, port = text, str(_PORTS[kind])
     if not host or not port.isdecimal():
-        raise InvalidSettings(f"url {redacted(url)}: {text!r} is no host:port")
+        raise InvalidSettings(
+            "url: one of its places is no host:port; write host:port,host:port, and quote special characters of user and password"
+        )
     return host.strip("[]"), int(port)
 
 

@@ -87,7 +87,7 @@ class EventStreams(Patient):
         """What is watched on all shards, and how many events were asked for with each."""
         found: list[dict[bytes, bytes]] = await self._everywhere(lambda client, keys: client.hgetall(keys.watched))
         everywhere = set(found[0]).intersection(*found[1:])
-        return {name.decode(): int(found[0][name]) for name in sorted(everywhere)}
+        return {name.decode(errors="backslashreplace"): _kept(found[0][name]) for name in sorted(everywhere)}
 
     async def ends(self) -> list[str]:
         """The id of the last event of each shard."""
@@ -192,6 +192,11 @@ class _Feed:
 
 def _range(client: Redis, stream: str, low: str, high: str) -> Any:
     return client.xrange(stream, min=low, max=high, count=_PAGE)
+
+
+def _kept(value: bytes) -> int:
+    """How many are kept; 0 for what is no number."""
+    return int(value) if value.isdigit() else 0
 
 
 def _stored(shard: int, entry: str, fields: dict[bytes, bytes]) -> StoredEvent:

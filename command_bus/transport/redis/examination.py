@@ -73,7 +73,7 @@ async def examine(url: str, namespace: str, options: dict[str, Any], patience: f
         user = await place.ask(_tried, "ACL WHOAMI", found, lambda client: client.acl_whoami())
         found.user = user.decode() if isinstance(user, bytes) else user
         meta = await place.ask(_tried, "HGETALL of the namespace", found, lambda client: client.hgetall(shard.meta)) or {}
-        found.meta = {name.decode(): value.decode() for name, value in meta.items()}
+        found.meta = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in meta.items()}
         found.scripts = await place.ask(_scripts, shard.mailbox("~:doctor"))
     finally:
         await connections.close()

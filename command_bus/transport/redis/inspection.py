@@ -15,6 +15,7 @@ from command_bus.transport.redis.scripts import HOMES
 
 __all__ = ["Closeup", "Inspection"]
 
+_LAST_MS = 2.0**53  # up to here a score is exact
 _PAGE = 1000
 _FARTHEST = 100_000  # members of `due` that are looked through for the first of a mailbox
 _BYTES = 4 << 20  # of delayed commands that one script looks at: a few milliseconds
@@ -50,7 +51,7 @@ class Inspection(Patient):
         entries: Any = await self._ask(keys, lambda client: client.xrange(keys.mailbox(mailbox), count=max(count, 1)))
         record: bytes | None = await self._ask(keys, lambda client: client.hget(keys.active, mailbox))
         state, activation = [*(record or b"").split(b"|"), b""][:2]
-        lease = await self._lease(keys, activation.decode()) if state == b"h" else None
+        lease = await self._lease(keys, activation.decode(errors="replace")) if state == b"h" else None
         found = tuple((entry.decode(), (fields or {}).get(b"e", b"")) for entry, fields in entries)
         return Closeup(lease, found[:count], index)
 
@@ -89,7 +90,7 @@ class Inspection(Patient):
             return len(members), []
         homes = await self._run(keys, HOMES, [keys.delayed], [_BYTES, *(members[place][0][2:] for place in at)])
         passed = len(members) if len(homes) == len(at) else at[len(homes)]
-        return passed, [(home.decode(), int(members[place][1])) for home, place in zip(homes, at, strict=False)]
+        return passed, [(home.decode(errors="replace"), _ms(members[place][1])) for home, place in zip(homes, at, strict=False)]
 
     async def workers(self) -> list[tuple[int, bytes]]:
         """What the workers say of themselves, live and lost ones, once for each shard, with the shard's time in ms."""
@@ -110,7 +111,7 @@ class Inspection(Patient):
         """What was last said of each command."""
         keys = self._keys.shards[0]
         found: dict[bytes, bytes] = await self._ask(keys, lambda client: client.hgetall(keys.commands))
-        return {name.decode(): record for name, record in found.items()}
+        return {name.decode(errors="backslashreplace"): record for name, record in found.items()}
 
     async def _scores(self, places: Sequence[tuple[str, str]]) -> dict[str, int]:
         """The scores of members of `due`, by the mailbox that tells the shard."""
@@ -120,7 +121,7 @@ class Inspection(Patient):
         found: dict[str, int] = {}
         for shard, members in by_shard.items():
             scores = await self._ask(self._keys.shards[shard], _scores_of, self._keys.shards[shard].due, members)
-            found |= {member: int(score) for member, score in zip(members, scores, strict=True) if score is not None}
+            found |= {member: _ms(score) for member, score in zip(members, scores, strict=True) if score is not None}
         return found
 
     async def _lease(self, keys: ShardKeys, activation: str) -> int | None:
@@ -132,6 +133,11 @@ class Inspection(Patient):
 
         pending = await self._ask(keys, read)
         return int(pending[0]["time_since_delivered"]) if pending else None
+
+
+def _ms(score: float) -> int:
+    """A time as a score: who adds one may add infinity."""
+    return int(max(min(score, _LAST_MS), 0.0))
 
 
 async def _scores_of(client: Redis, key: str, members: list[str]) -> Any:

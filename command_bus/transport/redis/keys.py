@@ -22,6 +22,7 @@ __all__ = [
     "KeySpace",
     "ShardKeys",
     "free_mailbox",
+    "is_mailbox",
     "mailbox_label",
     "mailbox_name",
     "mailbox_parts",
@@ -77,6 +78,15 @@ def type_scope(entity_type: str | None) -> str:
 def scope_of(mailbox: str) -> str:
     """The scope of all mailboxes of a mailbox's type."""
     return f"{_TYPE.split(mailbox, maxsplit=1)[0]}:{EVERYTHING}"
+
+
+def is_mailbox(field: bytes) -> bool:
+    """Whether a field can be a mailbox's name. What is no text is nobody's, whoever wrote it: it is passed over."""
+    try:
+        field.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def mailbox_label(mailbox: str) -> str:

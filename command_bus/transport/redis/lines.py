@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from command_bus.transport.redis.connections import Connections
-from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.keys import KeySpace, is_mailbox
 
 __all__ = ["Lines"]
 
@@ -37,7 +37,7 @@ class Lines:
         )
         for value in values:
             name, _, envelope = (value or b"").partition(b"\n")
-            if name and mailbox in (None, name.decode()):
+            if name and is_mailbox(name) and mailbox in (None, name.decode()):
                 return name.decode(), envelope
         return None
 
@@ -51,6 +51,7 @@ class Lines:
                 )
                 cursor, page = answer
                 for name in page:
-                    yield name.decode()
+                    if is_mailbox(name):
+                        yield name.decode()
                 if not cursor:
                     break

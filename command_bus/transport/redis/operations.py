@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from command_bus.transport.interfaces import Remembered
 from command_bus.transport.redis.answer_size import AnswerSize
 from command_bus.transport.redis.connections import Connections
-from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys, is_mailbox
 from command_bus.transport.redis.lines import Lines
 from command_bus.transport.redis.scripts import LETTER, REMOVE
 
@@ -118,7 +118,7 @@ class Operations:
                 if state[:1] != b"s":
                     return None
                 if len(names) < limit:
-                    names.append(mailbox.decode())
+                    names.append(mailbox.decode(errors="replace"))
             if not cursor:
                 return names
 
@@ -174,7 +174,11 @@ class Operations:
             cursor, values = answer
             size.weighed(sum(map(len, values.values())), len(values))
             cut = ((command, value.partition(b"\n")) for command, value in values.items())
-            yield [(parts[0].decode(), Waiting("d:" + command.decode(), parts[2])) for command, parts in cut]
+            yield [
+                (parts[0].decode(), Waiting("d:" + command.decode(), parts[2]))
+                for command, parts in cut
+                if is_mailbox(parts[0]) and is_mailbox(command)
+            ]
             if not cursor:
                 return
 
@@ -275,7 +279,7 @@ def _keeping(keys: ShardKeys, left: Remembered, otherwise: str) -> tuple[str, st
 def _letter(shard: int, entry: bytes, fields: dict[bytes, bytes]) -> StoredLetter:
     return StoredLetter(
         f"{shard}-{entry.decode()}",
-        fields.get(b"m", b"").decode(),
+        fields.get(b"m", b"").decode(errors="replace"),
         fields.get(b"r", b""),
         fields.get(b"e", b""),
         fields.get(b"p") == b"1",

@@ -19,9 +19,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from command_bus.transport.redis.keys import EVERYTHING, GROUP, ShardKeys, scope_of, type_scope
+from command_bus.messages import is_entity_type
+from command_bus.transport.redis.keys import EVERYTHING, GROUP, ShardKeys, is_mailbox, scope_of, type_scope
 from command_bus.transport.redis.patient import Patient
 from command_bus.transport.redis.scripts import OPERATE
+from command_bus.transport.redis.type_records import HELD, MAILBOXES
 
 __all__ = ["Hold", "Mode", "Scopes", "is_wide", "parse_hold"]
 
@@ -30,7 +32,6 @@ Verb = Literal["pause", "drain", "resume"]
 
 _PAGE = 200
 _WANTED: dict[Verb, Mode | None] = {"pause": "paused", "drain": "draining", "resume": None}
-_MAILBOX_POLICY, _HELD = b"mailbox:", b"held:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +100,17 @@ class Scopes(Patient):
 
     async def types(self) -> list[str]:
         """All entity types that this namespace has seen."""
-        return await self._recorded(_MAILBOX_POLICY, _HELD)
+        return await self._recorded(MAILBOXES, HELD)
 
     async def used(self) -> list[str]:
         """The entity types that were sent to, or that settings have named: not those that were only paused, drained or resumed."""
-        return await self._recorded(_MAILBOX_POLICY)
+        return await self._recorded(MAILBOXES)
 
     async def _recorded(self, *prefixes: bytes) -> list[str]:
         first = self._keys.shards[0]
         meta: dict[bytes, bytes] = await self._ask(first, lambda client, key: client.hgetall(key), first.meta)
-        return sorted({name.partition(b":")[2].decode() for name in meta if name.startswith(prefixes)})
+        names = {name.partition(b":")[2].decode(errors="replace") for name in meta if name.startswith(prefixes)}
+        return sorted(filter(is_entity_type, names))  # what cannot be one is nobody's
 
     async def _known(self) -> list[str]:
         return [EVERYTHING, type_scope(None), *(type_scope(name) for name in await self.types())]
@@ -142,7 +144,7 @@ class Scopes(Patient):
         while True:
             answer: Any = await self._ask(shard, lambda client, at: client.hscan(shard.active, at, count=_PAGE), cursor)
             cursor, page = answer
-            names = [name.decode() for name, state in page.items() if state[:1] == b"s"]
+            names = [name.decode() for name, state in page.items() if state[:1] == b"s" and is_mailbox(name)]
             names = [name for name in names if scope in (EVERYTHING, scope_of(name))]
             if names:
                 await self._step(shard, "wake", scope, "", names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
 from command_bus.clock import mono
-from command_bus.errors import InvalidSettings, TransportUnavailable, UnsuitableServer
-from command_bus.policies import EntityPolicy, Mailbox, mailbox_from_text
+from command_bus.errors import InvalidCommand, InvalidSettings, TooManyEntityTypes, TransportUnavailable, UnsuitableServer
+from command_bus.messages import check_entity_type
+from command_bus.policies import EntityPolicy, Mailbox, PerEntity, mailbox_from_text
 from command_bus.settings import BusSettings
 from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.errors import is_of_a_replica
@@ -21,6 +23,7 @@ from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.ready import ensure_ready
 from command_bus.transport.redis.tls_probe import telling_tls
 from command_bus.transport.redis.topologies import FollowingClients, clients_of
+from command_bus.transport.redis.type_records import MAILBOXES
 
 __all__ = ["Namespace", "ServerFacts", "inspect_server", "judge", "open_namespace", "recorded_choices"]
 
@@ -29,6 +32,7 @@ PROTOCOL = 1
 
 _log = logging.getLogger("command_bus")
 _warned: set[str] = set()
+_OWN_FIELDS = frozenset({"protocol", "shards"})
 _OLDEST = (6, 2)
 _BITES = (7, 0)
 _REPLICA = "{} is a read-only replica: connect to its primary"
@@ -212,8 +216,8 @@ class Namespace:
                 f"namespace {self._settings.namespace!r} has {recorded['shards']} shards, these settings say {self._settings.shards}: "
                 "all its clients must agree; the count changes only when the namespace is drained and its keys are deleted"
             )
-        for entity_type in self._settings.entities:
-            await self.agree(entity_type)
+        if self._settings.entities:
+            await self._agree(*self._settings.entities)
 
     def agreed(self, entity_type: str) -> Mailbox | None:
         """The mailbox policy of an entity type, if it was agreed on before; None while others wait for one, so as not to overtake them."""
@@ -254,17 +258,48 @@ class Namespace:
         finally:
             self._in_line -= 1
 
-    async def _agree(self, entity_type: str) -> Mailbox:
-        mine = self._settings.entity(entity_type).mailbox
-        recorded = await self._record({f"mailbox:{entity_type}": str(mine)})
-        theirs = mailbox_from_text(recorded[f"mailbox:{entity_type}"])
-        if theirs != mine:
-            raise InvalidSettings(
-                f"entity type {entity_type!r} has mailboxes {theirs} in namespace {self._settings.namespace!r}, these settings say {mine}: "
-                "all its clients must agree, or two of them would run one entity's commands at once"
+    def forget(self, entity_type: str) -> None:
+        """Agree on this type again before its next command."""
+        self._agreed.pop(entity_type, None)
+
+    async def _agree(self, *entity_types: str) -> Mailbox:
+        """Record or compare the mailbox policies of entity types, all of them with one question; gives the last one's."""
+        mine = {each: self._settings.entity(each).mailbox for each in entity_types}
+        recorded = await self._record({f"mailbox:{each}": str(mailbox) for each, mailbox in mine.items()})
+        for each, mailbox in mine.items():
+            theirs = mailbox_from_text(recorded[f"mailbox:{each}"])
+            if theirs != mailbox:
+                raise InvalidSettings(
+                    f"entity type {each!r} has mailboxes {theirs} in namespace {self._settings.namespace!r}, these settings say {mailbox}: "
+                    "all its clients must agree, or two of them would run one entity's commands at once. If nobody uses it as recorded, "
+                    f"`command-bus types forget {each}` takes that back"
+                )
+        self._agreed |= mine
+        return mine[entity_types[-1]]
+
+    async def _refuse_too_many(self, new: int) -> None:
+        """Refuse further entity types in a namespace that has as many as it may have.
+
+        Counted are the fields of the record, which is one look at their number: a type that was paused before its first command counts twice.
+
+        Raises:
+            TooManyEntityTypes: It has.
+        """
+
+        async def count(client: Redis) -> int:
+            try:
+                return int(await client.hlen(self._key))
+            except NoPermissionError:  # a user whose ACL is of an earlier release
+                return 0
+
+        limit = self._settings.max_entity_types
+        if await self._connections.ask(count) - len(_OWN_FIELDS) + new > limit:
+            raise TooManyEntityTypes(
+                f"namespace {self._settings.namespace!r} has {limit:,} entity types, no more may be added: a type is a kind of thing, as `order`, "
+                "and what tells one thing from another is its id. `command-bus types list` shows them, `command-bus types forget TYPE` takes one "
+                "back of which nothing is stored, and max_entity_types allows more",
+                limit=limit,
             )
-        self._agreed[entity_type] = mine
-        return mine
 
     async def _record(self, values: dict[str, str]) -> dict[str, str]:
         """Write what nobody wrote yet, and give what is written. A server at its memory limit refuses writes: it is read first."""
@@ -277,6 +312,8 @@ class Namespace:
 
         found: list[bytes | None] = await self._connections.ask(lambda client: client.hmget(self._key, list(values)))
         if None in found:
+            if not values.keys() & _OWN_FIELDS:
+                await self._refuse_too_many(found.count(None))
             await self._connections.ask(write)
             found = await self._connections.ask(lambda client: client.hmget(self._key, list(values)))
         return {name: (value or b"").decode() for name, value in zip(values, found, strict=True)}
@@ -302,12 +339,21 @@ async def recorded_choices(url: str, namespace: str, patience: float, options: M
         await connections.close()
     if b"shards" not in meta:
         return {}
-    policies = {
-        name.decode().removeprefix("mailbox:"): EntityPolicy(mailbox=mailbox_from_text(value.decode()))
-        for name, value in meta.items()
-        if name.startswith(b"mailbox:")
-    }
-    return {"shards": int(meta[b"shards"]), "entities": policies}
+    return {"shards": int(meta[b"shards"]), "entities": _policies(meta)}
+
+
+def _policies(meta: Mapping[bytes, bytes]) -> dict[str, EntityPolicy]:
+    """The policies that are not the default. One that cannot be read, or of a type that cannot be one, is left to whoever sends to it."""
+    found: dict[str, EntityPolicy] = {}
+    for field, value in meta.items():
+        if not field.startswith(MAILBOXES):
+            continue
+        with contextlib.suppress(InvalidCommand, InvalidSettings):
+            name = check_entity_type(field.removeprefix(MAILBOXES).decode(errors="replace"))
+            mailbox = mailbox_from_text(value.decode(errors="replace"))
+            if mailbox != PerEntity():
+                found[name] = EntityPolicy(mailbox=mailbox)
+    return found
 
 
 async def open_namespace(connections: Connections, keys: KeySpace, settings: BusSettings) -> tuple[ServerFacts, Namespace]:

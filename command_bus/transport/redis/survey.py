@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from redis.asyncio import Redis
 
-from command_bus.transport.redis.keys import EVERYTHING, ShardKeys, scope_of
+from command_bus.transport.redis.keys import EVERYTHING, ShardKeys, is_mailbox, scope_of
 from command_bus.transport.redis.operations import StoredLetter
 from command_bus.transport.redis.patient import Patient
 from command_bus.transport.redis.scopes import Hold, is_wide, parse_hold
@@ -70,7 +70,7 @@ class Survey(Patient):
             cursor = 0
             while True:
                 cursor, page = await self._scan(keys, source, cursor)
-                names = [name for name in page if name not in seen and not is_wide(name.decode())]
+                names = [name for name in page if name not in seen and is_mailbox(name) and not is_wide(name.decode())]
                 seen.update(names)
                 if names:
                     yield await self._look(keys, names)
@@ -149,18 +149,27 @@ def surveyed(
     return SurveyedEntity(
         mailbox,
         shown,
-        max(length, 0) + int(later or 0),
+        max(length, 0) + _number(later),
         int(head.partition(b"-")[0] or 0),
-        int(attempt or 0),
-        holder.decode(),
-        abs(int(first or 0)),
-        int(fence or 0) // 1000,
-        (parked or b"").decode(),
+        _number(attempt),
+        holder.decode(errors="replace"),
+        _number(first.removeprefix(b"-")),
+        _number(fence) // 1000,
+        (parked or b"").decode(errors="replace"),
         paused or next(iter(found), None),
     )
 
 
+def _number(value: bytes | None) -> int:
+    """A number as the scripts write it; 0 for what is none."""
+    return int(value) if value is not None and value.isdigit() else 0
+
+
 def _letter(shard: int, entry: str, fields: dict[bytes, bytes]) -> StoredLetter:
     return StoredLetter(
-        f"{shard}-{entry}", fields.get(b"m", b"").decode(), fields.get(b"r", b""), fields.get(b"e", b""), fields.get(b"p") == b"1"
+        f"{shard}-{entry}",
+        fields.get(b"m", b"").decode(errors="replace"),
+        fields.get(b"r", b""),
+        fields.get(b"e", b""),
+        fields.get(b"p") == b"1",
     )

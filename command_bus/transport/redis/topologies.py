@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from redis import Redis as SyncRedis
+from redis import RedisError
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import Connection, SSLConnection
 from redis.asyncio.retry import Retry
@@ -13,10 +14,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry as SyncRetry
 
 from command_bus.errors import InvalidSettings
-from command_bus.settings import redacted
+from command_bus.server_urls import ALL_SCHEMES, SCHEMES_OF_SEVERAL, url_fault
 from command_bus.transport.redis.connections import CONNECT_TIMEOUT, SOCKET_TIMEOUT, ClientFactory, UrlClients, packing
 from command_bus.transport.redis.discovery import (
-    SCHEMES,
     ClusterMap,
     Locator,
     SentinelPrimary,
@@ -26,8 +26,6 @@ from command_bus.transport.redis.following import following, following_pool
 from command_bus.transport.redis.pipe import Pipe
 
 __all__ = ["ALL_SCHEMES", "FollowingClients", "clients_of"]
-
-ALL_SCHEMES = ("redis://", "rediss://", "unix://", *SCHEMES)
 
 
 def clients_of(url: str, options: Mapping[str, Any] | None = None) -> ClientFactory:
@@ -40,14 +38,29 @@ def clients_of(url: str, options: Mapping[str, Any] | None = None) -> ClientFact
     Raises:
         InvalidSettings: It is no URL of a server.
     """
-    if url.startswith(SCHEMES):
+    if (fault := url_fault(url)) is not None:
+        raise InvalidSettings(f"url: {fault}")
+    if url.startswith(SCHEMES_OF_SEVERAL):
         parsed = TopologyUrl.parse(url).filled(options or {})
         if parsed.kind == "sentinel":
-            return FollowingClients(parsed, SentinelPrimary(parsed))
-        return FollowingClients(parsed, None, ClusterMap(parsed))
-    if not url.startswith(ALL_SCHEMES):
-        raise InvalidSettings(f"url = {redacted(url)!r}: a server's URL begins with {', '.join(ALL_SCHEMES)}")
-    return UrlClients(url, options)
+            return _tried(FollowingClients(parsed, SentinelPrimary(parsed)))
+        return _tried(FollowingClients(parsed, None, ClusterMap(parsed)))
+    return _tried(UrlClients(url, options))
+
+
+def _tried(clients: ClientFactory) -> ClientFactory:
+    """Make a connection without connecting it: what it says of an option is not shown, as it may quote a password.
+
+    Raises:
+        InvalidSettings: It takes no such option, or no such value of one.
+    """
+    try:
+        clients.thread(SOCKET_TIMEOUT).connection_pool.make_connection()
+    except (TypeError, ValueError, RedisError):
+        raise InvalidSettings(
+            "url: its options behind the ? are not all options of a connection, or one has a value that it cannot have"
+        ) from None
+    return clients
 
 
 class FollowingClients:

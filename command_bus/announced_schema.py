@@ -1,0 +1,142 @@
+"""JSON Schemas as they were announced, made safe to walk: whoever may announce a command may write anything there.
+
+What the tools read of a schema has the type that they expect after this, or is left out, as if nothing had been said; what they do not read
+is passed on as it is. Nothing is deeper than `DEEPEST` levels, no reference leads nowhere or, by references alone, back to itself, and numbers
+are finite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+__all__ = ["DEEPEST", "plain_data", "sound_schema"]
+
+DEEPEST: Final = 60
+"""Levels of nesting; a model that anybody would write has a dozen."""
+
+Schema = dict[str, Any]
+_PREFIX = "#/$defs/"
+
+
+def sound_schema(found: Any) -> Schema | None:
+    """Return the schema without what does not fit; None if it is no object."""
+    if not isinstance(found, Mapping):
+        return None
+    whole: Mapping[str, Any] = found
+    given: Any = whole.get("$defs")
+    definitions: dict[str, Mapping[str, Any]] = {}
+    if isinstance(given, Mapping):
+        definitions = {name: each for name, each in given.items() if isinstance(each, Mapping)}
+    known = set(definitions)
+    schema = _schema(whole, known, 0)
+    if definitions:
+        schema["$defs"] = _without_circles({name: _schema(each, known, 1) for name, each in definitions.items()})
+    return schema
+
+
+def plain_data(value: Any, depth: int = 0) -> Any:
+    """Return data from JSON without numbers that are none, and with None for what is nested too deep."""
+    if isinstance(value, Mapping):
+        return None if depth > DEEPEST else {str(name): plain_data(each, depth + 1) for name, each in value.items()}
+    if isinstance(value, list):
+        return None if depth > DEEPEST else [plain_data(each, depth + 1) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _schema(found: Mapping[str, Any], known: set[str], depth: int) -> Schema:
+    """A schema's keywords, each as far as it fits."""
+    if depth > DEEPEST:
+        return {}
+    schema: Schema = {}
+    for name, value in found.items():
+        if name == "$ref":
+            if _refers(value, known):
+                schema[name] = value
+        elif name in _INNER:
+            if (inner := _INNER[name](value, known, depth + 1)) is not None:
+                schema[name] = inner
+        elif name not in _FITS or _FITS[name](value):
+            schema[name] = plain_data(value, depth + 1)
+    return schema
+
+
+def _refers(value: Any, known: set[str]) -> bool:
+    return isinstance(value, str) and value.startswith(_PREFIX) and value.removeprefix(_PREFIX) in known
+
+
+def _one(value: Any, known: set[str], depth: int) -> Any:
+    if isinstance(value, bool):
+        return value
+    return _schema(value, known, depth) if isinstance(value, Mapping) else None
+
+
+def _several(value: Any, known: set[str], depth: int) -> list[Schema] | None:
+    """A list of schemas; none at all if one of them is none, as a choice less would refuse what is right."""
+    if not isinstance(value, list) or not value or not all(isinstance(each, Mapping) for each in value):
+        return None
+    return [_schema(each, known, depth) for each in value]
+
+
+def _named(value: Any, known: set[str], depth: int) -> dict[str, Schema] | None:
+    if not isinstance(value, Mapping):
+        return None
+    return {str(name): _schema(each, known, depth) if isinstance(each, Mapping) else {} for name, each in value.items()}
+
+
+def _without_circles(definitions: dict[str, Schema]) -> dict[str, Schema]:
+    """Definitions of which none is by references alone defined by itself: such a one says nothing."""
+    for name in definitions:
+        seen, at = {name}, name
+        while (target := str(definitions[at].get("$ref", "")).removeprefix(_PREFIX)) in definitions:
+            if target in seen:
+                definitions[at] = {}
+                break
+            seen.add(target)
+            at = target
+    return definitions
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list) and bool(value)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+_INNER: Final[dict[str, Callable[[Any, set[str], int], Any]]] = {
+    "properties": _named,
+    "items": _one,
+    "additionalProperties": _one,
+    "anyOf": _several,
+    "oneOf": _several,
+    "allOf": _several,
+    "prefixItems": _several,
+}
+_FITS: Final[dict[str, Callable[[Any], bool]]] = {
+    "$defs": lambda _: False,  # those of the whole schema count
+    "type": _is_text,
+    "title": _is_text,
+    "description": _is_text,
+    "format": _is_text,
+    "pattern": _is_text,
+    "enum": _is_list,
+    "required": _is_texts,
+    "uniqueItems": lambda value: isinstance(value, bool),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), _is_number),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), _is_count),
+}

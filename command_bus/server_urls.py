@@ -1,0 +1,121 @@
+"""The URL of a server, before any client reads it: what is wrong with it, what in it weakens TLS, and how it is shown.
+
+A password with an unquoted `/`, `?`, `#` or `@` cuts a URL in another place than was meant, and a client then complains of a host, a port or
+an option that is half of the password. So a URL is looked at here first, and nothing of one that is not sound is ever shown.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+__all__ = ["ALL_SCHEMES", "SCHEMES_OF_SEVERAL", "has_password", "redacted", "unverified", "url_fault", "weakened"]
+
+SCHEMES_OF_SEVERAL: Final = ("redis+sentinel://", "rediss+sentinel://", "redis+cluster://", "rediss+cluster://")
+ALL_SCHEMES: Final = ("redis://", "rediss://", "unix://", *SCHEMES_OF_SEVERAL)
+
+_QUOTE = "quote special characters of user and password: / as %2F, ? as %3F, # as %23, @ as %40, % as %25"
+_UNQUOTABLE = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
+_SCHEME = re.compile(r"[a-z][a-z0-9+]*")
+_PLACE = re.compile(r"(\[[^\]]+\]|[^:\[\]]+)(:[0-9]{1,5})?")
+_OPTION = re.compile(r"[a-z][a-z0-9_]*")
+_WITH_AT = re.compile(r"(sentinel_)?(username|password|client_name|ssl_password)=", re.IGNORECASE)
+_MODERN = ("771", "772")  # ssl.TLSVersion.TLSv1_2 and TLSv1_3, as a URL writes them
+_WORD_OF_SECRETS = "pass"
+
+
+def url_fault(url: str) -> str | None:
+    """Return why a URL cannot be used, in words that have nothing of the URL in them; None if nothing is wrong with its form."""
+    if not url.startswith(ALL_SCHEMES):
+        return f"a server's URL begins with {', '.join(ALL_SCHEMES)}"
+    if _UNQUOTABLE.search(url):
+        return f"it has blanks or control characters; {_QUOTE}"
+    try:
+        parts = urlsplit(url)
+        port = None if url.startswith(SCHEMES_OF_SEVERAL) else parts.port
+    except ValueError:  # its text has a part of the URL in it
+        return f"what stands where host and port belong is neither; {_QUOTE}"
+    if port == 0 or (url.startswith(SCHEMES_OF_SEVERAL) and not all(map(_PLACE.fullmatch, _hosts(parts).split(",")))):
+        return f"one of its places is no host:port; write host:port,host:port; {_QUOTE}"
+    if parts.fragment or url.endswith("#"):
+        return f"nothing may stand behind a #; {_QUOTE}"
+    if _cut_password(parts):
+        return f"an @ stands behind the server's name; {_QUOTE}"
+    names = [name for name, _ in _options(parts)]
+    if any(not _OPTION.fullmatch(name) for name in names) or not all("=" in each for each in parts.query.split("&") if each):
+        return f"its options are not name=value&name=value; {_QUOTE}"
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    return f"{', '.join(repeated)}: each option once; of two, clients would read one or the other" if repeated else None
+
+
+def redacted(url: str) -> str:
+    """Return the URL without its password, fit for logs and errors; of one that is not sound, nothing but its scheme."""
+    url = url.strip()
+    scheme, found, _ = url.partition("://")
+    if not found or not _SCHEME.fullmatch(scheme):
+        return "***"
+    if url_fault(url) is not None:
+        return f"{scheme}://***"
+    parts = urlsplit(url)
+    login, at, place = parts.netloc.rpartition("@")
+    user, colon, _ = login.partition(":")
+    query = "&".join(_shown_option(each) for each in parts.query.split("&"))
+    return f"{scheme}://{user}{':***' if colon else ''}{at}{place}{parts.path}{'?' if query else ''}{query}"
+
+
+def has_password(url: str) -> bool:
+    """Return whether a sound URL has a password in it."""
+    parts = urlsplit(url)
+    login = parts.netloc.rpartition("@")[0]
+    return bool(login.partition(":")[2]) or any(_WORD_OF_SECRETS in name.lower() for name, value in _options(parts) if value)
+
+
+def unverified(url: str) -> str | None:
+    """Return what in a URL turns off the check of the server's identity; its client reads the options decoded, so this does."""
+    for given, asked in _options(_split(url)):
+        name, value = given.removeprefix("sentinel_"), asked.strip().lower()  # a forged Sentinel could name any primary
+        if name == "ssl_cert_reqs" and value not in ("required", "cert_required"):
+            return f"ssl_cert_reqs={value}"
+        if name == "ssl_check_hostname" and value not in ("1", "true", "t", "yes", "y"):
+            return f"ssl_check_hostname={value}"
+    return None
+
+
+def weakened(url: str) -> str | None:
+    """Return what in a URL allows TLS that is weaker than this library's own choice; None if nothing does."""
+    for given, asked in _options(_split(url)):
+        name = given.removeprefix("sentinel_")
+        if name == "ssl_min_version" and asked.strip() not in _MODERN:
+            return "ssl_min_version below 771 (TLS 1.2)"
+        if name == "ssl_ciphers":
+            return name
+    return None
+
+
+def _cut_password(parts: SplitResult) -> bool:
+    """Whether the @ that ends the login stands too late: what came before it was cut off by a character of the password."""
+    if not parts.netloc:  # without a host, as for a socket's file, there is no login that could be cut
+        return False
+    return "@" in parts.path or any("@" in piece and not _WITH_AT.match(piece) for piece in parts.query.split("&"))
+
+
+def _hosts(parts: SplitResult) -> str:
+    return parts.netloc.rpartition("@")[2]
+
+
+def _options(parts: SplitResult) -> list[tuple[str, str]]:
+    return parse_qsl(parts.query, keep_blank_values=True)
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return urlsplit("")
+
+
+def _shown_option(piece: str) -> str:
+    name, equals, _ = piece.partition("=")
+    secret = any(_WORD_OF_SECRETS in each.lower() for each, _ in parse_qsl(piece, keep_blank_values=True))
+    return f"{name}{equals}***" if secret else piece
