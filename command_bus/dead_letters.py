@@ -263,7 +263,7 @@ def _matches(letter: DeadLetter, filters: LetterFilters) -> bool:
 
 def _nobody_vouches(stored: StoredLetter) -> bool:
     """Whether the command was not signed as it should have been: then what it names may be another's."""
-    return DeadLetterRecord.unpack(stored.record).reason == "bad_signature"
+    return _record(stored).reason == "bad_signature"
 
 
 def _unknown(letter_id: str) -> UnknownDeadLetter:

@@ -465,12 +465,12 @@ REFUSED: dict[Role, tuple[tuple[str, ...], ...]] = {
 }  # fmt: skip
 # Where rights do not differ by key: what no key of the role may be done to.
 REFUSED_WITHOUT_SELECTORS: dict[Role, tuple[str, ...]] = {
-    "producer": ("XRANGE", "XDEL", "XACK", "XREADGROUP", "XCLAIM", "XTRIM", "HSCAN", "HDEL", "HLEN", "LPUSH", "ZREM", "UNLINK"),
+    "producer": ("XRANGE", "XDEL", "XACK", "XREADGROUP", "XCLAIM", "XTRIM", "HSCAN", "HDEL", "LPUSH", "ZREM", "UNLINK"),
     "pipeline": ("XDEL", "XACK", "XREADGROUP", "XCLAIM", "XTRIM", "LPUSH", "ZREM"),
     "worker": ("XREVRANGE", "UNLINK", "PERSIST"),
     "operator": ("XREADGROUP", "XCLAIM", "XTRIM", "BRPOP", "ZADD", "UNLINK"),
 }
-ARITY = {"HLEN": 1, "PERSIST": 1}  # how many words follow, where the server counts them before it looks at rights
+ARITY = {"PERSIST": 1}  # how many words follow, where the server counts them before it looks at rights
 
 
 _DENIED = r"(?i)permission|NOPERM|ACL failure|can't access|can't run|not allowed from script"
