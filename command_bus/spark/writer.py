@@ -327,7 +327,7 @@ def _commit(writing: Writing, version: Version, opening: Opening, results: Seque
     shared = sum(result.shared for result in results)
     if shared and writing.options.sequence_column is None:
         _log.warning(
-            "dispatch %r: %s entities had rows in several tasks, which wrote at the same time: their order was left to chance. Arrange "
+            "dispatch %r: entities had rows in several tasks (%s times), which wrote at the same time: their order was left to chance. Arrange "
             "the rows with command_bus.spark.in_order(…) before the write, or name a sequenceColumn; keepOrder = true makes this an "
             "error, keepOrder = false says that order is of no importance",
             version.dispatch_id, f"{shared:,}",

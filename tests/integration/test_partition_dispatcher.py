@@ -190,6 +190,83 @@ def test_a_full_entity_holds_up_its_own_rows_in_order(server: EmbeddedServer, mo
     assert [waiting(target, f"b{book}") for book in range(3)] == [list(range(book, 15, 3)) for book in range(3)]
 
 
+def test_a_full_mailbox_holds_up_nobody_else(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven hundred rows of a mailbox that is full stand before a thousand of fifty others."""
+    monkeypatch.setenv("COMMAND_BUS_MAX_DEPTH", "20")
+    target = Target.resolve(server.url, NAMESPACE)
+    stuck = [Envelope(Note(book="full", number=number), command_id=f"f{number}") for number in range(700)]
+    with pytest.raises(DispatchStalled) as caught, PartitionDispatcher(target, dispatch_id="d", max_wait=0.5) as dispatcher:
+        dispatcher.dispatch_batch([*stuck, *notes(1000, books=50)])
+    assert "entity limit: waiting for book:full, 680 rows stand aside" in caught.value.message
+    assert waiting(target, "full") == list(range(20))
+    for book in range(50):
+        assert waiting(target, f"b{book}") == list(range(book, 1000, 50))
+    seen: list[int] = []
+    registry = HandlerRegistry()
+
+    @registry.handles(Note)
+    async def note(command: Note) -> None:
+        if str(command.book) == "full":
+            seen.append(command.number)
+
+    async def drain() -> None:
+        bus = CommandBus(target.url, namespace=target.namespace, registry=registry)
+        async with bus, bus.worker(concurrency=4):
+            while len(seen) < 700:
+                await asyncio.sleep(0.01)
+
+    drained = threading.Thread(target=lambda: asyncio.run(drain()))
+    drained.start()
+    with PartitionDispatcher(target, dispatch_id="d", max_wait=30) as dispatcher:  # goes on while the worker makes room
+        result = dispatcher.dispatch_batch([*stuck, *notes(1000, books=50)])
+    drained.join(30)
+    assert (result.added, result.duplicates) == (680, 1020)
+    assert seen == list(range(700))
+
+
+def test_what_stands_aside_is_bounded(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMMAND_BUS_MAX_DEPTH", "5")
+    monkeypatch.setattr("command_bus.spark.dispatcher._MOST_ASIDE", 100_000)
+    target = Target.resolve(server.url, NAMESPACE)
+    read = 0
+
+    def rows() -> Iterator[Envelope[Note]]:
+        nonlocal read
+        for each in notes(10_000, books=1):
+            read += 1
+            yield each
+
+    with pytest.raises(DispatchStalled), PartitionDispatcher(target, dispatch_id="d", max_wait=0.2, batch_size=50) as dispatcher:
+        dispatcher.dispatch_batch(rows())
+    assert 100 < read < 500
+    assert waiting(target, "b0") == list(range(5))
+
+
+def test_a_standstill_is_said_in_the_log(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("COMMAND_BUS_MAX_DEPTH", "5")
+    monkeypatch.setattr("command_bus.spark.stalls.WARN_AFTER", 0.1)
+    monkeypatch.setattr("command_bus.spark.stalls.WARN_EVERY", 0.3)
+    target = Target.resolve(server.url, NAMESPACE)
+    with (
+        caplog.at_level("WARNING", "command_bus.spark"),
+        pytest.raises(DispatchStalled),
+        PartitionDispatcher(target, dispatch_id="d", max_wait=1.5, partition=4) as dispatcher,
+    ):
+        dispatcher.dispatch_batch(notes(20))
+    said = [record.getMessage() for record in caplog.records]
+    assert 2 <= len(said) <= 5
+    for part in (
+        "dispatch 'd', partition 4: nothing could be added for",
+        "entity limit: waiting for book:b",
+        "and 2 others, 5 rows stand aside",
+        "no worker lives there",
+        "it gives up in 1 s (max_wait)",
+    ):
+        assert part in said[0]
+
+
 def test_who_waits_too_long_says_how_far_it_got_and_goes_on_from_there(target: Target) -> None:
     began = time.monotonic()
     with (
@@ -322,6 +399,7 @@ def test_the_package_works_where_spark_is_not_installed() -> None:
 
 
 def test_every_admission_is_counted_somewhere() -> None:
-    from command_bus.spark.dispatcher import _REFUSED, _UNFIT
+    from command_bus.spark.dispatcher import _OF_ONE, _REFUSED, _UNFIT
 
+    assert set(_REFUSED.values()) > _OF_ONE
     assert {Admission.ACCEPTED, Admission.DUPLICATE, *_REFUSED, *_UNFIT} == set(Admission)
