@@ -20,10 +20,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from command_bus.errors import CommandBusError, InvalidSettings
-from command_bus.spark.dispatcher import PartitionDispatcher, PartitionResult
+from command_bus.spark.dispatcher import PartitionDispatcher
 from command_bus.spark.encoding import BatchEncoder, uncollected
 from command_bus.spark.fingerprints import Fingerprint, check_repeated, digest_of
 from command_bus.spark.options import WriteOptions
+from command_bus.spark.results import PartitionResult
 from command_bus.spark.routes import Route, check_columns, mapper_of, routes_of
 from command_bus.spark.target import PLANNING, Target, link_to
 from command_bus.transport.dispatches import Opening, Version

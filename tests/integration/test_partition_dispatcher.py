@@ -399,7 +399,8 @@ def test_the_package_works_where_spark_is_not_installed() -> None:
 
 
 def test_every_admission_is_counted_somewhere() -> None:
-    from command_bus.spark.dispatcher import _OF_ONE, _REFUSED, _UNFIT
+    from command_bus.spark.refusals import OF_ONE, REFUSED
+    from command_bus.spark.results import UNFIT
 
-    assert set(_REFUSED.values()) > _OF_ONE
-    assert {Admission.ACCEPTED, Admission.DUPLICATE, *_REFUSED, *_UNFIT} == set(Admission)
+    assert {Admission.ACCEPTED, Admission.DUPLICATE, *REFUSED, *UNFIT} == set(Admission)
+    assert set(REFUSED.values()) > OF_ONE
