@@ -16,6 +16,7 @@ from command_bus import (
     BusSettings,
     Command,
     CommandBus,
+    DispatchConflict,
     DispatchStalled,
     EntityId,
     EntityPolicy,
@@ -363,6 +364,31 @@ def test_shards_and_lanes_are_read_from_the_namespace(server: EmbeddedServer) ->
     assert (result.added, result.entities) == (30, 2)
     assert link_to(target).settings.shards == 3
     assert link_to(target).wait(_stats(link_to(target))) == 31
+
+
+def test_entities_of_one_lane_may_be_in_two_tasks_one_entity_may_not(server: EmbeddedServer) -> None:
+    async def make() -> None:
+        settings = BusSettings(url=server.url, namespace="laned", entities={"book": EntityPolicy(mailbox=lanes(1))})
+        async with CommandBus(settings=settings) as bus:
+            await bus.dispatch(Note(book="b", number=-1))
+
+    asyncio.run(make())
+    target = Target.resolve(server.url, "laned")
+
+    def send(partition: int, *books: str, keep_order: bool | None = True) -> int:
+        rows = [Envelope(Note(book=book, number=partition), command_id=f"{book}-{partition}") for book in books]
+        task = PartitionDispatcher(target, dispatch_id="d", run="r", partition=partition, keep_order=keep_order, batch_size=1)
+        with task as dispatcher:
+            return dispatcher.dispatch_batch(rows).added
+
+    assert send(0, "b0", "b1") == 2
+    assert send(1, "b2", "b3") == 2
+    with pytest.raises(DispatchConflict, match="rows of 'book/0 b1' are in two tasks"):
+        send(2, "b4", "b1")
+    assert send(3, "b0", keep_order=False) == 1
+    with PartitionDispatcher(target, dispatch_id="d", run="r", partition=4) as counted:
+        counted.dispatch_batch([Envelope(Note(book=f"b{number}", number=4), command_id=f"c{number}") for number in range(9)])
+    assert counted.result.shared == 5  # b0 to b4: what the task that was refused had begun counts
 
 
 async def _stats(link: Link) -> int:
