@@ -1,105 +1,48 @@
 """`PartitionDispatcher`: sends the commands of one partition, from an executor or any other blocking code.
 
-One chunk per shard is under way at a time, and a refused row stays in front of its entity's later ones, so order holds by
-construction. What is full (a depth limit, the server's memory) is waited for; whoever waits too long fails, and says how far it got.
+One chunk is under way at a time, and a refused row stays in front of its mailbox's later ones, so order holds by construction. A
+mailbox that is full holds up nobody else: its rows stand aside. A limit of all (the namespace, the server's memory) is waited for;
+whoever waits too long without any headway fails, and says how far it got.
 It imports nothing of Spark.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import random
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Self
 from zlib import crc32
 
-from command_bus.errors import DispatchStalled, InvalidCommand, InvalidRows, QueueFull
+from command_bus.errors import CommandBusError, DispatchStalled, InvalidCommand, InvalidRows, QueueFull
 from command_bus.messages import Message
 from command_bus.outbound import Envelope
 from command_bus.serialization.envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
+from command_bus.spark.homes import Homes
+from command_bus.spark.lines import Line
 from command_bus.spark.options import OnInvalid
+from command_bus.spark.refusals import Refusal
+from command_bus.spark.results import UNFIT, PartitionResult, Reject, unfit
+from command_bus.spark.stalls import Stall
 from command_bus.spark.target import Link, Target, link_to
 from command_bus.transport.dispatches import LoadItem, Opening, Version
 from command_bus.transport.interfaces import Admission
 
 __all__ = ["PartitionDispatcher", "PartitionResult", "Reject", "check_of", "flags_of"]
 
-MAX_CHUNK_BYTES = 1024 * 1024
+_log = logging.getLogger("command_bus.spark")
 _REJECTS = 200  # noted at a time
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
+_MOST_ASIDE = 64 * 1024 * 1024
+"""Bytes of commands that a partition lets stand aside before it reads no further."""
 _TRUST = (
     16  # of what a mailbox may hold, a partition puts in one sixteenth before it asks again: the limit is exceeded by no more
 )
-_REFUSED = {
-    Admission.ENTITY_FULL: "entity", Admission.TOTAL_FULL: "total", Admission.PREDECESSOR_REFUSED: "predecessor",
-    Admission.DRAINING: "drain",
-}  # fmt: skip
-_UNFIT = {
-    Admission.CONFLICT: (
-        "conflict",
-        "another row of this dispatch has the same command id and another payload: the key is not unique",
-    ),
-    Admission.WRONG_TYPE: (
-        "wrong_type",
-        "this entity's mailbox takes no commands: its key holds something else, or its stream's ids are used up: another program writes there",
-    ),
-    Admission.OUT_OF_SEQUENCE: ("out_of_sequence", "its sequence number is not above the last one of its entity"),
-}
-
-
-@dataclass(slots=True)
-class PartitionResult:
-    """What became of the rows of a partition.
-
-    Attributes:
-        partition: Its number, -1 if unknown.
-        rows: That were read.
-        added: That are in their mailboxes because of this attempt.
-        duplicates: That were there already: an earlier attempt, or the same row twice.
-        rejected: That are no commands, or cannot be accepted (a conflict of ids, a sequence number that went back).
-        entities: Distinct mailboxes.
-        waited: Seconds that limits held it up.
-        seconds: In all.
-        done: Whether its version had been committed already, so that nothing was added.
-    """
-
-    partition: int = -1
-    rows: int = 0
-    added: int = 0
-    duplicates: int = 0
-    rejected: int = 0
-    entities: int = 0
-    waited: float = 0.0
-    seconds: float = 0.0
-    done: bool = False
-
-
-@dataclass(slots=True, frozen=True)
-class Reject:
-    """A row that is no command.
-
-    Attributes:
-        key: Tells it from others, whichever attempt meets it.
-        record: Why, and what it was, as JSON.
-    """
-
-    key: str
-    record: bytes
-
-    @classmethod
-    def of(
-        cls, *, command_id: str | None, command: str, entity: str | None, reason: str, error: str, row: dict[str, Any]
-    ) -> Reject:
-        """The reject of a row; long values are cut."""
-        shown = {name: _shown(value) for name, value in row.items()}
-        facts = {"command_id": command_id, "command": command, "entity": entity, "reason": reason, "error": error, "row": shown}
-        record = json.dumps(facts, ensure_ascii=False, default=str).encode("utf-8", "replace")
-        return cls(f"{command_id or ''}#{crc32(record):08x}", record)
 
 
 class PartitionDispatcher:
@@ -126,6 +69,9 @@ class PartitionDispatcher:
         max_rejects: More rejected rows of the whole dispatch than that raise `InvalidRows`.
         sequenced: Whether rows have sequence numbers to be held to.
         partition: For the result.
+        run: Names one run of the job. With it and `partition`, the server notices an entity of which two partitions of the run have rows.
+        keep_order: Whether such an entity fails the dispatch (True), or is only counted in `result.shared` (None); False looks for none.
+        watched: Whether the driver reads what this says of a standstill; else it is logged here.
     """
 
     def __init__(
@@ -142,6 +88,9 @@ class PartitionDispatcher:
         max_rejects: int | None = None,
         sequenced: bool = False,
         partition: int = -1,
+        run: str = "",
+        keep_order: bool | None = None,
+        watched: bool = False,
     ) -> None:
         self.target = target
         self.version = Version(dispatch_id, version)
@@ -153,7 +102,12 @@ class PartitionDispatcher:
         self._on_invalid = on_invalid
         self._max_rejects = max_rejects
         self._sequenced = sequenced
-        self._lines: dict[int, list[LoadItem]] = {}
+        wanted = run if keep_order is not False and partition >= 0 else ""
+        self._homes = Homes(wanted, partition, strict=keep_order is True)
+        self._watched = watched
+        self._stall = Stall(max_wait)
+        self._again, self._again_at = _SHORTEST_PAUSE, 0.0
+        self._lines: dict[int, Line] = {}
         self._rejects: list[Reject] = []
         self._touched: dict[str, int] = {}
         self._trust = 1
@@ -232,12 +186,14 @@ class PartitionDispatcher:
 
     def add(self, shard: int, items: Iterable[LoadItem]) -> None:
         """Put packed commands of one shard in line."""
-        line = self._lines.setdefault(shard, [])
+        line = self._lines.setdefault(shard, Line())
         before = len(line)
         line.extend(items)
         self.result.rows += len(line) - before
         if len(line) >= self._batch_size:
-            self._send(shard, line, everything=False)
+            self._send(shard, line, least=self._batch_size)
+            if line.aside and self._bytes_aside() > _MOST_ASIDE:
+                self._await_room(_MOST_ASIDE // 2)
 
     def add_all(self, rows: Iterable[tuple[int, LoadItem] | Reject]) -> None:
         """Put rows in line; those that are no commands are rejected.
@@ -293,91 +249,145 @@ class PartitionDispatcher:
             CommandBusError: As `dispatch_batch`.
         """
         for shard, line in self._lines.items():
-            self._send(shard, line, everything=True)
+            self._send(shard, line, least=1)
+        self._await_room(0)
         self._note_rejects()
         self.result.entities = len(self._touched)
         self.result.seconds = time.monotonic() - self._began
 
-    def _send(self, shard: int, line: list[LoadItem], *, everything: bool) -> None:
-        """Send until less than a chunk is left, or nothing."""
-        pause = _SHORTEST_PAUSE
-        stuck_since: float | None = None
-        sent = 0
-        refused: list[LoadItem] = []
-        while len(line) - sent + len(refused) >= (1 if everything or refused else self._batch_size):
-            chunk = _head(refused + line[sent : sent + self._batch_size - len(refused)], self._batch_size)
-            sent += max(len(chunk) - len(refused), 0)
-            left = refused[len(chunk) :]
-            refused, why, retry_after = self._load(shard, chunk)
-            if len(refused) < len(chunk):
-                pause, stuck_since = _SHORTEST_PAUSE, None
-            refused += left
-            if not refused:
-                continue
-            now = time.monotonic()
-            stuck_since = stuck_since if stuck_since is not None else now
-            if now - stuck_since > self._max_wait:
-                raise self._stalled(why, retry_after)
-            slept = min(pause, retry_after) * random.uniform(0.5, 1.0)
-            time.sleep(slept)
-            self.result.waited += slept
-            pause = min(pause * 2, _LONGEST_PAUSE)
-        del line[:sent]
+    def _send(self, shard: int, line: Line, *, least: int) -> None:
+        """Send what stands in front, until fewer than `least` are left there."""
+        while len(line) >= least:
+            if line.aside and time.monotonic() >= self._again_at:
+                self._retry(shard, line)
+            chunk = line.take(self._batch_size)
+            if not chunk:
+                return  # what was left went aside
+            refusal = self._load(shard, chunk)
+            line.put_aside(refusal.own)
+            line.give_back(refusal.common)
+            if refusal.rows < len(chunk):
+                self._stall.headway()
+            if refusal.common:
+                self._pause(refusal)
 
-    def _stalled(self, why: str, retry_after: float) -> DispatchStalled:
+    def _retry(self, shard: int, line: Line) -> Refusal:
+        """Ask once more for some of those that stand aside, and for longer and longer not again while none is accepted."""
+        chunk = line.take_aside(self._batch_size)
+        refusal = self._load(shard, chunk)
+        line.put_aside(refusal.own + refusal.common)
+        line.rejoin()
+        if refusal.rows < len(chunk):
+            self._stall.headway()
+            self._again = _SHORTEST_PAUSE
+        else:
+            self._again = min(self._again * 2, _LONGEST_PAUSE)
+        self._again_at = time.monotonic() + self._again
+        return refusal
+
+    def _await_room(self, most: int) -> None:
+        """Wait until what stands aside takes no more bytes than that; there is nothing else to do."""
+        while self._bytes_aside() > most:
+            refusals = [self._retry(shard, line) for shard, line in self._lines.items() if line.aside]
+            refused = [refusal for refusal in refusals if refusal.rows]
+            if refused:
+                self._pause(refused[0])
+
+    def _bytes_aside(self) -> int:
+        return sum(line.aside_bytes for line in self._lines.values())
+
+    def _pause(self, refusal: Refusal) -> None:
+        """Wait a little, say so when it has been long, or give up.
+
+        Raises:
+            DispatchStalled: Nothing could be added for `max_wait`.
+        """
+        stall, now = self._stall, time.monotonic()
+        what = stall.refused(now)
+        if what == "give up":
+            raise self._stalled(refusal)
+        if what == "warn":
+            self._warn(now - (stall.since or now), stall.left(now), refusal)
+        slept = stall.next_pause(refusal.retry_after) * random.uniform(0.5, 1.0)
+        time.sleep(slept)
+        self.result.waited += slept
+
+    def _warn(self, waited: float, left: float, refusal: Refusal) -> None:
+        live = self.link.live_workers()
+        workers = (
+            "who works there cannot be read" if live is None else f"{live} live workers" if live else "no worker lives there"
+        )
+        text = (
+            f"dispatch {self.version.dispatch_id!r}, partition {self.result.partition}: nothing could be added for {waited:.0f} s "
+            f"({refusal.told(self._lines.values())}); {workers}; it gives up in {left:.0f} s (max_wait)"
+        )
+        try:
+            if self._watched:
+                link = self.link
+                link.wait(link.transport.dispatches.note(self.version, text))
+                return
+        except CommandBusError:
+            pass  # the server has no memory, say: then whoever reads this process's log is told
+        _log.warning("%s", text)
+
+    def _stalled(self, refusal: Refusal) -> DispatchStalled:
         result = self.result
         accepted = result.added + result.duplicates  # an earlier attempt may have brought them
         return DispatchStalled(
-            f"dispatch {self.version.dispatch_id!r}, partition {result.partition}: nothing could be added for {self._max_wait:g} s "
-            f"({why} limit), {accepted:,} rows of it are in their mailboxes. Are workers running? A re-run goes on from there",
-            accepted=accepted, waited=result.waited, retry_after=retry_after, limit=why,
+            f"dispatch {self.version.dispatch_id!r}, partition {result.partition}: nothing could be added for "
+            f"{self._max_wait:g} s ({refusal.told(self._lines.values())}), {accepted:,} rows of it are in their mailboxes. "
+            "Are workers running? A re-run goes on from there",
+            accepted=accepted, waited=result.waited, retry_after=refusal.retry_after, limit=refusal.why,
         )  # fmt: skip
 
-    def _suspects(self, chunk: list[LoadItem]) -> set[str]:
-        """The mailboxes that may be full for all that this partition knows: new ones, and those it has put much into."""
+    def _suspects(self, chunk: list[LoadItem]) -> tuple[set[str], list[str]]:
+        """The mailboxes that may be full for all that this partition knows (new ones, and those it has put much into); the new ones."""
         touched, trust = self._touched, self._trust
         suspects: set[str] = set()
+        new: list[str] = []
         for mailbox, more in Counter(map(itemgetter(0), chunk)).items():
             count = touched.get(mailbox, 0)
             if -(-count // trust) * trust < count + more:  # a multiple of it is among them
                 suspects.add(mailbox)
+                if mailbox not in touched:
+                    new.append(mailbox)
             touched[mailbox] = count + more
-        return suspects
+        return suspects, new
 
-    def _load(self, shard: int, chunk: list[LoadItem]) -> tuple[list[LoadItem], str, float]:
-        """Send one chunk; what of it was refused, by which limit, and after how many seconds a new try is sensible."""
+    def _load(self, shard: int, chunk: list[LoadItem]) -> Refusal:
+        """Send one chunk; what of it was refused."""
         link = self.link
+        suspects, new = self._suspects(chunk)
+        home = self._homes.of(chunk, new)
         work = link.transport.dispatches.load(
-            self.version, shard, chunk, backlog=self._max_backlog, sequenced=self._sequenced, suspects=self._suspects(chunk)
+            self.version, shard, chunk, backlog=self._max_backlog, sequenced=self._sequenced, suspects=suspects, home=home
         )
         try:
             loaded = link.wait(work)
         except QueueFull as error:  # the server's memory
             self._distrust(chunk)
-            return chunk, error.limit, error.retry_after
+            return Refusal([], chunk, error.limit, error.retry_after)
         result = self.result
+        self._homes.told()
+        result.shared += loaded.shared
         if loaded.done:
             result.done = True
             result.duplicates += len(chunk)
-            return [], "", 0.0
+            return Refusal()
         admissions = loaded.admissions
         added = admissions.count(Admission.ACCEPTED)
         result.added += added
         if added == len(chunk):
-            return [], "", 0.0
+            return Refusal()
         result.duplicates += admissions.count(Admission.DUPLICATE)
-        refused: list[LoadItem] = []
-        why = "total"
         for item, admission in zip(chunk, admissions, strict=True):
-            if admission in _REFUSED:
-                refused.append(item)
-                why = _REFUSED[admission] if admission is not Admission.PREDECESSOR_REFUSED else why
-            elif admission in _UNFIT:
-                reason, text = _UNFIT[admission]
-                self.reject(_unfit(item, reason, text), read=False)
+            if admission in UNFIT:
+                self.reject(unfit(item, admission), read=False)
                 self._distrust([item])
-        self._distrust(refused)
-        return refused, why, _LONGEST_PAUSE
+        refusal = Refusal.of(chunk, admissions, _LONGEST_PAUSE)
+        self._distrust(refusal.own)
+        self._distrust(refusal.common)
+        return refusal
 
     def _distrust(self, items: list[LoadItem]) -> None:
         """Look at their mailboxes again next time."""
@@ -410,30 +420,3 @@ def check_of(name: str, payload: bytes) -> bytes:
 def flags_of(opening: Opening, *, at_most_once: bool) -> int:
     """The flags of a dispatch's envelopes."""
     return IN_DISPATCH | (KEEP_OUTCOME if opening.keep_ms else 0) | (AT_MOST_ONCE if at_most_once else 0)
-
-
-def _head(items: list[LoadItem], count: int) -> list[LoadItem]:
-    """As many as fit one request, at least one."""
-    if sum(map(len, map(itemgetter(3), items))) <= MAX_CHUNK_BYTES:
-        return items[:count]
-    size = 0
-    for index, item in enumerate(items[:count]):
-        size += len(item[3])
-        if size > MAX_CHUNK_BYTES and index:
-            return items[:index]
-    return items[:count]
-
-
-def _unfit(item: LoadItem, reason: str, text: str) -> Reject:
-    mailbox, command_id, check, _, entity, number = item
-    row = {"mailbox": mailbox, "sequence": number, "payload_check": check.hex()}
-    return Reject.of(command_id=command_id, command="", entity=entity or None, reason=reason, error=text, row=row)
-
-
-def _shown(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, float):
-        return value if value == value and abs(value) != float("inf") else str(value)  # noqa: PLR0124 - NaN is no JSON
-    text = value if isinstance(value, str) else str(value)
-    return text if len(text) <= 1000 else text[:1000] + "…"
