@@ -30,7 +30,7 @@ NEVER = {
 NOT_OURS = re.compile(
     r"command_bus\.(worker|execution\.(executor|entity_run|observed|threads)|spark|telemetry|testing|blocking|sync)\b"
 )
-SHARED = {"app", "completing", "groups", "names", "options", "places", "plain", "tables"}
+SHARED = {"app", "completing", "groups", "names", "options", "places", "plain", "saying", "tables"}
 LOADS = {
     ("stats",): {"looking"},
     ("stats", "--json"): {"looking"},
@@ -44,6 +44,7 @@ LOADS = {
     ("dlq", "list"): {"letter_listing", "letters", "moments"},
     ("events", "list"): {"events"},
     ("doctor",): {"doctor", "judgement"},
+    ("types", "list"): {"types"},
 }
 
 
@@ -78,7 +79,7 @@ async def test_a_command_loads_its_own_parts_only(environment: dict[str, str], a
 async def test_help_loads_no_command(environment: dict[str, str]) -> None:
     found = loaded(environment, "--help")
     assert {name for name in found if name.startswith("command_bus.cli.")} == {
-        f"command_bus.cli.{name}" for name in ("app", "groups", "options", "places")
+        f"command_bus.cli.{name}" for name in ("app", "groups", "options", "places", "saying")
     }
 
 

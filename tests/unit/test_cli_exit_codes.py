@@ -33,6 +33,7 @@ WORDS = {
     "dlq discard": ("0-1-0",),
     "dlq purge": ("--all",),
     "events follow": (),
+    "types forget": ("account",),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +57,14 @@ def test_wide_letters_take_two_columns() -> None:
 def test_fields_leave_out_what_is_not_there() -> None:
     assert lines(fields([("state", "idle"), ("worker", None), ("depth", 0)])) == ["state  idle", "depth  0"]
     assert fields([]) == ""
+
+
+def test_nothing_is_printed_but_by_the_one_module_that_escapes() -> None:
+    folder = Path(__file__).parents[2] / "command_bus" / "cli"
+    printing = re.compile(r"\b(typer\.(echo|secho|confirm|prompt)|print|sys\.std(out|err)\.write)\(")
+    found = {path.stem for path in folder.glob("*.py") if printing.search(path.read_text(encoding="utf-8"))}
+    assert found == {"__init__", "saying"}  # the first of what is no one's but ours
+
+
+def test_a_cell_is_one_line() -> None:
+    assert lines(table(["id"], [("a\nforged",)]))[1:] == ["a\\nforged"]
