@@ -135,6 +135,7 @@ class Writing:
             id_column=options.command_id_column,
             command_column=options.command_column,
             sequence_column=options.sequence_column,
+            entity_column=options.entity_column,
             mapper=mapper,
         )
 
