@@ -86,7 +86,7 @@ class BatchEncoder:
         self._sequence_column = sequence_column
         self._entity_column = entity_column
         self._mapper = mapper
-        self._routes = {name: _RouteEncoder(route, dispatcher) for name, route in routes.items()}
+        self._routes = {name: _RouteEncoder(route, dispatcher, id_column) for name, route in routes.items()}
 
     def encode(self, batch: pa.RecordBatch) -> list[Packed]:
         """The rows of a batch, each as a packed command or a reject, in order."""
@@ -150,7 +150,7 @@ class BatchEncoder:
 class _RouteEncoder:
     """Encodes the rows of one command."""
 
-    def __init__(self, route: Route, dispatcher: PartitionDispatcher) -> None:
+    def __init__(self, route: Route, dispatcher: PartitionDispatcher, id_column: str) -> None:
         spec = route.spec
         link = dispatcher.link
         if spec.entity is not None:
@@ -160,6 +160,7 @@ class _RouteEncoder:
         entity_id = None if spec.entity is None else "-"
         template = WireEnvelope("-", spec.name, spec.entity, entity_id, b"", flags, correlation_id=kept)
         self._route = route
+        self._id_column = id_column
         self._link = link
         self._stamp = EnvelopeStamp(template, link.sealer.sign)
         self._limits = Limits(max_bytes=link.settings.max_payload, max_nesting=link.settings.max_nesting)
@@ -175,7 +176,7 @@ class _RouteEncoder:
         mask = all_of([mask for mask in (self._mask(columns, batch), _fit_ids(ids), _fit_numbers(numbers)) if mask is not None])
         read, faults = self._read(columns)
         given_ids, wrong = values_of(ids)
-        faults |= {index: f"the column of command ids {fault.reason}" for index, fault in wrong.items()}
+        faults |= {index: fault.of(self._id_column) for index, fault in wrong.items()}
         keys: Any = repeat(None) if route.spec.key is None else read[route.spec.key]
         given: Any = repeat(0) if numbers is None else numbers.to_pylist()
         payloads: Any = self._payloads(read) if route.vectorised else repeat(b"")

@@ -240,7 +240,7 @@ def expected(example: Example, dispatcher: Offline, row: dict[str, Any]) -> Any:
     """Give what plain Python makes of a row: what a dispatcher packs, or how its refusal may begin."""
     unread = [name for name, value in row.items() if isinstance(value, Unreadable)]
     if unread:
-        return tuple("the column of command ids holds" if name == "command_id" else f"column {name!r} holds" for name in unread)
+        return tuple(f"column {name!r} holds" for name in unread)
     if not row["command_id"]:
         return ("its command id is NULL or empty",)
     fields = {name: value for name, value in row.items() if name != "command_id"}
