@@ -8,13 +8,18 @@
 | module | holds |
 | --- | --- |
 | `target` | where commands go, and this process's connection |
-| `dispatcher` | sends one partition: chunks, waiting, results; usable bare, without Spark |
+| `dispatcher` | sends one partition: chunks, results; usable bare, without Spark |
+| `lines`, `stalls` | what waits to be sent, and stands aside for a mailbox that is full; when a task warns and gives up |
 | `ids` | command ids out of natural columns |
 | `options` | the options of the data source |
 | `routes`, `described` | a class, or what running workers say of a wire name |
 | `plans`, `encoding` | Arrow columns into packed commands |
 | `writer`, `views`, `reader`, `source` | the data source |
-| `frames` | `dispatch_dataframe` and its report |
+| `frames`, `report` | `dispatch_dataframe` and its report |
+| `arranging` | an entity's rows in one task, in order |
+| `fingerprints`, `chance` | other rows under an old id, and ids made by chance, found out |
+| `interpreters` | the Python that executors run |
+| `rehearsal`, `watching` | a dry run; the driver's look at a running dispatch |
 | `reconciliation` | what was dispatched against what became of it |
 
 Importing this module makes `format("command_bus")` known to the session that is active, or to the next.
@@ -27,10 +32,12 @@ from typing import TYPE_CHECKING, Any
 from command_bus.errors import MissingExtra
 
 if TYPE_CHECKING:
+    from command_bus.spark.arranging import in_order
     from command_bus.spark.dispatcher import PartitionDispatcher, PartitionResult
-    from command_bus.spark.frames import DispatchReport, dispatch_batch_writer, dispatch_dataframe, dispatch_report
+    from command_bus.spark.frames import dispatch_batch_writer, dispatch_dataframe
     from command_bus.spark.ids import command_id, command_id_of
     from command_bus.spark.reconciliation import Reconciliation, reconcile
+    from command_bus.spark.report import DispatchReport, dispatch_report
     from command_bus.spark.source import register
     from command_bus.spark.target import Target
 
@@ -45,6 +52,7 @@ __all__ = [
     "dispatch_batch_writer",
     "dispatch_dataframe",
     "dispatch_report",
+    "in_order",
     "reconcile",
     "register",
 ]
@@ -52,7 +60,9 @@ __all__ = [
 _EXTRA = ("fastjsonschema", "pandas", "pyarrow", "pyspark")
 _HOMES = {
     "dispatcher": "PartitionDispatcher PartitionResult",
-    "frames": "DispatchReport dispatch_batch_writer dispatch_dataframe dispatch_report",
+    "arranging": "in_order",
+    "frames": "dispatch_batch_writer dispatch_dataframe",
+    "report": "DispatchReport dispatch_report",
     "ids": "command_id command_id_of",
     "reconciliation": "Reconciliation reconcile",
     "source": "register",

@@ -1,37 +1,44 @@
 """`PartitionDispatcher`: sends the commands of one partition, from an executor or any other blocking code.
 
-One chunk per shard is under way at a time, and a refused row stays in front of its entity's later ones, so order holds by
-construction. What is full (a depth limit, the server's memory) is waited for; whoever waits too long fails, and says how far it got.
+One chunk is under way at a time, and a refused row stays in front of its mailbox's later ones, so order holds by construction. A
+mailbox that is full holds up nobody else: its rows stand aside. A limit of all (the namespace, the server's memory) is waited for;
+whoever waits too long without any headway fails, and says how far it got.
 It imports nothing of Spark.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import random
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Self
 from zlib import crc32
 
-from command_bus.errors import DispatchStalled, InvalidCommand, InvalidRows, QueueFull
+from command_bus.errors import CommandBusError, DispatchStalled, InvalidCommand, InvalidRows, QueueFull
 from command_bus.messages import Message
 from command_bus.outbound import Envelope
 from command_bus.serialization.envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
+from command_bus.spark.lines import Line
 from command_bus.spark.options import OnInvalid
+from command_bus.spark.stalls import Stall
 from command_bus.spark.target import Link, Target, link_to
-from command_bus.transport.dispatches import LoadItem, Opening, Version
+from command_bus.transport.dispatches import Home, LoadItem, Opening, Version
 from command_bus.transport.interfaces import Admission
+from command_bus.transport.redis.keys import mailbox_parts
 
-__all__ = ["PartitionDispatcher", "PartitionResult", "Reject", "check_of", "flags_of"]
+__all__ = ["PartitionDispatcher", "PartitionResult", "Reject", "check_of", "flags_of", "unfit"]
 
-MAX_CHUNK_BYTES = 1024 * 1024
+_log = logging.getLogger("command_bus.spark")
 _REJECTS = 200  # noted at a time
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
+_MOST_ASIDE = 64 * 1024 * 1024
+"""Bytes of commands that a partition lets stand aside before it reads no further."""
 _TRUST = (
     16  # of what a mailbox may hold, a partition puts in one sixteenth before it asks again: the limit is exceeded by no more
 )
@@ -39,6 +46,8 @@ _REFUSED = {
     Admission.ENTITY_FULL: "entity", Admission.TOTAL_FULL: "total", Admission.PREDECESSOR_REFUSED: "predecessor",
     Admission.DRAINING: "drain",
 }  # fmt: skip
+_OF_ONE = frozenset({"entity", "drain"})
+"""Limits that hold for one mailbox as far as one can see: others are tried."""
 _UNFIT = {
     Admission.CONFLICT: (
         "conflict",
@@ -63,6 +72,8 @@ class PartitionResult:
         duplicates: That were there already: an earlier attempt, or the same row twice.
         rejected: That are no commands, or cannot be accepted (a conflict of ids, a sequence number that went back).
         entities: Distinct mailboxes.
+        shared: Entities of which another task of the same run has rows as well: their order is left to chance.
+        digest: Of the rows' command ids, see `fingerprints`.
         waited: Seconds that limits held it up.
         seconds: In all.
         done: Whether its version had been committed already, so that nothing was added.
@@ -77,6 +88,25 @@ class PartitionResult:
     waited: float = 0.0
     seconds: float = 0.0
     done: bool = False
+    shared: int = 0
+    digest: int = 0
+
+
+@dataclass(slots=True)
+class _Refusal:
+    """What of a chunk was not accepted, in order.
+
+    Attributes:
+        own: What its own mailbox refuses.
+        common: What a limit of all refuses.
+        why: Which limit; one of all comes first.
+        retry_after: Seconds after which a new try is sensible.
+    """
+
+    own: list[LoadItem] = field(default_factory=list["LoadItem"])
+    common: list[LoadItem] = field(default_factory=list["LoadItem"])
+    why: str = ""
+    retry_after: float = 0.0
 
 
 @dataclass(slots=True, frozen=True)
@@ -126,6 +156,9 @@ class PartitionDispatcher:
         max_rejects: More rejected rows of the whole dispatch than that raise `InvalidRows`.
         sequenced: Whether rows have sequence numbers to be held to.
         partition: For the result.
+        run: Names one run of the job. With it and `partition`, the server notices an entity of which two partitions of the run have rows.
+        keep_order: Whether such an entity fails the dispatch (True), or is only counted in `result.shared` (None); False looks for none.
+        watched: Whether the driver reads what this says of a standstill; else it is logged here.
     """
 
     def __init__(
@@ -142,6 +175,9 @@ class PartitionDispatcher:
         max_rejects: int | None = None,
         sequenced: bool = False,
         partition: int = -1,
+        run: str = "",
+        keep_order: bool | None = None,
+        watched: bool = False,
     ) -> None:
         self.target = target
         self.version = Version(dispatch_id, version)
@@ -153,7 +189,15 @@ class PartitionDispatcher:
         self._on_invalid = on_invalid
         self._max_rejects = max_rejects
         self._sequenced = sequenced
-        self._lines: dict[int, list[LoadItem]] = {}
+        self._run = run if keep_order is not False and partition >= 0 else ""
+        self._keep_order = keep_order
+        self._watched = watched
+        self._stall = Stall(max_wait)
+        self._again, self._again_at = _SHORTEST_PAUSE, 0.0
+        self._begun: set[str] = set()
+        self._unheard: list[str] = []
+        self._laned = False
+        self._lines: dict[int, Line] = {}
         self._rejects: list[Reject] = []
         self._touched: dict[str, int] = {}
         self._trust = 1
@@ -232,12 +276,14 @@ class PartitionDispatcher:
 
     def add(self, shard: int, items: Iterable[LoadItem]) -> None:
         """Put packed commands of one shard in line."""
-        line = self._lines.setdefault(shard, [])
+        line = self._lines.setdefault(shard, Line())
         before = len(line)
         line.extend(items)
         self.result.rows += len(line) - before
         if len(line) >= self._batch_size:
-            self._send(shard, line, everything=False)
+            self._send(shard, line, least=self._batch_size)
+            if line.aside and self._bytes_aside() > _MOST_ASIDE:
+                self._await_room(_MOST_ASIDE // 2)
 
     def add_all(self, rows: Iterable[tuple[int, LoadItem] | Reject]) -> None:
         """Put rows in line; those that are no commands are rejected.
@@ -293,91 +339,178 @@ class PartitionDispatcher:
             CommandBusError: As `dispatch_batch`.
         """
         for shard, line in self._lines.items():
-            self._send(shard, line, everything=True)
+            self._send(shard, line, least=1)
+        self._await_room(0)
         self._note_rejects()
         self.result.entities = len(self._touched)
         self.result.seconds = time.monotonic() - self._began
 
-    def _send(self, shard: int, line: list[LoadItem], *, everything: bool) -> None:
-        """Send until less than a chunk is left, or nothing."""
-        pause = _SHORTEST_PAUSE
-        stuck_since: float | None = None
-        sent = 0
-        refused: list[LoadItem] = []
-        while len(line) - sent + len(refused) >= (1 if everything or refused else self._batch_size):
-            chunk = _head(refused + line[sent : sent + self._batch_size - len(refused)], self._batch_size)
-            sent += max(len(chunk) - len(refused), 0)
-            left = refused[len(chunk) :]
-            refused, why, retry_after = self._load(shard, chunk)
-            if len(refused) < len(chunk):
-                pause, stuck_since = _SHORTEST_PAUSE, None
-            refused += left
-            if not refused:
-                continue
-            now = time.monotonic()
-            stuck_since = stuck_since if stuck_since is not None else now
-            if now - stuck_since > self._max_wait:
-                raise self._stalled(why, retry_after)
-            slept = min(pause, retry_after) * random.uniform(0.5, 1.0)
-            time.sleep(slept)
-            self.result.waited += slept
-            pause = min(pause * 2, _LONGEST_PAUSE)
-        del line[:sent]
+    def _send(self, shard: int, line: Line, *, least: int) -> None:
+        """Send what stands in front, until fewer than `least` are left there."""
+        while len(line) >= least:
+            if line.aside and time.monotonic() >= self._again_at:
+                self._retry(shard, line)
+            chunk = line.take(self._batch_size)
+            if not chunk:
+                return  # what was left went aside
+            refusal = self._load(shard, chunk)
+            line.put_aside(refusal.own)
+            line.give_back(refusal.common)
+            if len(refusal.common) + len(refusal.own) < len(chunk):
+                self._stall.headway()
+            if refusal.common:
+                self._pause(refusal)
 
-    def _stalled(self, why: str, retry_after: float) -> DispatchStalled:
+    def _retry(self, shard: int, line: Line) -> _Refusal:
+        """Ask once more for some of those that stand aside, and for longer and longer not again while none is accepted."""
+        chunk = line.take_aside(self._batch_size)
+        refusal = self._load(shard, chunk)
+        line.put_aside(refusal.own + refusal.common)
+        line.rejoin()
+        if len(refusal.own) + len(refusal.common) < len(chunk):
+            self._stall.headway()
+            self._again = _SHORTEST_PAUSE
+        else:
+            self._again = min(self._again * 2, _LONGEST_PAUSE)
+        self._again_at = time.monotonic() + self._again
+        return refusal
+
+    def _await_room(self, most: int) -> None:
+        """Wait until what stands aside takes no more bytes than that; there is nothing else to do."""
+        while self._bytes_aside() > most:
+            refusals = [self._retry(shard, line) for shard, line in self._lines.items() if line.aside]
+            refused = [refusal for refusal in refusals if refusal.own or refusal.common]
+            if refused:
+                self._pause(refused[0])
+
+    def _bytes_aside(self) -> int:
+        return sum(line.aside_bytes for line in self._lines.values())
+
+    def _pause(self, refusal: _Refusal) -> None:
+        """Wait a little, say so when it has been long, or give up.
+
+        Raises:
+            DispatchStalled: Nothing could be added for `max_wait`.
+        """
+        stall, now = self._stall, time.monotonic()
+        what = stall.refused(now)
+        if what == "give up":
+            raise self._stalled(refusal)
+        if what == "warn":
+            self._warn(now - (stall.since or now), stall.left(now), refusal)
+        slept = stall.next_pause(refusal.retry_after) * random.uniform(0.5, 1.0)
+        time.sleep(slept)
+        self.result.waited += slept
+
+    def _warn(self, waited: float, left: float, refusal: _Refusal) -> None:
+        live = self.link.live_workers()
+        workers = (
+            "who works there cannot be read" if live is None else f"{live} live workers" if live else "no worker lives there"
+        )
+        text = (
+            f"dispatch {self.version.dispatch_id!r}, partition {self.result.partition}: nothing could be added for {waited:.0f} s "
+            f"({self._held_up(refusal)}); {workers}; it gives up in {left:.0f} s (max_wait)"
+        )
+        try:
+            if self._watched:
+                link = self.link
+                link.wait(link.transport.dispatches.note(self.version, text))
+                return
+        except CommandBusError:
+            pass  # the server has no memory, say: then whoever reads this process's log is told
+        _log.warning("%s", text)
+
+    def _held_up(self, refusal: _Refusal) -> str:
+        """By what, and whom: `total limit`, or `entity limit: waiting for truck:t1 and 2 others, 700 rows stand aside`."""
+        if refusal.why not in _OF_ONE:
+            return f"{refusal.why} limit"
+        names = [name for line in self._lines.values() for name in line.aside] or [item[0] for item in refusal.own[:1]]
+        rows = sum(line.rows_aside for line in self._lines.values())
+        others = f" and {len(names) - 1:,} others" if len(names) > 1 else ""
+        return f"{refusal.why} limit: waiting for {names[0][:200] if names else '?'}{others}, {rows:,} rows stand aside"
+
+    def _stalled(self, refusal: _Refusal) -> DispatchStalled:
         result = self.result
         accepted = result.added + result.duplicates  # an earlier attempt may have brought them
         return DispatchStalled(
             f"dispatch {self.version.dispatch_id!r}, partition {result.partition}: nothing could be added for {self._max_wait:g} s "
-            f"({why} limit), {accepted:,} rows of it are in their mailboxes. Are workers running? A re-run goes on from there",
-            accepted=accepted, waited=result.waited, retry_after=retry_after, limit=why,
+            f"({self._held_up(refusal)}), {accepted:,} rows of it are in their mailboxes. Are workers running? A re-run goes on from there",
+            accepted=accepted, waited=result.waited, retry_after=refusal.retry_after, limit=refusal.why,
         )  # fmt: skip
 
-    def _suspects(self, chunk: list[LoadItem]) -> set[str]:
-        """The mailboxes that may be full for all that this partition knows: new ones, and those it has put much into."""
+    def _suspects(self, chunk: list[LoadItem]) -> tuple[set[str], list[str]]:
+        """The mailboxes that may be full for all that this partition knows (new ones, and those it has put much into); the new ones."""
         touched, trust = self._touched, self._trust
         suspects: set[str] = set()
+        new: list[str] = []
         for mailbox, more in Counter(map(itemgetter(0), chunk)).items():
             count = touched.get(mailbox, 0)
             if -(-count // trust) * trust < count + more:  # a multiple of it is among them
                 suspects.add(mailbox)
+                if mailbox not in touched:
+                    new.append(mailbox)
             touched[mailbox] = count + more
-        return suspects
+        return suspects, new
 
-    def _load(self, shard: int, chunk: list[LoadItem]) -> tuple[list[LoadItem], str, float]:
-        """Send one chunk; what of it was refused, by which limit, and after how many seconds a new try is sensible."""
+    def _home(self, chunk: list[LoadItem], new: list[str]) -> Home | None:
+        """This task, and the entities of the chunk that it has not begun yet."""
+        if not self._run:
+            return None
+        begun = self._begun
+        if not self._laned and any(_many(mailbox) for mailbox in new):
+            self._laned = True
+        if self._laned:
+            names = {_home_name(item) for item in chunk if item[4]}
+        else:
+            names = {mailbox for mailbox in (*new, *self._unheard) if mailbox_parts(mailbox)[0] is not None}
+        self._unheard = sorted(names - begun)  # asked for again, should this request fail
+        return Home(self._run, self.result.partition, self._unheard, self._keep_order is True) if self._unheard else None
+
+    def _load(self, shard: int, chunk: list[LoadItem]) -> _Refusal:
+        """Send one chunk; what of it was refused."""
         link = self.link
+        suspects, new = self._suspects(chunk)
+        home = self._home(chunk, new)
         work = link.transport.dispatches.load(
-            self.version, shard, chunk, backlog=self._max_backlog, sequenced=self._sequenced, suspects=self._suspects(chunk)
+            self.version, shard, chunk, backlog=self._max_backlog, sequenced=self._sequenced, suspects=suspects, home=home
         )
         try:
             loaded = link.wait(work)
         except QueueFull as error:  # the server's memory
             self._distrust(chunk)
-            return chunk, error.limit, error.retry_after
+            return _Refusal([], chunk, error.limit, error.retry_after)
         result = self.result
+        self._begun.update(self._unheard)
+        self._unheard = []
+        result.shared += loaded.shared
         if loaded.done:
             result.done = True
             result.duplicates += len(chunk)
-            return [], "", 0.0
+            return _Refusal()
         admissions = loaded.admissions
         added = admissions.count(Admission.ACCEPTED)
         result.added += added
         if added == len(chunk):
-            return [], "", 0.0
+            return _Refusal()
         result.duplicates += admissions.count(Admission.DUPLICATE)
-        refused: list[LoadItem] = []
-        why = "total"
+        return self._refused(chunk, admissions)
+
+    def _refused(self, chunk: list[LoadItem], admissions: list[Admission]) -> _Refusal:
+        """What is to be asked for again: of mailboxes that refuse by themselves, and of those that a limit of all refuses."""
+        reasons: dict[str, str] = {}
+        refusal = _Refusal(retry_after=_LONGEST_PAUSE)
         for item, admission in zip(chunk, admissions, strict=True):
             if admission in _REFUSED:
-                refused.append(item)
-                why = _REFUSED[admission] if admission is not Admission.PREDECESSOR_REFUSED else why
+                why = reasons.setdefault(item[0], _REFUSED[admission])  # those behind the first are refused as its followers
+                (refusal.own if why in _OF_ONE else refusal.common).append(item)
             elif admission in _UNFIT:
-                reason, text = _UNFIT[admission]
-                self.reject(_unfit(item, reason, text), read=False)
+                self.reject(unfit(item, admission), read=False)
                 self._distrust([item])
-        self._distrust(refused)
-        return refused, why, _LONGEST_PAUSE
+        whys = [*reasons.values()]
+        refusal.why = next((why for why in whys if why not in _OF_ONE), whys[0] if whys else "")
+        self._distrust(refusal.own)
+        self._distrust(refusal.common)
+        return refusal
 
     def _distrust(self, items: list[LoadItem]) -> None:
         """Look at their mailboxes again next time."""
@@ -412,19 +545,20 @@ def flags_of(opening: Opening, *, at_most_once: bool) -> int:
     return IN_DISPATCH | (KEEP_OUTCOME if opening.keep_ms else 0) | (AT_MOST_ONCE if at_most_once else 0)
 
 
-def _head(items: list[LoadItem], count: int) -> list[LoadItem]:
-    """As many as fit one request, at least one."""
-    if sum(map(len, map(itemgetter(3), items))) <= MAX_CHUNK_BYTES:
-        return items[:count]
-    size = 0
-    for index, item in enumerate(items[:count]):
-        size += len(item[3])
-        if size > MAX_CHUNK_BYTES and index:
-            return items[:index]
-    return items[:count]
+def _many(mailbox: str) -> bool:
+    """Tell whether it may hold several entities, or does not tell which one it holds."""
+    kind, entity = mailbox_parts(mailbox)
+    return kind is not None and entity is None
 
 
-def _unfit(item: LoadItem, reason: str, text: str) -> Reject:
+def _home_name(item: LoadItem) -> str:
+    """What names an entity among all of a dispatch."""
+    return f"{item[0]} {item[4]}" if _many(item[0]) else item[0]
+
+
+def unfit(item: LoadItem, admission: Admission) -> Reject:
+    """The reject of a packed command that cannot be accepted."""
+    reason, text = _UNFIT[admission]
     mailbox, command_id, check, _, entity, number = item
     row = {"mailbox": mailbox, "sequence": number, "payload_check": check.hex()}
     return Reject.of(command_id=command_id, command="", entity=entity or None, reason=reason, error=text, row=row)

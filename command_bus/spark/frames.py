@@ -1,16 +1,16 @@
 """`dispatch_dataframe`: a DataFrame into commands, in order, once; and the report of it.
 
-Rows of one entity go to one partition and are sorted there: `repartition(entity).sortWithinPartitions(order)` is the plan that keeps
-order without sorting the world. A global `orderBy` does not: its range partitions are written at the same time.
+Rows of one entity go to one partition and are sorted there (`in_order`): that keeps order without sorting the world. A global
+`orderBy` does not: its range partitions are written at the same time.
 """
 
 from __future__ import annotations
 
-import json
+import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -21,105 +21,33 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from command_bus import errors
 from command_bus.errors import CommandBusError, DispatchStalled, InvalidSettings
 from command_bus.messages import Message
-from command_bus.spark.dispatcher import PartitionResult
+from command_bus.spark.arranging import in_order
+from command_bus.spark.chance import check_ids
+from command_bus.spark.fingerprints import Fingerprint, check_repeated, moment
 from command_bus.spark.ids import NAMESPACE, command_id
+from command_bus.spark.interpreters import advice, check_interpreter
 from command_bus.spark.options import OnInvalid, WriteOptions, duration_ms
+from command_bus.spark.rehearsal import RehearsedTask
+from command_bus.spark.report import DispatchReport, rehearsed, report_of
 from command_bus.spark.routes import named_command, pickled, routes_of
 from command_bus.spark.source import register
-from command_bus.spark.target import PLANNING, Target, link_to
+from command_bus.spark.target import PLANNING, Link, Target, link_to
+from command_bus.spark.watching import Watch
 from command_bus.spark.writer import PartitionTask, Writing
 from command_bus.transport.dispatches import DispatchFacts, Version
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["DispatchReport", "dispatch_batch_writer", "dispatch_dataframe", "dispatch_report", "typed"]
+__all__ = ["dispatch_batch_writer", "dispatch_dataframe", "typed"]
 
+_log = logging.getLogger("command_bus.spark")
 CommandName = type[Message[Any]] | str
 _ID = "command_id"
 _OURS = re.compile(r"command_bus\.errors\.(\w+): (.+?)(?:\n|$)")
 _ACCEPTED = re.compile(r"([\d,]+) rows of it are in")
+_WITHOUT_US = "No module named 'command_bus'"
 _WRAPPED = re.compile(r"(?:ValueError|RuntimeError|Exception): (.+?)(?:\n|$)")
-
-
-@dataclass(frozen=True)
-class DispatchReport:
-    """What became of a dispatch.
-
-    Attributes:
-        dispatch_id: Its name.
-        state: `committed`; `already committed` before this call, which then added nothing; `open` while it is loaded, or if that failed.
-        rows: That were read.
-        added: Commands that are in their mailboxes because of this dispatch, whichever attempt put them there.
-        duplicates: Rows that repeat another row of the dispatch, id and content.
-        rejected: Rows that are no commands; see `rejects`.
-        resent: Rows that a task sent although an earlier attempt had.
-        entities: Distinct ones.
-        waited: Seconds that tasks waited for limits, added up.
-        seconds: From start to commit.
-        partitions: What each task did.
-        commands: The rows that were dispatched, with their `command_id`.
-    """
-
-    dispatch_id: str
-    state: str
-    rows: int
-    added: int
-    duplicates: int
-    rejected: int
-    resent: int
-    entities: int
-    waited: float
-    seconds: float
-    partitions: list[PartitionResult]
-    commands: DataFrame = field(repr=False)
-    target: Target = field(repr=False)
-    order_by: str | None = field(default=None, repr=False)
-    entity_column: str | None = field(default=None, repr=False)
-
-    def __str__(self) -> str:
-        rate = f", {self.rows / self.seconds:,.0f} rows/s" if self.seconds > 0.001 else ""
-        rest = [
-            f"{count:,} {name}"
-            for name, count in (("duplicates", self.duplicates), ("rejected", self.rejected), ("sent again", self.resent))
-            if count
-        ]
-        return (
-            f"dispatch {self.dispatch_id!r} {self.state}: {self.added:,} commands for {self.entities:,} entities"
-            f"{''.join(f', {part}' for part in rest)}; {len(self.partitions)} partitions, {self.seconds:.1f} s{rate}"
-            + (f", waited {self.waited:.1f} s in tasks" if self.waited >= 0.1 else "")
-        )
-
-    def view(self, name: str) -> DataFrame:
-        """A view of the data source, of this dispatch: `outcomes`, `rejects`, `deadLetters`."""
-        frame: DataFrame = self._read(name).option("dispatchId", self.dispatch_id).load()
-        return frame
-
-    def rejects(self) -> DataFrame:
-        """The rows that are no commands, with the reasons."""
-        return self.view("rejects")
-
-    def outcomes(self) -> DataFrame:
-        """What became of the commands; of a dispatch that keeps outcomes."""
-        return self.view("outcomes")
-
-    def dead_letters(self) -> DataFrame:
-        """Commands of this dispatch that were given up."""
-        return self.view("deadLetters")
-
-    def pending(self) -> DataFrame:
-        """The commands that have no outcome yet, with the state of their entity as the reason (`waiting`, `paused`, `parked` …)."""
-        settled = self.outcomes().select(_ID).union(self.rejects().where("command_id is not null").select(_ID)).distinct()
-        rows = self.commands.join(settled, _ID, "left_anti")
-        if self.entity_column is None:
-            return rows.withColumn("reason", F.lit("waiting"))
-        states = self._read("entities").load().select(F.col("entity").alias("__entity"), F.col("state").alias("reason"))
-        joined = rows.join(states, F.col(self.entity_column).cast("string") == F.col("__entity"), "left")
-        return joined.drop("__entity").withColumn("reason", F.coalesce("reason", F.lit("settled meanwhile, or outcome not kept")))
-
-    def _read(self, view: str) -> Any:
-        reader = self.commands.sparkSession.read.format("command_bus")
-        return reader.options(url=self.target.url, namespace=self.target.namespace, view=view)
 
 
 def dispatch_dataframe(
@@ -143,6 +71,7 @@ def dispatch_dataframe(
     remember_for: timedelta | str = "30 days",
     id_namespace: UUID = NAMESPACE,
     version: int | None = None,
+    dry_run: bool = False,
     url: str | None = None,
     namespace: str | None = None,
 ) -> DispatchReport:
@@ -171,18 +100,22 @@ def dispatch_dataframe(
         remember_for: How long the dispatch is remembered after its last touch.
         id_namespace: For `command_id`.
         version: Of the dispatch, for `foreachBatch`: the number of the micro-batch. The dispatch then belongs to the query.
+        dry_run: Check and count all rows, and send nothing. The report has `rejects()`, a thousand of each task at most; repeated
+            rows are found within a task.
         url: The server; default `COMMAND_BUS_URL`, `REDIS_URL`, the development server.
         namespace: Prefix of all keys; default `COMMAND_BUS_NAMESPACE`.
 
     Raises:
-        InvalidSettings: An argument or a column does not fit.
+        InvalidSettings: An argument or a column does not fit; the command ids are made by chance; executors run a Python without this library.
+        DispatchConflict: The id was committed with other rows, belongs to another writer, or an entity has rows in two tasks.
         DispatchStalled: A limit held a task up for longer than `max_wait`.
         InvalidRows: There are rows that are no commands, where they may not be.
         CommandBusError: Of its subclasses, what else a task failed with.
     """
     began = time.monotonic()
-    spark = df.sparkSession
-    register(spark)
+    _check_texts(dispatch_id, outcomes, remember_for)
+    check_interpreter(df.sparkSession)
+    register(df.sparkSession)
     target = Target.resolve(url, namespace)
     link = link_to(target, PLANNING)
     rows = df if key is None else df.withColumn(_ID, command_id(*_listed(key), namespace=id_namespace))
@@ -194,10 +127,6 @@ def dispatch_dataframe(
     for column in (order_by, entity_column, command_column):
         if column is not None and column not in rows.columns:
             raise InvalidSettings(f"there is no column {column!r}; there are {', '.join(rows.columns)}")
-    before = link.wait(link.transport.dispatches.facts(dispatch_id))
-    done = before is not None and before.version >= (version or 0)
-    if before is not None and done and version is None:  # a micro-batch goes on, to see that the dispatch is its query's
-        return _report(rows, target, before, "already committed", order_by, entity_column)
     given = {
         "url": target.url,
         "namespace": target.namespace,
@@ -215,53 +144,84 @@ def dispatch_dataframe(
         "outcomes": None if outcomes is None else _duration(outcomes, "outcomes"),
         "rememberFor": _duration(remember_for, "remember_for"),
         "mapper": None if mapper is None else pickled(mapper),
+        "keepOrder": "false" if order_by is None else "true",
     }
     parsed = WriteOptions.parse({name: value for name, value in given.items() if value})
-    writing = Writing.plan(parsed, rows.schema).narrowed([name for name in (entity_column, order_by) if name is not None])
-    task = PartitionTask(writing, Version(dispatch_id, version or 0))
-    try:
-        unread = [name for name in rows.columns if name not in writing.columns]
-        task.dispatch(_arranged(rows.drop(*unread), entity_column, order_by, partitions))
-    except PySparkException as error:
-        raise typed(error) from None
-    report = dispatch_report(
-        rows, dispatch_id, entity=entity_column, order_by=order_by, url=target.url, namespace=target.namespace
-    )
-    return replace(report, state="already committed") if done else replace(report, seconds=time.monotonic() - began)
+    planned = Writing.plan(parsed, rows.schema)
+    check_ids(rows, _ID)
+    keep = [name for name in (entity_column, order_by) if name is not None]
+    job = _Job(rows, planned.narrowed(keep), Version(dispatch_id, version or 0), entity_column, order_by, partitions)
+    report = job.rehearse() if dry_run else job.run(link)
+    return report if report.state == "already committed" else replace(report, seconds=time.monotonic() - began)
 
 
-def dispatch_report(
-    commands: DataFrame,
-    dispatch_id: str,
-    *,
-    entity: str | None = None,
-    order_by: str | None = None,
-    url: str | None = None,
-    namespace: str | None = None,
-) -> DispatchReport:
-    """The report of a dispatch that was made in another way: by `df.write`, bare dispatchers, or another program.
+@dataclass(frozen=True)
+class _Job:
+    """A dispatch, planned."""
 
-    Args:
-        commands: The rows that were dispatched, with their `command_id`.
-        dispatch_id: The dispatch.
-        entity: The column of entity ids.
-        order_by: The column that orders an entity's rows.
-        url: The server; default as for `dispatch_dataframe`.
-        namespace: Prefix of all keys; likewise.
+    rows: DataFrame
+    writing: Writing
+    version: Version
+    entity: str | None
+    order_by: str | None
+    partitions: int | None
 
-    Raises:
-        InvalidSettings: The dispatch is not known, or not any more.
-        TransportUnavailable: The server cannot be reached.
-    """
-    target = Target.resolve(url, namespace)
-    link = link_to(target, PLANNING)
-    facts = link.wait(link.transport.dispatches.facts(dispatch_id))
-    if facts is None:
-        raise InvalidSettings(
-            f"there is no dispatch {dispatch_id!r} at {target.label}: it was never opened, forgotten after rememberFor, or the server was flushed"
+    def run(self, link: Link) -> DispatchReport:
+        """Send the rows, unless they were sent before."""
+        dispatches = link.transport.dispatches
+        facts = link.wait(dispatches.facts(self.version.dispatch_id))
+        batch = self.writing.options.version is None
+        done = facts is not None and facts.version >= self.version.number
+        if facts is not None and done and batch:  # a micro-batch goes on, to see that the dispatch is its query's
+            return self._repeated(link, facts)
+        if batch or not self.version.number:
+            link.warn_if_nobody_works()
+        task = PartitionTask(replace(self.writing, watched=True), self.version)
+        try:
+            with Watch(link, self.version):
+                sent = task.dispatch(self._arranged())
+        except PySparkException as error:
+            raise typed(error) from None
+        facts = link.wait(dispatches.facts(self.version.dispatch_id))
+        if not sent or facts is None:
+            return self._report(DispatchFacts(self.version.dispatch_id), "empty")
+        return self._report(facts, "already committed" if done else "committed")
+
+    def rehearse(self) -> DispatchReport:
+        """Count what would be sent."""
+        try:
+            results, rejects = RehearsedTask(self.writing).run(self._arranged())
+        except PySparkException as error:
+            raise typed(error) from None
+        return rehearsed(self._report(DispatchFacts(self.version.dispatch_id), "dry run"), results, rejects)
+
+    def _repeated(self, link: Link, facts: DispatchFacts) -> DispatchReport:
+        """See that these are the rows which were sent, and say so."""
+        count, digest = F.count("*").alias("rows"), F.sum(F.crc32(F.col(_ID).cast("string"))).alias("digest")
+        try:
+            found = self.rows.agg(count, digest).collect()[0]
+        except PySparkException as error:
+            raise typed(error) from None
+        now = Fingerprint(found.rows, found.digest or 0, self.writing.commands, self.writing.made_of)
+        known = link.wait(link.transport.dispatches.fingerprints(facts.dispatch_id))
+        check_repeated(self.version, facts, known, now)
+        _log.warning(
+            "dispatch %r was sent before, it was committed at %s: nothing is added this time",
+            facts.dispatch_id,
+            moment(facts.done_ms),
         )
-    state = "committed" if facts.opened is None and facts.version >= 0 else "open"
-    return _report(commands, target, facts, state, order_by, entity)
+        return self._report(facts, "already committed")
+
+    def _report(self, facts: DispatchFacts, state: str) -> DispatchReport:
+        return report_of(self.rows, self.writing.target, facts, state, order_by=self.order_by, entity=self.entity)
+
+    def _arranged(self) -> DataFrame:
+        """The rows of an entity in one partition, in order; without the columns that nobody reads."""
+        unread = [name for name in self.rows.columns if name not in self.writing.columns]
+        rows = self.rows.drop(*unread)
+        if self.entity is not None and self.order_by is not None:
+            return in_order(rows, self.entity, self.order_by, partitions=self.partitions)
+        return rows if self.partitions is None else rows.repartition(self.partitions)
 
 
 def dispatch_batch_writer(
@@ -293,6 +253,10 @@ def typed(error: PySparkException) -> CommandBusError:
         if kind is DispatchStalled and accepted is not None:
             return DispatchStalled(message, accepted=int(accepted[1].replace(",", "")))
         return kind(message) if issubclass(kind, CommandBusError) else CommandBusError(message)
+    if _WITHOUT_US in text:
+        return InvalidSettings(
+            f"Spark's workers run a Python without command_bus. {advice()} (on a cluster, see docs/spark.md: Where it runs)"
+        )
     wrapped = list(_WRAPPED.finditer(text))
     return CommandBusError(f"Spark failed: {wrapped[-1][1] if wrapped else text[:2000]}")
 
@@ -325,47 +289,26 @@ def _entity_column(options: WriteOptions, columns: Sequence[str], described: Any
     return next(iter(found), None)
 
 
-def _arranged(rows: DataFrame, entity: str | None, order_by: str | None, partitions: int | None) -> DataFrame:
-    """The rows of an entity in one partition, in order."""
-    if entity is not None and order_by is not None:
-        rows = rows.repartition(entity) if partitions is None else rows.repartition(partitions, entity)
-        return rows.sortWithinPartitions(order_by)
-    return rows if partitions is None else rows.repartition(partitions)
-
-
 def _limit(max_rejects: float, rows: DataFrame) -> int:
     return int(max_rejects * rows.count()) if 0 < max_rejects < 1 else int(max_rejects)
 
 
 def _duration(value: timedelta | str, name: str) -> str:
     if isinstance(value, timedelta):
+        if value <= timedelta(0):
+            raise InvalidSettings(
+                f"{name} = {value} is no time to keep anything: give a timedelta above 0, or a text such as '7 days'"
+            )
         return f"{int(value.total_seconds() * 1000)} ms"
     duration_ms(value, name)
     return value
 
 
-def _report(
-    rows: DataFrame, target: Target, facts: DispatchFacts, state: str, order_by: str | None, entity: str | None
-) -> DispatchReport:
-    summary: dict[str, Any] = json.loads(facts.summary) if facts.summary else {}
-    results = [PartitionResult(**result) for result in summary.get("partitions", ())]
-    read = sum(result.rows for result in results)
-    rejected = facts.rejected or sum(result.rejected for result in results)
-    duplicates = max(read - facts.added - rejected, 0)
-    return DispatchReport(
-        dispatch_id=facts.dispatch_id,
-        state=state,
-        rows=read,
-        added=facts.added,
-        duplicates=duplicates,
-        rejected=rejected,
-        resent=max(sum(result.duplicates for result in results) - duplicates, 0),
-        entities=sum(result.entities for result in results),
-        waited=sum(result.waited for result in results),
-        seconds=summary.get("seconds", 0.0),
-        partitions=results,
-        commands=rows,
-        target=target,
-        order_by=order_by,
-        entity_column=entity,
-    )
+def _check_texts(dispatch_id: object, outcomes: object, remember_for: object) -> None:
+    if not isinstance(dispatch_id, str) or not dispatch_id.strip():
+        raise InvalidSettings(
+            f"dispatch_id = {dispatch_id!r}: name this dispatch, by a text such as 'orders-2026-11-21', so that running it again adds nothing twice"
+        )
+    for name, value in (("outcomes", outcomes), ("remember_for", remember_for)):
+        if not isinstance(value, timedelta | str | None) or (value is None and name != "outcomes"):
+            raise InvalidSettings(f"{name} = {value!r}: give how long, as a timedelta or a text such as '7 days'")

@@ -75,6 +75,7 @@ class WriteOptions:
         max_outcomes: How many outcomes are kept per shard, about.
         remember_ms: How long the dispatch is remembered, and so fenced.
         mapper: A function from a row to a command, as `module:function`.
+        keep_order: True: an entity that has rows in two tasks fails the write. None: a warning at its end. False: nobody minds.
     """
 
     command: str = ""
@@ -96,6 +97,7 @@ class WriteOptions:
     max_outcomes: int = 10_000_000
     remember_ms: int = 30 * 86_400_000
     mapper: str | None = None
+    keep_order: bool | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
@@ -108,7 +110,7 @@ class WriteOptions:
             options,
             "url", "namespace", "command", "commandIdColumn", "commandColumn", "entityColumn", "sequenceColumn", "columns",
             "dispatchId", "dispatchVersion",
-            "onInvalid", "maxRejects", "maxBacklog", "maxWait", "batchSize", "outcomes", "maxOutcomes", "rememberFor", "mapper",
+            "onInvalid", "maxRejects", "maxBacklog", "maxWait", "batchSize", "outcomes", "maxOutcomes", "rememberFor", "mapper", "keepOrder",
         )  # fmt: skip
         outcomes_ms = read.duration("outcomes") or 0
         return cls(
@@ -133,6 +135,7 @@ class WriteOptions:
             max_outcomes=read.count("maxOutcomes") or 10_000_000,
             remember_ms=max(read.duration("rememberFor") or 30 * 86_400_000, outcomes_ms),
             mapper=read.text("mapper"),
+            keep_order=read.flag("keepOrder"),
         )
 
 

@@ -27,9 +27,10 @@ from command_bus.clock import mono
 from command_bus.errors import InvalidSettings, NotReconciled
 from command_bus.spark.evidence import Evidence, await_settled, waiting_commands
 from command_bus.spark.fates import column, fates_of, late_of, place_of, weight
-from command_bus.spark.frames import DispatchReport, typed
+from command_bus.spark.frames import typed
 from command_bus.spark.reconciliation_figures import figures_of
 from command_bus.spark.reconciliation_page import Page, write_page
+from command_bus.spark.report import DispatchReport
 from command_bus.spark.source import register
 from command_bus.spark.target import Target
 from command_bus.spark.verdict import FATES, FLAGS, Tally, Verdict

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from command_bus.errors import InvalidSettings
+from command_bus.spark.interpreters import choose_interpreter
 from command_bus.spark.options import ReadOptions, WriteOptions
 
 __all__ = ["CommandBusSource", "register"]
@@ -70,6 +71,7 @@ def register(spark: SparkSession | None = None) -> None:
     """
     session = spark or SparkSession.getActiveSession()
     if session is not None:
+        choose_interpreter(session)
         session.dataSource.register(CommandBusSource)
     _watch()
 
@@ -83,6 +85,7 @@ def _watch() -> None:
 
     def get_or_create(self: Any) -> Any:
         session = made(self)
+        choose_interpreter(session)
         session.dataSource.register(CommandBusSource)
         return session
 

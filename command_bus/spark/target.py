@@ -7,6 +7,7 @@ all tasks that follow. Nobody has to configure shards or lanes here: what the na
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 import time
@@ -18,10 +19,12 @@ from pydantic import SecretStr
 
 from command_bus.bus import CommandBus
 from command_bus.bus_thread import BusThread
-from command_bus.errors import InvalidSettings, QueueFull
+from command_bus.errors import CommandBusError, InvalidSettings, QueueFull
+from command_bus.fleet import worker_statuses
 from command_bus.outbound import Sealer
 from command_bus.settings import BusSettings, redacted
 from command_bus.transport.redis.credentials import connection_options
+from command_bus.transport.redis.inspection import Inspection
 from command_bus.transport.redis.server import recorded_choices
 from command_bus.transport.redis.topologies import ALL_SCHEMES
 from command_bus.transport.redis.wiring import RedisTransport
@@ -29,6 +32,9 @@ from command_bus.transport.redis.wiring import RedisTransport
 __all__ = ["Link", "Target", "link_to"]
 
 T = TypeVar("T")
+_log = logging.getLogger("command_bus.spark")
+_LOOK = 2.0
+"""Seconds for a look at the workers, which nothing depends on."""
 PATIENCE = 60.0
 """Seconds for which a request is repeated while the server restarts: a task that fails costs more."""
 PLANNING = 10.0
@@ -129,6 +135,24 @@ class Link:
         """What workers say of a wire name: entity type, key, delivery, JSON Schema; None if no worker ever had it."""
         record = self.wait(self.transport.operations.described(name))
         return None if record is None else json.loads(record)
+
+    def live_workers(self) -> int | None:
+        """How many workers live in the namespace; None if that cannot be read."""
+        transport = self.transport
+        try:
+            inspection = Inspection(transport.connections, transport.keys, patience=_LOOK)
+            return sum(worker.alive for worker in worker_statuses(self.wait(inspection.workers())))
+        except CommandBusError:
+            return None
+
+    def warn_if_nobody_works(self) -> None:
+        """Say so in the log if no worker lives in the namespace: the commands will wait, which is no error."""
+        if self.live_workers() == 0:
+            where = f"namespace {self.settings.namespace!r} on {redacted(self.settings.url or '')}"
+            _log.warning(
+                "no worker lives in %s: what is dispatched waits there until one is started (command-bus worker module:bus)",
+                where,
+            )
 
     def shard_of(self, mailbox: str) -> int:
         """The shard of a mailbox."""

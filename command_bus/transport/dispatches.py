@@ -16,6 +16,7 @@ from command_bus.transport.interfaces import Admission
 __all__ = [
     "DispatchFacts",
     "Dispatches",
+    "Home",
     "LoadItem",
     "Loaded",
     "OpenState",
@@ -63,11 +64,33 @@ class Opening:
 
 
 @dataclass(slots=True, frozen=True)
+class Home:
+    """The task that loads, and the entities that are new to it: two tasks that write one entity's commands would leave their order to chance.
+
+    Attributes:
+        run: Names one run of the job: what another run has begun is not held against this one.
+        partition: Of the task; its second attempt has the same.
+        entities: New to this attempt.
+        strict: Whether an entity that another partition of the run has begun is refused, or only counted.
+    """
+
+    run: str
+    partition: int
+    entities: Sequence[str] = ()
+    strict: bool = True
+
+
+@dataclass(slots=True, frozen=True)
 class Loaded:
-    """What became of a chunk: an admission for each item, or `done` because its version is committed already."""
+    """What became of a chunk: an admission for each item, or `done` because its version is committed already.
+
+    Attributes:
+        shared: How many of the new entities another partition of the run had begun.
+    """
 
     done: bool
     admissions: list[Admission]
+    shared: int = 0
 
 
 @dataclass(slots=True)
@@ -83,6 +106,7 @@ class DispatchFacts:
         duplicates: Commands that were there already when they came (again).
         rejected: Rows that were noted as no commands.
         summary: What the last commit left, or an empty text.
+        note: What held a task of the open version up when it last said so, or an empty text.
         left_ms: How long it is remembered yet, if nobody touches it.
     """
 
@@ -98,6 +122,7 @@ class DispatchFacts:
     what: str = ""
     owner: str = ""
     summary: str = ""
+    note: str = ""
     left_ms: int = 0
 
 
@@ -170,6 +195,7 @@ class Dispatches(Protocol):
         backlog: int | None = None,
         sequenced: bool = False,
         suspects: Collection[str] | None = None,
+        home: Home | None = None,
     ) -> Loaded:
         """Accept a chunk, in order per mailbox; all of its items belong to the shard.
 
@@ -180,6 +206,7 @@ class Dispatches(Protocol):
             backlog: Commands that the namespace may hold.
             sequenced: Refuse what is not behind its entity's last sequence number, whoever loaded that.
             suspects: The mailboxes that may be full, or of another type; None: any of them.
+            home: The task that loads, and the entities that are new to it; None: nobody minds which task loads what.
         """
         ...
 
@@ -187,8 +214,16 @@ class Dispatches(Protocol):
         """Note rows that are no commands, each under a key of its own; False if there are more than `limit`."""
         ...
 
-    async def commit(self, version: Version, summary: str, remember_ms: int) -> None:
-        """Close a version for good."""
+    async def note(self, version: Version, text: str) -> None:
+        """Leave what holds a task up, for whoever reads the facts, until the commit."""
+        ...
+
+    async def commit(self, version: Version, summary: str, remember_ms: int, fingerprint: str = "") -> None:
+        """Close a version for good, and keep of what rows it was made."""
+        ...
+
+    async def fingerprints(self, dispatch_id: str) -> dict[int, str]:
+        """Of what rows versions were made: of the last thousand, as far as their commits said so."""
         ...
 
     async def facts(self, dispatch_id: str) -> DispatchFacts | None:

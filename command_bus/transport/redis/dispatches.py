@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 
 from command_bus.clock import mono
 from command_bus.errors import DispatchConflict, DispatchFenced, Unconfirmed
-from command_bus.transport.dispatches import DispatchFacts, Loaded, LoadItem, Opening, OpenState, Version
+from command_bus.transport.dispatches import DispatchFacts, Home, Loaded, LoadItem, Opening, OpenState, Version
 from command_bus.transport.interfaces import Admission
 from command_bus.transport.redis.connections import Connections
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
@@ -28,7 +28,7 @@ from command_bus.transport.redis.scripts import DISPATCH, LOAD, Script
 __all__ = ["RedisDispatches"]
 
 _ADMISSIONS = {ord(admission.value): admission for admission in Admission}
-_DONE, _GONE, _FOREIGN, _FULL = b"done", b"gone", b"foreign", b"full"
+_DONE, _GONE, _FOREIGN, _FULL, _SPLIT = b"done", b"gone", b"foreign", b"full", b"split|"
 _PAGE = 500
 
 
@@ -77,10 +77,12 @@ class RedisDispatches(Patient):
         backlog: int | None = None,
         sequenced: bool = False,
         suspects: Collection[str] | None = None,
+        home: Home | None = None,
     ) -> Loaded:
         """See `Dispatches`. At most 1,000 items.
 
         Raises:
+            DispatchConflict: Another partition of the run has begun an entity that is new here.
             DispatchFenced: The version is not open: never opened, superseded or forgotten.
             QueueFull: The server is at its memory limit; nothing was accepted.
             TransportUnavailable: The server cannot be reached.
@@ -100,15 +102,19 @@ class RedisDispatches(Patient):
         args: list[Any] = [
             version.number, -(-total // self._keys.count), self._max_depth, len(keys.mailboxes), self._remembered(dispatch_id),
             int(sequenced), len(boxes) if suspects is None else len(suspects),
-            pack(f">{len(runs)}H", *runs), b"".join([item[2] for item in items]), *[item[3] for item in items],
+            pack(f">{len(runs)}H", *runs), b"".join([item[2] for item in items]),
+            "" if home is None else f"{home.run}|{home.partition}", int(home is not None and home.strict),
+            *[item[3] for item in items],
         ]  # fmt: skip
         if sequenced:
             args += [item[5] for item in items]
             args += entities
+        if home is not None:
+            args += home.entities
         names = [
             keys.ready, keys.active, keys.stats, keys.paused, keys.later,
             keys.dispatch(dispatch_id), keys.ids(dispatch_id), keys.sequences(dispatch_id),
-            keys.watched, keys.events,
+            keys.watched, keys.events, keys.homes(dispatch_id),
         ]  # fmt: skip
         prefix = keys.mailboxes
         names += [prefix + mailbox for mailbox in boxes]
@@ -117,7 +123,10 @@ class RedisDispatches(Patient):
             return Loaded(done=True, admissions=[])
         if answer == _GONE:
             raise _fenced(version)
-        return Loaded(done=False, admissions=[_ADMISSIONS[code] for code in answer])
+        if home is not None and answer[:6] == _SPLIT:
+            raise _split(version, home, answer)
+        count = len(items)
+        return Loaded(done=False, admissions=[_ADMISSIONS[code] for code in answer[:count]], shared=int(answer[count:] or 0))
 
     async def reject(self, version: Version, rows: Iterable[tuple[str, bytes]], limit: int | None) -> bool:
         """See `Dispatches`.
@@ -135,15 +144,25 @@ class RedisDispatches(Patient):
                 return False
         return True
 
-    async def commit(self, version: Version, summary: str, remember_ms: int) -> None:
+    async def note(self, version: Version, text: str) -> None:
+        """See `Dispatches`."""
+        await self._step(self._keys.shards[0], "note", version, (text,))
+
+    async def fingerprints(self, dispatch_id: str) -> dict[int, str]:
+        """See `Dispatches`."""
+        first = self._keys.shards[0]
+        found: Any = await self._ask(first, lambda client, key: client.hgetall(key), first.fingerprints(dispatch_id))
+        return {int(number): text.decode() for number, text in found.items()}
+
+    async def commit(self, version: Version, summary: str, remember_ms: int, fingerprint: str = "") -> None:
         """See `Dispatches`.
 
         Raises:
             DispatchFenced: It is not open.
         """
         self._remember_ms[version.dispatch_id] = remember_ms
-        for shard in self._keys.shards:
-            if await self._step(shard, "commit", version, (summary,)) == _GONE:
+        for number, shard in enumerate(self._keys.shards):
+            if await self._step(shard, "commit", version, (summary, "" if number else fingerprint)) == _GONE:
                 raise _fenced(version)
 
     async def facts(self, dispatch_id: str) -> DispatchFacts | None:
@@ -186,7 +205,10 @@ class RedisDispatches(Patient):
 
     async def _step(self, shard: ShardKeys, verb: str, version: Version, args: Sequence[Any]) -> bytes:
         name = version.dispatch_id
-        names = [shard.dispatch(name), shard.ids(name), shard.rejects(name), shard.dispatches]
+        names = [
+            shard.dispatch(name), shard.ids(name), shard.rejects(name), shard.dispatches, shard.homes(name),
+            shard.fingerprints(name),
+        ]  # fmt: skip
         answer: bytes = await self._insist(shard, DISPATCH, names, [verb, version.number, name, self._remembered(name), *args])
         return answer
 
@@ -215,6 +237,15 @@ def _fenced(version: Version) -> DispatchFenced:
     )
 
 
+def _split(version: Version, home: Home, answer: bytes) -> DispatchConflict:
+    _, other, entity = answer.decode(errors="replace").split("|", 2)
+    return DispatchConflict(
+        f"dispatch {version.dispatch_id!r}: rows of {entity[:200]!r} are in two tasks (partitions {other} and {home.partition}), which "
+        "write at the same time, so their order would be left to chance. Arrange the rows with command_bus.spark.in_order(…) just "
+        "before they are written, without a join or another repartition behind it"
+    )
+
+
 def _facts(dispatch_id: str, records: list[dict[bytes, bytes]], left_ms: int) -> DispatchFacts:
     """The shards' records as one: a version is committed when it is in every shard."""
     totals: Counter[bytes] = Counter()
@@ -236,5 +267,6 @@ def _facts(dispatch_id: str, records: list[dict[bytes, bytes]], left_ms: int) ->
         what=first.get(b"what", b"").decode(),
         owner=first.get(b"owner", b"").decode(),
         summary=first.get(b"summary", b"").decode(),
+        note=first.get(b"note", b"").decode(),
         left_ms=left_ms,
     )

@@ -205,6 +205,14 @@ class ShardKeys:
         """The last sequence number of each entity, for dispatches whose rows have one."""
         return self._bulk + _encoded(dispatch_id) + ":seq"
 
+    def homes(self, dispatch_id: str) -> str:
+        """Which task writes each entity's commands, while the dispatch is open."""
+        return self._bulk + _encoded(dispatch_id) + ":home"
+
+    def fingerprints(self, dispatch_id: str) -> str:
+        """Of what rows each version was made."""
+        return self._bulk + _encoded(dispatch_id) + ":rows"
+
     def outcomes(self, dispatch_id: str) -> str:
         """The stream of what became of a dispatch's commands."""
         return self._bulk + _encoded(dispatch_id) + ":out"

@@ -10,7 +10,8 @@
 -- KEYS[8]   last      hash: entity -> sequence number of its last command, where rows have one
 -- KEYS[9]   watched   hash: entity type -> how many events are kept (see telling.lua)
 -- KEYS[10]  events    stream of what happened to commands of watched types
--- KEYS[11…] the mailboxes
+-- KEYS[11]  homes     hash: entity -> the task that writes its commands
+-- KEYS[12…] the mailboxes
 -- ARGV[1]   version   that is loaded
 -- ARGV[2]   limit     of commands in this shard
 -- ARGV[3]   room      of commands in one mailbox
@@ -20,9 +21,13 @@
 -- ARGV[7]   suspects  how many of the mailboxes, from the first, may be full: the writer has not put much into the others since it last asked
 -- ARGV[8]   runs      commands of one entity that stand together: two bytes for the number of its mailbox, two for how many they are
 -- ARGV[9]   checks    four bytes for each command, of its payload
--- ARGV[10…] envelopes; then, with sequence numbers, those, and the entity of each run. Few and long arguments: each costs 0.2 us
+-- ARGV[10]  home      the task that writes, as run|partition; empty: nobody minds which task writes what
+-- ARGV[11]  strict    '1' if an entity that another partition of the same run has begun is refused
+-- ARGV[12…] envelopes; then, with sequence numbers, those, and the entity of each run; then the entities that are new to the task.
+--           Few and long arguments: each costs 0.2 us
 --
--- returns 'done' if the version is committed, 'gone' if it is not open, else one character per command as enqueue.lua does:
+-- returns 'done' if the version is committed, 'gone' if it is not open, 'split|', the partition, '|' and the entity that it has begun, if
+--         that is refused; else one character per command as enqueue.lua does (and behind them how many of the new entities others have begun):
 --         + accepted, = duplicate, ! same id with another payload, e mailbox full, t shard full, p an earlier one was refused, d being drained,
 --         w wrong type,
 --         s not behind the entity's last sequence number
@@ -32,7 +37,8 @@
 local ready, active, stats, paused, later, record, ids, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local version, limit, space, prefix = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local sequenced, suspects, runs, checks = ARGV[6] == '1', tonumber(ARGV[7]), ARGV[8], ARGV[9]
-local head = 9
+local home, strict, homes = ARGV[10], ARGV[11] == '1', KEYS[11]
+local head = 11
 local call, byte, sub = redis.call, string.byte, string.sub
 
 local state = call('HMGET', record, 'open', 'done')
@@ -59,6 +65,23 @@ if sequenced then
   for run, entity in ipairs(entities) do numbers[entity] = tonumber(found[run] or '-inf') end
 end
 
+-- An entity's commands keep their order only if one task writes them. Of another run (a job that is run again) the last one counts.
+local from = head + count + (sequenced and count + #runs / 4 or 0)
+local fresh, shared = {}, 0
+if home ~= '' and #ARGV > from then
+  local run = string.match(home, '^[^|]*|')
+  local begun = call('HMGET', homes, unpack(ARGV, from + 1))
+  for i, other in ipairs(begun) do
+    if other and other ~= home and sub(other, 1, #run) == run then
+      if strict then return 'split|' .. sub(other, #run + 1) .. '|' .. ARGV[from + i] end
+      shared = shared + 1
+    else
+      fresh[#fresh + 1] = ARGV[from + i]
+      fresh[#fresh + 1] = home
+    end
+  end
+end
+
 -- Whether commands of a mailbox are held, and whether they are refused.
 local function held_up(name)
   local held, drained = false, false
@@ -70,11 +93,11 @@ local function held_up(name)
 end
 
 local any_later = call('EXISTS', later) == 1
-local boxes = #KEYS - 10
+local boxes = #KEYS - 11
 local names, room = {}, {}
-for box = 1, boxes do names[box] = sub(KEYS[box + 10], prefix + 1) end
+for box = 1, boxes do names[box] = sub(KEYS[box + 11], prefix + 1) end
 for box = 1, suspects do
-  local length = redis.pcall('XLEN', KEYS[box + 10])
+  local length = redis.pcall('XLEN', KEYS[box + 11])
   if type(length) ~= 'number' then
     room[box] = false
   else
@@ -130,6 +153,10 @@ for run = 1, #runs / 4 do
   end
 end
 
+if #fresh > 0 then
+  call('HSET', homes, unpack(fresh))
+  call('PEXPIRE', homes, ARGV[5])
+end
 if accepted > 0 then
   call('HSET', ids, unpack(noted))
   if sequenced then
@@ -141,7 +168,7 @@ if accepted > 0 then
   for i = 1, count do
     local box = goes_to[i]
     if box then
-      call('XADD', KEYS[box + 10], '*', 'e', ARGV[head + i])
+      call('XADD', KEYS[box + 11], '*', 'e', ARGV[head + i])
       if tell then tell('accepted', names[box], ARGV[head + i], '', '', '', '') end
       if not active_now[box] then
         active_now[box] = true
@@ -160,4 +187,4 @@ if accepted > 0 then
   call('PEXPIRE', ids, ARGV[5])
 end
 if repeated > 0 then call('HINCRBY', record, 'duplicates', repeated) end
-return table.concat(outcomes)
+return table.concat(outcomes) .. (shared > 0 and shared or '')

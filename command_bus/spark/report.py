@@ -1,0 +1,214 @@
+"""`DispatchReport`: what became of a dispatch, in figures and as DataFrames.
+
+Three things are counted, and each is named: rows that were read, commands (each has an id of its own), and the different rejects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from command_bus.errors import InvalidSettings
+from command_bus.spark.dispatcher import PartitionResult
+from command_bus.spark.target import PLANNING, Target, link_to
+from command_bus.spark.views import reject_row, schema_of
+from command_bus.transport.dispatches import DispatchFacts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["DispatchReport", "dispatch_report", "rehearsed", "report_of"]
+
+_ID = "command_id"
+_KNOWN = frozenset(each.name for each in fields(PartitionResult))
+
+
+@dataclass(frozen=True)
+class DispatchReport:
+    """What became of a dispatch.
+
+    Attributes:
+        dispatch_id: Its name.
+        state: `committed`; `already committed` before this call, which then added nothing; `open` while it is loaded, or if that failed;
+            `empty` if a micro-batch had no rows; `dry run` if nothing was to be sent.
+        rows: That were read.
+        added: Commands that are in their mailboxes because of this dispatch, whichever attempt put them there.
+        duplicates: Rows that repeat another row of the dispatch, id and content.
+        rejected: Rows that are no commands, each counted.
+        distinct_rejects: Different ones among them: as many are in `rejects`, where equal rows are one.
+        resent: Rows that a task sent although an earlier attempt had.
+        entities: Distinct ones.
+        waited: Seconds that tasks waited for limits, added up.
+        seconds: From start to commit.
+        partitions: What each task did.
+        committed_at: When it was committed last, by the server's clock; None if it never was.
+        commands: The rows that were dispatched, with their `command_id`.
+    """
+
+    dispatch_id: str
+    state: str
+    rows: int
+    added: int
+    duplicates: int
+    rejected: int
+    resent: int
+    entities: int
+    waited: float
+    seconds: float
+    partitions: list[PartitionResult]
+    commands: DataFrame = field(repr=False)
+    target: Target = field(repr=False)
+    order_by: str | None = field(default=None, repr=False)
+    entity_column: str | None = field(default=None, repr=False)
+    distinct_rejects: int = 0
+    committed_at: datetime | None = None
+    rehearsed: tuple[bytes, ...] | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        rate = f", {self.rows / self.seconds:,.0f} rows/s" if self.seconds > 0.001 else ""
+        different = f" ({self.distinct_rejects:,} different)" if 0 < self.distinct_rejects < self.rejected else ""
+        named = (
+            (self.duplicates, "rows that repeat others"),
+            (self.rejected, f"rows rejected{different}"),
+            (self.resent, "rows sent again"),
+        )
+        rest = "".join(f", {count:,} {name}" for count, name in named if count)
+        return (
+            f"dispatch {self.dispatch_id!r} {self._how()}: {self.rows:,} rows, {self.added:,} commands for {self.entities:,} entities"
+            f"{rest}; {len(self.partitions)} partitions, {self.seconds:.1f} s{rate}"
+            + (f", waited {self.waited:.1f} s in tasks" if self.waited >= 0.1 else "")
+        )
+
+    def _how(self) -> str:
+        if self.state == "already committed" and self.committed_at is not None:
+            return f"already committed at {self.committed_at:%Y-%m-%d %H:%M:%S UTC}, this time nothing was added; what it was"
+        return f"{self.state}, nothing was sent; what would be" if self.state == "dry run" else self.state
+
+    def view(self, name: str) -> DataFrame:
+        """A view of the data source, of this dispatch: `outcomes`, `rejects`, `deadLetters`."""
+        if self.rehearsed is not None:
+            return self._rehearsed(name)
+        frame: DataFrame = self._read(name).option("dispatchId", self.dispatch_id).load()
+        return frame
+
+    def rejects(self) -> DataFrame:
+        """The rows that are no commands, with the reasons."""
+        return self.view("rejects")
+
+    def outcomes(self) -> DataFrame:
+        """What became of the commands; of a dispatch that keeps outcomes."""
+        return self.view("outcomes")
+
+    def dead_letters(self) -> DataFrame:
+        """Commands of this dispatch that were given up."""
+        return self.view("deadLetters")
+
+    def pending(self) -> DataFrame:
+        """The commands that have no outcome yet, with the state of their entity as the reason (`waiting`, `paused`, `parked` …)."""
+        settled = self.outcomes().select(_ID).union(self.rejects().where("command_id is not null").select(_ID)).distinct()
+        rows = self.commands.join(settled, _ID, "left_anti")
+        if self.entity_column is None:
+            return rows.withColumn("reason", F.lit("waiting"))
+        states = self._read("entities").load().select(F.col("entity").alias("__entity"), F.col("state").alias("reason"))
+        joined = rows.join(states, F.col(self.entity_column).cast("string") == F.col("__entity"), "left")
+        return joined.drop("__entity").withColumn("reason", F.coalesce("reason", F.lit("settled meanwhile, or outcome not kept")))
+
+    def _rehearsed(self, name: str) -> DataFrame:
+        if name != "rejects":
+            raise InvalidSettings(f"a dry run has no {name}: it sent nothing. It has rejects()")
+        rows = [reject_row(self.dispatch_id, record) for record in self.rehearsed or ()]
+        return self.commands.sparkSession.createDataFrame(rows, schema_of("rejects"))
+
+    def _read(self, view: str) -> Any:
+        reader = self.commands.sparkSession.read.format("command_bus")
+        return reader.options(url=self.target.url, namespace=self.target.namespace, view=view)
+
+
+def dispatch_report(
+    commands: DataFrame,
+    dispatch_id: str,
+    *,
+    entity: str | None = None,
+    order_by: str | None = None,
+    url: str | None = None,
+    namespace: str | None = None,
+) -> DispatchReport:
+    """The report of a dispatch that was made in another way: by `df.write`, bare dispatchers, or another program.
+
+    Args:
+        commands: The rows that were dispatched, with their `command_id`.
+        dispatch_id: The dispatch.
+        entity: The column of entity ids.
+        order_by: The column that orders an entity's rows.
+        url: The server; default as for `dispatch_dataframe`.
+        namespace: Prefix of all keys; likewise.
+
+    Raises:
+        InvalidSettings: The dispatch is not known, or not any more.
+        TransportUnavailable: The server cannot be reached.
+    """
+    target = Target.resolve(url, namespace)
+    link = link_to(target, PLANNING)
+    facts = link.wait(link.transport.dispatches.facts(dispatch_id))
+    if facts is None:
+        raise InvalidSettings(
+            f"there is no dispatch {dispatch_id!r} at {target.label}: it was never opened, forgotten after rememberFor, or the server was flushed"
+        )
+    state = "committed" if facts.opened is None and facts.version >= 0 else "open"
+    return report_of(commands, target, facts, state, order_by=order_by, entity=entity)
+
+
+def report_of(
+    rows: DataFrame, target: Target, facts: DispatchFacts, state: str, *, order_by: str | None, entity: str | None
+) -> DispatchReport:
+    """The report of a dispatch, from what its record says."""
+    summary: dict[str, Any] = json.loads(facts.summary) if facts.summary else {}
+    results = [_result(result) for result in summary.get("partitions", ())]
+    read = sum(result.rows for result in results)
+    rejected = sum(result.rejected for result in results) or facts.rejected
+    duplicates = max(read - facts.added - rejected, 0)
+    return DispatchReport(
+        dispatch_id=facts.dispatch_id,
+        state=state,
+        rows=read,
+        added=facts.added,
+        duplicates=duplicates,
+        rejected=rejected,
+        resent=max(sum(result.duplicates for result in results) - duplicates, 0),
+        entities=sum(result.entities for result in results),
+        waited=sum(result.waited for result in results),
+        seconds=summary.get("seconds", 0.0),
+        partitions=results,
+        commands=rows,
+        target=target,
+        order_by=order_by,
+        entity_column=entity,
+        distinct_rejects=facts.rejected,
+        committed_at=datetime.fromtimestamp(facts.done_ms / 1000, UTC) if facts.done_ms else None,
+    )
+
+
+def rehearsed(report: DispatchReport, results: Sequence[PartitionResult], rejects: Sequence[bytes]) -> DispatchReport:
+    """The report of a dry run, from an empty one and what its tasks have counted."""
+    return replace(
+        report,
+        state="dry run",
+        rows=sum(each.rows for each in results),
+        added=sum(each.added for each in results),
+        duplicates=sum(each.duplicates for each in results),
+        rejected=sum(each.rejected for each in results),
+        entities=sum(each.entities for each in results),
+        partitions=[*results],
+        distinct_rejects=len(rejects),
+        rehearsed=tuple(rejects),
+    )
+
+
+def _result(facts: dict[str, Any]) -> PartitionResult:
+    """What a task did, as a summary tells it: of whatever release."""
+    return PartitionResult(**{name: value for name, value in facts.items() if name in _KNOWN})
