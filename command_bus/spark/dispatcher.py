@@ -51,7 +51,8 @@ _OF_ONE = frozenset({"entity", "drain"})
 _UNFIT = {
     Admission.CONFLICT: (
         "conflict",
-        "another row of this dispatch has the same command id and another payload: the key is not unique",
+        "a command of this dispatch has the same id and another payload: the key is not unique, or the row was accepted in an earlier run "
+        "and one of its columns changes with every run, as current_timestamp() does",
     ),
     Admission.WRONG_TYPE: (
         "wrong_type",
@@ -71,6 +72,7 @@ class PartitionResult:
         added: That are in their mailboxes because of this attempt.
         duplicates: That were there already: an earlier attempt, or the same row twice.
         rejected: That are no commands, or cannot be accepted (a conflict of ids, a sequence number that went back).
+        conflicts: Of the rejected ones, those whose command id is in with another payload.
         entities: Distinct mailboxes.
         shared: Entities of which another task of the same run has rows as well: their order is left to chance.
         digest: Of the rows' command ids, see `fingerprints`.
@@ -90,6 +92,7 @@ class PartitionResult:
     done: bool = False
     shared: int = 0
     digest: int = 0
+    conflicts: int = 0
 
 
 @dataclass(slots=True)
@@ -310,7 +313,7 @@ class PartitionDispatcher:
         for shard, together in by_shard.items():
             self.add(shard, chain.from_iterable(together))
 
-    def reject(self, reject: Reject, *, read: bool = True) -> None:
+    def reject(self, reject: Reject, *, read: bool = True, conflict: bool = False) -> None:
         """Note a row that is no command, or fail, or forget it, as `on_invalid` says.
 
         Raises:
@@ -318,10 +321,11 @@ class PartitionDispatcher:
         """
         self.result.rows += read
         self.result.rejected += 1
+        self.result.conflicts += conflict
         if self._on_invalid == "raise":
             facts = json.loads(reject.record)
             raise InvalidRows(
-                f"dispatch {self.version.dispatch_id!r}: a row is no valid command: {facts['error']} "
+                f"dispatch {self.version.dispatch_id!r}: a row is {'in conflict' if conflict else 'no valid command'}: {facts['error']} "
                 f"(command id {facts['command_id']!r}); on_invalid = quarantine would set such rows aside",
                 count=self.result.rejected,
             )
@@ -504,7 +508,7 @@ class PartitionDispatcher:
                 why = reasons.setdefault(item[0], _REFUSED[admission])  # those behind the first are refused as its followers
                 (refusal.own if why in _OF_ONE else refusal.common).append(item)
             elif admission in _UNFIT:
-                self.reject(unfit(item, admission), read=False)
+                self.reject(unfit(item, admission), read=False, conflict=admission is Admission.CONFLICT)
                 self._distrust([item])
         whys = [*reasons.values()]
         refusal.why = next((why for why in whys if why not in _OF_ONE), whys[0] if whys else "")
@@ -529,7 +533,8 @@ class PartitionDispatcher:
 
     def _too_many(self) -> InvalidRows:
         return InvalidRows(
-            f"dispatch {self.version.dispatch_id!r}: more than {self._max_rejects} rows are no valid commands (max_rejects); "
+            f"dispatch {self.version.dispatch_id!r}: more than {self._max_rejects} rows are no valid commands"
+            f"{', or in conflict with commands that are in,' if self.result.conflicts else ''} (max_rejects); "
             "what was noted of them can be read as the view 'rejects'",
             count=self.result.rejected,
         )

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger("command_bus.spark")
 _COMMIT_WAIT = 300.0
-_INNER = ("shared", "digest")
+_INNER = ("shared", "digest", "conflicts")
 """Of a task's result, what no summary holds: an older release could not read it."""
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -314,7 +314,8 @@ def commit_dispatch(
     if done:
         return  # a job that is run again: what is known of the first run stays
     partitions = [{name: value for name, value in asdict(result).items() if name not in _INNER} for result in results]
-    summary = json.dumps({"version": version.number, "seconds": round(seconds, 3), "partitions": partitions})
+    conflicts = sum(result.conflicts for result in results)
+    summary = json.dumps({"version": version.number, "seconds": round(seconds, 3), "partitions": partitions, "conflicts": conflicts})
     rows = "" if fingerprint is None else str(fingerprint)
     link.patiently(lambda: dispatches.commit(version, summary, opening.remember_ms, rows), _COMMIT_WAIT)
 
