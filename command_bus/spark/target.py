@@ -153,7 +153,7 @@ class Link:
     def warn_if_nobody_works(self) -> None:
         """Say so in the log if no worker lives in the namespace: the commands will wait, which is no error."""
         if self.live_workers() == 0:
-            where = f"namespace {self.settings.namespace!r} on {redacted(self.settings.url or '')}"
+            where = f"namespace {self.settings.namespace!r} on {self.transport.connections.label}"
             _log.warning(
                 "no worker lives in %s: what is dispatched waits there until one is started (command-bus worker module:bus)",
                 where,

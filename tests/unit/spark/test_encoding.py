@@ -97,6 +97,24 @@ class Dated(Command[None], entity="thing", name="test.dated"):
     note: str = ""
 
 
+class Preset(Command[None], name="test.preset"):
+    count: int = Field(default=-1, ge=0, validate_default=True)
+
+
+class Huge(Command[None], name="test.huge"):
+    count: int = 2**70
+
+
+class Long(Command[None], name="test.long"):
+    note: str = "n" * 500
+
+
+class Classes(Command[None], name="test.classes"):
+    """Its pattern means `a` or `e` to the model; another engine finds it in `a]`."""
+
+    note: Annotated[str, Field(pattern=r"^[a-z&&[ae]]$")]
+
+
 class Ping(Command[None], name="test.ping"):
     """Has no fields."""
 
@@ -401,3 +419,12 @@ def test_a_command_without_fields_is_sent_for_every_row() -> None:
 def test_integers_beyond_the_floats_are_rounded_as_python_does() -> None:
     (packed,) = encode({"command_id": ["a"], "thing": ["x"], "count": [1], "ratio": [2**53 + 1], "label": ["a"]}, Sample)
     assert codec_for(Sample).decode(unpack_envelope(packed[1][3]).payload).ratio == float(2**53 + 1)
+
+
+@pytest.mark.parametrize("command", [Preset, Huge, Long, Classes])
+def test_what_arrow_and_the_model_may_see_differently_the_model_judges(command: type[Command[None]]) -> None:
+    columns = {"command_id": ["a"]} | ({"note": ["a]"]} if command is Classes else {})
+    (packed,) = encode(columns, command, dispatcher=Offline(max_payload=200))
+    with pytest.raises(InvalidCommand) as caught:
+        Offline(max_payload=200).link.sealer.of_item(codec_for(command).validate({n: v[0] for n, v in columns.items() if n == "note"}))
+    assert why(packed) == caught.value.message
