@@ -58,7 +58,9 @@ def check_order(rows: DataFrame, order_by: Order | None) -> None:
         InvalidSettings: One is not; or there is none in the list.
     """
     if order_by is not None and not _listed(order_by):
-        raise InvalidSettings("order_by = []: name the columns that order an entity's rows, or None if their order is of no importance")
+        raise InvalidSettings(
+            "order_by = []: name the columns that order an entity's rows, or None if their order is of no importance"
+        )
     for name in names_in(order_by):
         if name not in rows.columns:
             raise InvalidSettings(f"there is no column {name!r}; there are {', '.join(rows.columns)}")

@@ -7,14 +7,19 @@ values that Python cannot hold are told apart, so that each is the fault of its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-__all__ = ["Unreadable", "rows_of", "values_of"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Batches", "Unreadable", "in_arrow", "rows_of", "values_of"]
+
+Batches = Iterator[pa.RecordBatch]
 
 _SHOWN = 200  # characters of a value
 
@@ -41,8 +46,9 @@ def values_of(column: pa.Array) -> tuple[list[Any], dict[int, Unreadable]]:
     kind = _in_utc(column.type)
     if kind != column.type:
         column = column.view(kind)
+    faults: dict[int, Unreadable] = {}
     try:
-        values, faults = column.to_pylist(), {}
+        values = column.to_pylist()
     except (ValueError, OverflowError, pa.ArrowException):  # a UnicodeDecodeError is a ValueError
         values, faults = _one_by_one(column)
     if pa.types.is_nested(kind):
@@ -60,6 +66,25 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any], str | None]
             wrong.setdefault(index, fault.of(name))
     rows = zip(*(values for values, _ in read), strict=True)
     return ((dict(zip(names, row, strict=True)), wrong.get(index)) for index, row in enumerate(rows))
+
+
+def in_arrow(rows: DataFrame, work: Callable[[Batches], Batches], schema: str) -> DataFrame:
+    """Do what `mapInArrow` does, also with columns that have a dot in their names: PySpark takes these for fields of structs."""
+    names = rows.columns
+    if not any("." in name or "`" in name for name in names):
+        return rows.mapInArrow(work, schema)
+    return rows.toDF(*(f"c{number}" for number in range(len(names)))).mapInArrow(_Renamed(work, tuple(names)), schema)
+
+
+@dataclass(frozen=True)
+class _Renamed:
+    """Work on batches under their own names."""
+
+    work: Callable[[Batches], Batches]
+    names: tuple[str, ...]
+
+    def __call__(self, batches: Batches) -> Batches:
+        return self.work(batch.rename_columns(list(self.names)) for batch in batches)
 
 
 @lru_cache(maxsize=1024)

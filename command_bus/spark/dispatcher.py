@@ -51,8 +51,10 @@ _OF_ONE = frozenset({"entity", "drain"})
 _UNFIT = {
     Admission.CONFLICT: (
         "conflict",
-        "a command of this dispatch has the same id and another payload: the key is not unique, or the row was accepted in an earlier run "
-        "and one of its columns changes with every run, as current_timestamp() does",
+        (
+            "a command of this dispatch has the same id and another payload: the key is not unique, or an earlier run brought the row in "
+            "and one of its columns changes with every run, as current_timestamp() does"
+        ),
     ),
     Admission.WRONG_TYPE: (
         "wrong_type",
@@ -313,7 +315,7 @@ class PartitionDispatcher:
         for shard, together in by_shard.items():
             self.add(shard, chain.from_iterable(together))
 
-    def reject(self, reject: Reject, *, read: bool = True, conflict: bool = False) -> None:
+    def reject(self, reject: Reject, *, read: bool = True) -> None:
         """Note a row that is no command, or fail, or forget it, as `on_invalid` says.
 
         Raises:
@@ -321,11 +323,11 @@ class PartitionDispatcher:
         """
         self.result.rows += read
         self.result.rejected += 1
-        self.result.conflicts += conflict
         if self._on_invalid == "raise":
             facts = json.loads(reject.record)
+            what = "in conflict" if facts["reason"] == "conflict" else "no valid command"
             raise InvalidRows(
-                f"dispatch {self.version.dispatch_id!r}: a row is {'in conflict' if conflict else 'no valid command'}: {facts['error']} "
+                f"dispatch {self.version.dispatch_id!r}: a row is {what}: {facts['error']} "
                 f"(command id {facts['command_id']!r}); on_invalid = quarantine would set such rows aside",
                 count=self.result.rejected,
             )
@@ -508,7 +510,8 @@ class PartitionDispatcher:
                 why = reasons.setdefault(item[0], _REFUSED[admission])  # those behind the first are refused as its followers
                 (refusal.own if why in _OF_ONE else refusal.common).append(item)
             elif admission in _UNFIT:
-                self.reject(unfit(item, admission), read=False, conflict=admission is Admission.CONFLICT)
+                self.result.conflicts += admission is Admission.CONFLICT
+                self.reject(unfit(item, admission), read=False)
                 self._distrust([item])
         whys = [*reasons.values()]
         refusal.why = next((why for why in whys if why not in _OF_ONE), whys[0] if whys else "")

@@ -202,9 +202,8 @@ class _RouteEncoder:
                     raise InvalidCommand(faults[index])
                 checked = _checked_id(command_id)
                 sequence = _checked_number(number)
-                if not good or len(payload) > most:
-                    payload, key = self._validated(_row(read, index), key)
-                shard, mailbox, entity, text = self._place(key, checked)
+                content, place = (payload, key) if good and len(payload) <= most else self._validated(_row(read, index), key)
+                shard, mailbox, entity, text = self._place(place, checked)
             except CommandBusError as error:
                 packed.append(
                     Reject.of(
@@ -213,8 +212,8 @@ class _RouteEncoder:
                     )
                 )  # fmt: skip
                 continue
-            envelope = self._stamp.pack(packed_text(checked), entity, payload)
-            packed.append((shard, (mailbox, checked, check_of(spec.name, payload), envelope, text, sequence)))
+            envelope = self._stamp.pack(packed_text(checked), entity, content)
+            packed.append((shard, (mailbox, checked, check_of(spec.name, content), envelope, text, sequence)))
         return packed
 
     def _read(self, columns: dict[str, pa.Array]) -> tuple[dict[str, list[Any]], dict[int, str]]:

@@ -23,8 +23,8 @@ from command_bus.errors import CommandBusError, DispatchStalled, InvalidSettings
 from command_bus.messages import Message
 from command_bus.spark.arranging import Order, check_order, in_order, names_in
 from command_bus.spark.chance import check_ids
-from command_bus.spark.fingerprints import Fingerprint, check_repeated, moment
 from command_bus.spark.fates import column
+from command_bus.spark.fingerprints import Fingerprint, check_repeated, moment
 from command_bus.spark.ids import NAMESPACE, REFUSED, command_id, unordered
 from command_bus.spark.interpreters import advice, check_interpreter
 from command_bus.spark.options import OnInvalid, WriteOptions, duration_ms

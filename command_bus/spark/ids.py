@@ -45,7 +45,9 @@ _JSON_OPTIONS = {
     "dateFormat": "yyyy-MM-dd",
     "ignoreNullFields": "false",
 }
-REFUSED = "a command id cannot be made of a map or a variant, which have no one text: name those of its parts that identify the row"
+REFUSED = (
+    "a command id cannot be made of a map or a variant, which have no one text: name those of its parts that identify the row"
+)
 """Why there is no id."""
 
 

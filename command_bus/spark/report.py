@@ -211,6 +211,7 @@ def rehearsed(report: DispatchReport, results: Sequence[PartitionResult], reject
         added=sum(each.added for each in results),
         duplicates=sum(each.duplicates for each in results),
         rejected=sum(each.rejected for each in results),
+        conflicts=sum(each.conflicts for each in results),
         entities=sum(each.entities for each in results),
         partitions=[*results],
         distinct_rejects=len(rejects),

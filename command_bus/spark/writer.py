@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from command_bus.errors import CommandBusError, InvalidSettings
+from command_bus.spark.columns import in_arrow
 from command_bus.spark.dispatcher import PartitionDispatcher, PartitionResult
 from command_bus.spark.encoding import BatchEncoder, uncollected
 from command_bus.spark.fingerprints import Fingerprint, check_repeated, digest_of
@@ -210,7 +211,7 @@ class PartitionTask:
     def dispatch(self, rows: DataFrame) -> bool:
         """Send all partitions of a DataFrame and commit; as `commit`."""
         began = time.time()
-        told_rows = rows.mapInArrow(self, self.RESULT).collect()
+        told_rows = in_arrow(rows, self, self.RESULT).collect()
         return self.commit(
             [PartitionDone(PartitionResult(**json.loads(row.result)), row.owner) for row in told_rows], time.time() - began
         )
@@ -315,7 +316,9 @@ def commit_dispatch(
         return  # a job that is run again: what is known of the first run stays
     partitions = [{name: value for name, value in asdict(result).items() if name not in _INNER} for result in results]
     conflicts = sum(result.conflicts for result in results)
-    summary = json.dumps({"version": version.number, "seconds": round(seconds, 3), "partitions": partitions, "conflicts": conflicts})
+    summary = json.dumps(
+        {"version": version.number, "seconds": round(seconds, 3), "partitions": partitions, "conflicts": conflicts}
+    )
     rows = "" if fingerprint is None else str(fingerprint)
     link.patiently(lambda: dispatches.commit(version, summary, opening.remember_ms, rows), _COMMIT_WAIT)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
@@ -16,15 +15,15 @@ from pydantic import field_validator
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from command_bus import Command, EntityId, InvalidRows, InvalidSettings
+from command_bus import Command, EntityId, HandlerRegistry, InvalidRows, InvalidSettings
 from command_bus.embedded import EmbeddedServer
-from command_bus.spark import command_id, command_id_of, dispatch_dataframe
+from command_bus.spark import command_id, command_id_of, dispatch_dataframe, reconcile
 from command_bus.spark.dispatcher import PartitionDispatcher
-from command_bus.spark.options import ReadOptions, WriteOptions
-from command_bus.spark.target import Target, link_to
+from command_bus.spark.options import WriteOptions
+from command_bus.spark.target import Target
 from command_bus.spark.writer import PartitionTask, Writing
 from command_bus.transport.dispatches import Version
-from tests.spark.scene import Move, Place, journeys
+from tests.spark.scene import Move, Place, journeys, working
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York")
 
@@ -100,11 +99,13 @@ def keys(spark: SparkSession) -> DataFrame:
 
 def test_ids_in_spark_are_those_of_plain_python_in_every_zone(spark: SparkSession) -> None:
     values = ("a", "C:\\x", 5, 7, True, date(2026, 1, 1), Decimal("-12.50"), b"a", "x\x1fy", datetime(2026, 10, 25, 0, 30, 0, 500_000, UTC),
-              datetime(2026, 10, 25, 0, 30, 0, 500_000), None)  # fmt: skip  # noqa: DTZ001
+              datetime(2026, 10, 25, 0, 30, 0, 500_000), None)  # fmt: skip
     frame = keys(spark)
     for zone in ZONES:
         with zone_of(spark, zone):
-            found = frame.select(*(command_id(name).alias(name) for name in frame.columns), command_id(*frame.columns).alias("all"))
+            found = frame.select(
+                *(command_id(name).alias(name) for name in frame.columns), command_id(*frame.columns).alias("all")
+            )
             assert list(found.collect()[0]) == [*(command_id_of([value]) for value in values), command_id_of(values)]
 
 
@@ -133,7 +134,9 @@ def test_digests_and_separators_as_keys(spark: SparkSession) -> None:
     digests = [hashlib.sha1(b"%d" % number).digest()[:3] for number in range(2000)]
     frame = spark.createDataFrame([(each,) for each in set(digests)], "k binary")
     assert frame.select(command_id("k")).distinct().count() == len(set(digests))
-    pairs = spark.createDataFrame([("x\x1fy", "z"), ("x", "y\x1fz"), ("x\x00", "\x02z"), ("x", "\x00\x02z")], "a string, b string")
+    pairs = spark.createDataFrame(
+        [("x\x1fy", "z"), ("x", "y\x1fz"), ("x\x00", "\x02z"), ("x", "\x00\x02z")], "a string, b string"
+    )
     assert pairs.select(command_id("a", "b")).distinct().count() == 4
 
 
@@ -200,7 +203,7 @@ def test_poison_is_set_aside_row_by_row(spark: SparkSession, place: Place, polic
 
 
 def test_poison_fails_a_dispatch_that_wants_it_so(spark: SparkSession, place: Place) -> None:
-    with pytest.raises(InvalidRows, match="a row is no valid command: column '(note|day|at)' holds"):
+    with pytest.raises(InvalidRows, match=r"a row is no valid command: column '(note|day|at)' holds"):
         dispatch_dataframe(dirty(spark), SEEN, key="seq", order_by="seq", dispatch_id="d", on_invalid="raise", **place.where)
 
 
@@ -239,7 +242,15 @@ def test_columns_with_dots(spark: SparkSession, place: Place) -> None:
     rows = journeys(spark, 10, 20).withColumnsRenamed({"truck": "truck.id", "seq": "n.1"})
     columns = {"truck": "truck.id", "seq": "n.1"}
     report = dispatch_dataframe(
-        rows, Move, key=["truck.id", "n.1"], order_by="n.1", columns=columns, dispatch_id="d", partitions=3, **place.where
+        rows,
+        Move,
+        key=["truck.id", "n.1"],
+        order_by="n.1",
+        columns=columns,
+        dispatch_id="d",
+        outcomes="1 day",
+        partitions=3,
+        **place.where,
     )
     assert place.seqs() == {f"t{truck}": list(range(20)) for truck in range(10)}
     assert {row.command_id for row in report.commands.select("command_id").collect()} == {
@@ -273,3 +284,26 @@ def test_what_was_accepted_before_is_not_counted_as_no_command(spark: SparkSessi
     assert "500 rows rejected (500 of them because their command ids are in with other payloads)" in str(report)
     assert "one of its columns changes with every run" in report.rejects().select("error").first()[0]
     assert place.seqs() == {f"t{truck}": list(range(100)) for truck in range(10)}
+
+
+def test_rows_in_descending_order_are_reconciled(spark: SparkSession, place: Place) -> None:
+    registry = HandlerRegistry()
+
+    @registry.handles(Move)
+    async def move(command: Move) -> int:
+        return command.seq
+
+    rows = journeys(spark, 4, 25).withColumn("day", F.col("seq") % 3)
+    with working(place, registry):
+        report = dispatch_dataframe(
+            rows, Move, key=["truck", "seq"], order_by=[F.desc("day"), "seq"], dispatch_id="d", outcomes="1 day", **place.where
+        )
+        result = reconcile(report, timeout=60)
+    assert result.ok, result
+    assert result.counts["completed"] == 100
+    wrong = reconcile(
+        dispatch_id="d", commands=report.commands, entity_column="truck", order_by=[F.asc("day"), "seq"], **place.where
+    )
+    assert not wrong.ok
+    with pytest.raises(InvalidSettings, match="give entity_column, the column within which it orders"):
+        reconcile(dispatch_id="d", commands=report.commands, order_by=["day", "seq"], **place.where)

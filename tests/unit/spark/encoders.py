@@ -39,12 +39,7 @@ def encode(
     columns: dict[str, Any], *commands: type[Command[Any]] | str, dispatcher: Any = None, mapper: Any = None, **options: Any
 ) -> list[Any]:
     """Give what becomes of each row; the commands are importable classes, or their names."""
-    batch = pa.record_batch(
-        {
-            name: value if isinstance(value, pa.Array) else pa.array(value)
-            for name, value in columns.items()
-        }
-    )
+    batch = pa.record_batch({name: value if isinstance(value, pa.Array) else pa.array(value) for name, value in columns.items()})
     names = ",".join(each if isinstance(each, str) else f"{each.__module__}:{each.__qualname__}" for each in commands)
     chosen = WriteOptions(command=names, **options)
     used: Any = dispatcher or Offline()

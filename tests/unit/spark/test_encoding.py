@@ -394,7 +394,7 @@ def test_every_column_of_a_vectorised_batch_may_hold_such_a_value() -> None:
             assert why(found[1]) == refusal
 
 
-def texts(good: bytes) -> pa.Array:
+def texts(good: bytes) -> Any:
     """A good text and one that is no UTF-8."""
     raw = pa.array([good, b"\xff"])
     return pa.Array.from_buffers(pa.string(), 2, raw.buffers())
@@ -426,5 +426,7 @@ def test_what_arrow_and_the_model_may_see_differently_the_model_judges(command: 
     columns = {"command_id": ["a"]} | ({"note": ["a]"]} if command is Classes else {})
     (packed,) = encode(columns, command, dispatcher=Offline(max_payload=200))
     with pytest.raises(InvalidCommand) as caught:
-        Offline(max_payload=200).link.sealer.of_item(codec_for(command).validate({n: v[0] for n, v in columns.items() if n == "note"}))
+        Offline(max_payload=200).link.sealer.of_item(
+            codec_for(command).validate({n: v[0] for n, v in columns.items() if n == "note"})
+        )
     assert why(packed) == caught.value.message

@@ -61,7 +61,9 @@ def test_keys_that_look_alike_have_different_ids(one: tuple[Any, ...], other: tu
 
 def test_an_instant_has_one_id_in_all_zones() -> None:
     at = datetime(2026, 10, 25, 0, 30, 0, 500_000, tzinfo=UTC)
-    assert command_id_of([at]) == command_id_of([at.astimezone(BERLIN_SUMMER)]) == command_id_of(['"2026-10-25T00:30:00.500000Z"'])
+    assert (
+        command_id_of([at]) == command_id_of([at.astimezone(BERLIN_SUMMER)]) == command_id_of(['"2026-10-25T00:30:00.500000Z"'])
+    )
     assert command_id_of([at.replace(tzinfo=None)]) == command_id_of(["2026-10-25 00:30:00.5"])
 
 

@@ -50,22 +50,23 @@ class Unreadable:
         self.raw = raw
 
 
-def texts(values: list[Any]) -> pa.Array:
+def texts(values: list[Any]) -> Any:
     """Text as Spark gives it: whatever bytes there are."""
     raw = [None if value is None else value.raw if isinstance(value, Unreadable) else value.encode() for value in values]
     column = pa.array(raw, pa.binary())
     return pa.Array.from_buffers(pa.string(), len(column), column.buffers(), column.null_count)
 
 
-def days(values: list[Any]) -> pa.Array:
+def days(values: list[Any]) -> Any:
     raw = [
-        None if value is None else value.raw if isinstance(value, Unreadable) else value.toordinal() - EPOCH_DAY for value in values
+        None if value is None else value.raw if isinstance(value, Unreadable) else value.toordinal() - EPOCH_DAY
+        for value in values
     ]
     return pa.array(raw, pa.int32()).view(pa.date32())
 
 
 def instants(zone: str | None) -> Callable[[list[Any]], Any]:
-    def make(values: list[Any]) -> pa.Array:
+    def make(values: list[Any]) -> Any:
         raw = [None if value is None else value.raw if isinstance(value, Unreadable) else micros(value) for value in values]
         return pa.array(raw, pa.int64()).view(pa.timestamp("us", zone))
 
@@ -88,7 +89,7 @@ class Place(BaseModel):
 TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=6)
 INT64 = st.one_of(st.integers(-3, 103), st.integers(-(2**63), 2**63 - 1))
 FLOATS = st.one_of(st.floats(-10, 10), st.sampled_from([math.nan, math.inf, -0.0, 1e300]))
-AWARE = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999)).map(lambda value: value.replace(tzinfo=UTC))  # noqa: DTZ001
+AWARE = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999)).map(lambda value: value.replace(tzinfo=UTC))
 NAIVE = st.datetimes()
 BAD_TEXT = st.sampled_from([b"\xff", b"ok\x80", b"\xed\xa0\x80"]).map(Unreadable)
 BAD_DAY = st.sampled_from([3_000_000, -720_000, 2**31 - 1]).map(Unreadable)
@@ -151,7 +152,9 @@ ENTITIES = [
     Kind(EntityId, INT64, of(pa.int64())),
     Kind(Annotated[EntityId, Field(description="said more of")], TEXT, texts),
     Kind(Annotated[EntityId, AfterValidator(lambda value: value.lower())], st.sampled_from(["abc", "ABC", "x"]), texts),
-    Kind(Annotated[EntityId, BeforeValidator(lambda value: value and value.strip())], st.sampled_from(["abc", "abc ", ""]), texts),
+    Kind(
+        Annotated[EntityId, BeforeValidator(lambda value: value and value.strip())], st.sampled_from(["abc", "abc ", ""]), texts
+    ),
     Kind(Annotated[EntityId, BeforeValidator(str)], st.integers(0, 3), of(pa.int64())),
     Kind(Annotated[EntityId, BeforeValidator(str)], st.dates(), days),
 ]

@@ -10,8 +10,8 @@ from command_bus import BusSettings, InvalidSettings
 
 pytest.importorskip("pyarrow")
 
-from command_bus.spark.options import ReadOptions, WriteOptions  # noqa: E402 - after the skip
-from command_bus.spark.target import Target  # noqa: E402
+from command_bus.spark.options import ReadOptions, WriteOptions
+from command_bus.spark.target import Target
 
 
 def test_limits_and_durability_of_the_driver_travel(monkeypatch: pytest.MonkeyPatch) -> None:
