@@ -302,8 +302,13 @@ def test_rows_in_descending_order_are_reconciled(spark: SparkSession, place: Pla
     assert result.ok, result
     assert result.counts["completed"] == 100
     wrong = reconcile(
-        dispatch_id="d", commands=report.commands, entity_column="truck", order_by=[F.asc("day"), "seq"], **place.where
+        dispatch_id="d",
+        commands=report.commands,
+        entity_column="truck",
+        order_by=[F.asc("day"), "seq"],
+        url=place.url,
+        namespace=place.namespace,
     )
     assert not wrong.ok
     with pytest.raises(InvalidSettings, match="give entity_column, the column within which it orders"):
-        reconcile(dispatch_id="d", commands=report.commands, order_by=["day", "seq"], **place.where)
+        reconcile(dispatch_id="d", commands=report.commands, order_by=["day", "seq"], url=place.url, namespace=place.namespace)

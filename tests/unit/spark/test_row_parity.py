@@ -247,7 +247,7 @@ def expected(example: Example, dispatcher: Offline, row: dict[str, Any]) -> Any:
     if not row["command_id"]:
         return ("its command id is NULL or empty",)
     if row["key"] is None:
-        return ("key is null", "Generated: ")
+        return ("key is null", "Generated: ", "its command has another entity id than column 'key'")
     fields = {name: value for name, value in row.items() if name != "command_id"}
     try:
         message = codec_for(example.model).validate(fields)
