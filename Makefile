@@ -34,7 +34,7 @@ bench-all:  ## everything, with all peers: about fifteen minutes (ARGS="--server
 bench-spark: ## what Spark's way into the bus costs, beside bare pipelines (ARGS="--rows 100000")
 	@$(SETUP) bench-spark $(ARGS)
 
-proofs:     ## Spark on clusters: a million rows, speculation, a lost executor, ways of shipping, Connect (ARGS="million --rows 100000")
+proofs:     ## Spark on clusters: a million rows, speculation, a lost executor, joins and skew, empty batches, a restored checkpoint, ways of shipping, Connect (ARGS="million --rows 100000")
 	@$(SETUP) proofs $(ARGS)
 
 fuzz:       ## the decoders on bytes that nobody would send, led by coverage where atheris can be had (ARGS="--seconds 600")

@@ -9,6 +9,7 @@
 | --- | --- |
 | `target` | where commands go, and this process's connection |
 | `dispatcher` | sends one partition: chunks, results; usable bare, without Spark |
+| `results`, `refusals`, `homes` | what a task tells of its rows, what is refused for now, which entities it has begun |
 | `lines`, `stalls` | what waits to be sent, and stands aside for a mailbox that is full; when a task warns and gives up |
 | `ids` | command ids out of natural columns |
 | `options` | the options of the data source |
@@ -33,11 +34,12 @@ from command_bus.errors import MissingExtra
 
 if TYPE_CHECKING:
     from command_bus.spark.arranging import in_order
-    from command_bus.spark.dispatcher import PartitionDispatcher, PartitionResult
+    from command_bus.spark.dispatcher import PartitionDispatcher
     from command_bus.spark.frames import dispatch_batch_writer, dispatch_dataframe
     from command_bus.spark.ids import command_id, command_id_of
     from command_bus.spark.reconciliation import Reconciliation, reconcile
     from command_bus.spark.report import DispatchReport, dispatch_report
+    from command_bus.spark.results import PartitionResult
     from command_bus.spark.source import register
     from command_bus.spark.target import Target
 
@@ -59,7 +61,8 @@ __all__ = [
 
 _EXTRA = ("fastjsonschema", "pandas", "pyarrow", "pyspark")
 _HOMES = {
-    "dispatcher": "PartitionDispatcher PartitionResult",
+    "dispatcher": "PartitionDispatcher",
+    "results": "PartitionResult",
     "arranging": "in_order",
     "frames": "dispatch_batch_writer dispatch_dataframe",
     "report": "DispatchReport dispatch_report",

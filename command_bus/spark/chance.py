@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["chance_in", "check_ids"]
 
-_CHANCE = re.compile(r"\b(uuid|monotonically_increasing_id|randn?|spark_partition_id|shuffle)\(")
+_CHANCE = re.compile(r"\b(uuid|monotonically_increasing_id|randn?|spark_partition_id|shuffle)\(", re.IGNORECASE)
 _PROJECT = "Project ["
 _REFERENCE = re.compile(r"#(\d+)L?")
 _NAMED = re.compile(r"^(.*) AS .*#(\d+)L?$", re.DOTALL)
@@ -29,8 +29,9 @@ def check_ids(rows: DataFrame, name: str) -> None:
     classic: Any = getattr(rows, "_jdf", None)
     if classic is not None and not _CHANCE.search(classic.queryExecution().analyzed().toString()):
         return  # which costs nothing: that plan is made already
-    explain: Any = rows.select(column(name))._explain_string  # noqa: SLF001 - as Spark Connect has it, too
-    found = chance_in(explain(mode="extended"))
+    frame: Any = rows.select(column(name))
+    plan = frame._jdf.queryExecution().toString() if classic is not None else frame._explain_string(mode="extended")  # noqa: SLF001
+    found = chance_in(plan)
     if found is not None:
         raise InvalidSettings(
             f"the command ids are made by {found}(), which gives the same rows other ids when they are computed again: a job that is run "
@@ -53,7 +54,7 @@ def chance_in(plan: str) -> str | None:
         expression = outputs.pop()
         found = _CHANCE.search(expression)
         if found is not None:
-            return found[1]
+            return found[1].lower()
         references = {number for number in _REFERENCE.findall(expression) if number in made} - seen
         seen |= references
         outputs += [made[number] for number in sorted(references)]

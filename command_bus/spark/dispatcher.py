@@ -14,7 +14,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Self
@@ -24,15 +23,17 @@ from command_bus.errors import CommandBusError, DispatchStalled, InvalidCommand,
 from command_bus.messages import Message
 from command_bus.outbound import Envelope
 from command_bus.serialization.envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
+from command_bus.spark.homes import Homes
 from command_bus.spark.lines import Line
 from command_bus.spark.options import OnInvalid
+from command_bus.spark.refusals import Refusal
+from command_bus.spark.results import UNFIT, PartitionResult, Reject, unfit
 from command_bus.spark.stalls import Stall
 from command_bus.spark.target import Link, Target, link_to
-from command_bus.transport.dispatches import Home, LoadItem, Opening, Version
+from command_bus.transport.dispatches import LoadItem, Opening, Version
 from command_bus.transport.interfaces import Admission
-from command_bus.transport.redis.keys import mailbox_parts
 
-__all__ = ["PartitionDispatcher", "PartitionResult", "Reject", "check_of", "flags_of", "unfit"]
+__all__ = ["PartitionDispatcher", "PartitionResult", "Reject", "check_of", "flags_of"]
 
 _log = logging.getLogger("command_bus.spark")
 _REJECTS = 200  # noted at a time
@@ -42,99 +43,6 @@ _MOST_ASIDE = 64 * 1024 * 1024
 _TRUST = (
     16  # of what a mailbox may hold, a partition puts in one sixteenth before it asks again: the limit is exceeded by no more
 )
-_REFUSED = {
-    Admission.ENTITY_FULL: "entity", Admission.TOTAL_FULL: "total", Admission.PREDECESSOR_REFUSED: "predecessor",
-    Admission.DRAINING: "drain",
-}  # fmt: skip
-_OF_ONE = frozenset({"entity", "drain"})
-"""Limits that hold for one mailbox as far as one can see: others are tried."""
-_UNFIT = {
-    Admission.CONFLICT: (
-        "conflict",
-        (
-            "a command of this dispatch has the same id and another payload: the key is not unique, or an earlier run brought the row in "
-            "and one of its columns changes with every run, as current_timestamp() does"
-        ),
-    ),
-    Admission.WRONG_TYPE: (
-        "wrong_type",
-        "a key of this entity's mailbox holds something else: another program uses the namespace",
-    ),
-    Admission.OUT_OF_SEQUENCE: ("out_of_sequence", "its sequence number is not above the last one of its entity"),
-}
-
-
-@dataclass(slots=True)
-class PartitionResult:
-    """What became of the rows of a partition.
-
-    Attributes:
-        partition: Its number, -1 if unknown.
-        rows: That were read.
-        added: That are in their mailboxes because of this attempt.
-        duplicates: That were there already: an earlier attempt, or the same row twice.
-        rejected: That are no commands, or cannot be accepted (a conflict of ids, a sequence number that went back).
-        conflicts: Of the rejected ones, those whose command id is in with another payload.
-        entities: Distinct mailboxes.
-        shared: Entities of which another task of the same run has rows as well: their order is left to chance.
-        digest: Of the rows' command ids, see `fingerprints`.
-        waited: Seconds that limits held it up.
-        seconds: In all.
-        done: Whether its version had been committed already, so that nothing was added.
-    """
-
-    partition: int = -1
-    rows: int = 0
-    added: int = 0
-    duplicates: int = 0
-    rejected: int = 0
-    entities: int = 0
-    waited: float = 0.0
-    seconds: float = 0.0
-    done: bool = False
-    shared: int = 0
-    digest: int = 0
-    conflicts: int = 0
-
-
-@dataclass(slots=True)
-class _Refusal:
-    """What of a chunk was not accepted, in order.
-
-    Attributes:
-        own: What its own mailbox refuses.
-        common: What a limit of all refuses.
-        why: Which limit; one of all comes first.
-        retry_after: Seconds after which a new try is sensible.
-    """
-
-    own: list[LoadItem] = field(default_factory=list["LoadItem"])
-    common: list[LoadItem] = field(default_factory=list["LoadItem"])
-    why: str = ""
-    retry_after: float = 0.0
-
-
-@dataclass(slots=True, frozen=True)
-class Reject:
-    """A row that is no command.
-
-    Attributes:
-        key: Tells it from others, whichever attempt meets it.
-        record: Why, and what it was, as JSON.
-    """
-
-    key: str
-    record: bytes
-
-    @classmethod
-    def of(
-        cls, *, command_id: str | None, command: str, entity: str | None, reason: str, error: str, row: dict[str, Any]
-    ) -> Reject:
-        """The reject of a row; long values are cut."""
-        shown = {name: _shown(value) for name, value in row.items()}
-        facts = {"command_id": command_id, "command": command, "entity": entity, "reason": reason, "error": error, "row": shown}
-        record = json.dumps(facts, ensure_ascii=False, default=str).encode("utf-8", "replace")
-        return cls(f"{command_id or ''}#{crc32(record):08x}", record)
 
 
 class PartitionDispatcher:
@@ -194,14 +102,11 @@ class PartitionDispatcher:
         self._on_invalid = on_invalid
         self._max_rejects = max_rejects
         self._sequenced = sequenced
-        self._run = run if keep_order is not False and partition >= 0 else ""
-        self._keep_order = keep_order
+        wanted = run if keep_order is not False and partition >= 0 else ""
+        self._homes = Homes(wanted, partition, strict=keep_order is True)
         self._watched = watched
         self._stall = Stall(max_wait)
         self._again, self._again_at = _SHORTEST_PAUSE, 0.0
-        self._begun: set[str] = set()
-        self._unheard: list[str] = []
-        self._laned = False
         self._lines: dict[int, Line] = {}
         self._rejects: list[Reject] = []
         self._touched: dict[str, int] = {}
@@ -362,18 +267,18 @@ class PartitionDispatcher:
             refusal = self._load(shard, chunk)
             line.put_aside(refusal.own)
             line.give_back(refusal.common)
-            if len(refusal.common) + len(refusal.own) < len(chunk):
+            if refusal.rows < len(chunk):
                 self._stall.headway()
             if refusal.common:
                 self._pause(refusal)
 
-    def _retry(self, shard: int, line: Line) -> _Refusal:
+    def _retry(self, shard: int, line: Line) -> Refusal:
         """Ask once more for some of those that stand aside, and for longer and longer not again while none is accepted."""
         chunk = line.take_aside(self._batch_size)
         refusal = self._load(shard, chunk)
         line.put_aside(refusal.own + refusal.common)
         line.rejoin()
-        if len(refusal.own) + len(refusal.common) < len(chunk):
+        if refusal.rows < len(chunk):
             self._stall.headway()
             self._again = _SHORTEST_PAUSE
         else:
@@ -385,14 +290,14 @@ class PartitionDispatcher:
         """Wait until what stands aside takes no more bytes than that; there is nothing else to do."""
         while self._bytes_aside() > most:
             refusals = [self._retry(shard, line) for shard, line in self._lines.items() if line.aside]
-            refused = [refusal for refusal in refusals if refusal.own or refusal.common]
+            refused = [refusal for refusal in refusals if refusal.rows]
             if refused:
                 self._pause(refused[0])
 
     def _bytes_aside(self) -> int:
         return sum(line.aside_bytes for line in self._lines.values())
 
-    def _pause(self, refusal: _Refusal) -> None:
+    def _pause(self, refusal: Refusal) -> None:
         """Wait a little, say so when it has been long, or give up.
 
         Raises:
@@ -408,14 +313,14 @@ class PartitionDispatcher:
         time.sleep(slept)
         self.result.waited += slept
 
-    def _warn(self, waited: float, left: float, refusal: _Refusal) -> None:
+    def _warn(self, waited: float, left: float, refusal: Refusal) -> None:
         live = self.link.live_workers()
         workers = (
             "who works there cannot be read" if live is None else f"{live} live workers" if live else "no worker lives there"
         )
         text = (
             f"dispatch {self.version.dispatch_id!r}, partition {self.result.partition}: nothing could be added for {waited:.0f} s "
-            f"({self._held_up(refusal)}); {workers}; it gives up in {left:.0f} s (max_wait)"
+            f"({refusal.told(self._lines.values())}); {workers}; it gives up in {left:.0f} s (max_wait)"
         )
         try:
             if self._watched:
@@ -426,21 +331,13 @@ class PartitionDispatcher:
             pass  # the server has no memory, say: then whoever reads this process's log is told
         _log.warning("%s", text)
 
-    def _held_up(self, refusal: _Refusal) -> str:
-        """By what, and whom: `total limit`, or `entity limit: waiting for truck:t1 and 2 others, 700 rows stand aside`."""
-        if refusal.why not in _OF_ONE:
-            return f"{refusal.why} limit"
-        names = [name for line in self._lines.values() for name in line.aside] or [item[0] for item in refusal.own[:1]]
-        rows = sum(line.rows_aside for line in self._lines.values())
-        others = f" and {len(names) - 1:,} others" if len(names) > 1 else ""
-        return f"{refusal.why} limit: waiting for {names[0][:200] if names else '?'}{others}, {rows:,} rows stand aside"
-
-    def _stalled(self, refusal: _Refusal) -> DispatchStalled:
+    def _stalled(self, refusal: Refusal) -> DispatchStalled:
         result = self.result
         accepted = result.added + result.duplicates  # an earlier attempt may have brought them
         return DispatchStalled(
-            f"dispatch {self.version.dispatch_id!r}, partition {result.partition}: nothing could be added for {self._max_wait:g} s "
-            f"({self._held_up(refusal)}), {accepted:,} rows of it are in their mailboxes. Are workers running? A re-run goes on from there",
+            f"dispatch {self.version.dispatch_id!r}, partition {result.partition}: nothing could be added for "
+            f"{self._max_wait:g} s ({refusal.told(self._lines.values())}), {accepted:,} rows of it are in their mailboxes. "
+            "Are workers running? A re-run goes on from there",
             accepted=accepted, waited=result.waited, retry_after=refusal.retry_after, limit=refusal.why,
         )  # fmt: skip
 
@@ -458,25 +355,11 @@ class PartitionDispatcher:
             touched[mailbox] = count + more
         return suspects, new
 
-    def _home(self, chunk: list[LoadItem], new: list[str]) -> Home | None:
-        """This task, and the entities of the chunk that it has not begun yet."""
-        if not self._run:
-            return None
-        begun = self._begun
-        if not self._laned and any(_many(mailbox) for mailbox in new):
-            self._laned = True
-        if self._laned:
-            names = {_home_name(item) for item in chunk if item[4]}
-        else:
-            names = {mailbox for mailbox in (*new, *self._unheard) if mailbox_parts(mailbox)[0] is not None}
-        self._unheard = sorted(names - begun)  # asked for again, should this request fail
-        return Home(self._run, self.result.partition, self._unheard, self._keep_order is True) if self._unheard else None
-
-    def _load(self, shard: int, chunk: list[LoadItem]) -> _Refusal:
+    def _load(self, shard: int, chunk: list[LoadItem]) -> Refusal:
         """Send one chunk; what of it was refused."""
         link = self.link
         suspects, new = self._suspects(chunk)
-        home = self._home(chunk, new)
+        home = self._homes.of(chunk, new)
         work = link.transport.dispatches.load(
             self.version, shard, chunk, backlog=self._max_backlog, sequenced=self._sequenced, suspects=suspects, home=home
         )
@@ -484,37 +367,26 @@ class PartitionDispatcher:
             loaded = link.wait(work)
         except QueueFull as error:  # the server's memory
             self._distrust(chunk)
-            return _Refusal([], chunk, error.limit, error.retry_after)
+            return Refusal([], chunk, error.limit, error.retry_after)
         result = self.result
-        self._begun.update(self._unheard)
-        self._unheard = []
+        self._homes.told()
         result.shared += loaded.shared
         if loaded.done:
             result.done = True
             result.duplicates += len(chunk)
-            return _Refusal()
+            return Refusal()
         admissions = loaded.admissions
         added = admissions.count(Admission.ACCEPTED)
         result.added += added
         if added == len(chunk):
-            return _Refusal()
+            return Refusal()
         result.duplicates += admissions.count(Admission.DUPLICATE)
-        return self._refused(chunk, admissions)
-
-    def _refused(self, chunk: list[LoadItem], admissions: list[Admission]) -> _Refusal:
-        """What is to be asked for again: of mailboxes that refuse by themselves, and of those that a limit of all refuses."""
-        reasons: dict[str, str] = {}
-        refusal = _Refusal(retry_after=_LONGEST_PAUSE)
         for item, admission in zip(chunk, admissions, strict=True):
-            if admission in _REFUSED:
-                why = reasons.setdefault(item[0], _REFUSED[admission])  # those behind the first are refused as its followers
-                (refusal.own if why in _OF_ONE else refusal.common).append(item)
-            elif admission in _UNFIT:
+            if admission in UNFIT:
                 self.result.conflicts += admission is Admission.CONFLICT
                 self.reject(unfit(item, admission), read=False)
                 self._distrust([item])
-        whys = [*reasons.values()]
-        refusal.why = next((why for why in whys if why not in _OF_ONE), whys[0] if whys else "")
+        refusal = Refusal.of(chunk, admissions, _LONGEST_PAUSE)
         self._distrust(refusal.own)
         self._distrust(refusal.common)
         return refusal
@@ -551,31 +423,3 @@ def check_of(name: str, payload: bytes) -> bytes:
 def flags_of(opening: Opening, *, at_most_once: bool) -> int:
     """The flags of a dispatch's envelopes."""
     return IN_DISPATCH | (KEEP_OUTCOME if opening.keep_ms else 0) | (AT_MOST_ONCE if at_most_once else 0)
-
-
-def _many(mailbox: str) -> bool:
-    """Tell whether it may hold several entities, or does not tell which one it holds."""
-    kind, entity = mailbox_parts(mailbox)
-    return kind is not None and entity is None
-
-
-def _home_name(item: LoadItem) -> str:
-    """What names an entity among all of a dispatch."""
-    return f"{item[0]} {item[4]}" if _many(item[0]) else item[0]
-
-
-def unfit(item: LoadItem, admission: Admission) -> Reject:
-    """The reject of a packed command that cannot be accepted."""
-    reason, text = _UNFIT[admission]
-    mailbox, command_id, check, _, entity, number = item
-    row = {"mailbox": mailbox, "sequence": number, "payload_check": check.hex()}
-    return Reject.of(command_id=command_id, command="", entity=entity or None, reason=reason, error=text, row=row)
-
-
-def _shown(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, float):
-        return value if value == value and abs(value) != float("inf") else str(value)  # noqa: PLR0124 - NaN is no JSON
-    text = value if isinstance(value, str) else str(value)
-    return text if len(text) <= 1000 else text[:1000] + "…"

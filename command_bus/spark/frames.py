@@ -47,7 +47,7 @@ CommandName = type[Message[Any]] | str
 _ID = "command_id"
 _OURS = re.compile(r"command_bus\.errors\.(\w+): (.+?)(?:\n|$)")
 _ACCEPTED = re.compile(r"([\d,]+) rows of it are in")
-_WITHOUT_US = "No module named 'command_bus'"
+_WITHOUT_US = re.compile(r"No module named '(?:command_bus|hiredis|msgpack|pyarrow|pydantic|redis)")
 _WRAPPED = re.compile(r"(?:ValueError|RuntimeError|Exception): (.+?)(?:\n|$)")
 
 
@@ -255,9 +255,9 @@ def typed(error: PySparkException) -> CommandBusError:
         if kind is DispatchStalled and accepted is not None:
             return DispatchStalled(message, accepted=int(accepted[1].replace(",", "")))
         return kind(message) if issubclass(kind, CommandBusError) else CommandBusError(message)
-    if _WITHOUT_US in text:
+    if _WITHOUT_US.search(text):
         return InvalidSettings(
-            f"Spark's workers run a Python without command_bus. {advice()} (on a cluster, see docs/spark.md: Where it runs)"
+            f"Spark's workers run a Python without command_bus, or without what it needs. {advice()} (on a cluster, see docs/spark.md: Where it runs)"
         )
     wrapped = list(_WRAPPED.finditer(text))
     return CommandBusError(f"Spark failed: {wrapped[-1][1] if wrapped else text[:2000]}")

@@ -54,9 +54,9 @@ class Line:
     def take(self, count: int) -> list[LoadItem]:
         """Take the next ones, as many as fit one request; those of mailboxes that have refused go aside on the way."""
         if not self.aside:
-            chunk = head(self._items[self._at : self._at + count])
-            self._at += len(chunk)
-            return chunk
+            first = head(self._items[self._at : self._at + count])
+            self._at += len(first)
+            return first
         chunk: list[LoadItem] = []
         size = 0
         while self._at < len(self._items) and len(chunk) < count:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 
 from command_bus.spark.columns import in_arrow
-from command_bus.spark.dispatcher import PartitionDispatcher, PartitionResult, Reject, unfit
+from command_bus.spark.dispatcher import PartitionDispatcher
 from command_bus.spark.encoding import uncollected
+from command_bus.spark.results import PartitionResult, Reject, unfit
 from command_bus.spark.target import Link, link_to
 from command_bus.spark.writer import Writing, told
 from command_bus.transport.dispatches import LoadItem

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from command_bus.errors import InvalidSettings
 from command_bus.spark.arranging import Order
-from command_bus.spark.dispatcher import PartitionResult
 from command_bus.spark.fates import column
+from command_bus.spark.results import PartitionResult
 from command_bus.spark.target import PLANNING, Target, link_to
 from command_bus.spark.views import reject_row, schema_of
 from command_bus.transport.dispatches import DispatchFacts

@@ -48,9 +48,6 @@ class Watch:
             facts = self._look()
             if facts is None:
                 continue
-            if facts.note and facts.note != self._noted:
-                self._noted = facts.note
-                _log.warning("%s", facts.note)
             now, loaded = time.monotonic(), facts.added + facts.duplicates
             if before is None:
                 told, before = now, loaded
@@ -58,10 +55,15 @@ class Watch:
                 rate = (loaded - before) / (now - told)
                 _log.info("dispatch %r: %s rows sent, %s rows/s", self._version.dispatch_id, f"{loaded:,}", f"{rate:,.0f}")
                 told, before = now, loaded
+        self._look()  # for what was said last
 
     def _look(self) -> DispatchFacts | None:
-        """How it stands; None while that cannot be read: the tasks say what they cannot do."""
+        """How it stands, and hand on what tasks have noted; None while that cannot be read: the tasks say what they cannot do."""
         try:
-            return self._link.wait(self._link.transport.dispatches.facts(self._version.dispatch_id))
+            facts = self._link.wait(self._link.transport.dispatches.facts(self._version.dispatch_id))
         except CommandBusError:
             return None
+        if facts is not None and facts.note and facts.note != self._noted:
+            self._noted = facts.note
+            _log.warning("%s", facts.note)
+        return facts

@@ -21,10 +21,11 @@ from pyspark.sql.types import StructType
 
 from command_bus.errors import CommandBusError, InvalidSettings
 from command_bus.spark.columns import in_arrow
-from command_bus.spark.dispatcher import PartitionDispatcher, PartitionResult
+from command_bus.spark.dispatcher import PartitionDispatcher
 from command_bus.spark.encoding import BatchEncoder, uncollected
 from command_bus.spark.fingerprints import Fingerprint, check_repeated, digest_of
 from command_bus.spark.options import WriteOptions
+from command_bus.spark.results import PartitionResult
 from command_bus.spark.routes import Route, check_columns, mapper_of, routes_of
 from command_bus.spark.target import PLANNING, Target, link_to
 from command_bus.transport.dispatches import Opening, Version
@@ -332,7 +333,7 @@ def _commit(writing: Writing, version: Version, opening: Opening, results: Seque
     shared = sum(result.shared for result in results)
     if shared and writing.options.sequence_column is None:
         _log.warning(
-            "dispatch %r: %s entities had rows in several tasks, which wrote at the same time: their order was left to chance. Arrange "
+            "dispatch %r: entities had rows in several tasks (%s times), which wrote at the same time: their order was left to chance. Arrange "
             "the rows with command_bus.spark.in_order(…) before the write, or name a sequenceColumn; keepOrder = true makes this an "
             "error, keepOrder = false says that order is of no importance",
             version.dispatch_id, f"{shared:,}",

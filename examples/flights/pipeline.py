@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from rich.console import Console
 
-from command_bus.spark import DispatchReport, Reconciliation, command_id, dispatch_report, reconcile
+from command_bus.spark import DispatchReport, Reconciliation, command_id, dispatch_report, in_order, reconcile
 from command_bus.spark.frames import typed
 from examples.flights import fold, frames
 from examples.flights.commands import Arrive, Depart
@@ -111,7 +111,7 @@ async def _run(rows: DataFrame, commands: int, scratch: Path, options: Options, 
 def _arranged(rows: DataFrame) -> DataFrame:
     """The commands with their ids, an aircraft's in one partition and in order."""
     commands = frames.commands(rows).withColumn("command_id", command_id(*frames.KEY))
-    return commands.repartition(_PARTITIONS, "tail").sortWithinPartitions("seq")
+    return in_order(commands, "tail", "seq", partitions=_PARTITIONS)
 
 
 def _write(commands: DataFrame, stage: Stage, count: int, options: Options) -> None:

@@ -16,6 +16,7 @@ from command_bus import (
     BusSettings,
     Command,
     CommandBus,
+    DispatchConflict,
     DispatchStalled,
     EntityId,
     EntityPolicy,
@@ -190,6 +191,83 @@ def test_a_full_entity_holds_up_its_own_rows_in_order(server: EmbeddedServer, mo
     assert [waiting(target, f"b{book}") for book in range(3)] == [list(range(book, 15, 3)) for book in range(3)]
 
 
+def test_a_full_mailbox_holds_up_nobody_else(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven hundred rows of a mailbox that is full stand before a thousand of fifty others."""
+    monkeypatch.setenv("COMMAND_BUS_MAX_DEPTH", "20")
+    target = Target.resolve(server.url, NAMESPACE)
+    stuck = [Envelope(Note(book="full", number=number), command_id=f"f{number}") for number in range(700)]
+    with pytest.raises(DispatchStalled) as caught, PartitionDispatcher(target, dispatch_id="d", max_wait=0.5) as dispatcher:
+        dispatcher.dispatch_batch([*stuck, *notes(1000, books=50)])
+    assert "entity limit: waiting for book:full, 680 rows stand aside" in caught.value.message
+    assert waiting(target, "full") == list(range(20))
+    for book in range(50):
+        assert waiting(target, f"b{book}") == list(range(book, 1000, 50))
+    seen: list[int] = []
+    registry = HandlerRegistry()
+
+    @registry.handles(Note)
+    async def note(command: Note) -> None:
+        if str(command.book) == "full":
+            seen.append(command.number)
+
+    async def drain() -> None:
+        bus = CommandBus(target.url, namespace=target.namespace, registry=registry)
+        async with bus, bus.worker(concurrency=4):
+            while len(seen) < 700:
+                await asyncio.sleep(0.01)
+
+    drained = threading.Thread(target=lambda: asyncio.run(drain()))
+    drained.start()
+    with PartitionDispatcher(target, dispatch_id="d", max_wait=30) as dispatcher:  # goes on while the worker makes room
+        result = dispatcher.dispatch_batch([*stuck, *notes(1000, books=50)])
+    drained.join(30)
+    assert (result.added, result.duplicates) == (680, 1020)
+    assert seen == list(range(700))
+
+
+def test_what_stands_aside_is_bounded(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMMAND_BUS_MAX_DEPTH", "5")
+    monkeypatch.setattr("command_bus.spark.dispatcher._MOST_ASIDE", 100_000)
+    target = Target.resolve(server.url, NAMESPACE)
+    read = 0
+
+    def rows() -> Iterator[Envelope[Note]]:
+        nonlocal read
+        for each in notes(10_000, books=1):
+            read += 1
+            yield each
+
+    with pytest.raises(DispatchStalled), PartitionDispatcher(target, dispatch_id="d", max_wait=0.2, batch_size=50) as dispatcher:
+        dispatcher.dispatch_batch(rows())
+    assert 100 < read < 500
+    assert waiting(target, "b0") == list(range(5))
+
+
+def test_a_standstill_is_said_in_the_log(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("COMMAND_BUS_MAX_DEPTH", "5")
+    monkeypatch.setattr("command_bus.spark.stalls.WARN_AFTER", 0.1)
+    monkeypatch.setattr("command_bus.spark.stalls.WARN_EVERY", 0.3)
+    target = Target.resolve(server.url, NAMESPACE)
+    with (
+        caplog.at_level("WARNING", "command_bus.spark"),
+        pytest.raises(DispatchStalled),
+        PartitionDispatcher(target, dispatch_id="d", max_wait=1.5, partition=4) as dispatcher,
+    ):
+        dispatcher.dispatch_batch(notes(20))
+    said = [record.getMessage() for record in caplog.records]
+    assert 2 <= len(said) <= 5
+    for part in (
+        "dispatch 'd', partition 4: nothing could be added for",
+        "entity limit: waiting for book:b",
+        "and 2 others, 5 rows stand aside",
+        "no worker lives there",
+        "it gives up in 1 s (max_wait)",
+    ):
+        assert part in said[0]
+
+
 def test_who_waits_too_long_says_how_far_it_got_and_goes_on_from_there(target: Target) -> None:
     began = time.monotonic()
     with (
@@ -288,6 +366,31 @@ def test_shards_and_lanes_are_read_from_the_namespace(server: EmbeddedServer) ->
     assert link_to(target).wait(_stats(link_to(target))) == 31
 
 
+def test_entities_of_one_lane_may_be_in_two_tasks_one_entity_may_not(server: EmbeddedServer) -> None:
+    async def make() -> None:
+        settings = BusSettings(url=server.url, namespace="laned", entities={"book": EntityPolicy(mailbox=lanes(1))})
+        async with CommandBus(settings=settings) as bus:
+            await bus.dispatch(Note(book="b", number=-1))
+
+    asyncio.run(make())
+    target = Target.resolve(server.url, "laned")
+
+    def send(partition: int, *books: str, keep_order: bool | None = True) -> int:
+        rows = [Envelope(Note(book=book, number=partition), command_id=f"{book}-{partition}") for book in books]
+        task = PartitionDispatcher(target, dispatch_id="d", run="r", partition=partition, keep_order=keep_order, batch_size=1)
+        with task as dispatcher:
+            return dispatcher.dispatch_batch(rows).added
+
+    assert send(0, "b0", "b1") == 2
+    assert send(1, "b2", "b3") == 2
+    with pytest.raises(DispatchConflict, match="rows of 'book/0 b1' are in two tasks"):
+        send(2, "b4", "b1")
+    assert send(3, "b0", keep_order=False) == 1
+    with PartitionDispatcher(target, dispatch_id="d", run="r", partition=4) as counted:
+        counted.dispatch_batch([Envelope(Note(book=f"b{number}", number=4), command_id=f"c{number}") for number in range(9)])
+    assert counted.result.shared == 5  # b0 to b4: what the task that was refused had begun counts
+
+
 async def _stats(link: Link) -> int:
     return (await link._thread.bus.stats()).depth
 
@@ -322,6 +425,8 @@ def test_the_package_works_where_spark_is_not_installed() -> None:
 
 
 def test_every_admission_is_counted_somewhere() -> None:
-    from command_bus.spark.dispatcher import _REFUSED, _UNFIT
+    from command_bus.spark.refusals import OF_ONE, REFUSED
+    from command_bus.spark.results import UNFIT
 
-    assert {Admission.ACCEPTED, Admission.DUPLICATE, *_REFUSED, *_UNFIT} == set(Admission)
+    assert {Admission.ACCEPTED, Admission.DUPLICATE, *REFUSED, *UNFIT} == set(Admission)
+    assert set(REFUSED.values()) > OF_ONE

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
-from pyspark.errors import PythonException
+from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -132,7 +132,8 @@ def test_a_job_that_failed_for_good_is_completed_by_running_it_again(spark: Spar
     write(rows, place)
     everything_once_and_in_order(place)
     write(rows, place)
-    write(rows.limit(5), place)  # not even the same rows: the dispatch is closed
+    with pytest.raises(AnalysisException, match="DispatchConflict: dispatch 'd' was committed before"):
+        write(rows.limit(5), place)  # not even the same rows: they would be lost without a word
     everything_once_and_in_order(place)
     told = dispatch_dataframe(arranged(spark), Move, key=["truck", "seq"], order_by="seq", dispatch_id="d", **place.where)
     assert (told.state, told.added) == ("already committed", 1000)

@@ -1,4 +1,4 @@
-"""One of the larger proofs, on a standalone cluster: the package as a zip. `make proofs` runs all of them, at full size."""
+"""Some of the larger proofs, on a standalone cluster: the package as a zip, joins, streams. `make proofs` runs all of them, at full size."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
     "arguments",
     [
         pytest.param("ship zip", id="zip"),
+        pytest.param("order --rows 40000", id="order"),
+        pytest.param("batches", id="batches"),
     ],
 )
 def test_it_is_proved(arguments: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,9 +23,11 @@ def test_the_quickstart_ends_reconciled(tmp_path: Path, server: EmbeddedServer) 
         **os.environ,
         "COMMAND_BUS_URL": server.url,
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)]),
-        "PYSPARK_PYTHON": sys.executable,
+        # No environment is activated: the first python3 on PATH has nothing of this.
+        "PATH": os.pathsep.join([os.defpath, *(str(Path(java).parent) for java in [shutil.which("java")] if java)]),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
+    environment.pop("PYSPARK_PYTHON", None)
     worker = subprocess.Popen(
         [sys.executable, "-m", "command_bus", "worker", "shop:bus"], cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL
     )
@@ -46,7 +49,7 @@ def test_the_quickstart_ends_reconciled(tmp_path: Path, server: EmbeddedServer) 
         worker.wait(30)
     for run in runs:
         assert run.returncode == 0, run.stdout + run.stderr
-        assert "800 commands for 16 entities, 200 rejected" in run.stdout
+        assert "1,000 rows, 800 commands for 16 entities, 200 rows rejected" in run.stdout
         assert "Input should be greater than 0" in run.stdout
         assert "sold_out" in run.stdout
         assert re.search(r"missing\W+0\b", run.stdout), run.stdout

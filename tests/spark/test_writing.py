@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import threading
 from collections import Counter
@@ -106,7 +107,7 @@ class TestLanding:
         assert (report.duplicates, report.rejected, report.resent) == (0, 0, 0)
         assert len(report.partitions) == 4
         assert sum(part.added for part in report.partitions) == 2000
-        assert str(report).startswith("dispatch 'd' committed: 2,000 commands for 40 entities; 4 partitions, ")
+        assert str(report).startswith("dispatch 'd' committed: 2,000 rows, 2,000 commands for 40 entities; 4 partitions, ")
         assert place.seqs() == {f"t{truck}": list(range(50)) for truck in range(40)}
         landed = place.landed()
         expected = {command_id_of([f"t{truck}", str(seq)]): (f"t{truck}", seq) for truck in range(40) for seq in range(50)}
@@ -394,6 +395,27 @@ class TestRejects:
         assert (report.added, report.rejected, report.state) == (2, 1, "committed")
         assert place.seqs() == {"a": [1, 3]}
 
+    def test_rows_rejects_and_commands_are_told_apart(self, spark: SparkSession, place: Place) -> None:
+        bad = [("a", 1, 500.0, None)] * 3 + [(None, 2, 1.0, None)] * 2 + [("a", 3, 700.0, None)]
+        rows = spark.createDataFrame([*bad, ("a", 4, 1.0, None), ("a", 4, 1.0, None), ("b", 5, 1.0, None)], MOVES)
+        given: dict[str, Any] = {"key": "seq", "order_by": "seq", "dispatch_id": "d", **place.where}
+        planned = dispatch_dataframe(rows, Move, dry_run=True, **given)
+        assert (planned.state, place.depth()) == ("dry run", 0)
+        with Redis.from_url(place.url) as client:
+            assert not [key for key in client.scan_iter(f"{{{place.namespace}:*") if b":b:" in key or b":m:" in key]
+        report = dispatch_dataframe(rows, Move, **given)
+        for each in (planned, report):
+            assert (each.rows, each.added, each.duplicates, each.rejected, each.distinct_rejects) == (9, 2, 1, 6, 3)
+            assert "9 rows, 2 commands for 2 entities, 1 rows that repeat others, 6 rows rejected (3 different);" in str(each)
+            assert (
+                sorted(row.error for row in each.rejects().collect())[2]
+                == "truck is null: it is the entity id of Move, which every row needs"
+            )
+            assert each.rejects().count() == 3
+        assert str(planned).startswith("dispatch 'd' dry run, nothing was sent; what would be: 9 rows")
+        with pytest.raises(InvalidSettings, match="a dry run has no outcomes"):
+            planned.outcomes()
+
     def test_rows_may_be_dropped(self, spark: SparkSession, place: Place) -> None:
         rows = spark.createDataFrame([("a", seq, 60.0 * seq, None) for seq in range(4)], MOVES)
         report = dispatch_dataframe(rows, Move, key="seq", order_by="seq", dispatch_id="d", on_invalid="drop", **place.where)
@@ -530,6 +552,25 @@ class TestLimits:
         report = dispatch()
         assert (report.state, report.added, report.duplicates, report.resent) == ("committed", 60, 0, 25)
         assert place.seqs() == {"t0": list(range(30)), "t1": list(range(30))}
+
+    @pytest.mark.timeout(120)
+    def test_a_job_that_stands_still_warns_the_driver_and_tells_its_progress(
+        self, spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr("command_bus.spark.watching._TELL_EVERY", 1.0)
+        with caplog.at_level(logging.INFO, "command_bus.spark"), pytest.raises(DispatchStalled):
+            dispatch_dataframe(
+                journeys(spark, trucks=2, each=30), Move, key=["truck", "seq"], order_by="seq", dispatch_id="d", partitions=1,
+                max_backlog=25, max_wait=9, **place.where,
+            )  # fmt: skip
+        said = [(each.levelname, each.getMessage()) for each in caplog.records]
+        first = next(text for level, text in said if level == "WARNING")
+        assert first.startswith(f"no worker lives in namespace {place.namespace!r} on ")
+        (stall, *_) = [text for level, text in said if "nothing could be added for 8 s" in text]
+        assert stall.startswith(
+            "dispatch 'd', partition 0: nothing could be added for 8 s (total limit); no worker lives there; it gives up in 1 s"
+        )
+        assert any(level == "INFO" and text == "dispatch 'd': 25 rows sent, 0 rows/s" for level, text in said)
 
     def test_the_format_says_the_same(self, spark: SparkSession, place: Place) -> None:
         with pytest.raises(PythonException) as caught:

@@ -21,7 +21,7 @@ def main() -> int:
     if arguments.proof == "all":
         commands = [
             [sys.executable, "-m", __package__ or "", name]
-            for name in ("connect", "ship", "speculation", "lost-executor", "million")
+            for name in ("connect", "ship", "order", "batches", "speculation", "lost-executor", "million")
         ]
         return max(subprocess.run(command, check=False).returncode for command in commands)
     proof = Proof()
@@ -50,6 +50,11 @@ def parse() -> argparse.Namespace:
     lost.add_argument("--rows", type=int, default=300_000)
     ship = proofs.add_parser("ship", help="the ways in which the library travels to executors that have not got it")
     ship.add_argument("ways", nargs="*", help="some of zip, wheel, installed, archive, value; default: all")
+    order = proofs.add_parser(
+        "order", help="joins on the entity and skew, adaptive or not: every mailbox in order, and what handlers saw"
+    )
+    order.add_argument("--rows", type=int, default=200_000)
+    proofs.add_parser("batches", help="streams with empty micro-batches, and with a checkpoint that is restored")
     proofs.add_parser("connect", help="the same API through Spark Connect")
     return parser.parse_args()
 
@@ -71,6 +76,16 @@ def run(proof: Proof, arguments: argparse.Namespace, folder: Path, place: Place)
 
             with Cluster(folder) as cluster:
                 lost_executor(proof, cluster, place, rows=arguments.rows)
+        case "order":
+            from tests.spark.proofs.order import order
+
+            with Cluster(folder) as cluster:
+                order(proof, cluster, place, rows=arguments.rows)
+        case "batches":
+            from tests.spark.proofs.batches import batches
+
+            with Cluster(folder, (HOST,)) as cluster:
+                batches(proof, cluster, place, folder)
         case "ship":
             from tests.spark.proofs.ship import ship
 
