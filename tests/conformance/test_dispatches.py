@@ -324,7 +324,7 @@ async def test_rejected_rows_are_noted_once_and_up_to_a_limit(bench: Bench) -> N
         version, dispatches = Version("d"), bus.transport.dispatches
         await dispatches.open(version, Opening())
         rows = [(f"row{index}", b"why") for index in range(5)]
-        assert await dispatches.reject(version, rows[:3], 4)
+        assert await dispatches.reject(version, [*rows[:3], *rows[:3]], 4)  # equal rows, in one request
         assert await dispatches.reject(version, rows[:4], 4)  # a second attempt
         assert not await dispatches.reject(version, rows, 4)
         assert sorted([row async for row in dispatches.rejects("d")]) == rows[:4]

@@ -49,7 +49,10 @@ def test_another_choice_is_left_alone_and_found_out_before_planning(
 ) -> None:
     place = Place(server.url)
     for chosen, text in (
-        (bare, f"Spark's workers run {bare} here (PYSPARK_PYTHON): it cannot import command_bus (ModuleNotFoundError: No module named"),
+        (
+            bare,
+            f"Spark's workers run {bare} here (PYSPARK_PYTHON): it cannot import command_bus (ModuleNotFoundError: No module named",
+        ),
         ("/no/such/python", "there is no such program"),
     ):
         monkeypatch.setenv("PYSPARK_PYTHON", chosen)

@@ -62,7 +62,7 @@ def _prove(proof: Proof, spark: SparkSession, way: str, start: Start, place: Pla
     try:
         run("true")
     except StreamingQueryException as error:
-        said = next((line for line in str(error).splitlines() if "DispatchConflict" in line), str(error)[:300])
+        said = next((line for line in str(error).splitlines() if "DispatchConflict: " in line), str(error)[:300])
     proof.claim(f"{way}: before other rows it is an error", "committed before, with other rows" in said, said[:200])
 
 

@@ -72,8 +72,11 @@ end
 
 if committed then return 'done' end
 if opened ~= version then return 'gone' end
-local limit, fresh = tonumber(ARGV[5]), 0
-for i = 6, #ARGV, 2 do fresh = fresh + 1 - redis.call('HEXISTS', bad, ARGV[i]) end
+local limit, fresh, seen = tonumber(ARGV[5]), 0, {}
+for i = 6, #ARGV, 2 do -- equal rows are one, also within a request
+  if not seen[ARGV[i]] then fresh = fresh + 1 - redis.call('HEXISTS', bad, ARGV[i]) end
+  seen[ARGV[i]] = true
+end
 if limit >= 0 and redis.call('HLEN', bad) + fresh > limit then return 'full' end
 for i = 6, #ARGV, 2 do redis.call('HSET', bad, ARGV[i], ARGV[i + 1]) end
 if fresh > 0 then redis.call('HINCRBY', record, 'rejected', fresh) end
