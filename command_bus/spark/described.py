@@ -12,7 +12,7 @@ from typing import Any
 import fastjsonschema
 
 from command_bus.errors import InvalidCommand, InvalidSettings
-from command_bus.messages import MessageSpec
+from command_bus.messages import MessageSpec, canonical_entity_id
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.msgpack import pack
 from command_bus.spark.options import WriteOptions
@@ -39,14 +39,14 @@ def described_route(name: str, facts: Mapping[str, Any], options: WriteOptions, 
             f"the schema that workers give for {name!r} cannot be used ({error}): give the class as module:Class"
         ) from None
 
-    def payload(row: dict[str, Any], limits: Limits) -> bytes:
+    def payload(row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None]:
         try:
             validate(json.loads(json.dumps(row, default=_as_json)))
         except fastjsonschema.JsonSchemaValueException as error:
             raise InvalidCommand(f"{name}: {error.message.removeprefix('data.')}") from None
-        except ValueError as error:
+        except (TypeError, ValueError) as error:  # a map whose keys are no JSON, say
             raise InvalidCommand(f"{name}: {error}") from None
-        return pack(row, limits)
+        return pack(row, limits), None if spec.key is None else canonical_entity_id(row.get(spec.key))
 
     return Route(spec, plans, columns_of(spec, plans, options, columns), vectorised=False, payload=payload)
 

@@ -230,8 +230,9 @@ class PartitionDispatcher:
         self.result.rejected += 1
         if self._on_invalid == "raise":
             facts = json.loads(reject.record)
+            what = "in conflict" if facts["reason"] == "conflict" else "no valid command"
             raise InvalidRows(
-                f"dispatch {self.version.dispatch_id!r}: a row is no valid command: {facts['error']} "
+                f"dispatch {self.version.dispatch_id!r}: a row is {what}: {facts['error']} "
                 f"(command id {facts['command_id']!r}); on_invalid = quarantine would set such rows aside",
                 count=self.result.rejected,
             )
@@ -382,6 +383,7 @@ class PartitionDispatcher:
         result.duplicates += admissions.count(Admission.DUPLICATE)
         for item, admission in zip(chunk, admissions, strict=True):
             if admission in UNFIT:
+                self.result.conflicts += admission is Admission.CONFLICT
                 self.reject(unfit(item, admission), read=False)
                 self._distrust([item])
         refusal = Refusal.of(chunk, admissions, _LONGEST_PAUSE)
@@ -406,7 +408,8 @@ class PartitionDispatcher:
 
     def _too_many(self) -> InvalidRows:
         return InvalidRows(
-            f"dispatch {self.version.dispatch_id!r}: more than {self._max_rejects} rows are no valid commands (max_rejects); "
+            f"dispatch {self.version.dispatch_id!r}: more than {self._max_rejects} rows are no valid commands"
+            f"{', or in conflict with commands that are in,' if self.result.conflicts else ''} (max_rejects); "
             "what was noted of them can be read as the view 'rejects'",
             count=self.result.rejected,
         )

@@ -1,7 +1,11 @@
 """Arrow batches into packed commands, in the order of the rows.
 
 Whole columns are checked first (see `plans`); what passes is packed from columns without a Python object per row beyond its payload.
-The others are validated one by one, and those that fail become rejects with the reasons.
+The others are validated one by one, and those that fail become rejects with the reasons. Either way a row becomes the command that
+plain Python would make of the same values: the same payload, in the same mailbox.
+
+Spark brings an entity's rows into one task by the column of its ids. So a command whose validators make another id of what is in the
+column is refused: its entity's other rows may be in another task, and then nobody keeps their order.
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ from command_bus.outbound import Envelope
 from command_bus.serialization.envelope import KEEP_OUTCOME, EnvelopeStamp, WireEnvelope, packed_text
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.native import Packer
+from command_bus.spark.columns import Unreadable, rows_of, values_of
 from command_bus.spark.dispatcher import PartitionDispatcher, Reject, check_of, flags_of
-from command_bus.spark.plans import all_of, fits, mask_of, pc, widest_of
+from command_bus.spark.plans import all_of, fits, mask_of, pc, size_of, typed_for, widest_of
 from command_bus.spark.routes import Route
 from command_bus.transport.dispatches import LoadItem
 from command_bus.transport.redis.keys import free_mailbox
@@ -60,6 +65,7 @@ class BatchEncoder:
         id_column: With the command ids.
         command_column: With each row's wire name, or None.
         sequence_column: With the numbers that only grow within an entity, or None.
+        entity_column: With the entity ids that a mapper's commands have, by which their rows are arranged; None: nobody said.
         mapper: Makes the command of a row instead.
     """
 
@@ -71,14 +77,16 @@ class BatchEncoder:
         id_column: str,
         command_column: str | None = None,
         sequence_column: str | None = None,
+        entity_column: str | None = None,
         mapper: Mapper | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._id_column = id_column
         self._command_column = command_column
         self._sequence_column = sequence_column
+        self._entity_column = entity_column
         self._mapper = mapper
-        self._routes = {name: _RouteEncoder(route, dispatcher) for name, route in routes.items()}
+        self._routes = {name: _RouteEncoder(route, dispatcher, id_column) for name, route in routes.items()}
 
     def encode(self, batch: pa.RecordBatch) -> list[Packed]:
         """The rows of a batch, each as a packed command or a reject, in order."""
@@ -94,36 +102,44 @@ class BatchEncoder:
     def _by_command(self, batch: pa.RecordBatch, column: str, ids: pa.Array, numbers: pa.Array | None) -> list[Packed]:
         """Each command's rows encoded together, then put back in order."""
         rows: dict[Any, list[int]] = {}
-        for index, name in enumerate(batch.column(column).to_pylist()):
-            rows.setdefault(name, []).append(index)
+        names, faults = values_of(batch.column(column))
+        for index, name in enumerate(names):
+            rows.setdefault(faults.get(index, name), []).append(index)
         encoded: list[Any] = [None] * batch.num_rows
         for name, indices in rows.items():
             route = self._routes.get(name)
             chosen = pa.array(indices)
             part, part_ids = batch.take(chosen), ids.take(chosen)
             if route is None:
-                packed = list(self._unknown(name, part, part_ids))
+                packed = list(self._unknown(name, column, part, part_ids))
             else:
                 packed = route.encode(part, part_ids, None if numbers is None else numbers.take(chosen))
             for index, item in zip(indices, packed, strict=True):
                 encoded[index] = item
         return encoded
 
-    def _unknown(self, name: Any, batch: pa.RecordBatch, ids: pa.Array) -> Iterator[Packed]:
-        text = "its command is NULL" if name is None else f"unknown command {name!r}; there are {', '.join(self._routes)}"
-        for command_id, row in zip(ids.to_pylist(), rows_of(batch), strict=True):
+    def _unknown(self, name: Any, column: str, batch: pa.RecordBatch, ids: pa.Array) -> Iterator[Packed]:
+        if isinstance(name, Unreadable):
+            text, name = name.of(column), name.shown
+        else:
+            text = "its command is NULL" if name is None else f"unknown command {name!r}; there are {', '.join(self._routes)}"
+        for command_id, (row, _) in zip(values_of(ids)[0], rows_of(batch), strict=True):
             yield Reject.of(command_id=command_id, command=name or "", entity=None, reason="unknown_command", error=text, row=row)
 
     def _mapped(self, mapper: Mapper, batch: pa.RecordBatch, ids: pa.Array, numbers: pa.Array | None) -> Iterator[Packed]:
         given: Any = repeat(0) if numbers is None else numbers.to_pylist()
-        for command_id, number, row in zip(ids.to_pylist(), given, rows_of(batch), strict=False):
+        for command_id, number, (row, wrong) in zip(values_of(ids)[0], given, rows_of(batch), strict=False):
             try:
-                message = mapper(row)
+                if wrong is not None:
+                    raise InvalidCommand(wrong)
+                message = mapper(dict(row))
                 if not isinstance(message, Message):
                     raise InvalidCommand(f"the mapper gave {type(message).__name__}, not a command")
-                yield self._dispatcher.pack(
-                    Envelope(message, command_id=_checked_id(command_id)), sequence=_checked_number(number)
-                )
+                envelope = Envelope(message, command_id=_checked_id(command_id))
+                packed = self._dispatcher.pack(envelope, sequence=_checked_number(number))
+                if self._entity_column is not None and message.spec().entity is not None:
+                    _check_place(row[self._entity_column], packed[1][4], self._entity_column)
+                yield packed
             except Exception as error:  # noqa: BLE001 - whatever the user's function raises is this row's fault alone
                 text = (
                     error.message if isinstance(error, CommandBusError) else f"the mapper raised {type(error).__name__}: {error}"
@@ -134,7 +150,7 @@ class BatchEncoder:
 class _RouteEncoder:
     """Encodes the rows of one command."""
 
-    def __init__(self, route: Route, dispatcher: PartitionDispatcher) -> None:
+    def __init__(self, route: Route, dispatcher: PartitionDispatcher, id_column: str) -> None:
         spec = route.spec
         link = dispatcher.link
         if spec.entity is not None:
@@ -144,6 +160,7 @@ class _RouteEncoder:
         entity_id = None if spec.entity is None else "-"
         template = WireEnvelope("-", spec.name, spec.entity, entity_id, b"", flags, correlation_id=kept)
         self._route = route
+        self._id_column = id_column
         self._link = link
         self._stamp = EnvelopeStamp(template, link.sealer.sign)
         self._limits = Limits(max_bytes=link.settings.max_payload, max_nesting=link.settings.max_nesting)
@@ -153,14 +170,19 @@ class _RouteEncoder:
 
     def encode(self, batch: pa.RecordBatch, ids: pa.Array, numbers: pa.Array | None) -> list[Packed]:
         """The rows in order."""
-        mask = all_of([mask for mask in (self._mask(batch), _fit_ids(ids), _fit_numbers(numbers)) if mask is not None])
-        payloads = self._payloads(batch)
-        spec = self._route.spec
-        keys: Any = repeat(None) if spec.key is None else batch.column(self._route.columns[spec.key]).to_pylist()
+        route = self._route
+        fed = [plan for plan in route.fields if plan.name in route.columns]
+        columns = {plan.name: typed_for(plan, batch.column(route.columns[plan.name])) for plan in fed}
+        mask = all_of([mask for mask in (self._mask(columns, batch), _fit_ids(ids), _fit_numbers(numbers)) if mask is not None])
+        read, faults = self._read(columns)
+        given_ids, wrong = values_of(ids)
+        faults |= {index: fault.of(self._id_column) for index, fault in wrong.items()}
+        keys: Any = repeat(None) if route.spec.key is None else read[route.spec.key]
         given: Any = repeat(0) if numbers is None else numbers.to_pylist()
-        rows: Any = zip(ids.to_pylist(), given, keys, payloads, strict=False)
-        if mask is not None:
-            return self._checked(batch, rows, mask.to_pylist())
+        payloads: Any = self._payloads(read) if route.vectorised else repeat(b"")
+        rows: Any = zip(given_ids, given, keys, payloads, strict=False)
+        if mask is not None or faults:
+            return self._checked(rows, read, repeat(True) if mask is None else mask.to_pylist(), faults)
         places, find, stamp, name = self._places, self._place, self._stamp.pack, self._seed
         packed: list[Packed] = []
         append = packed.append
@@ -170,22 +192,23 @@ class _RouteEncoder:
             append((shard, (mailbox, command_id, check, stamp(packed_text(command_id), entity, payload), text, number)))
         return packed
 
-    def _checked(self, batch: pa.RecordBatch, rows: Any, good: list[bool]) -> list[Packed]:
+    def _checked(self, rows: Any, read: dict[str, list[Any]], vouched: Any, faults: dict[int, str]) -> list[Packed]:
         """As above, for batches with rows that Arrow does not vouch for: these go through the model."""
-        spec = self._route.spec
+        spec, most = self._route.spec, self._limits.max_bytes
         packed: list[Packed] = []
-        for index, (command_id, number, key, payload) in enumerate(rows):
+        for index, (good, (command_id, number, key, payload)) in enumerate(zip(vouched, rows, strict=False)):
             try:
+                if index in faults:
+                    raise InvalidCommand(faults[index])
                 checked = _checked_id(command_id)
                 sequence = _checked_number(number)
-                content = payload if good[index] and len(payload) <= self._limits.max_bytes else self._validated(batch, index)
-                shard, mailbox, entity, text = self._place(key, checked)
+                content, place = (payload, key) if good and len(payload) <= most else self._validated(_row(read, index), key)
+                shard, mailbox, entity, text = self._place(place, checked)
             except CommandBusError as error:
-                row = {name: batch.column(column)[index].as_py() for name, column in self._route.columns.items()}
                 packed.append(
                     Reject.of(
                         command_id=command_id, command=spec.name, entity=None if key is None else str(key), reason="invalid",
-                        error=error.message, row=row,
+                        error=error.message, row=_row(read, index),
                     )
                 )  # fmt: skip
                 continue
@@ -193,63 +216,57 @@ class _RouteEncoder:
             packed.append((shard, (mailbox, checked, check_of(spec.name, content), envelope, text, sequence)))
         return packed
 
-    def _mask(self, batch: pa.RecordBatch) -> pa.Array | None:
+    def _read(self, columns: dict[str, pa.Array]) -> tuple[dict[str, list[Any]], dict[int, str]]:
+        """Give the values by field, and what is wrong with the rows that have some which Python cannot hold."""
+        read: dict[str, list[Any]] = {}
+        faults: dict[int, str] = {}
+        for name, column in columns.items():
+            read[name], wrong = values_of(column)
+            for index, fault in wrong.items():
+                faults.setdefault(index, fault.of(self._route.columns[name]))
+        return read, faults
+
+    def _mask(self, columns: dict[str, pa.Array], batch: pa.RecordBatch) -> pa.Array | None:
         """Which rows Arrow vouches for; None if it does for all."""
         route = self._route
         if not route.vectorised or batch.nbytes > self._limits.max_bytes * _LARGE:
             return _none_of(batch)
         masks: list[Any] = []
+        widest = 0
         for plan in route.fields:
-            column = route.columns.get(plan.name)
+            column = columns.get(plan.name)
             if column is None:
-                continue
-            values = batch.column(column)
-            if not fits(plan, values.type):
+                widest += size_of(plan.default)
+            elif not fits(plan, column.type):
                 return _none_of(batch)
-            masks.append(mask_of(plan, values))
-        if self._widest(batch) > self._limits.max_bytes:
+            else:
+                masks.append(mask_of(plan, column))
+                widest += widest_of(column)
+            widest += len(plan.name.encode()) + 16
+        if widest > self._limits.max_bytes:
             return _none_of(batch)
         return all_of([each for each in masks if each is not None])
 
-    def _widest(self, batch: pa.RecordBatch) -> int:
-        """Bytes that a payload may have at most, from the widest value of each column."""
-        route = self._route
-        return sum(
-            len(plan.name) + 16 + widest_of(batch.column(route.columns[plan.name]))
-            for plan in route.fields
-            if plan.name in route.columns
-        )
-
-    def _payloads(self, batch: pa.RecordBatch) -> Iterator[Any]:
+    def _payloads(self, read: dict[str, list[Any]]) -> Iterator[bytes]:
         """The payloads, from columns; of a row that Arrow does not vouch for they mean nothing."""
-        route = self._route
-        if not route.vectorised:
-            return repeat(b"", batch.num_rows)
-        columns: list[Any] = []
-        for plan in route.fields:
-            column = route.columns.get(plan.name)
-            if column is None:
-                columns.append(repeat(plan.default, batch.num_rows))
-                continue
-            values = batch.column(column)
-            if plan.kind == "float" and pa.types.is_integer(values.type):
-                values = values.cast(pa.float64())
-            columns.append(values.to_pylist())
-        names = [plan.name for plan in route.fields]
+        fields = self._route.fields
         pack = Packer(buf_size=1024).pack
+        if not fields:
+            return repeat(pack({}))
+        columns: list[Any] = [read[plan.name] if plan.name in read else repeat(plan.default) for plan in fields]
+        names = [plan.name for plan in fields]
         return (pack(dict(zip(names, row, strict=False))) for row in zip(*columns, strict=False))
 
-    def _validated(self, batch: pa.RecordBatch, index: int) -> bytes:
-        """The payload of a row that Arrow does not vouch for.
+    def _validated(self, row: dict[str, Any], key: Any) -> tuple[bytes, str | None]:
+        """Make the payload of a row that Arrow does not vouch for, and name its command's entity.
 
         Raises:
-            InvalidCommand: It is none.
+            InvalidCommand: It is none, or its command has another entity than its column says.
         """
-        row = {
-            name: _plain(batch.column(column)[index].as_py(), batch.column(column).type)
-            for name, column in self._route.columns.items()
-        }
-        return self._route.payload(row, self._limits)
+        payload, entity = self._route.payload(row, self._limits)
+        if entity is not None:
+            _check_place(key, entity, self._route.columns[self._route.spec.key or ""])
+        return payload, entity
 
     def _place(self, key: Any, command_id: str) -> tuple[int, str, bytes, str]:
         """Shard, mailbox, packed entity id and its text."""
@@ -267,24 +284,21 @@ class _RouteEncoder:
         return place
 
 
-def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """The rows as plain values by column."""
-    names = batch.schema.names
-    columns = [[_plain(value, column.type) for value in column.to_pylist()] for column in batch.columns]
-    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+def _row(read: dict[str, list[Any]], index: int) -> dict[str, Any]:
+    return {name: values[index] for name, values in read.items()}
 
 
-def _plain(value: Any, kind: pa.DataType) -> Any:
-    """Maps as dicts: Arrow gives lists of pairs."""
-    if value is None:
-        return None
-    if pa.types.is_map(kind):
-        return {key: _plain(item, kind.item_type) for key, item in value}
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return [_plain(item, kind.value_type) for item in value]
-    if pa.types.is_struct(kind):
-        return {kind.field(i).name: _plain(value[kind.field(i).name], kind.field(i).type) for i in range(kind.num_fields)}
-    return value
+def _check_place(key: Any, entity: str, column: str) -> None:
+    """See that a row is where the other rows of its entity are.
+
+    Raises:
+        InvalidCommand: It need not be.
+    """
+    if key is None or str(key) != entity:
+        raise InvalidCommand(
+            f"its command has another entity id than column {column!r}: rows are put in order by the column, so it must hold what the "
+            "command's validators or the mapper make of it. Change the column before (trim it, lower it …)"
+        )
 
 
 def _none_of(batch: pa.RecordBatch) -> pa.Array:

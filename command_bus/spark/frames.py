@@ -21,10 +21,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from command_bus import errors
 from command_bus.errors import CommandBusError, DispatchStalled, InvalidSettings
 from command_bus.messages import Message
-from command_bus.spark.arranging import in_order
+from command_bus.spark.arranging import Order, check_order, in_order, names_in
 from command_bus.spark.chance import check_ids
+from command_bus.spark.fates import column
 from command_bus.spark.fingerprints import Fingerprint, check_repeated, moment
-from command_bus.spark.ids import NAMESPACE, command_id
+from command_bus.spark.ids import NAMESPACE, REFUSED, command_id, unordered
 from command_bus.spark.interpreters import advice, check_interpreter
 from command_bus.spark.options import OnInvalid, WriteOptions, duration_ms
 from command_bus.spark.rehearsal import RehearsedTask
@@ -55,7 +56,7 @@ def dispatch_dataframe(
     command: CommandName | Sequence[CommandName] | None,
     *,
     key: str | Column | Sequence[str | Column] | None,
-    order_by: str | None,
+    order_by: Order | None,
     dispatch_id: str,
     command_column: str | None = None,
     columns: Mapping[str, str] | None = None,
@@ -84,7 +85,8 @@ def dispatch_dataframe(
         df: The rows. It may be computed more than once: it should give the same rows each time.
         command: The command class, `"module:Class"`, a wire name that running workers know; or several of these. None with a `mapper`.
         key: Columns that identify a row, of which its command id is made (see `command_id`); None: the column `command_id` is there.
-        order_by: The column that orders an entity's rows; None says that their order is of no importance.
+        order_by: The column that orders an entity's rows, or several, the first one first; a name means ascending, `F.desc(name)` the
+            other direction. None says that their order is of no importance.
         dispatch_id: Names the dispatch.
         command_column: With several commands: the column with the wire name of each row's.
         columns: Which column feeds a field, where the names differ.
@@ -118,15 +120,14 @@ def dispatch_dataframe(
     register(df.sparkSession)
     target = Target.resolve(url, namespace)
     link = link_to(target, PLANNING)
-    rows = df if key is None else df.withColumn(_ID, command_id(*_listed(key), namespace=id_namespace))
+    rows = df if key is None else df.withColumn(_ID, command_id(*_keys(df, key), namespace=id_namespace))
     texts = _texts(command, mapper)
     options = WriteOptions(
         command=",".join(texts), command_column=command_column, columns=dict(columns or {}), entity_column=entity
     )
     entity_column = entity or _entity_column(options, rows.columns, link.described, mapped=mapper is not None)
-    for column in (order_by, entity_column, command_column):
-        if column is not None and column not in rows.columns:
-            raise InvalidSettings(f"there is no column {column!r}; there are {', '.join(rows.columns)}")
+    for named in (order_by, entity_column, command_column):
+        check_order(rows, named)
     given = {
         "url": target.url,
         "namespace": target.namespace,
@@ -149,7 +150,7 @@ def dispatch_dataframe(
     parsed = WriteOptions.parse({name: value for name, value in given.items() if value})
     planned = Writing.plan(parsed, rows.schema)
     check_ids(rows, _ID)
-    keep = [name for name in (entity_column, order_by) if name is not None]
+    keep = [name for name in (entity_column, *names_in(order_by)) if name is not None]
     job = _Job(rows, planned.narrowed(keep), Version(dispatch_id, version or 0), entity_column, order_by, partitions)
     report = job.rehearse() if dry_run else job.run(link)
     return report if report.state == "already committed" else replace(report, seconds=time.monotonic() - began)
@@ -163,7 +164,7 @@ class _Job:
     writing: Writing
     version: Version
     entity: str | None
-    order_by: str | None
+    order_by: Order | None
     partitions: int | None
 
     def run(self, link: Link) -> DispatchReport:
@@ -218,10 +219,11 @@ class _Job:
     def _arranged(self) -> DataFrame:
         """The rows of an entity in one partition, in order; without the columns that nobody reads."""
         unread = [name for name in self.rows.columns if name not in self.writing.columns]
-        rows = self.rows.drop(*unread)
-        if self.entity is not None and self.order_by is not None:
-            return in_order(rows, self.entity, self.order_by, partitions=self.partitions)
-        return rows if self.partitions is None else rows.repartition(self.partitions)
+        if self.entity is None or self.order_by is None:
+            rows = self.rows.drop(*unread)
+            return rows if self.partitions is None else rows.repartition(self.partitions)
+        # What orders the rows may be made of columns that no command has; Spark leaves the others out before it moves the rows.
+        return in_order(self.rows, self.entity, self.order_by, partitions=self.partitions).drop(*unread)
 
 
 def dispatch_batch_writer(
@@ -261,8 +263,17 @@ def typed(error: PySparkException) -> CommandBusError:
     return CommandBusError(f"Spark failed: {wrapped[-1][1] if wrapped else text[:2000]}")
 
 
-def _listed(key: str | Column | Sequence[str | Column]) -> Sequence[str | Column]:
-    return key if isinstance(key, list | tuple) else [key]  # type: ignore[list-item]
+def _keys(df: DataFrame, key: str | Column | Sequence[str | Column]) -> list[str | Column]:
+    """The columns of the key; a name is that of a column, with whatever is in it, or else what Spark makes of it (`struct.field`).
+
+    Raises:
+        InvalidSettings: No id can be made of one.
+    """
+    listed: Any = key if isinstance(key, list | tuple) else [key]
+    for name in listed:
+        if isinstance(name, str) and name in df.columns and unordered(df.schema[name].dataType.simpleString()):
+            raise InvalidSettings(f"key column {name!r}: {REFUSED}")
+    return [column(each) if isinstance(each, str) and each in df.columns else each for each in listed]
 
 
 def _texts(command: CommandName | Sequence[CommandName] | None, mapper: object) -> list[str]:

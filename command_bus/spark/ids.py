@@ -1,40 +1,72 @@
 """Command ids out of natural columns: the same row has the same id, whoever computes it, wherever and whenever.
 
-An id must not depend on a partition, an attempt, a clock or chance: all of these are the same for a retried task, and differ for a
-job that is run again, which is why their fault shows so late.
+An id must not depend on a partition, an attempt, a clock, a session's time zone or chance: all of these are the same for a retried
+task, and differ for a job that is run again, which is why their fault shows so late.
+
+An id is the `uuid.uuid5` of the key columns' texts, put together so that different keys have different names:
+
+* Text and binary are taken as their bytes, numbers, dates, booleans and times without a zone as Spark writes them.
+* Timestamps are instants: their text is the JSON of them in UTC, with microseconds, whatever zone the session has.
+* Arrays and structs are their JSON, with all NULLs.
+* Between two columns stands U+001F, NULL is U+0000. Where a text has one of these itself, it is escaped; no other text is.
 """
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from hashlib import sha1
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["NAMESPACE", "command_id", "command_id_of"]
+__all__ = ["NAMESPACE", "REFUSED", "Key", "command_id", "command_id_of", "unordered"]
 
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "command-bus.spark")
 """The namespace of ids for which no other is given."""
 
+Key = str | bytes | bool | int | Decimal | date | datetime | None
+"""What `command_id_of` takes for the value of a column."""
+
 _SEPARATOR = "\x1f"
 _NULL = "\x00"
+_ESCAPES = ((_NULL, "\x00\x01"), (_SEPARATOR, "\x00\x02"))  # in this order
+_ESCAPED = r"^(string|varchar|char|binary)"
+_AS_JSON = r"^(timestamp$|timestamp_ltz|array<|struct<)"
+_UNORDERED = r"(^|[<:,])(map<|variant($|[,>]))"
+_JSON_OPTIONS = {
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "dateFormat": "yyyy-MM-dd",
+    "ignoreNullFields": "false",
+}
+REFUSED = (
+    "a command id cannot be made of a map or a variant, which have no one text: name those of its parts that identify the row"
+)
+"""Why there is no id."""
 
 
 def command_id(*columns: str | Column, namespace: uuid.UUID = NAMESPACE) -> Column:
-    """A column of command ids, computed where Spark runs: the `uuid.uuid5` that `command_id_of` gives for the columns as text.
+    """A column of command ids, computed where Spark runs: the `uuid.uuid5` that `command_id_of` gives for the same values.
+
+    Ids of texts and whole numbers are those of every earlier version.
 
     Args:
-        columns: Natural columns that together identify a row; NULL differs from every text.
+        columns: Natural columns that together identify a row, by name (with a dot in it: in backquotes) or as columns; NULL differs
+            from every text. A map or a variant is an error of the query.
         namespace: Keeps ids of different sources apart that have the same keys.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     if not columns:
         raise ValueError("a command id needs at least one column that identifies the row")
-    texts = [F.coalesce((F.col(c) if isinstance(c, str) else c).cast("string"), F.lit(_NULL)) for c in columns]
-    name = F.encode(F.concat_ws(_SEPARATOR, *texts), "UTF-8")
+    texts = [F.coalesce(_text(F.col(c) if isinstance(c, str) else c), F.lit(_NULL)) for c in columns]
+    name = F.concat_ws(_SEPARATOR, *texts).cast("binary")
     digest = F.sha1(F.concat(F.unhex(F.lit(namespace.hex)), name))
     variant = F.translate(F.substring(digest, 17, 1), "0123456789abcdef", "89ab" * 4)
     parts = (
@@ -44,6 +76,62 @@ def command_id(*columns: str | Column, namespace: uuid.UUID = NAMESPACE) -> Colu
     return F.concat(*parts)
 
 
-def command_id_of(values: Sequence[str | None], *, namespace: uuid.UUID = NAMESPACE) -> str:
-    """The id that `command_id` gives a row whose key columns have these texts: for code without Spark."""
-    return str(uuid.uuid5(namespace, _SEPARATOR.join(_NULL if value is None else value for value in values)))
+def unordered(kind: str) -> bool:
+    """Tell whether a type, as Spark writes it, is one of which no id can be made."""
+    return re.search(_UNORDERED, kind) is not None
+
+
+def _text(column: Column) -> Column:
+    """Write a key column, by its type, which Spark knows before it runs: only one branch is left in the plan."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    kind = F.typeof(column)
+    plain = column.cast("string")
+    escaped = plain
+    for mark, escape in _ESCAPES:
+        escaped = F.replace(escaped, F.lit(mark), F.lit(escape))
+    whole = F.to_json(F.struct(column.alias("v")), _JSON_OPTIONS)  # {"v":…}
+    return (
+        F.when(kind.rlike(_UNORDERED), F.raise_error(F.lit(REFUSED)).cast("string"))
+        .when(kind.rlike(_ESCAPED), escaped)
+        .when(kind.rlike(_AS_JSON) & column.isNotNull(), F.substr(whole, F.lit(6), F.length(whole) - 6))
+        .otherwise(plain)
+    )
+
+
+def command_id_of(values: Sequence[Key], *, namespace: uuid.UUID = NAMESPACE) -> str:
+    """The id that `command_id` gives a row whose key columns have these values: for code without Spark.
+
+    Args:
+        values: In the order of the columns. A `datetime` with a zone is an instant, one without a zone a `timestamp_ntz`; a `Decimal`
+            has the scale of its column. Floats, arrays and structs are not for here: they have other texts in the JVM.
+        namespace: As for `command_id`.
+
+    Raises:
+        TypeError: A value is of another type.
+    """
+    name = _SEPARATOR.encode().join(_NULL.encode() if value is None else _bytes_of(value) for value in values)
+    return str(uuid.UUID(bytes=sha1(namespace.bytes + name, usedforsecurity=False).digest()[:16], version=5))
+
+
+def _bytes_of(value: Any) -> bytes:
+    """Give what Spark writes for a value that is not NULL."""
+    if isinstance(value, str | bytes):
+        data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+        for mark, escape in _ESCAPES:
+            data = data.replace(mark.encode(), escape.encode())
+        return data
+    if isinstance(value, bool):
+        return b"true" if value else b"false"
+    if isinstance(value, datetime):
+        if value.tzinfo is None:  # as a cast to text writes it: without zeros at the end
+            whole, dot, fraction = value.isoformat(" ").partition(".")
+            return (whole + dot + fraction.rstrip("0")).encode()
+        return f'"{value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds")}Z"'.encode()
+    if isinstance(value, int | date):
+        return str(value).encode()
+    if isinstance(value, Decimal):
+        return f"{value:f}".encode()
+    raise TypeError(
+        f"a command id is made of text, bytes, whole numbers, decimals, dates and times, not of {type(value).__name__}"
+    )

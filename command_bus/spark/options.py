@@ -79,7 +79,7 @@ class WriteOptions:
     """
 
     command: str = ""
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)
     namespace: str | None = None
     command_id_column: str = "command_id"
     command_column: str | None = None
@@ -160,7 +160,7 @@ class ReadOptions:
     """
 
     view: View = "outcomes"
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)
     namespace: str | None = None
     dispatch_id: str | None = None
     partitions: int | None = None

@@ -13,10 +13,14 @@ from typing import Any, Literal, cast
 
 import pyarrow as pa
 import pyarrow.compute
+from pydantic import TypeAdapter
 
-from command_bus.messages import MAX_ENTITY_ID_BYTES, Message
+from command_bus.errors import CommandBusError
+from command_bus.messages import MAX_ENTITY_ID_BYTES, EntityId, Message
+from command_bus.serialization.msgpack import pack_flat
+from command_bus.serialization.schemas import Packing, packing_of_fields
 
-__all__ = ["MISSING", "FieldPlan", "all_of", "fits", "mask_of", "pc", "plans_of", "widest_of"]
+__all__ = ["MISSING", "FieldPlan", "all_of", "fits", "mask_of", "pc", "plans_of", "size_of", "typed_for", "widest_of"]
 
 pc = cast("Any", pyarrow.compute)
 MISSING: Any = object()
@@ -26,7 +30,16 @@ _BOUNDS = ("ge", "gt", "le", "lt")
 _LEAF_KEYS = frozenset({"type", "strict", "metadata", "allow_inf_nan", "min_length", "max_length", "pattern", *_BOUNDS})
 _CHANGING = ("str_strip_whitespace", "str_to_lower", "str_to_upper", "str_min_length", "str_max_length", "coerce_numbers_to_str")
 # Classes that mean more in one of the two engines, and negations of them.
-_PORTABLE = re.compile(r"(?:[^\\\[(]|\\[dws.\-/+*?()\[\]{}|^$\\]|\[(?!\^)|\((?!\?))*")
+_PORTABLE = re.compile(
+    r"(?:[^\\\[({]|\{(?!,)|\\[dws.\-/+*?()\[\]{}|^$\\]|\((?!\?)"
+    r"|\[(?!\^)(?:[^\\\[\]&~-]|-(?!-)|&(?!&)|~(?!~)|\\[dws.\-/+*?()\[\]{}|^$\\])+\])*"
+)
+_DEFAULT_KEYS = frozenset(
+    {"type", "schema", "default", "default_factory", "default_factory_takes_data", "copy_default", "metadata"}
+)
+_NULLABLE_KEYS = frozenset({"type", "schema", "metadata"})
+_EXACT = 2**53  # up to here an integer is a float as well
+_INT64 = range(-(2**63), 2**63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +68,7 @@ class FieldPlan:
 
 
 def plans_of(message_type: type[Message[Any]]) -> tuple[list[FieldPlan], bool]:
-    """The fields of a class in order, and whether Arrow can judge all of them."""
+    """The fields of a class in order, and whether Arrow can judge all of them, so that a row's values are what is sent."""
     fields = message_type.model_fields
     schemas = _field_schemas(message_type)
     key = message_type.spec().key
@@ -64,11 +77,20 @@ def plans_of(message_type: type[Message[Any]]) -> tuple[list[FieldPlan], bool]:
         required = info.is_required()
         if schemas is None:
             plans.append(FieldPlan(name, None, required=required))
-        elif name == key and len(info.metadata) == 2:  # EntityId as it is, nothing added
-            plans.append(FieldPlan(name, "entity"))
+        elif name == key:
+            plans.append(FieldPlan(name, "entity" if _is_bare(schemas[name]) else None))
         else:
             plans.append(_plan(name, schemas[name], required=required))
-    return plans, schemas is not None and all(plan.kind is not None for plan in plans)
+    sent_as_they_are = packing_of_fields(message_type.__pydantic_core_schema__) is Packing.FLAT  # no serializer of the user's
+    return plans, schemas is not None and sent_as_they_are and all(plan.kind is not None for plan in plans)
+
+
+def _is_bare(schema: dict[str, Any]) -> bool:
+    """Tell whether a field is an `EntityId` to which nothing is added: a validator may make another id of what is in the column."""
+    return {name: part for name, part in schema.items() if name != "metadata"} == _BARE
+
+
+_BARE = {name: part for name, part in TypeAdapter(EntityId).core_schema.items() if name != "metadata"}
 
 
 def _field_schemas(message_type: type[Message[Any]]) -> dict[str, dict[str, Any]] | None:
@@ -88,21 +110,54 @@ def _plan(name: str, schema: dict[str, Any], *, required: bool) -> FieldPlan:
     unknown = FieldPlan(name, None, required=required)
     if schema["type"] == "default":
         default = schema.get("default", MISSING)
-        if not isinstance(default, str | int | float | bool | bytes | None) and default is not MISSING:
+        if schema.keys() - _DEFAULT_KEYS or not (default is MISSING or _is_sent(default)):
             return unknown
         schema = schema["schema"]
     if schema["type"] == "nullable":
         nullable = True
+        if schema.keys() - _NULLABLE_KEYS:
+            return unknown
         schema = schema["schema"]
     kind = schema["type"]
     if kind not in ("str", "int", "float", "bool", "bytes") or schema.keys() - _LEAF_KEYS:
         return unknown
     pattern = schema.get("pattern")
-    if pattern is not None and (not isinstance(pattern, str) or not _PORTABLE.fullmatch(pattern)):
+    if pattern is not None and not _is_portable(pattern):
         return unknown
     bounds = tuple((bound, schema[bound]) for bound in _BOUNDS if bound in schema)
+    if not all(_is_compared(kind, bound) for _, bound in bounds):
+        return unknown
     lengths = (schema.get("min_length", 0), schema.get("max_length"))
     return FieldPlan(name, kind, nullable, default, bounds, lengths, pattern, required)
+
+
+def _is_sent(default: Any) -> bool:
+    """Tell whether a default is a scalar that MessagePack takes as it is."""
+    if type(default) not in (str, int, float, bool, bytes, type(None)):
+        return False
+    try:
+        pack_flat(default)
+    except CommandBusError:
+        return False
+    return True
+
+
+def _is_portable(pattern: Any) -> bool:
+    """Tell whether both engines read a pattern alike, so that what Arrow's finds the model's finds."""
+    if not isinstance(pattern, str) or not _PORTABLE.fullmatch(pattern):
+        return False
+    try:
+        pc.match_substring_regex(pa.array([""]), pattern)
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _is_compared(kind: str, bound: Any) -> bool:
+    """Tell whether Arrow compares values of a kind with a bound exactly."""
+    if type(bound) is int:
+        return bound in _INT64 if kind == "int" else kind == "float" and abs(bound) <= _EXACT
+    return type(bound) is float and kind == "float"
 
 
 def fits(plan: FieldPlan, kind: pa.DataType) -> bool:
@@ -127,6 +182,13 @@ def fits(plan: FieldPlan, kind: pa.DataType) -> bool:
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def typed_for(plan: FieldPlan, column: pa.Array) -> pa.Array:
+    """Give a column as the field takes it: integers become floats, the nearest there are."""
+    if plan.kind == "float" and pa.types.is_integer(column.type):
+        return column.cast(pa.float64(), safe=False)
+    return column
 
 
 def mask_of(plan: FieldPlan, column: pa.Array) -> pa.Array | None:
@@ -172,3 +234,8 @@ def widest_of(column: pa.Array) -> int:
     if _is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return int(pc.max(pc.binary_length(column)).as_py() or 0)
     return 9
+
+
+def size_of(default: Any) -> int:
+    """Count the bytes of a default, about, for rows that have no column of it."""
+    return len(default.encode()) if isinstance(default, str) else len(default) if isinstance(default, bytes) else 9

@@ -25,6 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings, NotReconciled
+from command_bus.spark.arranging import Order, names_in, numbered
 from command_bus.spark.evidence import Evidence, await_settled, waiting_commands
 from command_bus.spark.fates import column, fates_of, late_of, place_of, weight
 from command_bus.spark.frames import typed
@@ -54,10 +55,10 @@ class Dispatched:
     target: Target
     commands: DataFrame = field(repr=False)
     entity_column: str | None = None
-    order_by: str | None = None
+    order_by: Order | None = None
 
     def __post_init__(self) -> None:
-        for name in ("command_id", self.entity_column, self.order_by):
+        for name in ("command_id", self.entity_column, *names_in(self.order_by)):
             if name is not None and name not in self.commands.columns:
                 hint = " (see command_bus.spark.command_id)" if name == "command_id" else ""
                 raise InvalidSettings(f"the rows have no column {name!r}{hint}; there are {', '.join(self.commands.columns)}")
@@ -191,7 +192,7 @@ def reconcile(
     dispatch_id: str,
     commands: DataFrame,
     entity_column: str | None = None,
-    order_by: str | None = None,
+    order_by: Order | None = None,
     url: str | None = None,
     namespace: str | None = None,
     timeout: float | None = None,
@@ -204,7 +205,7 @@ def reconcile(
     dispatch_id: str | None = None,
     commands: DataFrame | None = None,
     entity_column: str | None = None,
-    order_by: str | None = None,
+    order_by: Order | None = None,
     url: str | None = None,
     namespace: str | None = None,
     timeout: float | None = None,
@@ -219,7 +220,7 @@ def reconcile(
         dispatch_id: The dispatch.
         commands: The rows that were dispatched, with their `command_id`.
         entity_column: The column with entity ids, to be shown.
-        order_by: The column that orders an entity's rows; None leaves order to the order of acceptance.
+        order_by: What orders an entity's rows, as for `dispatch_dataframe`; None leaves order to the order of acceptance.
         url: The server; default `COMMAND_BUS_URL`, `REDIS_URL`, the development server.
         namespace: Prefix of all keys; default `COMMAND_BUS_NAMESPACE`.
         timeout: Seconds to wait at most until nothing is pending; None tells how it stands now.
@@ -249,7 +250,7 @@ def _dispatched(
     dispatch_id: str | None,
     commands: DataFrame | None,
     entity_column: str | None,
-    order_by: str | None,
+    order_by: Order | None,
     url: str | None,
     namespace: str | None,
 ) -> Dispatched:
@@ -269,9 +270,8 @@ def _examined(dispatched: Dispatched, before: Evidence) -> tuple[Reconciliation,
     waiting = waiting_commands(spark, dispatched.target, dispatched.dispatch_id, before.now_ms)
     outcomes = dispatched.view("outcomes")  # planned from here on: after the look into the mailboxes
     rejects = dispatched.view("rejects")
-    fates = fates_of(
-        dispatched.commands, outcomes, rejects, waiting, order_by=dispatched.order_by, looked_ms=before.now_ms
-    ).localCheckpoint(eager=True)
+    commands, place = numbered(dispatched.commands, dispatched.entity_column, dispatched.order_by)
+    fates = fates_of(commands, outcomes, rejects, waiting, order_by=place, looked_ms=before.now_ms).localCheckpoint(eager=True)
     late = late_of(fates).localCheckpoint(eager=True)
     tally = _tally(fates, late.count())
     after = Evidence.read(dispatched.target, dispatched.dispatch_id)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
+from command_bus.spark.columns import in_arrow
 from command_bus.spark.dispatcher import PartitionDispatcher
 from command_bus.spark.encoding import uncollected
 from command_bus.spark.results import PartitionResult, Reject, unfit
@@ -76,6 +77,7 @@ class Rehearsal(PartitionDispatcher):
             elif before == check:
                 self.result.duplicates += 1
             else:
+                self.result.conflicts += 1
                 self.reject(unfit(item, Admission.CONFLICT), read=False)
 
     def reject(self, reject: Reject, *, read: bool = True) -> None:
@@ -114,6 +116,6 @@ class RehearsedTask:
 
     def run(self, rows: DataFrame) -> tuple[list[PartitionResult], list[bytes]]:
         """The counts of all partitions, and the different rejects."""
-        found = rows.mapInArrow(self, self.RESULT).collect()
+        found = in_arrow(rows, self, self.RESULT).collect()
         rejects = {key: record.encode() for row in found for key, record in zip(row[1], row[2], strict=True)}
         return [PartitionResult(**json.loads(row.result)) for row in found], [*rejects.values()]

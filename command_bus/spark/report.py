@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from command_bus.errors import InvalidSettings
+from command_bus.spark.arranging import Order
+from command_bus.spark.fates import column
 from command_bus.spark.results import PartitionResult
 from command_bus.spark.target import PLANNING, Target, link_to
 from command_bus.spark.views import reject_row, schema_of
@@ -39,7 +41,9 @@ class DispatchReport:
         rows: That were read.
         added: Commands that are in their mailboxes because of this dispatch, whichever attempt put them there.
         duplicates: Rows that repeat another row of the dispatch, id and content.
-        rejected: Rows that are no commands, each counted.
+        rejected: Rows that were set aside, each counted: no commands, or `conflicts`.
+        conflicts: Of the rejected rows, those whose command id is in with another payload: an earlier run brought the row in, and one of
+            its columns changes with every run (`current_timestamp()`); or another row has the same key.
         distinct_rejects: Different ones among them: as many are in `rejects`, where equal rows are one.
         resent: Rows that a task sent although an earlier attempt had.
         entities: Distinct ones.
@@ -63,9 +67,10 @@ class DispatchReport:
     partitions: list[PartitionResult]
     commands: DataFrame = field(repr=False)
     target: Target = field(repr=False)
-    order_by: str | None = field(default=None, repr=False)
+    order_by: Order | None = field(default=None, repr=False)
     entity_column: str | None = field(default=None, repr=False)
     distinct_rejects: int = 0
+    conflicts: int = 0
     committed_at: datetime | None = None
     rehearsed: tuple[bytes, ...] | None = field(default=None, repr=False)
 
@@ -74,15 +79,18 @@ class DispatchReport:
         different = f" ({self.distinct_rejects:,} different)" if 0 < self.distinct_rejects < self.rejected else ""
         named = (
             (self.duplicates, "rows that repeat others"),
-            (self.rejected, f"rows rejected{different}"),
             (self.resent, "rows sent again"),
+            (self.rejected, f"rows rejected{different}"),
         )
         rest = "".join(f", {count:,} {name}" for count, name in named if count)
         return (
             f"dispatch {self.dispatch_id!r} {self._how()}: {self.rows:,} rows, {self.added:,} commands for {self.entities:,} entities"
-            f"{rest}; {len(self.partitions)} partitions, {self.seconds:.1f} s{rate}"
+            f"{rest}{self._conflicting()}; {len(self.partitions)} partitions, {self.seconds:.1f} s{rate}"
             + (f", waited {self.waited:.1f} s in tasks" if self.waited >= 0.1 else "")
         )
+
+    def _conflicting(self) -> str:
+        return f" ({self.conflicts:,} of them because their command ids are in with other payloads)" if self.conflicts else ""
 
     def _how(self) -> str:
         if self.state == "already committed" and self.committed_at is not None:
@@ -115,7 +123,7 @@ class DispatchReport:
         if self.entity_column is None:
             return rows.withColumn("reason", F.lit("waiting"))
         states = self._read("entities").load().select(F.col("entity").alias("__entity"), F.col("state").alias("reason"))
-        joined = rows.join(states, F.col(self.entity_column).cast("string") == F.col("__entity"), "left")
+        joined = rows.join(states, column(self.entity_column).cast("string") == F.col("__entity"), "left")
         return joined.drop("__entity").withColumn("reason", F.coalesce("reason", F.lit("settled meanwhile, or outcome not kept")))
 
     def _rehearsed(self, name: str) -> DataFrame:
@@ -134,7 +142,7 @@ def dispatch_report(
     dispatch_id: str,
     *,
     entity: str | None = None,
-    order_by: str | None = None,
+    order_by: Order | None = None,
     url: str | None = None,
     namespace: str | None = None,
 ) -> DispatchReport:
@@ -144,7 +152,7 @@ def dispatch_report(
         commands: The rows that were dispatched, with their `command_id`.
         dispatch_id: The dispatch.
         entity: The column of entity ids.
-        order_by: The column that orders an entity's rows.
+        order_by: What orders an entity's rows, as for `dispatch_dataframe`.
         url: The server; default as for `dispatch_dataframe`.
         namespace: Prefix of all keys; likewise.
 
@@ -164,7 +172,7 @@ def dispatch_report(
 
 
 def report_of(
-    rows: DataFrame, target: Target, facts: DispatchFacts, state: str, *, order_by: str | None, entity: str | None
+    rows: DataFrame, target: Target, facts: DispatchFacts, state: str, *, order_by: Order | None, entity: str | None
 ) -> DispatchReport:
     """The report of a dispatch, from what its record says."""
     summary: dict[str, Any] = json.loads(facts.summary) if facts.summary else {}
@@ -189,6 +197,7 @@ def report_of(
         order_by=order_by,
         entity_column=entity,
         distinct_rejects=facts.rejected,
+        conflicts=summary.get("conflicts", 0),
         committed_at=datetime.fromtimestamp(facts.done_ms / 1000, UTC) if facts.done_ms else None,
     )
 
@@ -202,6 +211,7 @@ def rehearsed(report: DispatchReport, results: Sequence[PartitionResult], reject
         added=sum(each.added for each in results),
         duplicates=sum(each.duplicates for each in results),
         rejected=sum(each.rejected for each in results),
+        conflicts=sum(each.conflicts for each in results),
         entities=sum(each.entities for each in results),
         partitions=[*results],
         distinct_rejects=len(rejects),

@@ -15,7 +15,10 @@ __all__ = ["UNFIT", "PartitionResult", "Reject", "unfit"]
 UNFIT = {
     Admission.CONFLICT: (
         "conflict",
-        "another row of this dispatch has the same command id and another payload: the key is not unique",
+        (
+            "a command of this dispatch has the same id and another payload: the key is not unique, or an earlier run brought the row in "
+            "and one of its columns changes with every run, as current_timestamp() does"
+        ),
     ),
     Admission.WRONG_TYPE: (
         "wrong_type",
@@ -36,6 +39,7 @@ class PartitionResult:
         added: That are in their mailboxes because of this attempt.
         duplicates: That were there already: an earlier attempt, or the same row twice.
         rejected: That are no commands, or cannot be accepted (a conflict of ids, a sequence number that went back).
+        conflicts: Of the rejected ones, those whose command id is in with another payload.
         entities: Distinct mailboxes.
         shared: Entities of which another task of the same run has rows as well: their order is left to chance.
         digest: Of the rows' command ids, see `fingerprints`.
@@ -55,6 +59,7 @@ class PartitionResult:
     done: bool = False
     shared: int = 0
     digest: int = 0
+    conflicts: int = 0
 
 
 @dataclass(slots=True, frozen=True)

@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 import pyarrow as pa
 
 from command_bus.errors import InvalidCommand, InvalidSettings
-from command_bus.messages import Message, MessageSpec
+from command_bus.messages import Message, MessageSpec, canonical_entity_id
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.models import codec_for
 from command_bus.spark.options import WriteOptions
@@ -27,9 +27,9 @@ _PICKLED = "pickle:"
 
 
 class _Codec(Protocol):
-    """Makes a payload of plain values, or says why there is none."""
+    """Makes a payload of plain values, and names the entity that its command has; or says why there is none."""
 
-    def __call__(self, row: dict[str, Any], limits: Limits) -> bytes: ...
+    def __call__(self, row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None]: ...
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Route:
         fields: In the order of the payload.
         columns: The column of each field that has one.
         vectorised: Whether Arrow can judge all fields.
-        payload: Checks and packs one row.
+        payload: Checks and packs one row; with the canonical entity id of the command that became of it, None without an entity.
     """
 
     spec: MessageSpec
@@ -171,7 +171,7 @@ def _named_ids(route: Route) -> Route:
     column = route.columns.get(key, key)
     checked = route.payload
 
-    def payload(row: dict[str, Any], limits: Limits) -> bytes:
+    def payload(row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None]:
         if row.get(key) is None:
             raise InvalidCommand(f"{column} is null: it is the entity id of {route.spec.name}, which every row needs")
         return checked(row, limits)
@@ -199,12 +199,14 @@ def _why(module: str, name: str) -> str:
 
 def _class_route(message_type: type[Message[Any]], options: WriteOptions, columns: Sequence[str]) -> Route:
     spec = message_type.spec()
-    plans, vectorised = plans_of(message_type)
     codec = codec_for(message_type)
     codec.prepare()
+    plans, vectorised = plans_of(message_type)
 
-    def payload(row: dict[str, Any], limits: Limits) -> bytes:
-        return codec.encode(codec.validate(row), limits)
+    def payload(row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None]:
+        message = codec.validate(row)
+        entity = None if spec.key is None else canonical_entity_id(getattr(message, spec.key))
+        return codec.encode(message, limits), entity
 
     fed = columns_of(spec, plans, options, columns)
     vectorised = vectorised and all(plan.name in fed or plan.default is not MISSING for plan in plans)

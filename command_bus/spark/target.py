@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
@@ -41,8 +42,11 @@ PLANNING = 10.0
 """The same for a first contact on the driver: somebody waits there, and the URL may be wrong."""
 
 
-_CARRIED = ("username", "password", "tls_ca", "tls_cert", "tls_key", "insecure", "signing_keys")
-"""Settings of the driver that its executors need, beside the URL."""
+_ACCESS = ("username", "password", "tls_ca", "tls_cert", "tls_key", "insecure", "signing_keys")
+_LIMITS = (
+    "max_depth", "max_total_depth", "max_payload", "max_nesting", "durability", "wait_replicas", "wait_timeout", "allow_eviction",
+)  # fmt: skip
+"""What the driver was told of limits and durability; executors have another environment, and are to do the same."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -52,7 +56,7 @@ class Target:
     Attributes:
         url: The server; whoever prints it redacts it.
         namespace: Prefix of all keys.
-        access: How to get in and how to sign: settings by name, secrets wrapped.
+        access: How to get in, how to sign, and what limits hold: settings by name, secrets wrapped.
     """
 
     url: str
@@ -72,9 +76,10 @@ class Target:
             InvalidSettings: A value is not what it may be.
         """
         given: dict[str, Any] = {name: value for name, value in (("url", url), ("namespace", namespace)) if value is not None}
+        if url is not None:
+            _check_url(url)
         bus = CommandBus(settings=BusSettings(**given))
-        if not bus.url.startswith(ALL_SCHEMES):
-            raise InvalidSettings(f"url = {redacted(bus.url)!r}: a server's URL begins with {', '.join(ALL_SCHEMES)}")
+        _check_url(bus.url)
         return cls(bus.url, bus.settings.namespace, _access(bus.settings))
 
     @property
@@ -163,10 +168,37 @@ class Link:
         self._thread.close()
 
 
+def _check_url(url: str) -> None:
+    """See that a URL can be one of a server.
+
+    Raises:
+        InvalidSettings: It cannot; a text that need not be a URL is not repeated, since it may hold a password.
+    """
+    if not url.startswith(ALL_SCHEMES):
+        shown = f"{redacted(url)!r}" if "://" in url else "(not shown)"
+        raise InvalidSettings(f"url = {shown}: a server's URL begins with {', '.join(ALL_SCHEMES)}")
+    if url.startswith("unix://"):
+        return
+    try:
+        parts = urlsplit(url)
+        quoted = "@" not in parts.path + parts.fragment and (not url.startswith(("redis://", "rediss://")) or parts.port != 0)
+    except ValueError:  # its port is no number, or its brackets are open
+        quoted = False
+    if not quoted:
+        raise InvalidSettings(
+            "url: it cannot be read as redis://user:password@host:port; quote special characters of user and password "
+            "(urllib.parse.quote(password, safe=''))"
+        )
+
+
 def _access(settings: BusSettings) -> tuple[tuple[str, Any], ...]:
-    """What is not left at its default, hashable."""
+    """Collect what is not left at its default, hashable."""
     found: list[tuple[str, Any]] = []
-    for name in _CARRIED:
+    for name in _LIMITS:
+        value = getattr(settings, name)
+        if value != BusSettings.model_fields[name].default:
+            found.append((name, value))
+    for name in _ACCESS:
         value = getattr(settings, name)
         if name == "signing_keys":
             value = tuple(SecretStr(f"{key_id}:{secret.get_secret_value()}") for key_id, secret in value.items())

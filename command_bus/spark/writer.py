@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from command_bus.errors import CommandBusError, InvalidSettings
+from command_bus.spark.columns import in_arrow
 from command_bus.spark.dispatcher import PartitionDispatcher
 from command_bus.spark.encoding import BatchEncoder, uncollected
 from command_bus.spark.fingerprints import Fingerprint, check_repeated, digest_of
@@ -38,7 +39,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger("command_bus.spark")
 _COMMIT_WAIT = 300.0
-_INNER = ("shared", "digest")
+_INNER = ("shared", "digest", "conflicts")
 """Of a task's result, what no summary holds: an older release could not read it."""
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -171,6 +172,7 @@ class Writing:
             id_column=options.command_id_column,
             command_column=options.command_column,
             sequence_column=options.sequence_column,
+            entity_column=options.entity_column,
             mapper=mapper,
         )
 
@@ -210,7 +212,7 @@ class PartitionTask:
     def dispatch(self, rows: DataFrame) -> bool:
         """Send all partitions of a DataFrame and commit; as `commit`."""
         began = time.time()
-        told_rows = rows.mapInArrow(self, self.RESULT).collect()
+        told_rows = in_arrow(rows, self, self.RESULT).collect()
         return self.commit(
             [PartitionDone(PartitionResult(**json.loads(row.result)), row.owner) for row in told_rows], time.time() - began
         )
@@ -314,7 +316,10 @@ def commit_dispatch(
     if done:
         return  # a job that is run again: what is known of the first run stays
     partitions = [{name: value for name, value in asdict(result).items() if name not in _INNER} for result in results]
-    summary = json.dumps({"version": version.number, "seconds": round(seconds, 3), "partitions": partitions})
+    conflicts = sum(result.conflicts for result in results)
+    summary = json.dumps(
+        {"version": version.number, "seconds": round(seconds, 3), "partitions": partitions, "conflicts": conflicts}
+    )
     rows = "" if fingerprint is None else str(fingerprint)
     link.patiently(lambda: dispatches.commit(version, summary, opening.remember_ms, rows), _COMMIT_WAIT)
 

@@ -6,27 +6,25 @@ import json
 import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, field_serializer, field_validator, model_serializer
 
-from command_bus import BusSettings, Command, EntityId, InvalidCommand, InvalidSettings
-from command_bus.outbound import Envelope, Sealer
+from command_bus import Command, EntityId, InvalidCommand, InvalidSettings
+from command_bus.outbound import Envelope
 from command_bus.serialization.envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME, unpack_envelope
 from command_bus.serialization.models import codec_for
-from command_bus.transport.dispatches import Opening, Version
 
 pa = pytest.importorskip("pyarrow")
 
 from command_bus.spark.dispatcher import Reject, check_of  # noqa: E402 - after the skip
-from command_bus.spark.encoding import BatchEncoder  # noqa: E402
 from command_bus.spark.options import WriteOptions  # noqa: E402
 from command_bus.spark.plans import plans_of  # noqa: E402
 from command_bus.spark.routes import check_columns, routes_of  # noqa: E402
+from tests.unit.spark.encoders import Offline, encode, why  # noqa: E402
 
 
 class Sample(Command[None], entity="thing", name="test.sample"):
@@ -60,6 +58,67 @@ class Checked(Command[None], entity="thing", name="test.checked"):
         return value
 
 
+class Lowered(Command[None], entity="thing", name="test.lowered"):
+    """Of scalars, with a validator of the entity id."""
+
+    thing: EntityId
+    count: int
+
+    @field_validator("thing")
+    @classmethod
+    def _lower(cls, value: str) -> str:
+        if value == "bad1":
+            raise ValueError("a bad one")
+        return value.lower()
+
+
+class Whole(Command[None], entity="thing", name="test.whole"):
+    thing: EntityId
+    count: int
+
+    @model_serializer
+    def _whole(self) -> dict[str, Any]:
+        return {"thing": self.thing, "count": self.count + 1000}
+
+
+class Single(Command[None], entity="thing", name="test.single"):
+    thing: EntityId
+    count: int = 0
+
+    @field_serializer("count")
+    def _more(self, value: int) -> int:
+        return value + 1000
+
+
+class Dated(Command[None], entity="thing", name="test.dated"):
+    thing: EntityId
+    day: date | None = None
+    at: datetime | None = None
+    note: str = ""
+
+
+class Preset(Command[None], name="test.preset"):
+    count: int = Field(default=-1, ge=0, validate_default=True)
+
+
+class Huge(Command[None], name="test.huge"):
+    count: int = 2**70
+
+
+class Long(Command[None], name="test.long"):
+    note: str = "n" * 500
+
+
+class Classes(Command[None], name="test.classes"):
+    """Its pattern means `a` or `e` to the model; another engine finds it in `a]`."""
+
+    note: Annotated[str, Field(pattern=r"^[a-z&&[ae]]$")]
+
+
+class Ping(Command[None], name="test.ping"):
+    """Has no fields."""
+
+
 class Place(BaseModel):
     city: str
     zip: int
@@ -76,42 +135,11 @@ class Rich(Command[None], entity="thing", name="test.rich"):
     kind: Literal["a", "b"] = "a"
 
 
-class Offline:
-    """A dispatcher as far as an encoder needs it: settings and names, no server."""
-
-    def __init__(self, *, keep: bool = False, **options: Any) -> None:
-        bus_settings = BusSettings(namespace="t", **options)
-        sealer = Sealer(bus_settings)
-        self.opening = Opening(keep_ms=1000 if keep else 0)
-        self.version = Version("dispatch-1")
-        self.link = SimpleNamespace(settings=bus_settings, sealer=sealer, agree=lambda _: None, shard_of=lambda _: 3)
-
-
-def encode(columns: dict[str, Any], *commands: type[Command[Any]], dispatcher: Any = None, **options: Any) -> list[Any]:
-    batch = pa.record_batch({name: value if isinstance(value, pa.Array) else pa.array(value) for name, value in columns.items()})
-    names = ",".join(f"{command.__module__}:{command.__qualname__}" for command in commands)
-    chosen = WriteOptions(command=names, **options)
-    used: Any = dispatcher or Offline()
-    encoder = BatchEncoder(
-        routes_of(chosen, batch.schema.names),
-        used,
-        id_column=chosen.command_id_column,
-        command_column=chosen.command_column,
-        sequence_column=chosen.sequence_column,
-    )
-    return encoder.encode(batch)
-
-
 def judged(fields: dict[str, Any]) -> tuple[Sample | None, str]:
     try:
         return codec_for(Sample).validate(fields), ""
     except InvalidCommand as error:
         return None, error.message
-
-
-def why(reject: Any) -> str:
-    assert isinstance(reject, Reject)
-    return str(json.loads(reject.record)["error"])
 
 
 ROWS = st.fixed_dictionaries(
@@ -300,3 +328,108 @@ def test_a_command_that_cannot_be_found_says_where_it_was_looked_for(text: str) 
 def test_several_commands_need_a_column_that_tells_them_apart() -> None:
     with pytest.raises(InvalidSettings, match="2 commands need option commandColumn"):
         routes_of(WriteOptions(command=f"{__name__}:Once,{__name__}:Checked"), ["command_id", "thing", "count"])
+
+
+def test_a_validator_of_the_entity_id_is_heard_and_may_not_move_a_row() -> None:
+    """Rows are arranged by the column: what a validator makes of `ABC` may have its other rows in another task."""
+    columns = {"command_id": ["a", "b", "c"], "thing": ["abc", "ABC", "bad1"], "count": [1, 2, 3]}
+    good, moved, bad = encode(columns, Lowered)
+    assert good[1][0] == "thing:abc"
+    assert why(moved).startswith("its command has another entity id than column 'thing': rows are put in order by the column")
+    assert json.loads(moved.record)["entity"] == "ABC"
+    assert "a bad one" in why(bad)
+
+
+def test_a_mapper_s_command_has_the_entity_of_its_column() -> None:
+    columns = {"command_id": ["a", "b", "c"], "key": ["x", "Y", None], "count": [1, 2, 3]}
+
+    def mapper(row: dict[str, Any]) -> Command[None]:
+        return Free(count=1) if row["key"] is None else Once(thing=row["key"].lower(), count=row["count"])
+
+    good, moved, free = encode(columns, mapper=mapper, entity_column="key")
+    assert good[1][0] == "thing:x"
+    assert why(moved).startswith("its command has another entity id than column 'key'")
+    assert free[1][0] == "~:c"  # without an entity there is no order to keep
+    assert encode(columns, mapper=mapper)[1][1][0] == "thing:y"  # nobody said by which column they are arranged
+
+
+@pytest.mark.parametrize("command", [Whole, Single])
+def test_serializers_are_heard(command: type[Command[None]]) -> None:
+    (packed,) = encode({"command_id": ["a"], "thing": ["x"], "count": [1]}, command)
+    out = Offline().link.sealer.of_item(Envelope(command.model_validate({"thing": "x", "count": 1}), command_id="a"))
+    assert unpack_envelope(packed[1][3]).payload == out.payload
+    assert b"count\xcd\x03\xe9" in out.payload  # 1,001
+
+
+def test_values_that_python_cannot_hold_are_faults_of_their_rows() -> None:
+    notes = pa.array([b"ok", b"\xff", b"ok", b"ok", b"\xff"])
+    columns = {
+        "command_id": ["a", "b", "c", "d", "e"],
+        "thing": ["x"] * 5,
+        "day": pa.array([1, 2, 9_000_000, 4, 9_000_000], pa.int32()).view(pa.date32()),
+        "at": pa.array([1, 2, 3, 1_700_000_000_000_000_000, 5]).view(pa.timestamp("us", "Europe/Berlin")),
+        "note": pa.Array.from_buffers(pa.string(), 5, notes.buffers()),
+    }
+    first, *others = encode(columns, Dated)
+    assert first[1][1] == "a"
+    assert [why(each) for each in others] == [
+        "column 'note' holds bytes that are no UTF-8 text",
+        "column 'day' holds a date or time outside the years 1 to 9999",
+        "column 'at' holds a date or time outside the years 1 to 9999",
+        "column 'day' holds a date or time outside the years 1 to 9999",
+    ]
+    rows = [json.loads(each.record)["row"] for each in others]
+    assert (rows[0]["note"], rows[1]["day"], rows[2]["at"]) == ("\\xff", "9000000", "1700000000000000000")
+
+
+def test_every_column_of_a_vectorised_batch_may_hold_such_a_value() -> None:
+    """Also those of ids, names and entities, and for a mapper."""
+    clean = {"command_id": ["a", "b"], "thing": ["x", "y"], "count": [1, 2], "what": ["test.once"] * 2}
+    goods = {"command_id": b"a", "thing": b"x", "what": b"test.once"}
+    for name, good in goods.items():
+        columns = clean | {name: texts(good)}
+        refusal = f"column {name!r} holds bytes that are no UTF-8 text"
+        for found in (
+            encode(columns, Once, command_column="what"),
+            encode(columns, mapper=lambda row: Once(thing="x", count=row["count"])),
+        ):
+            assert not isinstance(found[0], Reject)
+            assert why(found[1]) == refusal
+
+
+def texts(good: bytes) -> Any:
+    """A good text and one that is no UTF-8."""
+    raw = pa.array([good, b"\xff"])
+    return pa.Array.from_buffers(pa.string(), 2, raw.buffers())
+
+
+def test_instants_are_sent_in_utc_whatever_zone_the_session_shows() -> None:
+    payloads = set()
+    for zone in ("UTC", "Europe/Berlin", "America/New_York"):
+        at = pa.array([datetime(2026, 7, 1, 12, tzinfo=UTC)], pa.timestamp("us", zone))
+        (packed,) = encode({"command_id": ["a"], "thing": ["x"], "at": at}, Dated)
+        payloads.add(unpack_envelope(packed[1][3]).payload)
+    message = Dated(thing="x", at=datetime(2026, 7, 1, 12, tzinfo=UTC))
+    assert payloads == {codec_for(Dated).encode(message)}
+
+
+def test_a_command_without_fields_is_sent_for_every_row() -> None:
+    packed = encode({"command_id": ["a", "b"]}, Ping)
+    assert [each[1][1] for each in packed] == ["a", "b"]
+    assert codec_for(Ping).decode(unpack_envelope(packed[0][1][3]).payload) == Ping()
+
+
+def test_integers_beyond_the_floats_are_rounded_as_python_does() -> None:
+    (packed,) = encode({"command_id": ["a"], "thing": ["x"], "count": [1], "ratio": [2**53 + 1], "label": ["a"]}, Sample)
+    assert codec_for(Sample).decode(unpack_envelope(packed[1][3]).payload).ratio == float(2**53 + 1)
+
+
+@pytest.mark.parametrize("command", [Preset, Huge, Long, Classes])
+def test_what_arrow_and_the_model_may_see_differently_the_model_judges(command: type[Command[None]]) -> None:
+    columns = {"command_id": ["a"]} | ({"note": ["a]"]} if command is Classes else {})
+    (packed,) = encode(columns, command, dispatcher=Offline(max_payload=200))
+    with pytest.raises(InvalidCommand) as caught:
+        Offline(max_payload=200).link.sealer.of_item(
+            codec_for(command).validate({n: v[0] for n, v in columns.items() if n == "note"})
+        )
+    assert why(packed) == caught.value.message

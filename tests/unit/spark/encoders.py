@@ -1,0 +1,61 @@
+"""An encoder of rows without a server: for tests of what a row becomes."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+
+from command_bus import BusSettings, Command
+from command_bus.outbound import Sealer
+from command_bus.spark.dispatcher import PartitionDispatcher, Reject
+from command_bus.spark.encoding import BatchEncoder
+from command_bus.spark.options import WriteOptions
+from command_bus.spark.routes import routes_of
+from command_bus.spark.target import Target
+from command_bus.transport.dispatches import Opening
+
+__all__ = ["Offline", "encode", "why"]
+
+
+class Offline(PartitionDispatcher):
+    """A dispatcher as far as an encoder needs it: settings and names, no server."""
+
+    def __init__(self, *, keep: bool = False, **options: Any) -> None:
+        super().__init__(Target("redis://nowhere", "t"), dispatch_id="dispatch-1", opening=Opening(keep_ms=1000 if keep else 0))
+        bus_settings = BusSettings(namespace="t", **options)
+        self._offline: Any = SimpleNamespace(
+            settings=bus_settings, sealer=Sealer(bus_settings), agree=lambda *_: None, shard_of=lambda _: 3
+        )
+
+    @property
+    def link(self) -> Any:
+        return self._offline
+
+
+def encode(
+    columns: dict[str, Any], *commands: type[Command[Any]] | str, dispatcher: Any = None, mapper: Any = None, **options: Any
+) -> list[Any]:
+    """Give what becomes of each row; the commands are importable classes, or their names."""
+    batch = pa.record_batch({name: value if isinstance(value, pa.Array) else pa.array(value) for name, value in columns.items()})
+    names = ",".join(each if isinstance(each, str) else f"{each.__module__}:{each.__qualname__}" for each in commands)
+    chosen = WriteOptions(command=names, **options)
+    used: Any = dispatcher or Offline()
+    encoder = BatchEncoder(
+        {} if mapper is not None else routes_of(chosen, batch.schema.names),
+        used,
+        id_column=chosen.command_id_column,
+        command_column=chosen.command_column,
+        sequence_column=chosen.sequence_column,
+        entity_column=chosen.entity_column,
+        mapper=mapper,
+    )
+    return encoder.encode(batch)
+
+
+def why(reject: Any) -> str:
+    """Give the reason of a row that is no command."""
+    assert isinstance(reject, Reject)
+    return str(json.loads(reject.record)["error"])
