@@ -91,7 +91,8 @@ def test_order_holds_behind_a_join_on_the_entity(spark: SparkSession, place: Pla
 def test_the_plan_keeps_the_shuffle(spark: SparkSession) -> None:
     arranged = in_order(fat(spark).join(known(spark), "truck", "left"), "truck", "seq")
     joined = arranged.mapInArrow(lambda batches: batches, "truck string, seq long, note string, load double")
-    execution: Any = joined._jdf.queryExecution()
+    frame: Any = joined._jdf
+    execution: Any = frame.queryExecution()
     joined.collect()
     plan = execution.executedPlan().toString()
     final = plan.partition("Initial Plan")[0]

@@ -38,9 +38,10 @@ from command_bus.cli.judgement import (
     worst,
 )
 from command_bus.cli.letters import Why, moment_of
+from command_bus.cli.saying import shown
 from command_bus.cli.schemas import problems
 from command_bus.cli.sending import _as_sent
-from command_bus.cli.tables import counted, duration, shown
+from command_bus.cli.tables import counted, duration
 from command_bus.cli.type_names import class_name, members_of, type_of
 from command_bus.environment import strays
 from command_bus.facts import CommandInfo, EntityInfo, HoldInfo, WorkerStatus

@@ -330,7 +330,7 @@ def test_several_commands_need_a_column_that_tells_them_apart() -> None:
         routes_of(WriteOptions(command=f"{__name__}:Once,{__name__}:Checked"), ["command_id", "thing", "count"])
 
 
-def test_50_a_validator_of_the_entity_id_is_heard_and_may_not_move_a_row() -> None:
+def test_55_a_validator_of_the_entity_id_is_heard_and_may_not_move_a_row() -> None:
     """Rows are arranged by the column: what a validator makes of `ABC` may have its other rows in another task."""
     columns = {"command_id": ["a", "b", "c"], "thing": ["abc", "ABC", "bad1"], "count": [1, 2, 3]}
     good, moved, bad = encode(columns, Lowered)
@@ -361,7 +361,7 @@ def test_serializers_are_heard(command: type[Command[None]]) -> None:
     assert b"count\xcd\x03\xe9" in out.payload  # 1,001
 
 
-def test_49_values_that_python_cannot_hold_are_faults_of_their_rows() -> None:
+def test_54_values_that_python_cannot_hold_are_faults_of_their_rows() -> None:
     notes = pa.array([b"ok", b"\xff", b"ok", b"ok", b"\xff"])
     columns = {
         "command_id": ["a", "b", "c", "d", "e"],

@@ -55,7 +55,7 @@ def test_different_keys_have_different_ids(rows: list[tuple[str | None, str | No
         ((datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN_SUMMER),), (datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN_WINTER),)),
     ],
 )  # fmt: skip
-def test_51_keys_that_look_alike_have_different_ids(one: tuple[Any, ...], other: tuple[Any, ...]) -> None:
+def test_56_keys_that_look_alike_have_different_ids(one: tuple[Any, ...], other: tuple[Any, ...]) -> None:
     assert command_id_of(one) != command_id_of(other)
 
 
