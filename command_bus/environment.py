@@ -1,7 +1,7 @@
 """Variables that look like settings and are none: a misspelt one is silently not read, and the default works on in its place.
 
 They are told of and never refused: others may use the prefix. Kubernetes does (a service called `command-bus` gives every pod
-`COMMAND_BUS_PORT` and more), and so do the embedded server and the testing kit.
+`COMMAND_BUS_PORT` and more), and so do the embedded server, Spark's data source and the testing kit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from command_bus.spelling import nearest
 __all__ = ["Stray", "strays"]
 
 _PREFIX = "COMMAND_BUS_"
-_OTHERS = ("EMBEDDED_", "TEST_")
+_OTHERS = ("EMBEDDED_", "SPARK_", "TEST_")
 _SERVICE = re.compile(r"(.+_)?(SERVICE_(HOST|PORT(_.+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
 """What Kubernetes sets for services."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ from command_bus.spark.plans import MISSING, FieldPlan, fits, plans_of
 __all__ = ["Route", "check_columns", "mapper_of", "named_command", "pickled", "routes_of", "unpickled"]
 
 _PICKLED = "pickle:"
+_ALLOWED = "COMMAND_BUS_SPARK_PICKLE"
 
 
 class _Codec(Protocol):
@@ -94,7 +96,15 @@ def pickled(thing: Any) -> str:
 
 
 def unpickled(text: str) -> Any:
-    """What was pickled: by the user's own driver, so it is trusted as code of theirs."""
+    """Return what was pickled: by the user's own driver, so it is trusted as code of theirs.
+
+    Raises:
+        InvalidSettings: COMMAND_BUS_SPARK_PICKLE=no forbids it, because others than the driver's author write options here.
+    """
+    if os.environ.get(_ALLOWED, "").lower() in ("no", "false", "0", "off"):
+        raise InvalidSettings(
+            f"{_ALLOWED} forbids classes and functions by value here: give 'package.module:name', which executors can import"
+        )
     return pickle.loads(base64.b64decode(text.removeprefix(_PICKLED)))  # noqa: S301 - the driver's own option
 
 

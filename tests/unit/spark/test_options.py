@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,3 +86,24 @@ def test_what_is_no_duration(text: str) -> None:
 def test_a_mapper_needs_no_command() -> None:
     values: dict[str, Any] = {"dispatchId": "d", "mapper": "pickle:x"}
     assert WriteOptions.parse(values).command == ""
+
+
+@pytest.mark.parametrize("word", ["no", "0", "False"])
+def test_classes_by_value_can_be_forbidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, word: str) -> None:
+    pytest.importorskip("pyarrow")
+    from command_bus.spark.routes import mapper_of, routes_of
+
+    class Touch:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "it-ran",)
+
+    hostile = "pickle:" + base64.b64encode(pickle.dumps(Touch())).decode()
+    monkeypatch.setenv("COMMAND_BUS_SPARK_PICKLE", word)
+    with pytest.raises(InvalidSettings, match="forbids classes and functions by value"):
+        routes_of(WriteOptions.parse({**GIVEN, "command": hostile}), ["sku"])
+    with pytest.raises(InvalidSettings, match="forbids"):
+        mapper_of(hostile)
+    assert not (tmp_path / "it-ran").exists()
+    monkeypatch.delenv("COMMAND_BUS_SPARK_PICKLE")
+    mapper_of(hostile)
+    assert (tmp_path / "it-ran").exists(), "else this test shows nothing"
