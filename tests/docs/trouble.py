@@ -22,6 +22,7 @@ from typing import Any, Self
 
 from command_bus import CommandBus, HandlerRegistry
 from command_bus.embedded import EmbeddedServer
+from tests.program import run_program
 
 __all__ = ["NAMESPACE", "ROOT", "Trouble"]
 
@@ -142,16 +143,7 @@ class Trouble:
 
     def run(self, *arguments: str, given: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run the program; without `given` its standard input is empty, and never a terminal."""
-        return subprocess.run(
-            [sys.executable, "-m", "command_bus", *arguments],
-            cwd=self.folder,
-            env={**self.environment, **environment},
-            input=given or "",
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+        return run_program(*arguments, cwd=self.folder, env={**self.environment, **environment}, given=given or "")
 
     def shell(self, line: str) -> subprocess.CompletedProcess[str]:
         """Run a line of shell, in which the program is called `command-bus`."""

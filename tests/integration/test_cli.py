@@ -405,7 +405,8 @@ class TestRefusals:
         assert "hidden" not in shop.text()
 
     def test_a_server_that_is_not_there(self, shop: Shop) -> None:
-        said = shop.refused("app", "--url", "redis://u:hidden@localhost:1")
+        shop.write("nowhere", "import app\nbus = app.CommandBus('redis://u:hidden@localhost:1')\n")
+        said = shop.refused("nowhere")
         assert "cannot be reached" in said
         assert "hidden" not in said
         assert "Traceback" not in said

@@ -18,6 +18,7 @@ pytest.importorskip("typer")
 
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry
 from command_bus.embedded import EmbeddedServer
+from tests.program import run_program
 
 pytestmark = pytest.mark.server
 
@@ -41,14 +42,7 @@ class Stage:
 
     def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         environment = {**self.environment, **environment}
-        return subprocess.run(
-            [sys.executable, "-m", "command_bus", *words],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=30,
-        )
+        return run_program(*words, env=environment)
 
     def completed(self, *words: str, **environment: str) -> list[str]:
         """What the shell would offer for the last word."""

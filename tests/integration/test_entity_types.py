@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from command_bus.acl import acl_lines
 from command_bus.embedded import EmbeddedServer, find_server_binary
 from command_bus.spelling import did_you_mean, some_of
 from command_bus.transport.redis.keys import ShardKeys
+from tests.program import run_program
 
 pytest.importorskip("typer")
 pytestmark = pytest.mark.server
@@ -54,8 +53,7 @@ async def bus(server: EmbeddedServer) -> AsyncIterator[CommandBus]:
 
 
 def say(server: EmbeddedServer, *words: str, code: int = 0) -> str:
-    command = [sys.executable, "-m", "command_bus", *words, "--url", server.url, "-n", "shop"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = run_program(*words, "--url", server.url, "-n", "shop", timeout=120)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -152,7 +150,7 @@ def test_a_misspelt_name_is_compared_with_some_of_very_many(monkeypatch: pytest.
 
 async def test_a_user_of_an_earlier_release_may_still_send(server: EmbeddedServer) -> None:
     """Its ACL has no HLEN: the limit is not looked at."""
-    (line,) = acl_lines("producer", "shop", user="old", password="secret-of-old")
+    (line,) = acl_lines("producer", "shop", user="old", password="secret-of-old", load_scripts=True)
     async with AsyncRedis.from_url(server.url) as client:
         await client.execute_command(*line.replace("+hlen", "+hget").split())
         async with CommandBus(server.url, namespace="shop", registry=HandlerRegistry()) as first:

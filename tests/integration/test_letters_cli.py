@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from command_bus import CommandBus, InvalidSettings, SyncCommandBus
 from command_bus.embedded import EmbeddedServer, find_server_binary
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.transport.redis.keys import ShardKeys
+from tests.program import run_program
 
 pytest.importorskip("typer")
 pytestmark = pytest.mark.server
@@ -34,8 +33,7 @@ class Shop:
 
     def say(self, *arguments: str) -> str:
         """What `dlq list` prints."""
-        command = [sys.executable, "-m", "command_bus", "dlq", "list", *arguments, "--url", self.url, "--namespace", "shop"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        done = run_program("dlq", "list", *arguments, "--url", self.url, "--namespace", "shop")
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -18,6 +18,7 @@ pytest.importorskip("typer")
 
 from command_bus import SyncCommandBus
 from command_bus.embedded import EmbeddedServer
+from tests.program import run_program
 
 pytestmark = pytest.mark.server
 
@@ -94,10 +95,7 @@ class Shop:
         return self.workers[-1]
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "command_bus", *arguments],
-            cwd=self.folder, env=self.environment, input="", capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+        return run_program(*arguments, cwd=self.folder, env=self.environment)
 
     @property
     def log(self) -> str:

@@ -1,4 +1,4 @@
-"""Every command of the operator's, as a process, against a live bus with real trouble in it: what it prints, its JSON, its exit code."""
+"""Every command of the operator's, in a process of its own, against a live bus with real trouble in it: what it prints, its JSON, its exit code."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.serialization.msgpack import pack
 from command_bus.transport.redis.keys import ShardKeys
+from tests.program import run_program
 
 pytest.importorskip("typer")
 pytestmark = pytest.mark.server
@@ -153,9 +154,7 @@ class Shop:
 
     def run(self, *words: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
         wide = {**os.environ, "COLUMNS": "5000"}  # nothing is folded: a line that begins with a forged word was forged
-        return subprocess.run(
-            self.command(*words), cwd=ROOT, env=wide, input=given, capture_output=True, text=True, timeout=60, check=False
-        )
+        return run_program(*self.command(*words)[3:], env=wide, given=given or "")
 
     def on_a_terminal(self, *words: str, typed: bytes = b"") -> str:
         """What a terminal would get to see, both streams; `typed` is what the operator answers."""
