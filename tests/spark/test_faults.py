@@ -92,6 +92,7 @@ def everything_once_and_in_order(place: Place) -> None:
     assert set(ids) == IDS
 
 
+@pytest.mark.slow
 def test_a_writer_killed_after_half_its_rows_is_run_again(spark: SparkSession, place: Place, tmp_path: Path) -> None:
     folder = str(tmp_path)
 
@@ -110,6 +111,7 @@ def test_a_writer_killed_after_half_its_rows_is_run_again(spark: SparkSession, p
     everything_once_and_in_order(place)
 
 
+@pytest.mark.slow
 def test_a_task_that_fails_after_half_its_rows_is_run_again(spark: SparkSession, place: Place, tmp_path: Path) -> None:
     folder = str(tmp_path)
 

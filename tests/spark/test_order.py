@@ -110,6 +110,7 @@ def split(spark: SparkSession) -> DataFrame:
     return rows.repartition(4, "seq").sortWithinPartitions("seq")
 
 
+@pytest.mark.slow
 def test_rows_that_are_left_to_chance_are_refused_where_order_is_asked_for(spark: SparkSession, place: Place) -> None:
     options = {**place.where, "command": MOVE, "dispatchId": "d"}
     writing = Writing.plan(WriteOptions.parse({**options, "keepOrder": "true"}), split(spark).schema)
@@ -153,6 +154,7 @@ def test_a_job_that_is_run_again_in_other_partitions_is_no_conflict(place: Place
     assert place.seqs() == {f"t{truck}": list(range(5)) for truck in range(20)}
 
 
+@pytest.mark.slow
 def test_streams_keep_order_behind_a_join(spark: SparkSession, place: Place, tmp_path: Path) -> None:
     fat(spark).repartition(1).write.parquet(str(tmp_path / "arrivals"))
     stream = spark.readStream.schema(fat(spark).schema).parquet(str(tmp_path / "arrivals"))

@@ -44,6 +44,7 @@ def shop(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -
     default_registry.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_page_on_spark(
     spark: SparkSession, shop: HandlerRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -70,6 +71,7 @@ def test_the_page_on_spark(
     assert sent == {"orders-2": 80, "orders-3": 80}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_readme_s_salaries(tmp_path: Path, server: EmbeddedServer) -> None:
     """`salaries.py` beside `bank.py`, as two programs: what a reader has saved by then."""

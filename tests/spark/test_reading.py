@@ -521,6 +521,7 @@ class Streamed:
 
 
 class TestStream:
+    @pytest.mark.slow
     def test_a_limit_cuts_micro_batches_and_a_restart_goes_on(self, spark: SparkSession, wide: Place, tmp_path: Path) -> None:
         load(wide, [], "d")
         settle(wide, "d", range(900), shard=1)
@@ -534,6 +535,7 @@ class TestStream:
         assert sorted(again.numbers) == list(range(1000, 1100))
         assert Streamed(spark, wide, tmp_path, dispatchId="d").run().numbers == []
 
+    @pytest.mark.slow
     def test_a_micro_batch_that_fails_is_read_again_as_it_was(self, spark: SparkSession, place: Place, tmp_path: Path) -> None:
         load(place, [], "d")
         settle(place, "d", range(100))
@@ -554,6 +556,7 @@ class TestStream:
         assert seen == [list(range(60))] == again.batches[:1]
         assert again.numbers == list(range(150))
 
+    @pytest.mark.slow
     def test_dispatches_that_come_later_are_picked_up(self, spark: SparkSession, place: Place, tmp_path: Path) -> None:
         streamed = Streamed(spark, place, tmp_path)
         with streamed.running() as query, working(place, registry_of()):
@@ -576,6 +579,7 @@ class TestStream:
         ).run()
         assert streamed.numbers == list(range(100))
 
+    @pytest.mark.slow
     def test_it_may_begin_at_a_time(self, spark: SparkSession, place: Place, tmp_path: Path) -> None:
         load(place, [], "d")
         noon = 1_795_262_400_000
@@ -583,6 +587,7 @@ class TestStream:
         begun = Streamed(spark, place, tmp_path, startingTimestamp=noon + 40_000, maxOffsetsPerTrigger=7).run()
         assert [batch for batch in begun.batches if batch] == [list(range(40, 47)), list(range(47, 54)), list(range(54, 60))]
 
+    @pytest.mark.slow
     def test_outcomes_that_were_trimmed_unread_stop_it_unless_it_may_go_on(
         self, spark: SparkSession, place: Place, tmp_path: Path
     ) -> None:
@@ -600,6 +605,7 @@ class TestStream:
         assert Streamed(spark, place, tmp_path, failOnDataLoss="false").run().numbers == list(range(110, 200))
         assert Streamed(spark, place, tmp_path).run().numbers == []
 
+    @pytest.mark.slow
     def test_a_stream_that_ended_and_began_again_is_read(self, spark: SparkSession, place: Place, tmp_path: Path) -> None:
         load(place, [], "d")
         settle(place, "d", range(10))

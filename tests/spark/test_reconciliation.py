@@ -136,6 +136,7 @@ def test_two_final_outcomes_with_the_same_entry_in_two_shards(spark: SparkSessio
     assert Hand(spark, numbered("c"), [outcome("c", 1), outcome("c", 1)]).duplicated == {"c"}
 
 
+@pytest.mark.slow
 def test_order_is_held_against_acceptance_and_against_the_column(spark: SparkSession) -> None:
     rows = numbered("a0", "a1", "a2", "b0", "b1")
     right = [outcome("a0", 1), outcome("a1", 2), outcome("a2", 3), outcome("b1", 5, entity="b"), outcome("b0", 4, entity="b")]
@@ -298,6 +299,7 @@ def outcome_keys(place: Place) -> list[str]:
         return [key.decode() for key in client.scan_iter(f"{{{place.namespace}:*}}:b:d:out", count=10_000)]
 
 
+@pytest.mark.slow
 def test_a_run_with_every_fate_is_reconciled(spark: SparkSession, place: Place, tmp_path: Any) -> None:
     whats = ["fine", "refuse", "shaky", "poison", None, "fine"]
     report = dispatched(place, posts(spark, *whats).union(posts(spark, *["fine"] * 4, box="b2")))
@@ -328,6 +330,7 @@ def test_a_run_with_every_fate_is_reconciled(spark: SparkSession, place: Place, 
         ledger.frame("lost")
 
 
+@pytest.mark.slow
 def test_what_waits_is_pending_and_a_park_holds_its_followers(spark: SparkSession, place: Place) -> None:
     report = dispatched(place, posts(spark, "fine", "poison", "fine", "fine").withColumnRenamed("box", "hook"), Hang)
     assert told(reconcile(report)) == {"pending": 4}
@@ -356,6 +359,7 @@ async def replay_all(place: Place) -> None:
             await bus.dead_letters.replay(letter.id)
 
 
+@pytest.mark.slow
 def test_a_repaired_letter_completes_out_of_its_turn_and_that_is_fine(spark: SparkSession, place: Place) -> None:
     report = dispatched(place, posts(spark, "fine", "poison", "fine"))
     mended = threading.Event()
@@ -398,6 +402,7 @@ def test_a_lost_command_is_missing_also_behind_the_traffic_of_others(spark: Spar
     assert told(done) == {"completed": 2, "missing": 1}
 
 
+@pytest.mark.slow
 def test_an_outcome_too_many_is_duplicated(spark: SparkSession, place: Place) -> None:
     report = dispatched(place, posts(spark, "fine", "fine", "refuse"))
     with working(place, handlers()):
@@ -427,6 +432,7 @@ def test_rows_that_ran_in_another_order_are_named(spark: SparkSession, place: Pl
         ledger.raise_if_wrong()
 
 
+@pytest.mark.slow
 def test_trimmed_outcomes_are_no_proof(spark: SparkSession, place: Place, tmp_path: Any) -> None:
     report = dispatched(place, posts(spark, *["fine"] * 5))
     with working(place, handlers()):
@@ -476,6 +482,7 @@ def test_what_does_not_fit_together_is_refused(spark: SparkSession, place: Place
         reconcile(report, order_by="seq")  # type: ignore[call-overload]
 
 
+@pytest.mark.slow
 def test_rows_of_another_table_are_told_apart(spark: SparkSession, place: Place) -> None:
     report = dispatched(place, posts(spark, "fine", "fine"))
     with working(place, handlers()):
@@ -531,6 +538,7 @@ def test_what_settles_around_the_look_into_mailboxes_is_not_missing(
     assert told(ledgers[0]) == {"completed": 4}
 
 
+@pytest.mark.slow
 def test_while_workers_work_nothing_is_missing(spark: SparkSession, place: Place) -> None:
     report = dispatched(place, journeys(spark, 20, 150), Move)
     ledgers: list[Reconciliation] = []
@@ -551,6 +559,7 @@ def test_the_wait_is_told_and_ends(
     assert "0 of 2 settled" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 3])
 def test_what_is_in_mailboxes_is_found_by_its_id(spark: SparkSession, place: Place, shards: int) -> None:
     """In all shards, in long mailboxes and many, and of this dispatch only."""

@@ -90,7 +90,9 @@ class TestNothing:
     """A micro-batch of which a filter leaves nothing."""
 
     @WAYS
-    @pytest.mark.parametrize("empty", [[0], [1], [3], [0, 1], [0, 1, 2, 3]], ids=str)
+    @pytest.mark.parametrize(
+        "empty", [[0, 1, 2, 3], *(pytest.param(some, marks=pytest.mark.slow) for some in ([0], [1], [3], [0, 1]))], ids=str
+    )
     def test_an_empty_micro_batch_never_fails_a_query(self, harbour: Harbour, way: str, empty: list[int]) -> None:
         run, keep = getattr(harbour, way), f"seq not in ({', '.join(map(str, empty))})"
         harbour.arrive(0, 1, 2, 3)
@@ -147,6 +149,7 @@ class TestOtherRows:
         assert "old checkpoint" in text
         assert harbour.seqs == [1, 2, 3]
 
+    @pytest.mark.slow
     @WAYS
     def test_a_restored_checkpoint_before_the_same_rows_is_none(self, harbour: Harbour, way: str) -> None:
         run = getattr(harbour, way)
@@ -160,6 +163,7 @@ class TestOtherRows:
         run()
         assert harbour.seqs == [1, 2, 3, 4]
 
+    @pytest.mark.slow
     def test_rows_in_the_place_of_an_empty_batch_are_noticed(self, harbour: Harbour) -> None:
         harbour.arrive(1)
         harbour.by_batch()
@@ -170,6 +174,7 @@ class TestOtherRows:
         with pytest.raises(StreamingQueryException, match="0 rows then, 1 now"):
             harbour.by_batch()
 
+    @pytest.mark.slow
     def test_a_second_insert_of_other_rows_is_noticed(self, spark: SparkSession, place: Place) -> None:
         rows = journeys(spark, 2, 5).withColumn("command_id", command_id(*KEY))
 
