@@ -445,6 +445,7 @@ def run_demo(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.server
 class TestDemo:
     @pytest.mark.timeout(120)

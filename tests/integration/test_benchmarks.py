@@ -25,6 +25,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_tiny_run_of_every_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "results.json"
     assert benchmarks.main([*CASES, "--scale", "0.005", "--runs", "1", "--no-peers", "--json", str(file)]) == 0
