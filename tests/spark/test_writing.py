@@ -65,7 +65,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"batchSize": "0"}, "option batchSize = '0' is a whole number, at least 1"),
     ({"maxRejects": "0.5"}, "option maxRejects = '0.5' is a whole number, at least 0"),
     ({"namespace": "a b"}, "namespace"),
-    ({"url": "http://:secret@x"}, "url = 'http://:***@x': a server's URL begins with redis://"),
+    ({"url": "http://:secret@x"}, "url = 'http://***': a server's URL begins with redis://"),
 ]  # fmt: skip
 
 
