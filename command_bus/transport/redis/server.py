@@ -233,7 +233,8 @@ class Namespace:
         Raises:
             CommandBusError: The server cannot be asked, or the policy is of a newer version.
         """
-        (found,) = await self._connections.ask(lambda client: client.hmget(self._key, [f"mailbox:{entity_type}"]))  # as the roles may
+        field = [f"mailbox:{entity_type}"]
+        (found,) = await self._connections.ask(lambda client: client.hmget(self._key, field))  # no role may HGET here
         if found is not None:
             self._recorded[entity_type] = mailbox_from_text(found.decode())
 
