@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
 from dataclasses import replace
 
-from command_bus import IdleTimeout
+from command_bus import IdleTimeout, TransportUnavailable
 from tests.chaos.calm import AFTERMATH, LOAD
 from tests.chaos.faults import FAULTS, Kind, Stage, deploy, lift_limit
 from tests.chaos.fleet import Seat
@@ -82,8 +81,15 @@ class Nemesis:
 
     async def _empty(self) -> None:
         """Wait until nothing is left to do, within reason: what is stuck the survey in the end will tell."""
-        with contextlib.suppress(IdleTimeout):
-            await self._stage.bus.wait_idle(_EMPTY)
+        until = time.monotonic() + _EMPTY
+        while (left := until - time.monotonic()) > 0:
+            try:
+                return await self._stage.bus.wait_idle(left)
+            except IdleTimeout:
+                return None
+            except TransportUnavailable:  # a primary is being found
+                await asyncio.sleep(0.2)
+        return None
 
     async def _alone(self, name: str, quiet: float, seconds: float) -> None:
         kind = next((kind for kind in self._kinds if kind.name == name), None)
