@@ -97,3 +97,28 @@ def test_a_thread_that_is_gone_shows() -> None:
     assert keeper.overdue == 0.0, "it was not started"
     keeper._alive_at = mono() - 20.0
     assert 10.0 < keeper.overdue < 20.0
+
+
+async def test_a_lease_that_was_renewed_late_is_lost_once_more() -> None:
+    """What cannot be cancelled ran on, and its lease held on the server: the next handler under it must learn of the next loss."""
+    keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), owner="w", lease=30.0, heartbeat=lambda _: b"")
+    keeper._loop = asyncio.get_running_loop()
+    lease = keeper.add(0, "box:1", "1-0")
+    told: list[str] = []
+    lease.cancel = lambda why: told.append(f"thread: {why}")
+
+    async def renewal(answer: Any) -> None:
+        keeper._next_renewal = 0.0
+        turn = keeper.turn()
+        next(turn)
+        with pytest.raises(StopIteration):
+            turn.send(answer)
+        await asyncio.sleep(0)
+
+    lease.deadline = mono() - 1
+    await renewal(ConnectionError("cut off"))
+    await renewal([(1_700_000_000, 0), 0, [b"1-0"]])
+    assert len(told) == 1
+    lease.cancel = lambda why: told.append(f"next: {why}")
+    await renewal([(1_700_000_000, 0), 0, []])
+    assert told[1:] == ["next: another worker took it over, or it was settled"]

@@ -297,6 +297,7 @@ class LeaseKeeper:
             for lease in leases:
                 if lease.activation in alive:
                     lease.deadline = asked + self._lease
+                    lease.lost = False  # it was late, and nobody took it over: who runs next under it is told of the next loss
                 else:
                     self._post_lost(lease, "another worker took it over, or it was settled")
         return True
