@@ -26,9 +26,11 @@ of this page are written by `python -m tests.docs.spark_page`.
 
 ::: command_bus.spark.frames.dispatch_batch_writer
 
-::: command_bus.spark.frames.dispatch_report
+::: command_bus.spark.arranging.in_order
 
-::: command_bus.spark.frames.DispatchReport
+::: command_bus.spark.report.dispatch_report
+
+::: command_bus.spark.report.DispatchReport
 
 ::: command_bus.spark.ids.command_id
 
@@ -46,7 +48,7 @@ of this page are written by `python -m tests.docs.spark_page`.
 
 ::: command_bus.spark.dispatcher.PartitionDispatcher
 
-::: command_bus.spark.dispatcher.PartitionResult
+::: command_bus.spark.results.PartitionResult
 
 ## The data source
 
