@@ -153,7 +153,7 @@ async def test_a_killed_worker_s_entity_goes_on_after_its_lease(fleet: Fleet) ->
             await asyncio.sleep(0.02)
     again = fleet.history().events[1]
     assert (again.what, again.number, again.attempt) == ("start", 0, 2)
-    assert again.at - killed < fleet.lease + 2.0
+    assert again.at - killed < fleet.lease + 5.0  # a busy machine; `make chaos` measures it
 
 
 async def test_sigterm_finishes_what_runs_and_hands_the_rest_back(fleet: Fleet) -> None:
