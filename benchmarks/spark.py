@@ -33,10 +33,10 @@ from command_bus import Command, EntityId
 from command_bus.embedded import EmbeddedServer
 from command_bus.spark import command_id, dispatch_dataframe
 from command_bus.spark.options import WriteOptions
-from command_bus.spark.routes import named_command
 from command_bus.spark.target import Target
-from command_bus.spark.writer import Writing
-from command_bus.transport.dispatches import Version
+from command_bus.spark.writing.routes import named_command
+from command_bus.spark.writing.writer import Writing
+from command_bus.transport.bulk import Version
 
 CHUNK = 500
 

@@ -30,8 +30,8 @@ from command_bus import CommandBus, HandlerRegistry, SyncCommandBus
 from command_bus.embedded import EmbeddedServer
 from command_bus.spark import dispatch_dataframe
 from command_bus.spark.options import ReadOptions
-from command_bus.spark.reader import BatchReader
-from command_bus.spark.reading import OutcomePart, Reading
+from command_bus.spark.reading.reader import BatchReader
+from command_bus.spark.reading.tasks import OutcomePart, Reading
 
 NAMESPACE = "bench"
 DISPATCH = "kept"

@@ -19,11 +19,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from command_bus.blocking import SyncEntityScope
+    from command_bus.admin.entity import EntityScope
+    from command_bus.admin.events import Event
+    from command_bus.admin.info import (
+        AbortReport,
+        CommandInfo,
+        EntityDetails,
+        EntityInfo,
+        EntityPage,
+        EntityTypeInfo,
+        HoldInfo,
+        WaitingCommand,
+        WorkerStatus,
+    )
     from command_bus.bus import CommandBus
-    from command_bus.bus_thread import BlockingCallWarning
-    from command_bus.context import CommandContext
-    from command_bus.entity import EntityScope
     from command_bus.errors import (
         BadResult,
         BadSignature,
@@ -63,29 +72,20 @@ if TYPE_CHECKING:
         UnsuitableServer,
         WrongEventLoop,
     )
-    from command_bus.events import Event
-    from command_bus.facts import (
-        AbortReport,
-        CommandInfo,
-        EntityDetails,
-        EntityInfo,
-        EntityPage,
-        EntityTypeInfo,
-        HoldInfo,
-        WaitingCommand,
-        WorkerStatus,
-    )
-    from command_bus.messages import Command, EntityId, Message, Query
+    from command_bus.handlers.registry import HandlerRegistry, handles
+    from command_bus.messages.context import CommandContext
+    from command_bus.messages.message import Command, EntityId, Message, Query
+    from command_bus.messages.policies import EntityPolicy, Lanes, PerEntity, RetryPolicy, lanes, per_entity
     from command_bus.middleware import Middleware, Proceed, Sending
-    from command_bus.observation import Observer
-    from command_bus.outbound import Envelope, Outbound
-    from command_bus.policies import EntityPolicy, Lanes, PerEntity, RetryPolicy, lanes, per_entity
-    from command_bus.receipts import BatchOutcome, BatchResult, DeadLetter, Receipt, Stats, SyncReceipt, WorkerInfo
-    from command_bus.registry import HandlerRegistry, handles
+    from command_bus.observer import Observer
+    from command_bus.sending.envelope_builder import Envelope, Outbound
+    from command_bus.sending.receipts import BatchOutcome, BatchResult, DeadLetter, Receipt, Stats, SyncReceipt, WorkerInfo
     from command_bus.serialization.protection import PayloadCipher
     from command_bus.settings import BusSettings
-    from command_bus.sync import SyncCommandBus
-    from command_bus.worker import StopReport, Worker
+    from command_bus.sync.bus import SyncCommandBus
+    from command_bus.sync.parts import SyncEntityScope
+    from command_bus.sync.thread import BlockingCallWarning
+    from command_bus.worker.worker import StopReport, Worker
 
 __all__ = [
     "AbortReport",
@@ -174,24 +174,24 @@ __all__ = [
 
 # Where each name lives, as in the imports above (a test compares the two); what is not here is an error.
 _HOMES = {
-    "blocking": "SyncEntityScope",
+    "sync.parts": "SyncEntityScope",
     "bus": "CommandBus",
-    "bus_thread": "BlockingCallWarning",
-    "context": "CommandContext",
-    "entity": "EntityScope",
-    "events": "Event",
-    "facts": "AbortReport CommandInfo EntityDetails EntityInfo EntityPage EntityTypeInfo HoldInfo WaitingCommand WorkerStatus",
-    "messages": "Command EntityId Message Query",
+    "sync.thread": "BlockingCallWarning",
+    "messages.context": "CommandContext",
+    "admin.entity": "EntityScope",
+    "admin.events": "Event",
+    "admin.info": "AbortReport CommandInfo EntityDetails EntityInfo EntityPage EntityTypeInfo HoldInfo WaitingCommand WorkerStatus",
+    "messages.message": "Command EntityId Message Query",
     "middleware": "Middleware Proceed Sending",
-    "observation": "Observer",
-    "outbound": "Envelope Outbound",
-    "policies": "EntityPolicy Lanes PerEntity RetryPolicy lanes per_entity",
-    "receipts": "BatchOutcome BatchResult DeadLetter Receipt Stats SyncReceipt WorkerInfo",
-    "registry": "HandlerRegistry handles",
+    "observer": "Observer",
+    "sending.envelope_builder": "Envelope Outbound",
+    "messages.policies": "EntityPolicy Lanes PerEntity RetryPolicy lanes per_entity",
+    "sending.receipts": "BatchOutcome BatchResult DeadLetter Receipt Stats SyncReceipt WorkerInfo",
+    "handlers.registry": "HandlerRegistry handles",
     "serialization.protection": "PayloadCipher",
     "settings": "BusSettings",
-    "sync": "SyncCommandBus",
-    "worker": "StopReport Worker",
+    "sync.bus": "SyncCommandBus",
+    "worker.worker": "StopReport Worker",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 

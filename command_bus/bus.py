@@ -13,43 +13,43 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
-from command_bus.admission import receipt
-from command_bus.batch import BatchSender
-from command_bus.calls import Outcomes, later
+from command_bus.admin.dead_letters import DeadLetters
+from command_bus.admin.entities import Entities
+from command_bus.admin.entity import EntityScope
+from command_bus.admin.events import Events
+from command_bus.admin.fleet import Fleet
+from command_bus.admin.statistics import Monitor
+from command_bus.admin.waiting import WaitingLine
 from command_bus.clock import mono
-from command_bus.context import while_lent
-from command_bus.dead_letters import DeadLetters
 from command_bus.durations import checked_seconds
-from command_bus.entities import Entities
-from command_bus.entity import EntityScope
 from command_bus.errors import (
     BusClosed,
     InvalidSettings,
     TransportUnavailable,
 )
-from command_bus.events import Events
-from command_bus.fleet import Fleet
+from command_bus.handlers.registry import HandlerRegistry, default_registry
 from command_bus.home import Home
 from command_bus.keywords import BusArguments
-from command_bus.messages import Message
+from command_bus.messages.context import while_lent
+from command_bus.messages.message import Message
 from command_bus.middleware import Middleware, Sending, around_batch, around_call, around_dispatch
-from command_bus.monitor import Monitor
-from command_bus.observation import ObservedProducer, Observer, observed_call
-from command_bus.outbound import Envelope, Outbound, Sealer
-from command_bus.receipts import BatchResult, Receipt, Stats
-from command_bus.registry import HandlerRegistry, default_registry
-from command_bus.send_options import DispatchOptions
+from command_bus.observer import ObservedProducer, Observer, observed_call
+from command_bus.sending.admission import receipt
+from command_bus.sending.batch import BatchSender
+from command_bus.sending.envelope_builder import Envelope, Outbound, Sealer
+from command_bus.sending.options import DispatchOptions
+from command_bus.sending.overdue_calls import Unanswered
+from command_bus.sending.receipts import BatchResult, Receipt, Stats
+from command_bus.sending.results import Outcomes, later
 from command_bus.serialization.protection import PayloadCipher, Protection
 from command_bus.settings import BusSettings, SettingOverrides, resolved
 from command_bus.stand_in import OPEN, StandIn
 from command_bus.transport.interfaces import Admission, Submission
-from command_bus.transport.redis.connections import ClientFactory
-from command_bus.transport.redis.wiring import RedisTransport
-from command_bus.unanswered import Unanswered
-from command_bus.waiting import WaitingLine
+from command_bus.transport.redis.connection.connections import ClientFactory
+from command_bus.transport.redis.transport import RedisTransport
 
 if TYPE_CHECKING:
-    from command_bus.worker import Worker
+    from command_bus.worker.worker import Worker
 
 __all__ = ["CommandBus"]
 
@@ -123,7 +123,7 @@ class CommandBus:
     @classmethod
     def in_memory(cls, **arguments: Unpack[BusArguments]) -> Self:
         """A bus in this process alone, for unit tests (extra `testing`): the same code over fakeredis, no server."""
-        from command_bus.testing.memory import MemoryClients
+        from command_bus.transport.memory import MemoryClients
 
         bus = cls("redis://in-memory", **arguments)
         bus._clients = MemoryClients()
@@ -422,7 +422,7 @@ class CommandBus:
             lease: Seconds, by default `settings.lease`; the same for the whole fleet.
             grace: Seconds that its handlers get to finish when it is stopped, by default `settings.grace`.
         """
-        from command_bus.worker import Worker  # a sender loads nothing of it
+        from command_bus.worker.worker import Worker  # a sender loads nothing of it
 
         given = {"concurrency": concurrency, "lease": lease, "grace": grace}
         settings = resolved(self.settings, None, None, {name: value for name, value in given.items() if value is not None})

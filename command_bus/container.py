@@ -30,12 +30,12 @@ from typing import Any, Self
 
 from command_bus.bus import CommandBus
 from command_bus.errors import MissingExtra
-from command_bus.injection import ResourceContainer, close_resources, open_resources
+from command_bus.handlers.injection import ResourceContainer, close_resources, open_resources
+from command_bus.handlers.registry import HandlerRegistry, default_registry
 from command_bus.middleware import Middleware
-from command_bus.registry import HandlerRegistry, default_registry
 from command_bus.settings import BusSettings
-from command_bus.transport.redis.connections import ClientFactory
-from command_bus.worker import Worker
+from command_bus.transport.redis.connection.connections import ClientFactory
+from command_bus.worker.worker import Worker
 
 try:
     from dependency_injector import containers, providers

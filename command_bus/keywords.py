@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from command_bus.settings import SettingOverrides
 
 if TYPE_CHECKING:
+    from command_bus.handlers.registry import HandlerRegistry
     from command_bus.middleware import Middleware
-    from command_bus.observation import Observer
-    from command_bus.registry import HandlerRegistry
+    from command_bus.observer import Observer
     from command_bus.serialization.protection import PayloadCipher
     from command_bus.settings import BusSettings
 

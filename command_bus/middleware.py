@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from command_bus.context import CommandContext
-    from command_bus.execution.decisions import Runnable
-    from command_bus.outbound import Outbound
+    from command_bus.messages.context import CommandContext
+    from command_bus.sending.envelope_builder import Outbound
+    from command_bus.worker.decisions import Runnable
 
 __all__ = ["Handling", "Middleware", "Proceed", "Sending", "around_batch", "around_call", "around_dispatch", "around_handle"]
 

@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from command_bus.durations import LONGEST
 from command_bus.errors import InvalidSettings
-from command_bus.policies import EntityPolicy
+from command_bus.messages.policies import EntityPolicy
 from command_bus.server_urls import redacted, unverified, url_fault, weakened
 from command_bus.spelling import did_you_mean
 

@@ -17,7 +17,7 @@ from benchmarks.cases.messages import note
 from benchmarks.figures import Sample
 from benchmarks.ground import NAMESPACE, Ground
 from command_bus import Envelope, SyncCommandBus
-from command_bus.policies import EntityPolicy, Mailbox, lanes, per_entity
+from command_bus.messages.policies import EntityPolicy, Mailbox, lanes, per_entity
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 
 __all__ = ["ALL"]

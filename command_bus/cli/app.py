@@ -14,33 +14,33 @@ import typer
 
 import command_bus
 from command_bus.cli import PROGRAM
-from command_bus.cli.groups import Listed, program_class
-from command_bus.cli.options import ExitCode, LogFormat, LogLevel, WorkerOptions
-from command_bus.cli.places import App, Namespace, Place, Url
-from command_bus.cli.saying import complain, say
+from command_bus.cli.connection import App, Namespace, Place, Url
+from command_bus.cli.lazy_commands import Listed, program_class
+from command_bus.cli.process.options import ExitCode, LogFormat, LogLevel, WorkerOptions
+from command_bus.cli.terminal import complain, say
 
 __all__ = ["app"]
 
 COMMANDS = (
-    Listed("send", "sending", "Dispatch a command from JSON."),
-    Listed("call", "sending", "Send a command or query, print its reply."),
-    Listed("stats", "looking", "Figures of the whole namespace."),
-    Listed("top", "watching", "The same with the hottest entities, live."),
-    Listed("entities", "looking", "Entities that have work, hottest first."),
-    Listed("entity", "acting", "One entity: look, pause, drain, purge, abort."),
-    Listed("pause", "acting", "Start nothing of a type, or of the bus."),
-    Listed("drain", "acting", "Accept nothing more, work off what is there."),
-    Listed("resume", "acting", "Take back pause or drain."),
-    Listed("purge", "acting", "Remove all waiting commands."),
-    Listed("cancel", "acting", "Take commands out of line."),
-    Listed("dlq", "letters", "Dead letters: look, replay, discard, purge."),
-    Listed("types", "types", "Entity types: list them, take one back."),
-    Listed("events", "events", "What happens to commands, as it happens."),
-    Listed("workers", "looking", "Who works here, and who was lost."),
-    Listed("introspect", "looking", "Commands as the workers announce them."),
-    Listed("generate", "generating", "Client classes from that, as Python."),
-    Listed("doctor", "doctor", "What is wrong here, and what to change."),
-    Listed("forget", "developing", "Delete what the development server has kept."),
+    Listed("send", "commands.send", "Dispatch a command from JSON."),
+    Listed("call", "commands.send", "Send a command or query, print its reply."),
+    Listed("stats", "commands.inspect", "Figures of the whole namespace."),
+    Listed("top", "commands.top", "The same with the hottest entities, live."),
+    Listed("entities", "commands.inspect", "Entities that have work, hottest first."),
+    Listed("entity", "commands.control", "One entity: look, pause, drain, purge, abort."),
+    Listed("pause", "commands.control", "Start nothing of a type, or of the bus."),
+    Listed("drain", "commands.control", "Accept nothing more, work off what is there."),
+    Listed("resume", "commands.control", "Take back pause or drain."),
+    Listed("purge", "commands.control", "Remove all waiting commands."),
+    Listed("cancel", "commands.control", "Take commands out of line."),
+    Listed("dlq", "commands.dlq", "Dead letters: look, replay, discard, purge."),
+    Listed("types", "commands.types", "Entity types: list them, take one back."),
+    Listed("events", "commands.events", "What happens to commands, as it happens."),
+    Listed("workers", "commands.inspect", "Who works here, and who was lost."),
+    Listed("introspect", "commands.inspect", "Commands as the workers announce them."),
+    Listed("generate", "commands.generate", "Client classes from that, as Python."),
+    Listed("doctor", "commands.doctor", "What is wrong here, and what to change."),
+    Listed("forget", "process.dev", "Delete what the development server has kept."),
 )
 
 # Plain help: it starts faster than rich's panels, and keeps the tables below as they are written.
@@ -176,14 +176,14 @@ def worker(
         stuck_after=stuck_after,
         include=tuple(include or ()),
     )
-    from command_bus.cli.logs import configure
+    from command_bus.cli.process.logs import configure
 
     configure(options.log_level, options.log_format)
     if options.processes > 1 or options.reload:
-        from command_bus.cli.supervisor import run_supervisor
+        from command_bus.cli.process.supervisor import run_supervisor
 
         sys.exit(run_supervisor(options))
-    from command_bus.cli.worker import run_worker
+    from command_bus.cli.process.worker import run_worker
 
     sys.exit(run_worker(options))
 
@@ -214,8 +214,8 @@ def dev(
     \b
     Exit codes: as for `worker`.
     """  # noqa: D301
-    from command_bus.cli.developing import run_development
-    from command_bus.cli.logs import configure
+    from command_bus.cli.process.dev import run_development
+    from command_bus.cli.process.logs import configure
 
     place = _without_app(Place.named(context), "dev")
     if place.url is not None:

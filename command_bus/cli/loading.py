@@ -15,7 +15,7 @@ from typing import Any
 
 from command_bus.bus import CommandBus
 from command_bus.errors import CommandBusError, InvalidSettings
-from command_bus.registry import HandlerRegistry
+from command_bus.handlers.registry import HandlerRegistry
 
 __all__ = ["DEFAULT_ATTRIBUTE", "bus_from", "include", "load", "log_failure", "split_target"]
 

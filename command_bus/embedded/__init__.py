@@ -20,8 +20,14 @@ if sys.platform == "win32":
     )
 
 from command_bus.embedded.binary import find_server_binary
+from command_bus.embedded.development_server import (
+    DIR_VARIABLE,
+    URL_VARIABLE,
+    forget_shared_server,
+    shared_server,
+    stop_shared_server,
+)
 from command_bus.embedded.server import EmbeddedServer
-from command_bus.embedded.shared import DIR_VARIABLE, URL_VARIABLE, forget_shared_server, shared_server, stop_shared_server
 
 __all__ = [
     "DIR_VARIABLE",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from command_bus.clock import mono
-from command_bus.embedded.conf import rendered
+from command_bus.embedded.config_file import rendered
 from command_bus.embedded.probe import Address, process_id, state_of
 from command_bus.embedded.process import GuardedProcess
 from command_bus.errors import TransportUnavailable

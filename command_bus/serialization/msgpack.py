@@ -21,9 +21,9 @@ from contextlib import suppress
 from typing import Any
 
 from command_bus.errors import PayloadTooLarge
-from command_bus.serialization.crowds import CROWD, is_crowded
 from command_bus.serialization.extensions import DECODERS, ENCODERS, SET
-from command_bus.serialization.faults import find_fault
+from command_bus.serialization.fault_location import find_fault
+from command_bus.serialization.hash_collisions import CROWD, is_crowded
 from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable, excess
 from command_bus.serialization.native import ExtType, Packer, Unpacker, unpack_errors, unpackb
 

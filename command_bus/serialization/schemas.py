@@ -19,7 +19,7 @@ from typing import Any, cast
 from pydantic_core import CoreConfig, CoreSchema, PydanticCustomError, SchemaValidator
 
 from command_bus.errors import InvalidCommand
-from command_bus.serialization.crowds import CROWD, is_crowded
+from command_bus.serialization.hash_collisions import CROWD, is_crowded
 from command_bus.serialization.msgpack import pack, unpack
 
 __all__ = ["Packing", "packing_of", "packing_of_fields", "wire_validator"]

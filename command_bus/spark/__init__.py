@@ -33,15 +33,15 @@ from typing import TYPE_CHECKING, Any
 from command_bus.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from command_bus.spark.arranging import in_order
-    from command_bus.spark.dispatcher import PartitionDispatcher
-    from command_bus.spark.frames import dispatch_batch_writer, dispatch_dataframe
+    from command_bus.spark.dispatch import dispatch_batch_writer, dispatch_dataframe
     from command_bus.spark.ids import command_id, command_id_of
-    from command_bus.spark.reconciliation import Reconciliation, reconcile
+    from command_bus.spark.reconciliation.reconciliation import Reconciliation, reconcile
     from command_bus.spark.report import DispatchReport, dispatch_report
-    from command_bus.spark.results import PartitionResult
     from command_bus.spark.source import register
     from command_bus.spark.target import Target
+    from command_bus.spark.writing.ordering import in_order
+    from command_bus.spark.writing.partition import PartitionDispatcher
+    from command_bus.spark.writing.task_results import PartitionResult
 
 __all__ = [
     "DispatchReport",
@@ -61,13 +61,13 @@ __all__ = [
 
 _EXTRA = ("fastjsonschema", "pandas", "pyarrow", "pyspark")
 _HOMES = {
-    "dispatcher": "PartitionDispatcher",
-    "results": "PartitionResult",
-    "arranging": "in_order",
-    "frames": "dispatch_batch_writer dispatch_dataframe",
+    "writing.partition": "PartitionDispatcher",
+    "writing.task_results": "PartitionResult",
+    "writing.ordering": "in_order",
+    "dispatch": "dispatch_batch_writer dispatch_dataframe",
     "report": "DispatchReport dispatch_report",
     "ids": "command_id command_id_of",
-    "reconciliation": "Reconciliation reconcile",
+    "reconciliation.reconciliation": "Reconciliation reconcile",
     "source": "register",
     "target": "Target",
 }

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from command_bus.errors import InvalidSettings
-from command_bus.spark.arranging import Order
-from command_bus.spark.fates import column
-from command_bus.spark.results import PartitionResult
+from command_bus.spark.reading.views import reject_row, schema_of
+from command_bus.spark.reconciliation.statuses import column
 from command_bus.spark.target import PLANNING, Target, link_to
-from command_bus.spark.views import reject_row, schema_of
-from command_bus.transport.dispatches import DispatchFacts
+from command_bus.spark.writing.ordering import Order
+from command_bus.spark.writing.task_results import PartitionResult
+from command_bus.transport.bulk import DispatchFacts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

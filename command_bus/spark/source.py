@@ -15,8 +15,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from command_bus.errors import InvalidSettings
-from command_bus.spark.interpreters import choose_interpreter
 from command_bus.spark.options import ReadOptions, WriteOptions
+from command_bus.spark.writing.interpreters import choose_interpreter
 
 __all__ = ["CommandBusSource", "register"]
 
@@ -31,13 +31,13 @@ class CommandBusSource(DataSource):
 
     def schema(self) -> StructType:
         """Of the view that is read."""
-        from command_bus.spark.views import schema_of
+        from command_bus.spark.reading.views import schema_of
 
         return schema_of(ReadOptions.parse(self.options).view)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Plan a batch write."""
-        from command_bus.spark.writer import BatchWriter, Writing, told
+        from command_bus.spark.writing.writer import BatchWriter, Writing, told
 
         if overwrite:
             raise InvalidSettings('commands cannot be overwritten: write with mode("append")')
@@ -45,7 +45,7 @@ class CommandBusSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
         """Plan a streaming write."""
-        from command_bus.spark.writer import StreamWriter, Writing, told
+        from command_bus.spark.writing.writer import StreamWriter, Writing, told
 
         if overwrite:
             raise InvalidSettings('commands cannot be overwritten: use outputMode("append")')
@@ -53,13 +53,13 @@ class CommandBusSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a batch read."""
-        from command_bus.spark.reader import reader_of
+        from command_bus.spark.reading.reader import reader_of
 
         return reader_of(self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Plan a streaming read."""
-        from command_bus.spark.reader import stream_reader_of
+        from command_bus.spark.reading.reader import stream_reader_of
 
         return stream_reader_of(self.options)
 

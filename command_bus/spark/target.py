@@ -18,17 +18,17 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
+from command_bus.admin.fleet import worker_statuses
 from command_bus.bus import CommandBus
-from command_bus.bus_thread import BusThread
 from command_bus.errors import CommandBusError, InvalidSettings, QueueFull
-from command_bus.fleet import worker_statuses
-from command_bus.outbound import Sealer
+from command_bus.sending.envelope_builder import Sealer
 from command_bus.settings import BusSettings, redacted
-from command_bus.transport.redis.credentials import connection_options
-from command_bus.transport.redis.inspection import Inspection
-from command_bus.transport.redis.server import recorded_choices
-from command_bus.transport.redis.topologies import ALL_SCHEMES
-from command_bus.transport.redis.wiring import RedisTransport
+from command_bus.sync.thread import BusThread
+from command_bus.transport.redis.admin.inspection import Inspection
+from command_bus.transport.redis.connection.clients import ALL_SCHEMES
+from command_bus.transport.redis.connection.credentials import connection_options
+from command_bus.transport.redis.namespace import recorded_choices
+from command_bus.transport.redis.transport import RedisTransport
 
 __all__ = ["Link", "Target", "link_to"]
 

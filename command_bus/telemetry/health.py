@@ -25,7 +25,7 @@ from command_bus.bus import CommandBus
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
 from command_bus.telemetry.pages import Page, PageServer, text_page
-from command_bus.worker import Worker
+from command_bus.worker.worker import Worker
 
 __all__ = ["READ_WITHIN", "Exposing", "HealthServer", "unreadiness"]
 

@@ -25,8 +25,8 @@ except ImportError as error:  # pragma: no cover - depends on the environment
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
-    from command_bus.observation import WorkerFigures
-    from command_bus.receipts import Stats
+    from command_bus.observer import WorkerFigures
+    from command_bus.sending.receipts import Stats
 
 __all__ = ["PrometheusMetrics", "merged"]
 
@@ -98,7 +98,7 @@ class PrometheusMetrics:
         self._children: dict[tuple[Any, ...], Any] = {}
         self.registry.register(self)
 
-    # What an observer is told; see `command_bus.observation.Observer`.
+    # What an observer is told; see `command_bus.observer.Observer`.
 
     def dispatched(self, command: str, status: str) -> None:
         """See `Observer`."""

@@ -19,17 +19,17 @@ from typing import Any, Self, TypeVar, Unpack
 
 from command_bus.bus import CommandBus
 from command_bus.clock import mono
-from command_bus.context import running_command
+from command_bus.handlers.registry import HandlerRegistry
 from command_bus.keywords import BusOptions
-from command_bus.messages import Message
-from command_bus.outbound import Envelope
-from command_bus.receipts import BatchResult, Receipt, Stats
-from command_bus.registry import HandlerRegistry
-from command_bus.send_options import CallOptions, DispatchOptions
-from command_bus.testing.asserting import Noted
+from command_bus.messages.context import running_command
+from command_bus.messages.message import Message
+from command_bus.sending.envelope_builder import Envelope
+from command_bus.sending.options import CallOptions, DispatchOptions
+from command_bus.sending.receipts import BatchResult, Receipt, Stats
+from command_bus.testing.assertions import Noted
 from command_bus.testing.clock import VirtualClock
 from command_bus.testing.crashes import Crash, CrashPoint
-from command_bus.testing.fleet import Fleet
+from command_bus.testing.processes import Fleet
 
 __all__ = ["TestBus"]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from command_bus.clock import wall_ms
-from command_bus.testing.simulated.ground import rebind
+from command_bus.testing.simulated.patching import rebind
 
 __all__ = ["VirtualClock"]
 

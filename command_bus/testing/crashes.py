@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
-from command_bus.context import current_command
-from command_bus.messages import Message
+from command_bus.messages.context import current_command
+from command_bus.messages.message import Message
 from command_bus.middleware import Middleware, Sending
 from command_bus.testing.records import Handled, Recorder
 from command_bus.testing.simulated.live import Process
@@ -23,8 +23,8 @@ from command_bus.testing.simulated.streams import Stream
 from command_bus.transport.redis.keys import KeySpace
 
 if TYPE_CHECKING:
-    from command_bus.context import CommandContext
-    from command_bus.outbound import Outbound
+    from command_bus.messages.context import CommandContext
+    from command_bus.sending.envelope_builder import Outbound
 
 __all__ = ["CRASH_POINTS", "Crash", "CrashPoint", "Crashing"]
 

@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
     from command_bus.embedded import EmbeddedServer
-    from command_bus.registry import HandlerRegistry
+    from command_bus.handlers.registry import HandlerRegistry
     from command_bus.testing.bus import TestBus
 
 __all__ = ["command_bus", "command_bus_app", "command_bus_options", "command_bus_registry", "command_bus_server"]

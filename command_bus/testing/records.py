@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from command_bus.errors import Reject
-from command_bus.messages import Message
+from command_bus.messages.message import Message
 from command_bus.middleware import Middleware, Sending
 from command_bus.transport.interfaces import Admission
 
 if TYPE_CHECKING:
-    from command_bus.context import CommandContext
-    from command_bus.outbound import Outbound
+    from command_bus.messages.context import CommandContext
+    from command_bus.sending.envelope_builder import Outbound
 
 __all__ = ["Handled", "Recorder", "Sent"]
 

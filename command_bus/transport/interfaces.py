@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, Literal, Protocol
 
 from command_bus.errors import CommandBusError
-from command_bus.policies import Mailbox
+from command_bus.messages.policies import Mailbox
 
 __all__ = [
     "NOTHING_LEFT",

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from rich.console import Console
 
 from command_bus.spark import DispatchReport, Reconciliation, command_id, dispatch_report, in_order, reconcile
-from command_bus.spark.frames import typed
+from command_bus.spark.dispatch import typed
 from examples.flights import fold, frames
 from examples.flights.commands import Arrive, Depart
 from examples.flights.crash import MARKS, crashing, doomed, marks_in

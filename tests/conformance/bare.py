@@ -25,15 +25,15 @@ from command_bus.transport.interfaces import (
     Submission,
     Take,
 )
-from command_bus.transport.redis.connections import ClientFactory, Connections
+from command_bus.transport.redis.admin.holds import Scopes
+from command_bus.transport.redis.admin.statistics import Operations
+from command_bus.transport.redis.connection.connections import ClientFactory, Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace
-from command_bus.transport.redis.lease_keeper import LeaseKeeper
-from command_bus.transport.redis.operations import Operations
-from command_bus.transport.redis.producer import StreamProducer
-from command_bus.transport.redis.ready import ensure_ready
-from command_bus.transport.redis.recovery import PendingRecovery
-from command_bus.transport.redis.scopes import Scopes
-from command_bus.transport.redis.steps import StepBatcher
+from command_bus.transport.redis.ready_stream import ensure_ready
+from command_bus.transport.redis.sending.producer import StreamProducer
+from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.worker.recovery import PendingRecovery
+from command_bus.transport.redis.worker.step_batcher import StepBatcher
 
 __all__ = ["TAKE", "Bare", "Hand", "Record", "bare", "bury", "done", "left", "park"]
 

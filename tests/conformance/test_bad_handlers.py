@@ -28,7 +28,7 @@ from command_bus import (
     RetryPolicy,
     lanes,
 )
-from command_bus.transport.redis import lease_keeper
+from command_bus.transport.redis.worker import lease_keeper
 from tests.conformance.conftest import Bench
 from tests.conformance.crash_app import EXIT, Crash, CrashOnce, Fine
 from tests.conformance.scene import Put, scene, until

@@ -34,8 +34,8 @@ from command_bus import (
 from command_bus.clock import wall_ms
 from command_bus.embedded import EmbeddedServer
 from command_bus.serialization.envelope import unpack_envelope
-from command_bus.transport.redis import server as server_module
-from command_bus.transport.redis.errors import translated
+from command_bus.transport.redis import namespace as server_module
+from command_bus.transport.redis.connection.errors import translated
 from command_bus.transport.redis.keys import GROUP
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import Put, Scene, scene, until
@@ -366,7 +366,7 @@ async def can_dispatch(bus: CommandBus) -> bool:
 
 
 def server_clients(server: EmbeddedServer) -> Any:
-    from command_bus.transport.redis.connections import UrlClients
+    from command_bus.transport.redis.connection.connections import UrlClients
 
     return UrlClients(server.url)
 
@@ -828,7 +828,7 @@ async def test_41_a_worker_whose_clock_is_wrong_by_hours_works_as_any_other(
     def wrong() -> int:
         return real() + hours * 3_600_000
 
-    for module in ("command_bus.execution.decisions", "command_bus.worker", "command_bus.transport.redis.lease_keeper"):
+    for module in ("command_bus.worker.decisions", "command_bus.worker", "command_bus.transport.redis.worker.lease_keeper"):
         monkeypatch.setattr(f"{module}.wall_ms", wrong)
     bench.registry.handles(Fails)(fails)
     async with scene(bench, lease=0.6) as stage:

@@ -6,7 +6,7 @@ import pytest
 
 from command_bus import Command, EntityId
 from command_bus.clock import wall_ms
-from command_bus.transport.redis import inspection
+from command_bus.transport.redis.admin import inspection
 from tests.conformance.conftest import Bench
 
 

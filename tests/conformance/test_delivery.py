@@ -31,7 +31,7 @@ from command_bus import (
     RetryPolicy,
     lanes,
 )
-from command_bus.transport.redis.operations import Operations
+from command_bus.transport.redis.admin.statistics import Operations
 from tests.conformance.conftest import Bench
 
 QUICK = RetryPolicy(attempts=3, delay=0.01, jitter=0.0)

@@ -10,11 +10,11 @@ from zlib import crc32
 import pytest
 
 from command_bus import Command, CommandBus, DispatchConflict, DispatchFenced, EntityId, QueueFull, Reject, RetryPolicy
-from command_bus.outbound import Envelope
+from command_bus.sending.envelope_builder import Envelope
 from command_bus.serialization.envelope import IN_DISPATCH, KEEP_OUTCOME, WireEnvelope, pack_envelope
 from command_bus.serialization.outcome import OutcomeRecord
 from command_bus.serialization.reply import unpack_reply
-from command_bus.transport.dispatches import LoadItem, Opening, Version
+from command_bus.transport.bulk import LoadItem, Opening, Version
 from command_bus.transport.interfaces import Admission
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import until

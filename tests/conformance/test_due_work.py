@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from command_bus.transport.interfaces import NO_DIGEST, Retry, Started, Submission
-from command_bus.transport.redis.connections import Connections
+from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.scripts import PROMOTE, Script
 from tests.conformance.bare import TAKE, Bare, Hand, bare, done
 from tests.conformance.conftest import Bench

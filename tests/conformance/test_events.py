@@ -23,7 +23,7 @@ from command_bus import (
     RetryPolicy,
     lanes,
 )
-from command_bus.events import BEGINNING, Event
+from command_bus.admin.events import BEGINNING, Event
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import until
 

@@ -146,7 +146,7 @@ async def test_a_worker_that_is_stopped_while_it_starts_is_stopped(bench: Bench)
 
 
 async def test_lost_activations_are_found_by_the_sweep(bench: Bench) -> None:
-    from command_bus.transport.redis.ready import repair_page
+    from command_bus.transport.redis.ready_stream import repair_page
 
     @bench.registry.handles(Park)
     async def park(command: Park) -> int:

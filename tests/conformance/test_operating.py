@@ -25,9 +25,9 @@ from command_bus import (
 )
 from command_bus.clock import mono, wall_ms
 from command_bus.errors import EntitiesStopped
-from command_bus.outbound import Envelope
+from command_bus.sending.envelope_builder import Envelope
 from command_bus.serialization.envelope import IN_DISPATCH, WireEnvelope, pack_envelope
-from command_bus.transport.dispatches import LoadItem, Opening, Version
+from command_bus.transport.bulk import LoadItem, Opening, Version
 from command_bus.transport.interfaces import Admission, Released, Retry, Started
 from command_bus.transport.redis.keys import EVERYTHING
 from command_bus.transport.redis.scripts import REPAIR
@@ -571,7 +571,7 @@ async def test_what_holds_a_whole_type_counts_once(bench: Bench, seen: Seen) -> 
 
 
 async def test_a_worker_lives_whatever_its_clock_says(bench: Bench, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
-    from command_bus.transport.redis import lease_keeper
+    from command_bus.transport.redis.worker import lease_keeper
 
     monkeypatch.setattr(lease_keeper, "wall_ms", lambda: wall_ms() - 900_000)
     async with bench.bus() as bus, bus.worker():

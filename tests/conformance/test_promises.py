@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from command_bus.testing.conformance.fixtures import Stage
 from command_bus.testing.conformance.promises import PROMISES, Promise
-from command_bus.testing.conformance.stage import Stage
 from tests.conformance.conftest import Bench
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from command_bus import Command, CommandBus, EntityId
+from command_bus.admin.waiting import grouped
 from command_bus.transport.redis.scripts import REMOVE, Script
-from command_bus.waiting import grouped
 from tests.conformance.conftest import Bench
 
 

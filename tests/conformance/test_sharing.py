@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from command_bus import Command, CommandBus, EntityId
-from command_bus.transport.redis.consumer import ConsumerLoop
+from command_bus.transport.redis.worker.consumer import ConsumerLoop
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import until
 

@@ -29,9 +29,9 @@ from command_bus.transport.interfaces import (
     Submission,
 )
 from command_bus.transport.redis.keys import GROUP
-from command_bus.transport.redis.producer import _Waiting
 from command_bus.transport.redis.scripts import ENQUEUE, FORGET, REPAIR, SCRIPTS, TELLING
-from command_bus.transport.redis.steps import _Shard
+from command_bus.transport.redis.sending.producer import _Waiting
+from command_bus.transport.redis.worker.step_batcher import _Shard
 from tests.conformance.bare import TAKE, Bare, Hand, bare, bury, done, left, park
 from tests.conformance.conftest import Bench
 
@@ -161,7 +161,7 @@ async def test_a_producer_that_was_silent_for_long_asks_again_like_any_other(
     await shelf.put(BOX, "c2")
     (last,) = [key async for key in shelf.client.scan_iter(f"{shelf.shard.prefix}p:*")]
     await shelf.client.delete(last)  # as it ends by itself
-    monkeypatch.setattr("command_bus.transport.redis.producer.mono", lambda: mono() + 3700)
+    monkeypatch.setattr("command_bus.transport.redis.sending.producer.mono", lambda: mono() + 3700)
     monkeypatch.setattr(lane._connections, "run_confirmed", cut_off_once)
     assert await shelf.producer.enqueue(Submission(BOX, "c3", b"x", NO_DIGEST, 9, marked=False), 5) is Admission.ACCEPTED
     assert await shelf.client.xlen(shelf.shard.mailbox(BOX)) == 3
@@ -804,14 +804,14 @@ async def test_a_lost_worker_is_told_of_for_an_hour_and_then_forgotten(
     await shelf.put(BOX, "c1")
     lease = await hand.read_one()
     await asyncio.sleep(0.2)
-    monkeypatch.setattr("command_bus.transport.redis.upkeep._TOLD_OF", 0.1)
+    monkeypatch.setattr("command_bus.transport.redis.worker.upkeep._TOLD_OF", 0.1)
     assert not await swept()  # it holds something
     await hand.do(lease, TAKE)
     await hand.do(lease, done("c1"))
     await asyncio.sleep(0.2)
     monkeypatch.undo()
     assert not await swept()
-    monkeypatch.setattr("command_bus.transport.redis.upkeep._TOLD_OF", 0.1)
+    monkeypatch.setattr("command_bus.transport.redis.worker.upkeep._TOLD_OF", 0.1)
     assert await swept()
 
 

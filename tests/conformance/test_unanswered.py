@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from command_bus import Command, CommandBus, CommandTimeout, EntityId, HandlerRegistry, RetryPolicy, unanswered
-from command_bus.transport.redis.sighting import Sightings
+from command_bus.transport.redis.admin.sighting import Sightings
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import until
 
@@ -206,7 +206,7 @@ async def test_calls_that_are_answered_share_one_timer(bench: Bench, gate: Gate,
         looks += 1
         return []
 
-    monkeypatch.setattr("command_bus.fleet.Fleet.workers", workers)
+    monkeypatch.setattr("command_bus.admin.fleet.Fleet.workers", workers)
     async with bench.bus() as bus, bus.worker():
         await asyncio.gather(*(bus.call(Refund(account=f"a-{n}"), timeout=10) for n in range(50)))
         assert not bus._unanswered._waiting

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from command_bus.transport.redis.upkeep import Upkeep
+from command_bus.transport.redis.worker.upkeep import Upkeep
 from tests.conformance.bare import Bare, bare
 from tests.conformance.conftest import SINGLE, Bench
 

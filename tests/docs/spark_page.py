@@ -22,11 +22,11 @@ of this page are written by `python -m tests.docs.spark_page`.
 
 ## DataFrames into commands
 
-::: command_bus.spark.frames.dispatch_dataframe
+::: command_bus.spark.dispatch.dispatch_dataframe
 
-::: command_bus.spark.frames.dispatch_batch_writer
+::: command_bus.spark.dispatch.dispatch_batch_writer
 
-::: command_bus.spark.arranging.in_order
+::: command_bus.spark.writing.ordering.in_order
 
 ::: command_bus.spark.report.dispatch_report
 
@@ -38,17 +38,17 @@ of this page are written by `python -m tests.docs.spark_page`.
 
 ## Reconciliation
 
-::: command_bus.spark.reconciliation.reconcile
+::: command_bus.spark.reconciliation.reconciliation.reconcile
 
-::: command_bus.spark.reconciliation.Reconciliation
+::: command_bus.spark.reconciliation.reconciliation.Reconciliation
 
 ## One partition, without Spark
 
 ::: command_bus.spark.target.Target
 
-::: command_bus.spark.dispatcher.PartitionDispatcher
+::: command_bus.spark.writing.partition.PartitionDispatcher
 
-::: command_bus.spark.results.PartitionResult
+::: command_bus.spark.writing.task_results.PartitionResult
 
 ## The data source
 
@@ -171,7 +171,7 @@ def known(options: type[WriteOptions | ReadOptions]) -> list[str]:
 
 def rendered() -> str:
     """The page."""
-    from command_bus.spark.views import schema_of
+    from command_bus.spark.reading.views import schema_of
 
     parts = [_HEAD]
     for title, options in (("Options of a write", WriteOptions), ("Options of a read", ReadOptions)):

@@ -90,15 +90,14 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
     from pydantic import Field
 
     from command_bus import BusSettings, Command, CommandBusError, EntityId, InvalidCommand
-    from command_bus.announcement import announced
-    from command_bus.cli.clients import clients_of, schema_document
-    from command_bus.cli.plain import plainly
-    from command_bus.cli.schemas import problems
-    from command_bus.execution.decisions import Decisions
-    from command_bus.handlers import Handler
-    from command_bus.messages import Message
-    from command_bus.monitor import read_worker
-    from command_bus.registry import HandlerRegistry
+    from command_bus.admin.statistics import read_worker
+    from command_bus.cli.codegen.clients import clients_of, schema_document
+    from command_bus.cli.commands.schemas import problems
+    from command_bus.cli.json_output import plainly
+    from command_bus.handlers.handler import Handler
+    from command_bus.handlers.registry import HandlerRegistry
+    from command_bus.messages.message import Message
+    from command_bus.serialization.announcements import announced
     from command_bus.serialization.dead_letter import DeadLetterRecord
     from command_bus.serialization.envelope import unpack_envelope
     from command_bus.serialization.limits import Undecodable
@@ -108,6 +107,7 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
     from command_bus.serialization.protection import Protection
     from command_bus.serialization.reply import raise_or_value, reply_id, unpack_reply
     from command_bus.transport.interfaces import Started
+    from command_bus.worker.decisions import Decisions
 
     class Fuzzed(Command[dict[str, int]], entity="box"):
         box: EntityId
@@ -175,8 +175,8 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
 
 def seeds() -> list[bytes]:
     """Valid bytes of every kind, to be changed."""
-    from command_bus.monitor import worker_record
-    from command_bus.receipts import WorkerInfo
+    from command_bus.admin.statistics import worker_record
+    from command_bus.sending.receipts import WorkerInfo
     from command_bus.serialization.envelope import WireEnvelope, pack_envelope
     from command_bus.serialization.msgpack import pack
     from command_bus.serialization.outcome import OutcomeRecord

@@ -554,7 +554,7 @@ class TestSharedServer:
         assert state_of(path) == "ready"
 
     def test_a_server_that_hangs_is_reported(self, project: Path, run: Callable[..., Program], monkeypatch: pytest.MonkeyPatch):
-        from command_bus.embedded import shared
+        from command_bus.embedded import development_server as shared
 
         pid = run(SHARE).heard()["pid"]
         monkeypatch.setattr(shared, "_PATIENCE", 0.2)

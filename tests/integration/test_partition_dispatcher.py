@@ -32,8 +32,8 @@ from command_bus.embedded import EmbeddedServer
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.spark import PartitionDispatcher, Target
 from command_bus.spark import target as target_module
-from command_bus.spark.dispatcher import Reject
 from command_bus.spark.target import Link, link_to
+from command_bus.spark.writing.partition import Reject
 from command_bus.transport.interfaces import Admission
 
 NAMESPACE = "parts"
@@ -227,7 +227,7 @@ def test_a_full_mailbox_holds_up_nobody_else(server: EmbeddedServer, monkeypatch
 
 def test_what_stands_aside_is_bounded(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMMAND_BUS_MAX_DEPTH", "5")
-    monkeypatch.setattr("command_bus.spark.dispatcher._MOST_ASIDE", 100_000)
+    monkeypatch.setattr("command_bus.spark.writing.partition._MOST_ASIDE", 100_000)
     target = Target.resolve(server.url, NAMESPACE)
     read = 0
 
@@ -247,8 +247,8 @@ def test_a_standstill_is_said_in_the_log(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("COMMAND_BUS_MAX_DEPTH", "5")
-    monkeypatch.setattr("command_bus.spark.stalls.WARN_AFTER", 0.1)
-    monkeypatch.setattr("command_bus.spark.stalls.WARN_EVERY", 0.3)
+    monkeypatch.setattr("command_bus.spark.writing.stalls.WARN_AFTER", 0.1)
+    monkeypatch.setattr("command_bus.spark.writing.stalls.WARN_EVERY", 0.3)
     target = Target.resolve(server.url, NAMESPACE)
     with (
         caplog.at_level("WARNING", "command_bus.spark"),
@@ -425,8 +425,8 @@ def test_the_package_works_where_spark_is_not_installed() -> None:
 
 
 def test_every_admission_is_counted_somewhere() -> None:
-    from command_bus.spark.refusals import OF_ONE, REFUSED
-    from command_bus.spark.results import UNFIT
+    from command_bus.spark.writing.refusals import OF_ONE, REFUSED
+    from command_bus.spark.writing.task_results import UNFIT
 
     assert {Admission.ACCEPTED, Admission.DUPLICATE, *REFUSED, *UNFIT} == set(Admission)
     assert set(REFUSED.values()) > OF_ONE

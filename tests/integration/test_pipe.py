@@ -19,8 +19,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from command_bus.embedded import EmbeddedServer
 from command_bus.errors import TransportUnavailable
-from command_bus.transport.redis.errors import CutOff, translated
-from command_bus.transport.redis.pipe import Pipe
+from command_bus.transport.redis.connection.errors import CutOff, translated
+from command_bus.transport.redis.connection.pipe import Pipe
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

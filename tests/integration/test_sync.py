@@ -32,9 +32,9 @@ from command_bus import (
     SyncCommandBus,
     UnknownDeadLetter,
 )
-from command_bus.bus_thread import BusThread
+from command_bus.admin.events import BEGINNING
 from command_bus.embedded import EmbeddedServer
-from command_bus.events import BEGINNING
+from command_bus.sync.thread import BusThread
 
 pytestmark = pytest.mark.server
 
@@ -329,7 +329,7 @@ class TestClosing:
     def test_it_waits_for_nobody_and_may_be_asked_for_twice(
         self, shop: Shop, bus: SyncCommandBus, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("command_bus.bus_thread._FAREWELL", 60.0)
+        monkeypatch.setattr("command_bus.sync.thread._FAREWELL", 60.0)
         assert bus.entity("printer", "p").depth() == 0
         with pytest.raises(CommandTimeout):
             bus.call(Print(printer="p", pages=1), timeout=0.05)

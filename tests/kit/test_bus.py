@@ -333,7 +333,7 @@ async def test_an_application_keeps_its_bus() -> None:
 
 async def test_all_is_given_back() -> None:
     from command_bus import clock, worker
-    from command_bus.transport.redis.lease_keeper import LeaseKeeper
+    from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 
     loop = asyncio.get_running_loop()
     async with TestBus(registry) as bus:

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from command_bus import Command, EntityId, RetryPolicy
-from command_bus.testing.fleet import keeper_for
-from command_bus.testing.simulated.ground import rebind
+from command_bus.testing.processes import keeper_for
 from command_bus.testing.simulated.live import LiveServer, Process
-from command_bus.transport.redis.lease_keeper import LeaseKeeper
+from command_bus.testing.simulated.patching import rebind
+from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from tests.conformance.bare import Bare
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import until

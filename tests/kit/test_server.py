@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from command_bus.testing.conformance.fixtures import Stage
 from command_bus.testing.conformance.promises import PROMISES, Promise
-from command_bus.testing.conformance.stage import Stage
-from command_bus.testing.fleet import keeper_for
-from command_bus.testing.simulated.ground import rebind
+from command_bus.testing.processes import keeper_for
 from command_bus.testing.simulated.live import LiveServer, Process
-from command_bus.transport.redis.lease_keeper import LeaseKeeper
+from command_bus.testing.simulated.patching import rebind
+from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from tests.conformance.conftest import Bench
 from tests.conformance.test_delivery import *  # noqa: F403 - the tests themselves
 from tests.conformance.test_delivery import app

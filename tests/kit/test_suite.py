@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from command_bus import IdempotencyConflict
-from command_bus.execution.decisions import Decisions
 from command_bus.testing.conformance import promises
+from command_bus.testing.conformance.fixtures import Stage
 from command_bus.testing.conformance.promises import Promise
-from command_bus.testing.conformance.stage import Stage
 from command_bus.testing.conformance.suite import test_promise as the_test
-from command_bus.testing.memory import MemoryClients
 from command_bus.transport.interfaces import NO_DIGEST, GiveBack
+from command_bus.transport.memory import MemoryClients
+from command_bus.worker.decisions import Decisions
 
 BREAKAGES: list[tuple[str, Any, Promise]] = [
     ("interrupted", lambda self, started, *_: GiveBack(counts=True), promises.at_most_once_never_starts_again),
@@ -26,13 +26,13 @@ BREAKAGES: list[tuple[str, Any, Promise]] = [
 @pytest.mark.parametrize(("name", "broken", "promise"), BREAKAGES)
 async def test_a_broken_promise_is_found(monkeypatch: pytest.MonkeyPatch, name: str, broken: Any, promise: Promise) -> None:
     monkeypatch.setattr(Decisions, name, broken)
-    monkeypatch.setattr("command_bus.testing.conformance.stage._PATIENCE", 3.0)
+    monkeypatch.setattr("command_bus.testing.conformance.fixtures._PATIENCE", 3.0)
     with pytest.raises((AssertionError, ValueError)):
         await promise(Stage(MemoryClients()))
 
 
 async def test_conflicts_that_go_unseen_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("command_bus.outbound.digest", lambda *_: NO_DIGEST)
+    monkeypatch.setattr("command_bus.sending.envelope_builder.digest", lambda *_: NO_DIGEST)
     with pytest.raises(IdempotencyConflict):
         await promises.a_repeated_id_runs_once(Stage(MemoryClients()))
 

@@ -195,7 +195,7 @@ MUTANTS = (
     ),
     Mutant(
         "a resume wakes nothing",
-        "transport/redis/scopes.py",
+        "transport/redis/admin/holds.py",
         '            if names:\n                await self._step(shard, "wake"',
         '            if False:\n                await self._step(shard, "wake"',
         "tests/conformance/test_operating.py::test_a_paused_type_starts_nothing_on_any_shard_and_goes_on_in_order",
@@ -215,7 +215,7 @@ MUTANTS = (
     ),
     Mutant(
         "an interrupted attempt is not counted",
-        "execution/decisions.py",
+        "worker/decisions.py",
         "            return GiveBack(counts=True)",
         "            return GiveBack(counts=False)",
     ),
@@ -269,31 +269,31 @@ MUTANTS = (
     ),
     Mutant(
         "a live lease is stolen",
-        f"{_REDIS}/suspects.py",
+        f"{_REDIS}/worker/expired_leases.py",
         "        return max(1, int(self._lease * 1000 * SUSPECT))",
         "        return 1",
         more=(
             (
-                f"{_REDIS}/suspects.py",
+                f"{_REDIS}/worker/expired_leases.py",
                 "            if known is None or known.sequence != item.sequence or since > known.since + _LATE * self._lease:",
                 "            if known is None:",
             ),
-            (f"{_REDIS}/recovery.py", "mono()), int(self._lease * 1000 * _OVER))", "mono()), 0)"),
+            (f"{_REDIS}/worker/recovery.py", "mono()), int(self._lease * 1000 * _OVER))", "mono()), 0)"),
             (f"{_LUA}/claim.lua", "pending and pending[4] == tonumber(ARGV[arg + 1])", "pending"),
         ),
     ),
     Mutant(
         "a lease is taken over after half its time",
-        f"{_REDIS}/suspects.py",
+        f"{_REDIS}/worker/expired_leases.py",
         "        return max(1, int(self._lease * 1000 * SUSPECT))",
         "        return max(1, int(self._lease * 1000 / 3))",
         more=(
             (
-                f"{_REDIS}/suspects.py",
+                f"{_REDIS}/worker/expired_leases.py",
                 "    return max(lease * SHORTEST_WATCH, lease - idle) if idle < lease else lease / 2\n",
                 "    return 0.0\n",
             ),
-            (f"{_REDIS}/recovery.py", "int(self._lease * 1000 * _OVER))", "int(self._lease * 1000 / 3))"),
+            (f"{_REDIS}/worker/recovery.py", "int(self._lease * 1000 * _OVER))", "int(self._lease * 1000 / 3))"),
         ),
     ),
     Mutant(
@@ -304,12 +304,12 @@ MUTANTS = (
     ),
     Mutant(
         "who renews while all leases are looked at is taken for lost",
-        f"{_REDIS}/suspects.py",
+        f"{_REDIS}/worker/expired_leases.py",
         "            if item.idle > 0:\n                continue",
         "            if item.idle > 1e9:\n                continue",
         more=(
             (
-                f"{_REDIS}/suspects.py",
+                f"{_REDIS}/worker/expired_leases.py",
                 "            if before is None or before.sequence != item.sequence:",
                 "            if before is None:",
             ),
@@ -317,7 +317,7 @@ MUTANTS = (
     ),
     Mutant(
         "a server's clock that goes back keeps lost leases alive",
-        f"{_REDIS}/suspects.py",
+        f"{_REDIS}/worker/expired_leases.py",
         "            if item.idle > 0:\n",
         "            if item.idle >= 0:\n",
         "tests/kit/test_clock.py::test_a_lost_lease_ends_in_its_time",  # and in the simulator, in one seed of some hundred
@@ -331,76 +331,76 @@ MUTANTS = (
     ),
     Mutant(
         "what was interrupted runs again, whatever its contract",
-        "execution/decisions.py",
+        "worker/decisions.py",
         "        if not at_most_once and (handler is None or",
         "        if at_most_once or (handler is None or",
     ),
     Mutant(
         "retried once at most",
-        "execution/decisions.py",
+        "worker/decisions.py",
         "        if run.started.attempt < policy.attempts and policy.retries(error):",
         "        if run.started.attempt < 2 and run.started.attempt < policy.attempts and policy.retries(error):",
     ),
     Mutant(
         "retried without end",
-        "execution/decisions.py",
+        "worker/decisions.py",
         "        if run.started.attempt < policy.attempts and policy.retries(error):",
         "        if run.started.attempt < policy.attempts + 2 and policy.retries(error):",
     ),
     Mutant(
         "a failure is settled as done",
-        "execution/decisions.py",
+        "worker/decisions.py",
         "        error_type, text = named(error), text_of(error)\n",
         "        if run.envelope.flags & AT_MOST_ONCE:\n            return self.completed(run, None)\n"
         "        error_type, text = named(error), text_of(error)\n",
     ),
     Mutant(
         "whom a renewal does not find goes on",
-        f"{_REDIS}/lease_keeper.py",
+        f"{_REDIS}/worker/lease_keeper.py",
         "                if lease.activation in alive:",
         "                if alive is not None:",
     ),
     Mutant(
         "the deadline is not watched",
-        f"{_REDIS}/lease_keeper.py",
+        f"{_REDIS}/worker/lease_keeper.py",
         "                if now > lease.deadline:",
         "                if now > lease.deadline + 1e6:",
     ),
     Mutant(
         "a late start is not refused",
-        "execution/executor.py",
+        "worker/executor.py",
         "        if mono() >= lease.deadline:\n            return _NOT_STARTED\n",
         "",
     ),
     Mutant(
         "leases are not renewed",
-        f"{_REDIS}/lease_keeper.py",
+        f"{_REDIS}/worker/lease_keeper.py",
         "        if page.leases:\n",
         "        if not page:\n",
     ),
     Mutant(
         "scripts are not loaded again",
-        f"{_REDIS}/connections.py",
+        f"{_REDIS}/connection/connections.py",
         "            except NoScriptError:\n",
         "            except NoScriptError if script.name == 'operate' else ZeroDivisionError:\n",
-        more=((f"{_REDIS}/connections.py", "        if not all(there):\n", "        if not there:\n"),),
+        more=((f"{_REDIS}/connection/connections.py", "        if not all(there):\n", "        if not there:\n"),),
     ),
     Mutant(
         "a lost reply is not asked for again",
-        f"{_REDIS}/rpc.py",
+        f"{_REDIS}/sending/rpc.py",
         "                    await self._reread(keys)\n",
         "",
     ),
     Mutant(
         "what a broken connection was assigned is not looked for",
-        f"{_REDIS}/consumer.py",
+        f"{_REDIS}/worker/consumer.py",
         "        entries = await self._unknown_pending()\n        if entries:\n            _log",
         "        entries = []\n        if entries:\n            _log",
         "tests/conformance/test_recovery.py::test_what_was_assigned_to_a_dead_connection_is_found_before_its_lease_ends",
     ),
     Mutant(
         "an ambiguous batch is sent as a new one",
-        f"{_REDIS}/producer.py",
+        f"{_REDIS}/sending/producer.py",
         "            pause = self._attempts.failed(error)\n            batch = self._expire(batch, unknown or error, pause)\n",
         "            pause = self._attempts.failed(error)\n            args = [next(self._numbers), *args[1:]]\n"
         "            batch = self._expire(batch, unknown or error, pause)\n",
@@ -421,7 +421,7 @@ MUTANTS = (
     ),
     Mutant(
         "a batch in doubt is asked again without those who gave up",
-        f"{_REDIS}/producer.py",
+        f"{_REDIS}/sending/producer.py",
         "            if unknown is None and len(asked) != len(batch):\n",
         "            if len(asked) != len(batch):\n",
         "tests/unit/test_producer.py::test_a_batch_in_doubt_stays_as_it_is_when_some_give_up",

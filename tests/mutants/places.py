@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["PLACES"]
 
-_RUN, _EXECUTOR, _THREADS = "execution/entity_run.py", "execution/executor.py", "execution/threads.py"
+_RUN, _EXECUTOR, _THREADS = "worker/entity_run.py", "worker/executor.py", "worker/threads.py"
 _TEST_PLACES, _TEST_THREADS = "tests/conformance/test_places.py", "tests/conformance/test_threads.py"
 
 PLACES = (
@@ -30,20 +30,20 @@ PLACES = (
     ),
     Mutant(
         "a worker of synchronous handlers takes more than it has threads",
-        "worker.py",
+        "worker/worker.py",
         "    return min(settings.concurrency, settings.threads)\n",
         "    return settings.concurrency\n",
         f"{_TEST_THREADS}::test_a_worker_of_synchronous_handlers_takes_no_more_than_it_has_threads",
     ),
     Mutant(
         "a handler that waits for a reply keeps its place",
-        "context.py",
+        "messages/context.py",
         "    if running is None or running.make_lending is None:\n",
         "    if running is None or running is not None:\n",
     ),
     Mutant(
         "a thread that waits for a reply keeps its thread",
-        "execution/lending.py",
+        "worker/lending.py",
         "        elif self._threads is not None:\n            self._threads.lend()\n",
         "",
         f"{_TEST_PLACES}::test_threads_that_wait_for_replies_are_replaced",
@@ -63,7 +63,7 @@ PLACES = (
     ),
     Mutant(
         "an exception without a text is taken for a lost worker",
-        "execution/faults.py",
+        "worker/failure_text.py",
         "    except BaseException:  # noqa: BLE001 - a broken __str__",
         "    except ZeroDivisionError:  # a broken __str__",
         "tests/conformance/test_bad_handlers.py::test_24_an_exception_is_told_without_locals_whatever_its_text",

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from command_bus.errors import TransportUnavailable
-from command_bus.testing.memory import MemoryClients
 from command_bus.transport.interfaces import (
     NO_DIGEST,
     Admission,
@@ -38,10 +37,11 @@ from command_bus.transport.interfaces import (
     Submission,
     Take,
 )
-from command_bus.transport.redis.backoff import Backoff
-from command_bus.transport.redis.connections import Connections
+from command_bus.transport.memory import MemoryClients
+from command_bus.transport.redis.connection.backoff import Backoff
+from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP
-from command_bus.transport.redis.ready import ensure_ready
+from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.scripts import Script
 from tests.conformance.bare import TAKE, Bare, Hand, bury, done, left, park
 from tests.property.ledger import MAX_DEPTH, Ledger, Line

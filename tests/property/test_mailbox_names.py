@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from command_bus.errors import InvalidCommand
-from command_bus.messages import canonical_entity_id
-from command_bus.policies import PerEntity, lanes
+from command_bus.messages.message import canonical_entity_id
+from command_bus.messages.policies import PerEntity, lanes
 from command_bus.transport.redis.keys import ShardKeys, free_mailbox, mailbox_label, mailbox_name, mailbox_parts, stands_in
 
 AWKWARD = [

@@ -35,15 +35,15 @@ from command_bus import (
     TransportUnavailable,
     UnsuitableServer,
 )
-from command_bus.acl import Role, acl_lines
+from command_bus.admin.events import BEGINNING
 from command_bus.embedded import EmbeddedServer
-from command_bus.events import BEGINNING
-from command_bus.spark.dispatcher import PartitionDispatcher
-from command_bus.spark.dispatcher import Reject as RowReject
 from command_bus.spark.target import Target, link_to
-from command_bus.transport.dispatches import Opening, Version
-from command_bus.transport.redis.contents import Contents
-from command_bus.transport.redis.survey import Survey
+from command_bus.spark.writing.partition import PartitionDispatcher
+from command_bus.spark.writing.partition import Reject as RowReject
+from command_bus.transport.bulk import Opening, Version
+from command_bus.transport.redis.acl import Role, acl_lines
+from command_bus.transport.redis.admin.contents import Contents
+from command_bus.transport.redis.admin.entities import Survey
 from tests.conformance.scene import until
 from tests.security.conftest import Starter
 

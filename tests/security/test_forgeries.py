@@ -10,13 +10,13 @@ import msgpack
 import pytest
 
 from command_bus import BadSignature, BusSettings, EntityPolicy, TransportUnavailable, lanes
-from command_bus.execution.decisions import Decisions
 from command_bus.serialization.envelope import GIVEN_ID, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope, pack_envelope
 from command_bus.serialization.protection import Protection
-from command_bus.testing.memory import MemoryClients
-from command_bus.transport.dispatches import Opening, Version
+from command_bus.transport.bulk import Opening, Version
 from command_bus.transport.interfaces import Bury, Started
+from command_bus.transport.memory import MemoryClients
 from command_bus.transport.redis.keys import mailbox_name
+from command_bus.worker.decisions import Decisions
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import Put, Scene, scene, until
 from tests.security.test_signatures import KEYS, packed

@@ -17,13 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from command_bus import BadSignature, BusSettings, CommandBus, EntityPolicy, Envelope, HandlerRegistry, lanes
-from command_bus.outbound import Sealer
+from command_bus.sending.envelope_builder import Sealer
 from command_bus.serialization.envelope import GIVEN_ID, EnvelopeStamp, WireEnvelope, pack_envelope, packed_text, unpack_envelope
 from command_bus.serialization.native import Packer
 from command_bus.serialization.protection import Protection, Signatures
-from command_bus.spark.dispatcher import PartitionDispatcher
 from command_bus.spark.target import Target, link_to
-from command_bus.testing.memory import MemoryClients
+from command_bus.spark.writing.partition import PartitionDispatcher
+from command_bus.transport.memory import MemoryClients
 from command_bus.transport.redis.keys import mailbox_name, stands_in
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import Put, Scene, scene, until

@@ -25,8 +25,8 @@ from command_bus import (
     TransportUnavailable,
     UnsuitableServer,
 )
-from command_bus.transport.redis.credentials import connection_options
-from command_bus.transport.redis.topologies import clients_of
+from command_bus.transport.redis.connection.clients import clients_of
+from command_bus.transport.redis.connection.credentials import connection_options
 from tests.security.conftest import Certificates, Starter, TlsServer
 
 Tls = Callable[..., TlsServer]

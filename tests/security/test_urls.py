@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_bus import BusSettings, CommandBus, CommandBusError, InvalidSettings
-from command_bus.cli.application import Application
-from command_bus.cli.options import WorkerOptions
-from command_bus.cli.places import Place
+from command_bus.cli.connection import Place
+from command_bus.cli.process.application import Application
+from command_bus.cli.process.options import WorkerOptions
 from command_bus.server_urls import redacted, unverified, url_fault, weakened
-from command_bus.transport.redis.topologies import clients_of
+from command_bus.transport.redis.connection.clients import clients_of
 
 ROOT = Path(__file__).parents[2]
 SECRET = "hunter2secret"

@@ -11,11 +11,11 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
-import command_bus.worker
+import command_bus.worker.worker
 from command_bus import clock, outbound, randomness
-from command_bus.execution.threads import HandlerThreads
-from command_bus.testing.simulated.ground import TaskKeeper, rebind
-from command_bus.transport.redis.lease_keeper import LeaseKeeper
+from command_bus.testing.simulated.patching import TaskKeeper, rebind
+from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.worker.threads import HandlerThreads
 from tests.simulation.loop import LANE, SimLoop
 from tests.simulation.threads import SimThreads
 

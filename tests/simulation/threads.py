@@ -10,7 +10,7 @@ import asyncio
 from random import Random
 from typing import Any
 
-from command_bus.execution.threads import HandlerThreads, ThreadJob
+from command_bus.worker.threads import HandlerThreads, ThreadJob
 from tests.simulation.history import Execution
 from tests.simulation.loop import LANE
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from command_bus import InvalidSettings
 from command_bus.embedded import EmbeddedServer
 from command_bus.spark import dispatch_dataframe, register
-from command_bus.spark.frames import typed
+from command_bus.spark.dispatch import typed
 from tests.spark.scene import Move, Place, journeys
 
 

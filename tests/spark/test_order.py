@@ -17,8 +17,8 @@ from command_bus import DispatchConflict
 from command_bus.embedded import EmbeddedServer
 from command_bus.spark import PartitionDispatcher, Target, command_id, dispatch_batch_writer, dispatch_dataframe, in_order
 from command_bus.spark.options import WriteOptions
-from command_bus.spark.writer import PartitionTask, Writing
-from command_bus.transport.dispatches import Version
+from command_bus.spark.writing.writer import PartitionTask, Writing
+from command_bus.transport.bulk import Version
 from tests.spark.scene import Move, Place, until
 from tests.spark.test_faults import moves
 

@@ -15,7 +15,7 @@ import pytest
 
 from command_bus import HandlerRegistry
 from command_bus.embedded import EmbeddedServer
-from command_bus.registry import default_registry
+from command_bus.handlers.registry import default_registry
 from command_bus.spark import register
 from tests.docs.examples import blocks, files, printed
 from tests.spark.conftest import ROOT

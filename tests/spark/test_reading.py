@@ -25,11 +25,11 @@ from command_bus.embedded import EmbeddedServer
 from command_bus.serialization.outcome import OutcomeRecord
 from command_bus.serialization.reply import Completed, pack_reply
 from command_bus.spark import PartitionDispatcher
-from command_bus.spark import dispatcher as dispatching
-from command_bus.spark.reader import PushdownReader, reader_of
+from command_bus.spark.reading.reader import PushdownReader, reader_of
 from command_bus.spark.target import Target
-from command_bus.spark.writer import commit_dispatch
-from command_bus.transport.dispatches import Opening
+from command_bus.spark.writing import partition as dispatching
+from command_bus.spark.writing.writer import commit_dispatch
+from command_bus.transport.bulk import Opening
 from tests.spark.scene import Place, until, working
 
 ONCE = RetryPolicy(attempts=1)

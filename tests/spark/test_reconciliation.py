@@ -17,8 +17,8 @@ from redis import Redis
 from command_bus import Command, EntityId, Envelope, HandlerRegistry, InvalidSettings, NotReconciled, Reject, RetryPolicy
 from command_bus.embedded import EmbeddedServer
 from command_bus.spark import DispatchReport, Reconciliation, dispatch_dataframe, reconcile
-from command_bus.spark.evidence import waiting_commands
-from command_bus.spark.fates import fates_of, late_of, place_of
+from command_bus.spark.reconciliation.dispatch_state import waiting_commands
+from command_bus.spark.reconciliation.statuses import fates_of, late_of, place_of
 from command_bus.spark.target import Target
 from tests.spark.scene import Move, Place, journeys, until, working
 
@@ -528,7 +528,7 @@ def test_what_settles_around_the_look_into_mailboxes_is_not_missing(
         began.set()
         return look(*arguments)
 
-    monkeypatch.setattr("command_bus.spark.reconciliation.waiting_commands", begin)
+    monkeypatch.setattr("command_bus.spark.reconciliation.reconciliation.waiting_commands", begin)
     ledgers: list[Reconciliation] = []
     caller = threading.Thread(target=lambda: ledgers.append(reconcile(report)))
     caller.start()
@@ -552,7 +552,7 @@ def test_while_workers_work_nothing_is_missing(spark: SparkSession, place: Place
 def test_the_wait_is_told_and_ends(
     spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("command_bus.spark.evidence._TELL", 0.1)
+    monkeypatch.setattr("command_bus.spark.reconciliation.dispatch_state._TELL", 0.1)
     report = dispatched(place, posts(spark, "fine", "fine"))
     with caplog.at_level(logging.INFO, "command_bus.spark"):
         assert told(reconcile(report, timeout=0.5)) == {"pending": 2}

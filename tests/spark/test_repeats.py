@@ -20,7 +20,7 @@ from redis import Redis
 from command_bus import DispatchConflict, InvalidSettings
 from command_bus.embedded import EmbeddedServer
 from command_bus.spark import command_id, dispatch_batch_writer, dispatch_dataframe
-from command_bus.spark.chance import chance_in
+from command_bus.spark.writing.random_ids import chance_in
 from tests.spark.scene import Move, Place, journeys
 
 MOVE = f"{Move.__module__}:Move"

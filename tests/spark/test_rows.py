@@ -18,11 +18,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from command_bus import Command, EntityId, HandlerRegistry, InvalidRows, InvalidSettings
 from command_bus.embedded import EmbeddedServer
 from command_bus.spark import command_id, command_id_of, dispatch_dataframe, reconcile
-from command_bus.spark.dispatcher import PartitionDispatcher
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.target import Target
-from command_bus.spark.writer import PartitionTask, Writing
-from command_bus.transport.dispatches import Version
+from command_bus.spark.writing.partition import PartitionDispatcher
+from command_bus.spark.writing.writer import PartitionTask, Writing
+from command_bus.transport.bulk import Version
 from tests.spark.scene import Move, Place, journeys, working
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York")

@@ -33,7 +33,7 @@ from command_bus import (
 from command_bus.embedded import EmbeddedServer
 from command_bus.spark import command_id, command_id_of, dispatch_dataframe, dispatch_report
 from command_bus.spark.options import WriteOptions
-from command_bus.spark.writer import BatchWriter, Writing
+from command_bus.spark.writing.writer import BatchWriter, Writing
 from tests.spark.scene import Load, Move, Place, Stop, Weigh, journeys, until, working
 
 MOVE = f"{Move.__module__}:Move"
@@ -476,10 +476,10 @@ class TestErrors:
     def test_a_server_that_is_not_there_is_said_in_a_line(self, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
         rows = spark.createDataFrame([("a", 1, 1.0, None)], MOVES)
         nowhere = {"url": "redis://:secret@127.0.0.1:1", "namespace": "nowhere"}
-        monkeypatch.setattr("command_bus.spark.frames.PLANNING", 0.3)
+        monkeypatch.setattr("command_bus.spark.dispatch.PLANNING", 0.3)
         with pytest.raises(TransportUnavailable) as facade:
             dispatch_dataframe(rows, Move, key="seq", order_by="seq", dispatch_id="d", **nowhere)
-        monkeypatch.setattr("command_bus.spark.writer.PLANNING", 0.3)
+        monkeypatch.setattr("command_bus.spark.writing.writer.PLANNING", 0.3)
         with pytest.raises(TransportUnavailable) as planned:
             Writing.plan(WriteOptions.parse({"command": MOVE, "dispatchId": "d", **nowhere}), rows.schema)
         for text in (str(facade.value), str(planned.value)):
@@ -557,7 +557,7 @@ class TestLimits:
     def test_a_job_that_stands_still_warns_the_driver_and_tells_its_progress(
         self, spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr("command_bus.spark.watching._TELL_EVERY", 1.0)
+        monkeypatch.setattr("command_bus.spark.writing.progress._TELL_EVERY", 1.0)
         with caplog.at_level(logging.INFO, "command_bus.spark"), pytest.raises(DispatchStalled):
             dispatch_dataframe(
                 journeys(spark, trucks=2, each=30), Move, key=["truck", "seq"], order_by="seq", dispatch_id="d", partitions=1,

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry, InvalidSettings
-from command_bus.cli.health import answer_probes
-from command_bus.cli.options import WorkerOptions
+from command_bus.cli.process.health import answer_probes
+from command_bus.cli.process.options import WorkerOptions
 from command_bus.embedded import EmbeddedServer
 from command_bus.telemetry.health import HealthServer
 from tests.telemetry.conftest import eventually, fetch, fetched

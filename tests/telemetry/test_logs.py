@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry, RetryPolicy
-from command_bus.cli.logs import JsonFormatter
-from command_bus.context import CommandContext
+from command_bus.cli.process.logs import JsonFormatter
+from command_bus.messages.context import CommandContext
 
 pytestmark = pytest.mark.server
 Make = Callable[..., CommandBus]

@@ -26,8 +26,8 @@ from command_bus import (
     RetryPolicy,
     TransportUnavailable,
 )
-from command_bus.context import CommandContext
 from command_bus.embedded import EmbeddedServer
+from command_bus.messages.context import CommandContext
 from command_bus.telemetry.health import HealthServer
 from command_bus.telemetry.metrics import PrometheusMetrics, merged
 from tests.telemetry.conftest import fetch

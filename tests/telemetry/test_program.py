@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from command_bus import CommandBus, HandlerRegistry
-from command_bus.cli.health import Probed, _Answer, _live, _ready
+from command_bus.cli.process.health import Probed, _Answer, _live, _ready
 from command_bus.embedded import EmbeddedServer
 from tests.telemetry.conftest import Answer, fetched
 

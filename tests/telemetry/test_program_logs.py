@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry
-from command_bus.cli.logs import TextFormatter
-from command_bus.transport.redis.errors import translated
+from command_bus.cli.process.logs import TextFormatter
+from command_bus.transport.redis.connection.errors import translated
 
 
 class Hold(Command[None], entity="shelf"):

@@ -25,7 +25,7 @@ from command_bus import (
     Reject,
     RetryPolicy,
 )
-from command_bus.context import CommandContext
+from command_bus.messages.context import CommandContext
 from command_bus.telemetry.tracing import Tracing, trace_ids
 
 pytestmark = pytest.mark.server

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from command_bus.transport.redis.answer_size import AnswerSize
+from command_bus.transport.redis.connection.page_size import AnswerSize
 
 MEGABYTE = 1024 * 1024
 

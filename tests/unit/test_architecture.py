@@ -362,7 +362,7 @@ def test_all_is_exact(module: str) -> None:
 # The checks themselves, on code that breaks each rule: a test that cannot fail is a defect.
 
 
-def found_in(source: str, module: str = "command_bus.policies") -> list[Import]:
+def found_in(source: str, module: str = "command_bus.messages.policies") -> list[Import]:
     known = {"command_bus", "command_bus.errors", "command_bus.bus", "command_bus.testing", "command_bus.transport.redis.keys"}
     return imports(module, ast.parse(source), is_package=False, modules=known)
 
@@ -382,11 +382,11 @@ def found_in(source: str, module: str = "command_bus.policies") -> list[Import]:
 )
 def test_an_import_that_points_up_is_found(source: str, target: str) -> None:
     assert [item.target for item in found_in(source)] == [target]
-    assert len(points_up("command_bus.policies", found_in(source))) == 1
+    assert len(points_up("command_bus.messages.policies", found_in(source))) == 1
 
 
 def test_imports_that_point_down_or_out_are_fine() -> None:
-    assert not points_up("command_bus.policies", found_in("import math\nfrom command_bus.errors import InvalidSettings"))
+    assert not points_up("command_bus.messages.policies", found_in("import math\nfrom command_bus.errors import InvalidSettings"))
 
 
 def test_only_a_deferred_import_may_be_excused() -> None:

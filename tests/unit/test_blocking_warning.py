@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from command_bus import BlockingCallWarning, SyncCommandBus, bus_thread
-from command_bus.bus_thread import ThreadedBus
+from command_bus.sync.thread import ThreadedBus
 
 
 @pytest.fixture(autouse=True)

@@ -24,15 +24,15 @@ import command_bus
 from command_bus import cli
 from command_bus.bus import CommandBus
 from command_bus.cli.app import app
-from command_bus.cli.application import Application, refuse_contradictions
-from command_bus.cli.channel import decoded, encoded
 from command_bus.cli.loading import bus_from, load, split_target
-from command_bus.cli.logs import JsonFormatter, TextFormatter
-from command_bus.cli.options import ExitCode, LogFormat, LogLevel, WorkerOptions
-from command_bus.cli.restarts import Ended, Pause, Verdict, combined, verdict
-from command_bus.context import Running, current_command
+from command_bus.cli.process.application import Application, refuse_contradictions
+from command_bus.cli.process.channel import decoded, encoded
+from command_bus.cli.process.logs import JsonFormatter, TextFormatter
+from command_bus.cli.process.options import ExitCode, LogFormat, LogLevel, WorkerOptions
+from command_bus.cli.process.restarts import Ended, Pause, Verdict, combined, verdict
 from command_bus.errors import InvalidSettings
-from command_bus.registry import HandlerRegistry
+from command_bus.handlers.registry import HandlerRegistry
+from command_bus.messages.context import Running, current_command
 
 ROOT = Path(__file__).parents[2]
 URL = "redis://u:hidden@localhost:1/0?socket_timeout=1"
@@ -135,10 +135,10 @@ class TestOptions:
             seen.append(options)
             return 0
 
-        fake: Any = ModuleType("command_bus.cli.worker")
+        fake: Any = ModuleType("command_bus.cli.process.worker")
         fake.run_worker = run_worker
-        monkeypatch.setitem(sys.modules, "command_bus.cli.worker", fake)
-        monkeypatch.setattr("command_bus.cli.logs.configure", lambda *_: None)
+        monkeypatch.setitem(sys.modules, "command_bus.cli.process.worker", fake)
+        monkeypatch.setattr("command_bus.cli.process.logs.configure", lambda *_: None)
         words = given.child_arguments(9)
         assert not any("hidden" in word for word in words)  # every user of the machine can read arguments
         with pytest.raises(SystemExit):

@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from command_bus import cli
 from command_bus.cli.app import app
-from command_bus.cli.options import Outcome
+from command_bus.cli.process.options import Outcome
 
 # What each command needs beside the options of a place.
 WORDS = {

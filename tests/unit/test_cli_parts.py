@@ -23,10 +23,10 @@ pytest.importorskip("typer")
 import typer
 
 from command_bus import Command, EntityId, HandlerRegistry, Query
-from command_bus.announcement import announced
-from command_bus.cli.changes import changed, snapshot
-from command_bus.cli.clients import client_source, schema_document
-from command_bus.cli.judgement import (
+from command_bus.admin.info import CommandInfo, EntityInfo, HoldInfo, WorkerStatus
+from command_bus.cli.codegen.clients import client_source, schema_document
+from command_bus.cli.codegen.type_names import class_name, members_of, type_of
+from command_bus.cli.commands.diagnosis import (
     Finding,
     judge_entities,
     judge_environment,
@@ -37,17 +37,17 @@ from command_bus.cli.judgement import (
     judge_work,
     worst,
 )
-from command_bus.cli.letters import Why, moment_of
-from command_bus.cli.saying import shown
-from command_bus.cli.schemas import problems
-from command_bus.cli.sending import _as_sent
-from command_bus.cli.tables import counted, duration
-from command_bus.cli.type_names import class_name, members_of, type_of
+from command_bus.cli.commands.dlq import Why, moment_of
+from command_bus.cli.commands.schemas import problems
+from command_bus.cli.commands.send import _as_sent
+from command_bus.cli.output import counted, duration
+from command_bus.cli.process.reload import changed, snapshot
+from command_bus.cli.terminal import shown
 from command_bus.environment import strays
-from command_bus.facts import CommandInfo, EntityInfo, HoldInfo, WorkerStatus
-from command_bus.receipts import Stats
-from command_bus.transport.redis.examination import Examination
-from command_bus.worker import descriptions
+from command_bus.sending.receipts import Stats
+from command_bus.serialization.announcements import announced
+from command_bus.transport.redis.admin.examination import Examination
+from command_bus.worker.worker import descriptions
 
 
 class Color(Enum):

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("typer")
 
-from command_bus.cli.tables import fields, table
+from command_bus.cli.output import fields, table
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from redis.asyncio.connection import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from command_bus.clock import mono
-from command_bus.transport.redis import discovery
-from command_bus.transport.redis.discovery import ClusterMap, Locator, Place, SentinelPrimary, TopologyUrl
-from command_bus.transport.redis.following import following
+from command_bus.transport.redis.connection import topology as discovery
+from command_bus.transport.redis.connection.failover import following
+from command_bus.transport.redis.connection.topology import ClusterMap, Locator, Place, SentinelPrimary, TopologyUrl
 
 
 class Frozen:

@@ -19,7 +19,7 @@ from command_bus import (
     RetryPolicy,
 )
 from command_bus.durations import LONGEST
-from command_bus.outbound import Sealer
+from command_bus.sending.envelope_builder import Sealer
 from command_bus.spark.options import duration_ms
 
 TOO_LONG = [1e308, 1e18, math.nextafter(LONGEST, math.inf)]

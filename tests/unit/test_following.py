@@ -7,7 +7,7 @@ from redis.asyncio import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import MovedError, ReadOnlyError, ResponseError
 
-from command_bus.transport.redis.following import following
+from command_bus.transport.redis.connection.failover import following
 
 
 class Place:

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 
 pytest.importorskip("typer")
 
-from command_bus.announcement import announced
-from command_bus.cli.checked_source import RefusedSource, check_source
-from command_bus.cli.clients import clients_of
-from command_bus.facts import CommandInfo
+from command_bus.admin.info import CommandInfo
+from command_bus.cli.codegen.checked_source import RefusedSource, check_source
+from command_bus.cli.codegen.clients import clients_of
+from command_bus.serialization.announcements import announced
 from tests.fuzz.announcements import PAYLOAD, announcements
 
 MARK = "command_bus_was_here"

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from command_bus.context import CommandContext
 from command_bus.errors import CommandBusError, RegistrationError
-from command_bus.handlers import Handler, function_handler
-from command_bus.messages import Command, EntityId, Message, Query
+from command_bus.handlers.handler import Handler, function_handler
+from command_bus.messages.context import CommandContext
+from command_bus.messages.message import Command, EntityId, Message, Query
 
 if TYPE_CHECKING:
     from elsewhere import Unresolvable  # type: ignore[import-not-found]  # it must not exist
 
-    from command_bus.context import CommandContext as Context
+    from command_bus.messages.context import CommandContext as Context
 
 
 class Deposit(Command[int], entity="account"):

@@ -21,11 +21,11 @@ pytest.importorskip("dependency_injector")
 from dependency_injector import containers, providers
 from dependency_injector.wiring import Closing, Provide, Provider, inject
 
-from command_bus.context import CommandContext
 from command_bus.errors import RegistrationError
-from command_bus.injection import check_wired, close_resources, is_provider, open_resources, provided_type
-from command_bus.messages import Command, EntityId
-from command_bus.registry import HandlerRegistry
+from command_bus.handlers.injection import check_wired, close_resources, is_provider, open_resources, provided_type
+from command_bus.handlers.registry import HandlerRegistry
+from command_bus.messages.context import CommandContext
+from command_bus.messages.message import Command, EntityId
 
 
 class Deposit(Command[int], entity="account"):
@@ -434,8 +434,8 @@ class TestResources:
 
 def test_the_library_is_not_imported_for_any_of_this() -> None:
     code = (
-        "import sys; from command_bus.registry import HandlerRegistry; from command_bus.messages import Command\n"
-        "from command_bus.injection import check_wired, is_provider\n"
+        "import sys; from command_bus.handlers.registry import HandlerRegistry; from command_bus.messages.message import Command\n"
+        "from command_bus.handlers.injection import check_wired, is_provider\n"
         "class D(Command[int]): ...\n"
         "registry = HandlerRegistry(); registry.handles(D)(lambda command: 1); check_wired(registry); assert not is_provider(D)\n"
         "assert not any(name.startswith('dependency_injector') for name in sys.modules)"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, ValidationError
 
 from command_bus.errors import InvalidCommand, RegistrationError
-from command_bus.messages import (
+from command_bus.messages.message import (
     MAX_ENTITY_ID_BYTES,
     Command,
     EntityId,
@@ -24,7 +24,7 @@ from command_bus.messages import (
     check_entity_type,
     check_wire_name,
 )
-from command_bus.policies import RetryPolicy
+from command_bus.messages.policies import RetryPolicy
 
 
 class Deposit(Command[int], entity="account"):

@@ -11,10 +11,10 @@ from statistics import mean
 import pytest
 
 from command_bus import HandlerRegistry
-from command_bus.execution.decisions import Decisions
 from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import Bury, GiveBack, Retry, Started, Step
+from command_bus.worker.decisions import Decisions
 
 BEGIN = 1_700_000_000_000
 ENVELOPE = pack_envelope(WireEnvelope("c-1", "Newer", "box", "a", b"\x80", 0))

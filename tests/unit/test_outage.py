@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from command_bus.errors import TransportUnavailable
-from command_bus.transport.redis import outage as outage_module
-from command_bus.transport.redis.outage import Attempts, Outage
+from command_bus.transport.redis.connection import outage as outage_module
+from command_bus.transport.redis.connection.outage import Attempts, Outage
 
 LOG = logging.getLogger("command_bus.outage_test")
 DOWN = TransportUnavailable("redis://h cannot be reached: Connection refused")

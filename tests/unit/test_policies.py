@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_bus.errors import InvalidSettings
-from command_bus.policies import EntityPolicy, Lanes, PerEntity, RetryPolicy, lanes, mailbox_from_text, per_entity
+from command_bus.messages.policies import EntityPolicy, Lanes, PerEntity, RetryPolicy, lanes, mailbox_from_text, per_entity
 
 
 def middle(low: float, high: float) -> float:

@@ -11,9 +11,9 @@ import pytest
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, TransportUnavailable, UnsuitableServer
 from command_bus.transport.interfaces import NO_DIGEST, Admission, Submission
+from command_bus.transport.redis.connection.outage import Outage
 from command_bus.transport.redis.keys import KeySpace
-from command_bus.transport.redis.outage import Outage
-from command_bus.transport.redis.producer import StreamProducer
+from command_bus.transport.redis.sending.producer import StreamProducer
 
 ENVELOPES = 8
 
@@ -87,7 +87,7 @@ async def test_what_is_asked_again_is_refused_for_want_of_an_answer_only_while_o
     line = producer(server)
     for _ in before:
         await line.enqueue(plain("a"), 5.0)
-    monkeypatch.setattr("command_bus.transport.redis.producer.mono", lambda: mono() + silence)
+    monkeypatch.setattr("command_bus.transport.redis.sending.producer.mono", lambda: mono() + silence)
     assert await line.enqueue(plain("b"), 5.0) is Admission.ACCEPTED
     assert server.again[-2:] == [0, guarded]
     assert server.asked[-1] == server.asked[-2], "the number grows on: what was stuck on its way is told by it"
@@ -124,7 +124,7 @@ async def test_what_could_not_leave_in_time_does_not_leave(monkeypatch: pytest.M
     answer = line.enqueue(plain("a"), 10.0)
     late = mono() + 80.0
     with monkeypatch.context() as patch:
-        patch.setattr("command_bus.transport.redis.producer.mono", lambda: late)
+        patch.setattr("command_bus.transport.redis.sending.producer.mono", lambda: late)
         with pytest.raises(TransportUnavailable) as raised:
             await answer
     assert not raised.value.outcome_unknown
@@ -177,7 +177,7 @@ async def test_what_carries_a_deadline_is_sealed_anew_when_it_waited_in_line(
     monkeypatch: pytest.MonkeyPatch, seconds: float, leaves: bytes
 ) -> None:
     now = [mono()]
-    monkeypatch.setattr("command_bus.transport.redis.producer.mono", lambda: now[0])
+    monkeypatch.setattr("command_bus.transport.redis.sending.producer.mono", lambda: now[0])
     server = Server(b"+", b"+")
     line = producer(server)
     first = line.enqueue(plain("a"), 5.0)

@@ -15,10 +15,10 @@ import pytest
 import command_bus
 import command_bus.spark
 from command_bus import CommandBus, EntityScope, Middleware, SyncCommandBus, SyncEntityScope
-from command_bus.dead_letters import DeadLetters
-from command_bus.entities import Entities
-from command_bus.events import Events
-from command_bus.fleet import Fleet
+from command_bus.admin.dead_letters import DeadLetters
+from command_bus.admin.entities import Entities
+from command_bus.admin.events import Events
+from command_bus.admin.fleet import Fleet
 
 UNNAMED = {
     "RedisTransport",

@@ -19,11 +19,11 @@ from typing import Any, Self
 
 import pytest
 
-from command_bus.context import CommandContext
 from command_bus.errors import RegistrationError
-from command_bus.handlers import Handler
-from command_bus.messages import Command, EntityId, Query
-from command_bus.registry import HandlerRegistry, default_registry, handles
+from command_bus.handlers.handler import Handler
+from command_bus.handlers.registry import HandlerRegistry, default_registry, handles
+from command_bus.messages.context import CommandContext
+from command_bus.messages.message import Command, EntityId, Query
 
 
 class Deposit(Command[int], entity="account"):
@@ -559,14 +559,14 @@ class TestMerging:
 MODULES = {
     "__init__": "",
     "messages": """
-        from command_bus.messages import Command, EntityId
+        from command_bus.messages.message import Command, EntityId
         class AccountCommand(Command[int], entity="account"):
             account_id: EntityId
         class Open(AccountCommand): ...
         class Close(AccountCommand): ...
         """,
     "handlers": """
-        from command_bus.registry import handles
+        from command_bus.handlers.registry import handles
         from {package}.messages import Close, Open
         @handles(Open)
         async def open_account(command: Open) -> int:

@@ -10,8 +10,8 @@ import pytest
 from pydantic import BaseModel
 from typing_extensions import TypeAliasType
 
-from command_bus.messages import Command, EntityId, Message, Query
-from command_bus.reply_types import accepts_message, fits
+from command_bus.handlers.annotations import accepts_message, fits
+from command_bus.messages.message import Command, EntityId, Message, Query
 
 T = TypeVar("T")
 UserId = NewType("UserId", int)

@@ -9,7 +9,7 @@ import pytest
 
 from command_bus import CommandBus
 from command_bus.errors import InvalidSettings
-from command_bus.policies import EntityPolicy, RetryPolicy, lanes
+from command_bus.messages.policies import EntityPolicy, RetryPolicy, lanes
 from command_bus.settings import BusSettings, SettingOverrides, SettingValues, redacted
 
 

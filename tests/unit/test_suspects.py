@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from command_bus.transport.redis.suspects import Held, Suspects
+from command_bus.transport.redis.worker.expired_leases import Held, Suspects
 
 LEASE = 30.0
 

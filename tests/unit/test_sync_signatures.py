@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from command_bus import CommandBus, SyncCommandBus
-from command_bus.blocking import SyncDeadLetters, SyncEntities, SyncEntityScope, SyncEvents, SyncFleet
-from command_bus.dead_letters import DeadLetters
-from command_bus.entities import Entities
-from command_bus.entity import EntityScope
-from command_bus.events import Events
-from command_bus.fleet import Fleet
+from command_bus.admin.dead_letters import DeadLetters
+from command_bus.admin.entities import Entities
+from command_bus.admin.entity import EntityScope
+from command_bus.admin.events import Events
+from command_bus.admin.fleet import Fleet
 from command_bus.keywords import BusArguments
 from command_bus.settings import SettingOverrides
+from command_bus.sync.parts import SyncDeadLetters, SyncEntities, SyncEntityScope, SyncEvents, SyncFleet
 
 PAIRS: list[tuple[type[Any], type[Any]]] = [
     (CommandBus, SyncCommandBus),

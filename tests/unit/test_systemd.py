@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from command_bus.cli.systemd import under_systemd
+from command_bus.cli.process.systemd import under_systemd
 
 
 @pytest.fixture(params=["path", "abstract"])

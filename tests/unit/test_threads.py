@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from command_bus.execution.threads import HandlerThreads, NeverStartedError, ThreadJob
+from command_bus.worker.threads import HandlerThreads, NeverStartedError, ThreadJob
 
 
 class Gate:

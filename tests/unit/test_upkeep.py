@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from command_bus.transport.redis.upkeep import part_between
+from command_bus.transport.redis.worker.upkeep import part_between
 
 
 def following(cursor: int, bits: int, steps: int) -> int:

@@ -6,11 +6,11 @@ import asyncio
 import threading
 from collections import Counter
 
-from command_bus.context import CommandContext
 from command_bus.errors import Reject
-from command_bus.messages import Command, EntityId
-from command_bus.policies import RetryPolicy
-from command_bus.registry import HandlerRegistry
+from command_bus.handlers.registry import HandlerRegistry
+from command_bus.messages.context import CommandContext
+from command_bus.messages.message import Command, EntityId
+from command_bus.messages.policies import RetryPolicy
 
 __all__ = ["Held", "Log", "Once", "Parking", "Refuse", "Unknown", "Work"]
 

@@ -15,8 +15,8 @@ from command_bus.errors import (
     NoHandler,
     QueueFull,
 )
+from command_bus.testing.conformance.fixtures import LEASE, Stage, expect, until
 from command_bus.testing.conformance.messages import Held, Log, Once, Parking, Refuse, Unknown, Work
-from command_bus.testing.conformance.stage import LEASE, Stage, expect, until
 
 __all__ = ["PROMISES", "Promise"]
 

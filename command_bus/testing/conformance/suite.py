@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from command_bus.testing.conformance.fixtures import Stage
 from command_bus.testing.conformance.promises import PROMISES, Promise
-from command_bus.testing.conformance.stage import Stage
-from command_bus.transport.redis.connections import ClientFactory
+from command_bus.transport.redis.connection.connections import ClientFactory
 
 __all__ = ["test_promise"]
 

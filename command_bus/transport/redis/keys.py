@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 from zlib import crc32
 
-from command_bus.policies import Lanes, Mailbox, PerEntity
+from command_bus.messages.policies import Lanes, Mailbox, PerEntity
 from command_bus.serialization.text import printable
 
 __all__ = [

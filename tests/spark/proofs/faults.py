@@ -77,7 +77,7 @@ def sleeper(place: Place, each: int) -> Callable[[dict[str, Any]], Move]:
 
 def tell(url: str) -> None:
     """From now on count what this process's dispatchers send."""
-    from command_bus.spark.dispatcher import PartitionDispatcher
+    from command_bus.spark.writing.partition import PartitionDispatcher
 
     load: Any = PartitionDispatcher._load
 

@@ -12,11 +12,11 @@ from typing import assert_type
 from dependency_injector import containers, providers
 from dependency_injector.wiring import Provide, inject
 
-from command_bus.context import CommandContext
-from command_bus.handlers import Handler
-from command_bus.injection import check_wired, close_resources, open_resources
-from command_bus.messages import Command, EntityId
-from command_bus.registry import HandlerRegistry
+from command_bus.handlers.handler import Handler
+from command_bus.handlers.injection import check_wired, close_resources, open_resources
+from command_bus.handlers.registry import HandlerRegistry
+from command_bus.messages.context import CommandContext
+from command_bus.messages.message import Command, EntityId
 
 
 class Deposit(Command[int], entity="account"):

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, assert_type
 
-from command_bus.context import CommandContext
-from command_bus.messages import Command, EntityId, Query
-from command_bus.registry import HandlerRegistry, default_registry, handles
+from command_bus.handlers.registry import HandlerRegistry, default_registry, handles
+from command_bus.messages.context import CommandContext
+from command_bus.messages.message import Command, EntityId, Query
 
 
 class Deposit(Command[int], entity="account"):

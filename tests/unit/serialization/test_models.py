@@ -41,7 +41,7 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from command_bus.errors import BadResult, InvalidCommand, PayloadTooLarge, RegistrationError
-from command_bus.messages import Command, EntityId
+from command_bus.messages.message import Command, EntityId
 from command_bus.serialization.models import MessageCodec, ReplyCodec, codec_for, reply_codec_for
 from command_bus.serialization.msgpack import Limits, pack, unpack
 

@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from command_bus.messages import Command, EntityId
+from command_bus.messages.message import Command, EntityId
 from command_bus.serialization.models import codec_for
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.schemas import Packing, packing_of_fields, wire_validator

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 from command_bus import BusSettings, Command
-from command_bus.outbound import Sealer
-from command_bus.spark.dispatcher import PartitionDispatcher, Reject
-from command_bus.spark.encoding import BatchEncoder
+from command_bus.sending.envelope_builder import Sealer
 from command_bus.spark.options import WriteOptions
-from command_bus.spark.routes import routes_of
 from command_bus.spark.target import Target
-from command_bus.transport.dispatches import Opening
+from command_bus.spark.writing.encoder import BatchEncoder
+from command_bus.spark.writing.partition import PartitionDispatcher, Reject
+from command_bus.spark.writing.routes import routes_of
+from command_bus.transport.bulk import Opening
 
 __all__ = ["Offline", "encode", "why"]
 

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, field_serializer, field_validator, model_serializer
 
 from command_bus import Command, EntityId, InvalidCommand, InvalidSettings
-from command_bus.outbound import Envelope
+from command_bus.sending.envelope_builder import Envelope
 from command_bus.serialization.envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME, unpack_envelope
 from command_bus.serialization.models import codec_for
 
 pa = pytest.importorskip("pyarrow")
 
-from command_bus.spark.dispatcher import Reject, check_of  # noqa: E402 - after the skip
 from command_bus.spark.options import WriteOptions  # noqa: E402
-from command_bus.spark.plans import plans_of  # noqa: E402
-from command_bus.spark.routes import check_columns, routes_of  # noqa: E402
+from command_bus.spark.writing.field_checks import plans_of  # noqa: E402
+from command_bus.spark.writing.partition import Reject, check_of  # noqa: E402 - after the skip
+from command_bus.spark.writing.routes import check_columns, routes_of  # noqa: E402
 from tests.unit.spark.encoders import Offline, encode, why  # noqa: E402
 
 

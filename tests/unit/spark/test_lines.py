@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from command_bus.spark.lines import MAX_CHUNK_BYTES, Line
-from command_bus.spark.stalls import WARN_AFTER, WARN_EVERY, Stall
-from command_bus.transport.dispatches import LoadItem
+from command_bus.spark.writing.send_queue import MAX_CHUNK_BYTES, Line
+from command_bus.spark.writing.stalls import WARN_AFTER, WARN_EVERY, Stall
+from command_bus.transport.bulk import LoadItem
 
 
 def item(mailbox: str, number: int, size: int = 10) -> LoadItem:

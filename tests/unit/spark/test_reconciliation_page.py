@@ -9,10 +9,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from command_bus.spark.reconciliation_charts import bars, compact, duration, histogram, lines, strip
-from command_bus.spark.reconciliation_page import ErrorLine, Figures, Page, SlowEntity, rendered, write_page
-from command_bus.spark.verdict import FATES, FLAGS, Verdict
-from command_bus.transport.dispatches import DispatchFacts
+from command_bus.spark.reconciliation.charts import bars, compact, duration, histogram, lines, strip
+from command_bus.spark.reconciliation.page import ErrorLine, Figures, Page, SlowEntity, rendered, write_page
+from command_bus.spark.reconciliation.verdict import FATES, FLAGS, Verdict
+from command_bus.transport.bulk import DispatchFacts
 
 START = 1_790_000_000_000
 NASTY = "<script>alert(\"x\")</script> & 'so on'"

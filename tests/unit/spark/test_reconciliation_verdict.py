@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from command_bus.spark.evidence import Evidence
-from command_bus.spark.verdict import FATES, FLAGS, Tally, Verdict
-from command_bus.transport.dispatches import DispatchFacts, OutcomeStream
+from command_bus.spark.reconciliation.dispatch_state import Evidence
+from command_bus.spark.reconciliation.verdict import FATES, FLAGS, Tally, Verdict
+from command_bus.transport.bulk import DispatchFacts, OutcomeStream
 
 DAY = 86_400_000
 

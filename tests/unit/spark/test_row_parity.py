@@ -29,12 +29,12 @@ from pydantic import (
 )
 
 from command_bus import Command, CommandBusError, EntityId
-from command_bus.outbound import Envelope
+from command_bus.sending.envelope_builder import Envelope
 from command_bus.serialization.models import codec_for
 
 pa = pytest.importorskip("pyarrow")
 
-from command_bus.spark.dispatcher import Reject  # noqa: E402 - after the skip
+from command_bus.spark.writing.partition import Reject  # noqa: E402 - after the skip
 from tests.unit.spark.encoders import Offline, encode, why  # noqa: E402
 
 MODELS = SimpleNamespace()

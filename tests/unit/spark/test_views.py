@@ -30,23 +30,23 @@ from command_bus.serialization.reply import (
     Unhandled,
     pack_reply,
 )
-from command_bus.transport.dispatches import DispatchFacts, OutcomeStream
+from command_bus.transport.bulk import DispatchFacts, OutcomeStream
+from command_bus.transport.redis.admin.entities import SurveyedEntity
+from command_bus.transport.redis.admin.statistics import StoredLetter
+from command_bus.transport.redis.bulk.outcomes import RedisOutcomes
 from command_bus.transport.redis.keys import mailbox_name, mailbox_parts
-from command_bus.transport.redis.operations import StoredLetter
-from command_bus.transport.redis.outcomes import RedisOutcomes
-from command_bus.transport.redis.survey import SurveyedEntity
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
 from pyspark.sql.pandas.types import from_arrow_schema  # noqa: E402 - after the skips
 
-from command_bus.policies import Lanes, PerEntity  # noqa: E402
+from command_bus.messages.policies import Lanes, PerEntity  # noqa: E402
 from command_bus.spark.options import ReadOptions  # noqa: E402
-from command_bus.spark.positions import BEGINNING, Position, offset_of, positions_of, shares  # noqa: E402
-from command_bus.spark.spans import Span, before, cut, pack_spans, rows_per_task  # noqa: E402
-from command_bus.spark.view_outcomes import UNREADABLE, outcome_batch  # noqa: E402
-from command_bus.spark.views import (  # noqa: E402
+from command_bus.spark.reading.offsets import BEGINNING, Position, offset_of, positions_of, shares  # noqa: E402
+from command_bus.spark.reading.outcome_batches import UNREADABLE, outcome_batch  # noqa: E402
+from command_bus.spark.reading.spans import Span, before, cut, pack_spans, rows_per_task  # noqa: E402
+from command_bus.spark.reading.views import (  # noqa: E402
     arrow_schema_of,
     batch_of,
     dead_letter_row,

@@ -1,0 +1,1 @@
+"""The operator's role: entities, dead letters, events, workers and statistics."""

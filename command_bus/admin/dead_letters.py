@@ -1,0 +1,270 @@
+"""The dead-letter queue: what was given up, why, and what to do about it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from command_bus.errors import InvalidCommand, InvalidSettings, UnknownDeadLetter
+from command_bus.sending.receipts import DeadLetter
+from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
+from command_bus.serialization.msgpack import Limits, Undecodable, unpack
+from command_bus.serialization.protection import Protection
+from command_bus.serialization.reply import Cancelled, DeadLetterRecord
+from command_bus.transport.interfaces import NOTHING_LEFT, Remembered
+from command_bus.transport.marks import Windows, digest_of, is_marked, reading_limits
+from command_bus.transport.redis.admin.statistics import Operations, StoredLetter
+
+if TYPE_CHECKING:
+    from command_bus.bus import CommandBus
+
+__all__ = ["DeadLetters", "LetterFilters"]
+
+_LAST_MS = 253_402_300_799_000  # the end of the year 9999: ids of a stream can be given by whoever writes to it
+
+
+class LetterFilters(TypedDict, total=False):
+    """What letters are chosen by; all that are given apply, None is as if not given."""
+
+    entity_type: str | None
+    entity_id: str | int | None
+    name: str | None
+    """The command's wire name."""
+    reason: str | None
+    parked: bool | None
+    """Whether their entity waits for a decision about them."""
+    since: datetime | None
+    """Given up then or later; without a time zone it is local time."""
+    until: datetime | None
+    """Given up before then."""
+
+
+class DeadLetters:
+    """Lists, replays, discards and purges dead letters; reached as `bus.dead_letters`.
+
+    Args:
+        bus: Whose.
+    """
+
+    def __init__(self, bus: CommandBus) -> None:
+        self._bus = bus
+        self._limits = reading_limits(bus.settings)
+        self._windows = Windows.of(bus.settings)
+
+    async def list(self, *, limit: int | None = None, **filters: Unpack[LetterFilters]) -> AsyncIterator[DeadLetter]:
+        """The letters, oldest first per shard, all filters applying.
+
+        Args:
+            limit: At most so many; the letters behind them are not read.
+            filters: Which; all of them without any.
+
+        Raises:
+            InvalidSettings: The limit is below 1.
+            TransportUnavailable: The server cannot be reached.
+        """
+        if limit is not None and limit < 1:
+            raise InvalidSettings("limit: at least 1")
+        found = 0
+        async for stored in self._operations.letters():
+            letter = self._read(stored)
+            if _matches(letter, filters):
+                yield letter
+                found += 1
+                if found == limit:
+                    return
+
+    async def count(self, **filters: Unpack[LetterFilters]) -> Counter[tuple[str, str]]:
+        """How many match, by reason and wire name: what `replay_all` or `purge` with the same filters would concern."""
+        counts: Counter[tuple[str, str]] = Counter()
+        async for letter in self.list(**filters):
+            counts[letter.reason, letter.name] += 1
+        return counts
+
+    async def oldest(self) -> datetime | None:
+        """When the oldest letter was written, or None if there is none: letters stay until they are replayed, discarded or purged.
+
+        Raises:
+            TransportUnavailable: The server cannot be reached.
+        """
+        found = await self._operations.oldest_letter_ms()
+        return None if found is None else datetime.fromtimestamp(min(found, _LAST_MS) / 1000, UTC)
+
+    async def get(self, letter_id: str) -> DeadLetter:
+        """One letter.
+
+        Raises:
+            UnknownDeadLetter: There is none with this id.
+        """
+        return self._read(await self._stored(letter_id))
+
+    async def replay(self, letter_id: str) -> str:
+        """Run the command again under its old id; gives that id (empty if it cannot be read).
+
+        A parked command runs before its followers; any other joins the end of its entity's line.
+
+        Raises:
+            UnknownDeadLetter: There is none with this id (any more).
+        """
+        stored = await self._stored(letter_id)
+        envelope = self._envelope(stored)
+        marked = is_marked(envelope) and not _nobody_vouches(stored)
+        mark = b"q" + digest_of(envelope) + stored.mailbox.encode() if marked else b""
+        if not await self._operations.settle_letter(stored, "replay", Remembered(envelope.command_id, mark, 1)):
+            raise _unknown(letter_id)
+        return envelope.command_id
+
+    async def replay_all(self, **filters: Unpack[LetterFilters]) -> int:
+        """Replay all letters that match now, oldest first; how many. One that fails again is not replayed twice."""
+        replayed = 0
+        for letter_id in [letter.id async for letter in self.list(**filters)]:
+            try:
+                await self.replay(letter_id)
+            except UnknownDeadLetter:  # somebody else decided meanwhile
+                continue
+            replayed += 1
+        return replayed
+
+    async def discard(self, letter_id: str) -> None:
+        """Delete a letter. If its entity is parked by it, the entity goes on with the next command.
+
+        Raises:
+            UnknownDeadLetter: There is none with this id (any more).
+        """
+        if not await self._discard(await self._stored(letter_id)):
+            raise _unknown(letter_id)
+
+    async def purge(self, **filters: Unpack[LetterFilters]) -> int:
+        """Discard all letters that match; how many. Entities that were parked by them go on."""
+        purged = 0
+        async for letter in self.list(**filters):
+            stored = await self._operations.letter(letter.id)
+            if stored is not None and await self._discard(stored):
+                purged += 1
+        return purged
+
+    @property
+    def _operations(self) -> Operations:
+        return self._bus.transport.operations
+
+    async def _discard(self, stored: StoredLetter) -> bool:
+        envelope = self._envelope(stored)
+        outcome = Cancelled("discarded by an operator")
+        left = NOTHING_LEFT if _nobody_vouches(stored) else self._windows.remembered(envelope, outcome, "discarded")
+        return await self._operations.settle_letter(stored, "discard", replace(left, mark_ms=max(1, self._windows.dedup)))
+
+    async def _stored(self, letter_id: str) -> StoredLetter:
+        stored = await self._operations.letter(letter_id)
+        if stored is None:
+            raise _unknown(letter_id)
+        return stored
+
+    def _envelope(self, stored: StoredLetter) -> WireEnvelope:
+        """The envelope, as far as it can be read; without an id there is nothing to remember."""
+        try:
+            return unpack_envelope(stored.raw, self._limits)
+        except Undecodable:
+            record = _record(stored)
+            return WireEnvelope(record.command_id, record.name, record.entity_type, record.entity_id, b"")
+
+    def _read(self, stored: StoredLetter) -> DeadLetter:
+        record = _record(stored)
+        letter = _ReadLetter(
+            id=stored.id,
+            reason=record.reason,
+            command_id=record.command_id,
+            name=record.name,
+            entity_type=record.entity_type,
+            entity_id=record.entity_id,
+            error_type=record.error_type,
+            error_message=record.error_message,
+            traceback=record.traceback,
+            attempts=record.attempts,
+            accepted_ms=record.accepted_ms,
+            first_started_ms=record.first_started_ms,
+            failed_ms=record.failed_ms,
+            worker=record.worker,
+            headers=record.headers,
+            parked=stored.parked,
+            payload=None,
+            raw=stored.raw,
+        )
+        letter.read_later(partial(_payload, stored.raw, self._limits, self._bus.protection))
+        return letter
+
+
+class _ReadLetter(DeadLetter):
+    """A letter from the server: its payload is decoded when somebody looks at it. Whoever lists, counts or purges does not.
+
+    What was given up may be huge, or made to be slow to read; the operator who wants to be rid of it must not pay for that.
+    """
+
+    __slots__ = ("_payload",)
+    __qualname__ = DeadLetter.__qualname__  # for who prints it
+
+    def read_later(self, payload: Callable[[], dict[str, Any] | None]) -> None:
+        """Leave the payload to be read when it is asked for."""
+        object.__setattr__(self, "_payload", payload)
+        object.__delattr__(self, "payload")
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "payload":
+            raise AttributeError(name)
+        found = self._payload()
+        object.__setattr__(self, "payload", found)
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DeadLetter, tuple(getattr(self, each.name) for each in fields(self))
+
+
+def _payload(raw: bytes, limits: Limits, protection: Protection | None) -> dict[str, Any] | None:
+    """The fields of a command, or None if they cannot be read."""
+    try:
+        envelope = unpack_envelope(raw, limits)
+        packed = envelope.payload
+        if envelope.flags & ENCRYPTED:
+            if protection is None:
+                return None
+            packed = protection.payload(envelope)
+        payload = unpack(packed, limits)
+    except (Undecodable, InvalidCommand):
+        return None
+    return payload if isinstance(payload, dict) else None
+
+
+def _record(stored: StoredLetter) -> DeadLetterRecord:
+    """What is recorded of a letter; of one that cannot be read, that it cannot."""
+    try:
+        return DeadLetterRecord.unpack(stored.record)
+    except Undecodable as error:
+        return DeadLetterRecord(reason="unknown", error_message=f"what was recorded of it cannot be read: {error}")
+
+
+def _matches(letter: DeadLetter, filters: LetterFilters) -> bool:
+    wanted = {
+        "entity_type": letter.entity_type,
+        "entity_id": letter.entity_id,
+        "name": letter.name,
+        "reason": letter.reason,
+        "parked": letter.parked,
+    }
+    for what, value in wanted.items():
+        asked: Any = filters.get(what)
+        if asked is not None and value != (str(asked) if what == "entity_id" else asked):
+            return False
+    since, until = filters.get("since"), filters.get("until")
+    failed = letter.failed_ms / 1000
+    return (since is None or failed >= since.timestamp()) and (until is None or failed < until.timestamp())
+
+
+def _nobody_vouches(stored: StoredLetter) -> bool:
+    """Whether the command was not signed as it should have been: then what it names may be another's."""
+    return _record(stored).reason == "bad_signature"
+
+
+def _unknown(letter_id: str) -> UnknownDeadLetter:
+    return UnknownDeadLetter(f"there is no dead letter {letter_id!r}: it was replayed, discarded or purged before")

@@ -1,0 +1,259 @@
+"""All entities, or those of one type: list them, pause, resume, drain and purge them. Reached as `bus.entities`.
+
+A listing is made by one look at everything that has work, keeping the first few in the order that was asked for: it needs no index
+that the hot path would have to keep, and little memory. The cursor names the last entity that was shown; the next page is what comes
+behind it when it is asked for, so nothing is kept for it either.
+"""
+
+from __future__ import annotations
+
+import base64
+import heapq
+import json
+import math
+from collections.abc import AsyncIterator, Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from command_bus.admin.entity_types import forget_type, types_of
+from command_bus.admin.info import EntityInfo, EntityOrder, EntityPage, EntityState, EntityTypeInfo, HoldInfo
+from command_bus.admin.waiting import WaitingLine
+from command_bus.errors import InvalidSettings
+from command_bus.messages.message import check_entity_type
+from command_bus.transport.redis.admin.entities import Survey, SurveyedEntity
+from command_bus.transport.redis.admin.holds import Hold
+from command_bus.transport.redis.admin.inspection import Inspection
+from command_bus.transport.redis.keys import EVERYTHING, mailbox_label, mailbox_parts, scope_label, scope_of, type_scope
+
+if TYPE_CHECKING:
+    from command_bus.bus import CommandBus
+
+__all__ = ["Entities", "entity_info", "hold_info"]
+
+Place = tuple[float, str]
+"""Where an entity stands in a listing: the smaller the earlier."""
+
+
+class Entities:
+    """The entities of a bus, or of one type of it.
+
+    Args:
+        bus: Theirs.
+        scope: `*`, or all of a type.
+    """
+
+    def __init__(self, bus: CommandBus, scope: str = EVERYTHING) -> None:
+        self._bus = bus
+        self._scope = scope
+
+    def __repr__(self) -> str:
+        return f"<entities {self._scope}>"
+
+    def of(self, entity_type: str | None) -> Entities:
+        """Those of one type; None: commands without an entity.
+
+        Raises:
+            InvalidCommand: It is no entity type.
+        """
+        return Entities(self._bus, type_scope(None if entity_type is None else check_entity_type(entity_type)))
+
+    async def pause(self, reason: str = "") -> bool:
+        """Start none of their commands until `resume`, across restarts; what runs is not touched. False if they were paused.
+
+        That holds for entities that have no work yet, too, and with the next command that would start.
+
+        Raises:
+            TransportUnavailable: The server cannot be reached; with several shards some may be paused. Asking again is safe.
+        """
+        return await self._bus.transport.scopes.pause(self._scope, reason)
+
+    async def drain(self, reason: str = "") -> bool:
+        """Refuse their new commands (`Draining`) and work off what was accepted, until `resume`. False if they were drained.
+
+        Retries, delayed commands and replayed dead letters were accepted before, and run. Handlers that dispatch to them are refused too.
+
+        Raises:
+            TransportUnavailable: As for `pause`.
+        """
+        return await self._bus.transport.scopes.drain(self._scope, reason)
+
+    async def resume(self) -> bool:
+        """Take back the `pause` or `drain` of exactly these; False if there was none.
+
+        What was paused more narrowly (one entity) or widely (the bus) stays so, and what is parked.
+
+        Raises:
+            TransportUnavailable: As for `pause`.
+        """
+        return await self._bus.transport.scopes.resume(self._scope)
+
+    async def purge(self) -> int:
+        """Remove all their waiting commands, not those that run; how many. Callers get `CommandCancelled`.
+
+        What arrives meanwhile may stay: pause or drain first.
+        """
+        transport = self._bus.transport
+        line = WaitingLine(transport.operations, self._bus.settings)
+        removed = 0
+        for index, shard in enumerate(transport.keys.shards):
+            async for page in self._survey().entities(index):
+                removed += await line.purge_mailboxes({each.mailbox: each.depth for each in page if self._has(each.mailbox)})
+            removed += await line.purge_delayed(shard, self._has)
+        return removed
+
+    async def holds(self) -> list[HoldInfo]:
+        """What of it is paused or drained as a type or as a whole; single entities are listed by `list(states={"paused"})`."""
+        found = [hold_info(hold) for hold in await self._bus.transport.scopes.wide()]
+        return [hold for hold in found if self._scope in (EVERYTHING, type_scope(hold.entity_type)) or hold.what == "everything"]
+
+    async def types(self) -> list[EntityTypeInfo]:
+        """The entity types that the namespace knows, by name, whichever type this is of.
+
+        Raises:
+            TransportUnavailable: The server cannot be reached.
+        """
+        return await types_of(self._bus)
+
+    async def forget_type(self, entity_type: str) -> bool:
+        """Take back the record of a type of which nothing is stored; False if there is none.
+
+        For a type that was a mistake, and for one that was recorded with other mailboxes than its clients have (`InvalidSettings`). The next
+        sender records it anew. Restart whatever has used the type with the old mailboxes: it remembers them.
+
+        Args:
+            entity_type: As `types()` names it.
+
+        Raises:
+            EntityTypeInUse: It has entities with work, dead letters, or is paused or drained.
+            TransportUnavailable: The server cannot be reached.
+        """
+        return await forget_type(self._bus, Entities(self._bus, type_scope(entity_type)), entity_type)
+
+    async def list(
+        self,
+        *,
+        states: Collection[EntityState] = (),
+        order: EntityOrder = "depth",
+        limit: int = 50,
+        cursor: str | None = None,
+        scan: int = 200_000,
+    ) -> EntityPage:
+        """Entities that have work or are paused or drained themselves, the hottest first.
+
+        Args:
+            states: Only those in one of these states; none means all.
+            order: What comes first.
+            limit: At most so many.
+            cursor: Of the page before.
+            scan: Look at no more entities than this.
+
+        Raises:
+            InvalidSettings: The cursor is not of this order, or a number is below 1.
+            TransportUnavailable: The server cannot be reached.
+        """
+        if limit < 1 or scan < 1:
+            raise InvalidSettings("limit and scan: at least 1")
+        after = None if cursor is None else _read_cursor(cursor, order)
+        seen = matching = 0
+        best: list[tuple[Place, SurveyedEntity]] = []
+        async for entity in self._walk():
+            seen += 1
+            if seen > scan:
+                break
+            if states and entity.state not in states:
+                continue
+            matching += 1
+            place = _place(entity, order)
+            if after is None or place > after:
+                best.append((place, entity))
+                if len(best) >= 4 * limit + 1000:
+                    best = heapq.nsmallest(limit + 1, best, key=_first)
+        best = heapq.nsmallest(limit + 1, best, key=_first)
+        shown = best[:limit]
+        following = _write_cursor(order, shown[-1][0]) if len(best) > limit else None
+        infos = await self._described([entity for _, entity in shown])
+        return EntityPage(infos, following, matching, complete=seen <= scan)
+
+    async def _walk(self) -> AsyncIterator[SurveyedEntity]:
+        survey = self._survey()
+        for shard in range(self._bus.transport.keys.count):
+            async for page in survey.entities(shard):
+                for entity in page:
+                    if self._has(entity.mailbox):
+                        yield entity
+
+    async def _described(self, entities: Sequence[SurveyedEntity]) -> tuple[EntityInfo, ...]:
+        transport, settings = self._bus.transport, self._bus.settings
+        inspection = Inspection(transport.connections, transport.keys, patience=settings.dispatch_timeout)
+        due = await inspection.due_ms([entity.mailbox for entity in entities if entity.state == "retrying"])
+        delayed = await inspection.delayed_until(entity.mailbox for entity in entities if entity.is_delayed)
+        now = await inspection.now_ms()
+        shard = transport.keys.shard_of
+        return tuple(
+            entity_info(each, shard(each.mailbox), now, retry_at_ms=due.get(each.mailbox), due_ms=delayed.get(each.mailbox))
+            for each in entities
+        )
+
+    def _survey(self) -> Survey:
+        transport = self._bus.transport
+        return Survey(transport.connections, transport.keys, patience=self._bus.settings.dispatch_timeout)
+
+    def _has(self, mailbox: str) -> bool:
+        return self._scope in (EVERYTHING, scope_of(mailbox))
+
+
+def entity_info(entity: SurveyedEntity, shard: int, now_ms: int, *, retry_at_ms: int | None, due_ms: int | None) -> EntityInfo:
+    """An entity for people."""
+    kind, entity_id = mailbox_parts(entity.mailbox)
+    return EntityInfo(
+        name=mailbox_label(entity.mailbox),
+        entity_type=kind,
+        entity_id=entity_id,
+        state=entity.state,
+        depth=entity.depth,
+        age=max(now_ms - entity.oldest_ms, 0) / 1000 if entity.oldest_ms else 0.0,
+        attempt=entity.attempt,
+        running_for=max(now_ms - entity.started_ms, 0) / 1000 if entity.started_ms else None,
+        worker=entity.holder.partition("#")[0] or None,
+        retry_at_ms=retry_at_ms,
+        hold=None if entity.hold is None else hold_info(entity.hold),
+        letter_id=f"{shard}-{entity.letter}" if entity.letter else None,
+        due_ms=due_ms,
+    )
+
+
+def hold_info(hold: Hold) -> HoldInfo:
+    """A hold for people."""
+    entity_type = None if hold.scope == EVERYTHING else mailbox_parts(hold.scope)[0]
+    return HoldInfo(scope_label(hold.scope), entity_type, hold.mode, hold.since_ms, hold.reason, hold.everywhere)
+
+
+def _place(entity: SurveyedEntity, order: EntityOrder) -> Place:
+    match order:
+        case "depth":
+            return -float(entity.depth), entity.mailbox
+        case "age":
+            return float(entity.oldest_ms or math.inf), entity.mailbox
+        case "attempt":
+            return -float(entity.attempt), entity.mailbox
+        case "name":
+            return 0.0, entity.mailbox
+        case _:
+            raise InvalidSettings(f"order {order!r}: one of depth, age, attempt, name")
+
+
+def _first(item: tuple[Place, Any]) -> Place:
+    return item[0]
+
+
+def _write_cursor(order: EntityOrder, place: Place) -> str:
+    return base64.urlsafe_b64encode(json.dumps([order, *place]).encode()).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str, order: EntityOrder) -> Place:
+    try:
+        found, number, mailbox = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        if found == order and isinstance(mailbox, str):
+            return float(number), mailbox
+    except (ValueError, TypeError):
+        pass
+    raise InvalidSettings(f"cursor {cursor!r} is not one of a listing by {order}")

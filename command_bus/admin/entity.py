@@ -1,0 +1,120 @@
+"""One entity, as a scope: `bus.entity("account", "a-17")`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar, Unpack
+from uuid import UUID
+
+from command_bus.admin.abort import Aborting
+from command_bus.admin.entity_details import details_of
+from command_bus.admin.waiting import WaitingLine
+from command_bus.errors import InvalidCommand
+from command_bus.messages.message import Message, canonical_entity_id, check_entity_type
+from command_bus.sending.options import CallOptions, DispatchOptions
+
+if TYPE_CHECKING:
+    from command_bus.admin.info import AbortReport, EntityDetails
+    from command_bus.bus import CommandBus
+    from command_bus.sending.receipts import Receipt
+
+__all__ = ["EntityScope"]
+
+R = TypeVar("R")
+
+
+class EntityScope:
+    """Sends to one entity and operates on it. With `lanes(n)` depth, pause, drain and resume concern the entity's whole lane.
+
+    Raises:
+        InvalidCommand: The type or id is not what it may be.
+    """
+
+    def __init__(self, bus: CommandBus, entity_type: str, entity_id: str | int, mailbox_of: Callable[[str, str], str]) -> None:
+        self.type = check_entity_type(entity_type)
+        self.id = canonical_entity_id(entity_id)
+        self._bus = bus
+        self._mailbox = mailbox_of(self.type, self.id)
+
+    def __repr__(self) -> str:
+        return f"<entity {self.type}:{self.id}>"
+
+    async def dispatch(self, command: Message[R], **options: Unpack[DispatchOptions]) -> Receipt[R]:
+        """As `CommandBus.dispatch`, for a command of this entity.
+
+        Raises:
+            InvalidCommand: The command names another entity.
+        """
+        return await self._bus.dispatch(self._own(command), **options)
+
+    async def call(self, command: Message[R], **options: Unpack[CallOptions]) -> R:
+        """As `CommandBus.call`, for a command of this entity.
+
+        Raises:
+            InvalidCommand: The command names another entity.
+        """
+        return await self._bus.call(self._own(command), **options)
+
+    async def depth(self) -> int:
+        """Commands that wait or run, delayed ones included."""
+        return await self._bus.transport.operations.depth(self._mailbox)
+
+    async def pause(self, reason: str = "") -> bool:
+        """Start none of its commands until `resume`, across restarts; what runs is not touched. False if it was paused already."""
+        return await self._bus.transport.scopes.pause(self._mailbox, reason)
+
+    async def drain(self, reason: str = "") -> bool:
+        """Refuse new commands for it (`Draining`) and work off what is there, until `resume`. False if it was drained already."""
+        return await self._bus.transport.scopes.drain(self._mailbox, reason)
+
+    async def resume(self) -> bool:
+        """Go on after a pause or drain of this entity. False if there was none.
+
+        A parked entity needs its dead letter replayed or discarded; one whose type or bus is paused waits for that.
+        """
+        return await self._bus.transport.scopes.resume(self._mailbox)
+
+    async def show(self, *, waiting: int = 20) -> EntityDetails:
+        """All there is to know of it now: who holds it, since when, what is at its head, what waits behind, what stops it.
+
+        Args:
+            waiting: How many of its commands to name at most.
+        """
+        return await details_of(self._bus, self._mailbox, waiting)
+
+    async def cancel(self, command_id: str | UUID) -> bool:
+        """As `CommandBus.cancel`, for a command of this entity: only its line is looked through."""
+        line = WaitingLine(self._bus.transport.operations, self._bus.settings)
+        return await line.cancel_in(self._mailbox, str(command_id))
+
+    async def abort(self, reason: str = "", *, by: str = "", wait: float = 10.0, force: bool = False) -> AbortReport:
+        """End the attempt that runs, whatever its handler waits for: its command is settled as interrupted, by its contract.
+
+        That is the next attempt (`at_least_once`), or after the last one, and for `at_most_once`, a dead letter `interrupted`. Pause the
+        entity before if the command is not to be started again. An asynchronous handler is cancelled and ends within about a second.
+        One in a thread cannot be stopped: its `context.cancelled` becomes true, and its entity waits for its end.
+
+        Args:
+            reason: Why, for the dead letter and the handler's context.
+            by: Who wants it.
+            wait: Seconds to wait for the end of the attempt. What was asked for stays asked for some minutes longer.
+            force: Give the entity up even if its handler goes on a second later. **The handler may then run beside its
+                successor**: what it still does through the bus is refused by its fence, what it does elsewhere is not.
+
+        Raises:
+            InvalidCommand: `wait` is not a positive number of seconds.
+            TransportUnavailable: The server cannot be reached.
+        """
+        return await Aborting(self._bus, self._mailbox, self.type, self.id).abort(reason, by=by, wait=wait, force=force)
+
+    async def purge(self) -> int:
+        """Remove all its waiting commands, not the one that runs; how many. Their callers get `CommandCancelled`."""
+        line = WaitingLine(self._bus.transport.operations, self._bus.settings)
+        return await line.purge(self._mailbox, self.type, self.id)
+
+    def _own(self, command: Message[R]) -> Message[R]:
+        if type(command).spec().entity != self.type or command.entity_id() != self.id:
+            raise InvalidCommand(
+                f"{type(command).__name__} names {type(command).spec().entity}:{command.entity_id()}, this scope is {self.type}:{self.id}"
+            )
+        return command

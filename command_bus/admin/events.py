@@ -1,0 +1,219 @@
+"""What happens to commands, as it happens: `async for event in bus.events(): …`.
+
+Off by default. `await bus.events.watch("account")` switches the events of an entity type on, for all processes at once, without a
+restart; the step that changes a command's state then writes the event with it, so that none is missing and none is told of what did not happen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast, get_args
+
+from command_bus.errors import CommandBusError, InvalidSettings
+from command_bus.messages.message import check_entity_type
+from command_bus.serialization.envelope import names_of
+from command_bus.transport.redis.admin.events import START, StoredEvent
+from command_bus.transport.redis.admin.holds import is_wide
+from command_bus.transport.redis.keys import EVERYTHING, mailbox_parts, scope_label
+
+if TYPE_CHECKING:
+    from command_bus.bus import CommandBus
+
+__all__ = ["BEGINNING", "Event", "EventKind", "Events"]
+
+EventKind = Literal[
+    "accepted",
+    "started",
+    "completed",
+    "rejected",
+    "expired",
+    "retried",
+    "interrupted",
+    "handed_back",
+    "dead_lettered",
+    "parked",
+    "replayed",
+    "discarded",
+    "cancelled",
+    "paused",
+    "draining",
+    "resumed",
+]
+"""What can happen: to a command from its acceptance to its end, by an operator to a command or dead letter, or to what is held."""
+
+BEGINNING = ""
+"""The cursor before the oldest event that is kept."""
+
+_NO_TYPE = "~"
+_PLACE = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
+_LATER = ("accepted", "retried", "handed_back")
+_HELD = ("paused", "draining")
+_OF_LETTERS = ("dead_lettered", "parked", "replayed", "discarded")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened.
+
+    Attributes:
+        kind: What.
+        at_ms: When, by the server's clock.
+        entity: For people: `account:a-17`, `order (lane 3)`; of `paused`, `draining` and `resumed` also `all account` or `everything`.
+        entity_type: None if the command has no entity, or all are concerned.
+        entity_id: None likewise.
+        command_id: Empty where it is about no single command, or its bytes cannot be read.
+        name: The wire name, empty likewise.
+        attempt: Of which the event tells; 0 where none had started.
+        fence: Of that attempt; 0 likewise.
+        worker: That ran it, or lost it (`interrupted`); empty likewise.
+        delay: Seconds until it takes its place (`accepted`) or starts again (`retried`, `handed_back`); None if that is at once.
+        letter_id: The dead letter (`dead_lettered`, `parked`, `replayed`, `discarded`), for `bus.dead_letters.get`; else empty.
+        reason: What the operator said (`paused`, `draining`); else empty.
+        cursor: Where to go on behind this event: `bus.events(after=event.cursor)`.
+    """
+
+    kind: EventKind
+    at_ms: int
+    entity: str
+    entity_type: str | None
+    entity_id: str | None
+    command_id: str
+    name: str
+    attempt: int
+    fence: int
+    worker: str
+    delay: float | None
+    letter_id: str
+    reason: str
+    cursor: str
+
+
+class Events:
+    """The events of a bus; reached as `bus.events`.
+
+    Args:
+        bus: Whose.
+    """
+
+    def __init__(self, bus: CommandBus) -> None:
+        self._bus = bus
+
+    def __call__(
+        self, *entity_types: str | None, kinds: Collection[EventKind] = (), after: str | None = None, follow: bool = True
+    ) -> AsyncIterator[Event]:
+        """The events of watched types as they happen, in order for each entity (and shard).
+
+        A server that is away is waited for; closing the bus ends the iteration. Whoever reads more slowly than about `kept` events are
+        written misses some.
+
+        Args:
+            *entity_types: Only those of these types, None is those without an entity; and what concerns the whole bus.
+            kinds: Only these.
+            after: A cursor to go on behind; `BEGINNING`, an empty text, for all that is kept; by default what happens from now on, which is
+                when the iteration begins.
+            follow: Whether to wait for more; if not, it ends with the last that is there when it begins, shard by shard.
+
+        Raises:
+            InvalidSettings: It is no cursor or kind.
+            InvalidCommand: It is no entity type.
+            TransportUnavailable: The server cannot be reached, at the beginning, or ever if it does not follow.
+        """
+        wanted = frozenset([kinds] if isinstance(kinds, str) else kinds)
+        if unknown := sorted(wanted - set(get_args(EventKind))):
+            raise InvalidSettings(f"kinds: {', '.join(unknown)}: one of {', '.join(get_args(EventKind))}")
+        types = frozenset(None if each is None else check_entity_type(each) for each in entity_types)
+        return self._read(types, wanted, after, follow)
+
+    async def watch(self, *entity_types: str | None, kept: int = 10_000) -> None:
+        """Tell of commands of these types from now on, or of all if none is named; None is those without an entity. Idempotent.
+
+        Args:
+            *entity_types: Which.
+            kept: About how many events each shard keeps, the newest of all types together, with about 150 bytes each. If types are watched with
+                different numbers, the largest counts.
+
+        Raises:
+            InvalidCommand: One is no entity type.
+            InvalidSettings: `kept` is below 1.
+            TransportUnavailable: The server cannot be reached; with several shards some may tell already. Asking again is safe.
+        """
+        if kept < 1:
+            raise InvalidSettings(f"kept = {kept}: at least 1")
+        await self._bus.transport.events.watch(_fields(entity_types) or [EVERYTHING], kept)
+
+    async def unwatch(self, *entity_types: str | None) -> None:
+        """Take back a `watch` of these types; if none is named, every one. What was told is kept for a day once nothing is watched.
+
+        Raises:
+            InvalidCommand: One is no entity type.
+            TransportUnavailable: As for `watch`.
+        """
+        await self._bus.transport.events.unwatch(_fields(entity_types))
+
+    async def watched(self) -> dict[str | None, int]:
+        """The types that are watched, with `kept` as it was given; `*` is all of them, None what has no entity."""
+        found = await self._bus.transport.events.watched()
+        return {None if name == _NO_TYPE else name: kept for name, kept in found.items()}
+
+    async def _read(
+        self, types: frozenset[str | None], kinds: frozenset[str], after: str | None, follow: bool
+    ) -> AsyncIterator[Event]:
+        streams = self._bus.transport.events
+        try:
+            ends = await streams.ends()
+        except CommandBusError:
+            if streams.closed:
+                return
+            raise
+        places = ends if after is None else _places(after, len(ends))
+        async for stored in streams.follow(list(places)) if follow else streams.kept(list(places)):
+            places[stored.shard] = stored.id
+            event = _event(stored, places)
+            if kinds and event.kind not in kinds:
+                continue
+            if not types or stored.mailbox == EVERYTHING or event.entity_type in types:
+                yield event
+
+
+def _fields(entity_types: tuple[str | None, ...]) -> list[str]:
+    return [_NO_TYPE if each is None else check_entity_type(each) for each in entity_types]
+
+
+def _places(cursor: str, shards: int) -> list[str]:
+    if cursor == BEGINNING:
+        return [START] * shards
+    places = cursor.split(",")
+    if len(places) != shards or not all(map(_PLACE.fullmatch, places)):
+        raise InvalidSettings(f"after = {cursor!r}: not the cursor of an event of this bus, which has {shards} shards")
+    return places
+
+
+def _event(stored: StoredEvent, places: list[str]) -> Event:
+    kind, attempt, fence, worker, detail = stored.facts
+    command_id, name, _, named_id = names_of(stored.names)
+    entity_type, entity_id = (None, None) if stored.mailbox == EVERYTHING else mailbox_parts(stored.mailbox)
+    if entity_type is not None:
+        entity_id = None if is_wide(stored.mailbox) else named_id or entity_id
+    return Event(
+        kind=cast("EventKind", kind),
+        at_ms=int(stored.id.partition("-")[0]),
+        entity=scope_label(stored.mailbox),
+        entity_type=entity_type,
+        entity_id=entity_id,
+        command_id=command_id,
+        name=name,
+        attempt=_number(attempt),
+        fence=_number(fence),
+        worker=worker,
+        delay=_number(detail) / 1000 if detail and kind in _LATER else None,
+        letter_id=f"{stored.shard}-{detail}" if detail and kind in _OF_LETTERS else "",
+        reason=detail if kind in _HELD else "",
+        cursor=",".join(places),
+    )
+
+
+def _number(text: str) -> int:
+    """A number as the scripts write it; 0 for what is none."""
+    return int(text) if text.isascii() and text.isdigit() else 0

@@ -1,0 +1,72 @@
+"""Who works in a namespace and what they handle; reached as `bus.fleet`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from command_bus.admin.info import CommandInfo, WorkerStatus
+from command_bus.admin.statistics import read_worker
+from command_bus.serialization.announcements import announced
+from command_bus.transport.redis.admin.inspection import Inspection
+
+if TYPE_CHECKING:
+    from command_bus.bus import CommandBus
+
+__all__ = ["Fleet", "worker_statuses"]
+
+
+class Fleet:
+    """The workers of a namespace and the commands that they announce."""
+
+    def __init__(self, bus: CommandBus) -> None:
+        self._bus = bus
+
+    async def workers(self) -> list[WorkerStatus]:
+        """The workers, live ones first. One that was lost is told of for an hour (for ten leases, if that is longer).
+
+        Raises:
+            TransportUnavailable: The server cannot be reached.
+        """
+        return worker_statuses(await self._inspection().workers())
+
+    async def commands(self) -> list[CommandInfo]:
+        """The live registry: what the workers announced, by wire name, with the live workers that handle each.
+
+        A command that no live worker handles is in it as long as the namespace is, with no workers.
+
+        Raises:
+            TransportUnavailable: The server cannot be reached.
+        """
+        live = [worker for worker in await self.workers() if worker.alive]
+        found: list[CommandInfo] = []
+        for name, record in sorted((await self._inspection().commands()).items()):
+            info = announced(name, record, tuple(worker.name for worker in live if name in worker.commands))
+            if info is not None:
+                found.append(info)
+        return found
+
+    async def command(self, name: str) -> CommandInfo | None:
+        """One of them, or None."""
+        return next((each for each in await self.commands() if each.name == name), None)
+
+    def _inspection(self) -> Inspection:
+        transport = self._bus.transport
+        return Inspection(transport.connections, transport.keys, patience=self._bus.settings.dispatch_timeout)
+
+
+def worker_statuses(records: Iterable[tuple[int, bytes]]) -> list[WorkerStatus]:
+    """The workers, live ones first, from what each says of itself and the server's time in ms when that was read."""
+    found: dict[str, WorkerStatus] = {}
+    for now_ms, record in records:
+        info = read_worker(record)
+        if info is None:
+            continue
+        silent = max(now_ms - info.seen_ms, 0)
+        known = found.get(info.name)
+        if known is None or silent / 1000 < known.silent_for:
+            found[info.name] = WorkerStatus(
+                info.name, info.host, info.pid, info.started_ms, silent / 1000, silent <= info.patience_ms, info.concurrency, info.running,
+                info.commands, max(silent - info.patience_ms, 0) / 1000, info.awaiting_thread, info.awaiting_reply,
+            )  # fmt: skip
+    return sorted(found.values(), key=lambda worker: (not worker.alive, worker.host, worker.started_ms, worker.name))

@@ -1,0 +1,259 @@
+"""What operators are told: entities, holds, workers, commands. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from command_bus.sending.receipts import DeadLetter
+from command_bus.transport.redis.admin.entities import EntityState
+
+__all__ = [
+    "AbortReport",
+    "AbortResult",
+    "CommandInfo",
+    "EntityDetails",
+    "EntityInfo",
+    "EntityOrder",
+    "EntityPage",
+    "EntityState",
+    "EntityTypeInfo",
+    "HoldInfo",
+    "WaitingCommand",
+    "WorkerStatus",
+]
+
+EntityOrder = Literal["depth", "age", "attempt", "name"]
+"""How entities are listed: the deepest, the longest waiting or the most often tried first, or by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldInfo:
+    """What an operator paused or drained.
+
+    Attributes:
+        what: For people: an entity, `all account` or `everything`.
+        entity_type: The type, or None for the whole bus and for what has no entity.
+        mode: Whether nothing is started, or nothing accepted.
+        since_ms: Since when, by the server's clock; 0 if that is not known.
+        reason: What the operator said.
+        everywhere: Whether all shards have it. If not, the request broke off: ask again.
+    """
+
+    what: str
+    entity_type: str | None
+    mode: Literal["paused", "draining"]
+    since_ms: int
+    reason: str
+    everywhere: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class EntityInfo:
+    """One entity that has work, or is paused or drained itself.
+
+    Attributes:
+        name: For people: `account:a-17`; with lanes `order (lane 3)`, without entity `(no entity) id`.
+        entity_type: None if it has no entity.
+        entity_id: None if it has no entity, is a lane, or its id is too long for its name.
+        state: `waiting` (for a worker, or all that it has is delayed), `running`, `retrying`, `paused`, `parked` by a dead letter,
+            or `draining` (waiting, and refusing what is new).
+        depth: Commands that it holds, running and delayed ones included.
+        age: Seconds since the command at its head was accepted; 0.0 if all are delayed.
+        attempt: How often that was started.
+        running_for: Seconds since this attempt started; None if none runs.
+        worker: Who runs it, or None.
+        retry_at_ms: When a retry is due, by the server's clock, or None.
+        hold: Why it is paused or draining, or None.
+        letter_id: Of the dead letter that parks it, or None.
+        due_ms: When the first of its commands takes its place, by the server's clock, if all that it has is delayed; else None. A listing
+            leaves it out for what comes far behind others: 100,000 in its shard.
+    """
+
+    name: str
+    entity_type: str | None
+    entity_id: str | None
+    state: EntityState
+    depth: int
+    age: float
+    attempt: int
+    running_for: float | None
+    worker: str | None
+    retry_at_ms: int | None
+    hold: HoldInfo | None
+    letter_id: str | None
+    due_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EntityTypeInfo:
+    """An entity type that the namespace has a record of.
+
+    Attributes:
+        name: What is no UTF-8 in it is escaped.
+        mailboxes: What all clients have agreed on: `per_entity`, or `lanes:` and their number; None if the type was only paused, drained or
+            resumed so far.
+    """
+
+    name: str
+    mailboxes: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EntityPage:
+    """Some entities of a listing.
+
+    Attributes:
+        entities: In the order asked for.
+        cursor: Where the next page begins, or None if this is the last.
+        matching: How many were found that match, on all pages.
+        complete: False if there were more than were looked at (`scan`): then the order is that of those looked at.
+    """
+
+    entities: tuple[EntityInfo, ...]
+    cursor: str | None
+    matching: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingCommand:
+    """A command in an entity's line.
+
+    Attributes:
+        command_id: Empty if its bytes cannot be read.
+        name: The wire name, empty likewise.
+        accepted_ms: When it was accepted; for a delayed one 0.
+        due_ms: For a delayed one when it takes its place, else None.
+    """
+
+    command_id: str
+    name: str
+    accepted_ms: int
+    due_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EntityDetails:
+    """All that is known of one entity at a moment.
+
+    Attributes:
+        entity: As in a listing.
+        head: The command at its head, or None.
+        first_started_ms: When that was first started, or None.
+        lease_age: Seconds since its holder last renewed its lease; None if nobody holds it.
+        holder: The worker that holds it, if it is known.
+        waiting: The commands behind the head, in order, delayed ones last; at most as many as were asked for.
+        letter: The dead letter that parks it, or None.
+        handlers: How many live workers handle the command at its head; None if there is none, or its name cannot be read.
+    """
+
+    entity: EntityInfo
+    head: WaitingCommand | None
+    first_started_ms: int | None
+    lease_age: float | None
+    holder: WorkerStatus | None
+    waiting: tuple[WaitingCommand, ...]
+    letter: DeadLetter | None
+    handlers: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """A worker, live or lost.
+
+    Attributes:
+        name: Random per start.
+        host: Where it runs.
+        pid: Its process.
+        started_ms: When it started, by its clock.
+        silent_for: Seconds since its last sign of life.
+        alive: Whether that is less than two of its leases ago (at least 5 s). A lost one is forgotten after an hour, or after
+            ten leases if that is longer.
+        concurrency: Entities that it runs at a time.
+        running: How many it ran then.
+        commands: The wire names that it handles.
+        lost_for: Seconds that it has not been alive; 0.0 while it is.
+        awaiting_thread: Entities among `running` whose next command waited for a thread.
+        awaiting_reply: Entities among `running` whose handler waited for a reply; they do not count against `concurrency`.
+    """
+
+    name: str
+    host: str
+    pid: int
+    started_ms: int
+    silent_for: float
+    alive: bool
+    concurrency: int
+    running: int
+    commands: tuple[str, ...]
+    lost_for: float = 0.0
+    awaiting_thread: int = 0
+    awaiting_reply: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CommandInfo:
+    """A command as the workers announce it, the last that started deciding.
+
+    Attributes:
+        name: The wire name.
+        kind: `command` or `query`.
+        entity: The entity type, or None.
+        key: The field with the entity's id, or None.
+        delivery: `at_least_once` or `at_most_once`.
+        policy: Retries, timeout and what a poisoned one does; empty if the worker was of an earlier version.
+        schema: JSON Schema of its fields.
+        reply: JSON Schema of its reply; None if it has none that JSON Schema can tell.
+        workers: The live workers that handle it.
+    """
+
+    name: str
+    kind: str
+    entity: str | None
+    key: str | None
+    delivery: str
+    policy: Mapping[str, Any]
+    schema: Mapping[str, Any]
+    reply: Mapping[str, Any] | None
+    workers: tuple[str, ...]
+
+
+AbortResult = Literal["ended", "finished", "nothing", "runs_on", "blocked", "unanswered"]
+"""What came of an abort: the attempt was ended; it ended by itself before; nothing ran; its handler goes on; its worker's event loop is
+blocked; or its worker has not answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbortReport:
+    """What came of `abort`.
+
+    Attributes:
+        result: `ended` if the attempt was ended, else why not: see `AbortResult`.
+        entity: For people.
+        command_id: Which command ran; empty if none did, as what follows.
+        name: Its wire name.
+        attempt: Which start of it.
+        running_for: Seconds for which it had run when it was asked for.
+        worker: Who runs it, or None.
+        host: Where that worker is; None if it is not known.
+        pid: Its process, or None.
+        again: Whether another attempt follows, by the contract of the command; else it is a dead letter `interrupted`. None unless the
+            attempt was ended, or if no worker announced the contract.
+        in_thread: Whether its handler goes on in a thread, which nothing can stop.
+        where: Where the event loop is blocked; empty if it is not.
+    """
+
+    result: AbortResult
+    entity: str
+    command_id: str = ""
+    name: str = ""
+    attempt: int = 0
+    running_for: float = 0.0
+    worker: str | None = None
+    host: str | None = None
+    pid: int | None = None
+    again: bool | None = None
+    in_thread: bool = False
+    where: str = ""

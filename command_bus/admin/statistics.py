@@ -1,0 +1,182 @@
+"""Statistics of a namespace, from counters and lengths: never from a scan of its commands."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+from command_bus.clock import mono
+from command_bus.errors import EntitiesStopped, IdleTimeout
+from command_bus.sending.receipts import Stats, WorkerInfo
+from command_bus.serialization.msgpack import Limits, Undecodable, pack, unpack
+from command_bus.transport.redis.admin.statistics import Operations
+from command_bus.transport.redis.keys import KeySpace, mailbox_label
+
+__all__ = ["Monitor", "read_worker", "worker_record"]
+
+_NAMED = 100
+_POLL_FIRST, _POLL_LAST = 0.01, 0.1  # seconds
+_LIMITS = Limits(max_bytes=1024 * 1024)
+_SLOTS = frozenset(WorkerInfo.__slots__)
+
+
+def worker_record(info: WorkerInfo) -> bytes:
+    """What a worker writes of itself."""
+    return pack({slot: getattr(info, slot) for slot in WorkerInfo.__slots__})
+
+
+class Monitor:
+    """Reads the figures of all shards.
+
+    Args:
+        operations: Reads.
+        keys: The shards.
+    """
+
+    def __init__(self, operations: Operations, keys: KeySpace) -> None:
+        self._operations = operations
+        self._keys = keys
+
+    async def stats(self) -> Stats:
+        """The sum over the shards."""
+        shots = [await self._operations.snapshot(shard) for shard in self._keys.shards]
+        counters: dict[str, int] = {}
+        for shot in shots:
+            for name, value in shot["counters"].items():
+                counters[name.decode(errors="replace")] = counters.get(name.decode(errors="replace"), 0) + _number(value)
+        workers = self._workers(shots)
+        in_flight = sum(_pending(shot["pending"]) for shot in shots)
+        settled, rejected = counters.get("settled", 0), counters.get("rejected", 0)
+        expired, buried = counters.get("expired", 0), counters.get("buried", 0)
+        return Stats(
+            depth=max(counters.get("depth", 0), 0),
+            in_flight=in_flight,
+            ready=max(sum(shot["ready"] for shot in shots) - in_flight, 0),
+            delayed=sum(shot["due"] for shot in shots),
+            paused=len({scope for shot in shots for scope in shot["paused"]}),  # that of a type is on every shard
+            parked=sum(shot["parked"] for shot in shots),
+            entities=sum(shot["active"] for shot in shots),
+            oldest_age=max((_age(shot) for shot in shots), default=0.0),
+            longest_running=max((worker.longest for worker in workers), default=0.0),
+            dead_letters=sum(shot["dead"] for shot in shots),
+            accepted=counters.get("accepted", 0),
+            settled=settled,
+            completed=settled - rejected - expired - buried,
+            rejected=rejected,
+            expired=expired,
+            dead_lettered=counters.get("dead", 0),
+            retried=counters.get("retried", 0),
+            handed_back=counters.get("handed_back", 0),
+            workers=workers,
+        )
+
+    async def until_idle(self, timeout: float | None) -> None:
+        """Wait until nothing is left, at most `timeout` seconds.
+
+        Raises:
+            EntitiesStopped: All that is left waits for an operator.
+            IdleTimeout: There is still work.
+        """
+        deadline = math.inf if timeout is None else mono() + timeout
+        pause = _POLL_FIRST
+        while depth := await self.busy():
+            if mono() >= deadline:
+                raise IdleTimeout(f"{depth} commands are not settled after {timeout:g} s", depth=depth)
+            await asyncio.sleep(min(pause, max(deadline - mono(), 0.0)))
+            pause = min(pause * 1.5, _POLL_LAST)
+
+    async def busy(self) -> int:
+        """Commands and entities that are not settled; 0 if all is idle.
+
+        Several shards are not read at one moment: they are idle only if nothing was accepted between two looks at all of them.
+
+        Raises:
+            EntitiesStopped: All that is left waits for an operator.
+        """
+        left, accepted = await self._look()
+        if left or self._keys.count == 1:
+            return left
+        left, again = await self._look()
+        return left or int(again != accepted)
+
+    async def _look(self) -> tuple[int, int]:
+        """What is left, and how many were ever accepted."""
+        left = accepted = 0
+        moving = False
+        stopped: list[str] = []
+        for shard in self._keys.shards:
+            shot = await self._operations.snapshot(shard)
+            accepted += int(shot["counters"].get(b"accepted", 0))
+            if not shot["active"] and not shot["due"]:
+                continue
+            left += max(int(shot["counters"].get(b"depth", 0)), 1)
+            names = None
+            if (shot["paused"] or shot["parked"]) and not shot["due"]:
+                names = await self._operations.stopped(shard, _NAMED)
+            if names:
+                stopped += names
+            else:
+                moving = True
+        if stopped and not moving:
+            labels = tuple(mailbox_label(name) for name in stopped[:_NAMED])
+            raise EntitiesStopped(
+                f"{left} commands wait for an operator: {', '.join(labels[:5])} paused or parked", entities=labels
+            )
+        return left, accepted
+
+    def _workers(self, shots: list[dict[str, Any]]) -> tuple[WorkerInfo, ...]:
+        found: dict[str, WorkerInfo] = {}
+        for shot in shots:
+            now = _now_ms(shot)
+            for record in shot["workers"].values():
+                info = read_worker(record)
+                if info is not None and info.seen_ms >= now - info.patience_ms:
+                    found[info.name] = info
+        return tuple(found.values())
+
+
+def read_worker(record: bytes) -> WorkerInfo | None:
+    """What a worker wrote of itself; None if it cannot be read. What a later version says besides is passed over."""
+    try:
+        values: Any = unpack(record, _LIMITS)
+        commands = tuple(values.pop("commands"))
+        info = WorkerInfo(**{name: value for name, value in values.items() if name in _SLOTS}, commands=commands)
+    except (Undecodable, TypeError, KeyError, AttributeError):
+        return None
+    return info if _fits(info) else None
+
+
+def _fits(info: WorkerInfo) -> bool:
+    """Whether each value is of its type: a record is what somebody wrote, and others compare and add up what is in it."""
+    texts: tuple[object, ...] = (info.name, info.host, *info.commands)
+    seconds: tuple[object, ...] = (info.lease, info.longest)
+    counts: tuple[object, ...] = (
+        info.pid, info.started_ms, info.seen_ms, info.concurrency, info.running, info.threads, info.awaiting_thread, info.awaiting_reply,
+    )  # fmt: skip
+    return (
+        all(isinstance(each, str) for each in texts)
+        and all(isinstance(each, int) for each in counts)
+        and all(isinstance(each, int | float) and math.isfinite(each) for each in seconds)
+    )
+
+
+def _number(value: bytes) -> int:
+    """A counter; 0 for what is none."""
+    return int(value) if value.removeprefix(b"-").isdigit() else 0
+
+
+def _pending(summary: dict[str, Any]) -> int:
+    return int(summary.get("pending") or 0)
+
+
+def _age(shot: dict[str, Any]) -> float:
+    if not shot["waiting"]:
+        return 0.0
+    ready_ms = _number(shot["waiting"][0][0].partition(b"-")[0])
+    return max(0, _now_ms(shot) - ready_ms) / 1000
+
+
+def _now_ms(shot: dict[str, Any]) -> int:
+    seconds, micros = shot["time"]
+    return int(seconds) * 1000 + int(micros) // 1000

@@ -1,0 +1,136 @@
+"""Takes waiting commands out of line: cancel one by its id, purge all of an entity."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
+from command_bus.serialization.msgpack import Undecodable
+from command_bus.serialization.reply import Cancelled
+from command_bus.settings import BusSettings
+from command_bus.transport.marks import Windows, reading_limits
+from command_bus.transport.redis.admin.statistics import Operations, Waiting
+from command_bus.transport.redis.keys import ShardKeys
+
+__all__ = ["WaitingLine", "grouped", "mailbox_in"]
+
+_TOGETHER = 64
+"""Commands that are read at once, of several mailboxes: as many as the first page of one has."""
+
+
+def mailbox_in(mark: bytes) -> str:
+    """The mailbox where a command waits, behind the letter and the digest of its mark."""
+    return mark[9:].decode()
+
+
+def grouped(depths: Mapping[str, int]) -> Iterator[list[str]]:
+    """Mailboxes in groups that have at most `_TOGETHER` commands, or are one mailbox."""
+    group: list[str] = []
+    commands = 0
+    for mailbox, depth in depths.items():
+        if group and commands + max(depth, 1) > _TOGETHER:
+            yield group
+            group, commands = [], 0
+        group.append(mailbox)
+        commands += max(depth, 1)
+    if group:
+        yield group
+
+
+class WaitingLine:
+    """What waits in mailboxes."""
+
+    def __init__(self, operations: Operations, settings: BusSettings) -> None:
+        self._operations = operations
+        self._limits = reading_limits(settings)
+        self._windows = Windows.of(settings)
+
+    async def cancel(self, command_id: str) -> bool:
+        """Remove one waiting command; False if it runs, has run or is unknown.
+
+        A mark says where a given id waits, and delayed commands are found by their id. For any other all lines are gone through.
+        """
+        marks = await self._operations.marks(command_id)
+        if marks:
+            return any([await self.cancel_in(mailbox_in(mark), command_id) for _, mark in marks if mark[:1] == b"q"])
+        delayed = await self._operations.lines.delayed(command_id)
+        if delayed is not None:
+            return await self.cancel_in(delayed[0], command_id)
+        async for name in self._operations.lines.all():
+            if await self.cancel_in(name, command_id):
+                return True
+        return False
+
+    async def cancel_in(self, mailbox: str, command_id: str) -> bool:
+        """Remove one command that waits in this mailbox; False if it does not."""
+        delayed = await self._operations.lines.delayed(command_id, mailbox)
+        if delayed is not None and await self._cancel(mailbox, Waiting(f"d:{command_id}", delayed[1])):
+            return True
+        async for page in self._operations.lined_up(mailbox):
+            for command in page:
+                if self._envelope(command).command_id == command_id:
+                    return await self._cancel(mailbox, command)
+        return False
+
+    async def _cancel(self, mailbox: str, command: Waiting) -> bool:
+        left = self._windows.remembered(self._envelope(command), Cancelled("cancelled before it started"), message=command.id)
+        return await self._operations.remove(mailbox, [(command, left)]) > 0
+
+    async def purge(self, mailbox: str, entity_type: str, entity_id: str) -> int:
+        """Remove all of an entity that waits, page by page; how many. Others of its lane are left alone."""
+        removed = 0
+        async for page in self._operations.waiting(mailbox):
+            read = [(command, self._envelope(command)) for command in page]
+            batch = [
+                (command, self._windows.remembered(envelope, Cancelled("its entity was purged"), message=command.id))
+                for command, envelope in read
+                if (envelope.entity_type, envelope.entity_id) in ((entity_type, entity_id), (None, None))
+            ]
+            if batch:
+                removed += await self._operations.remove(mailbox, batch)
+        return removed
+
+    async def purge_mailboxes(self, depths: Mapping[str, int]) -> int:
+        """Remove all that waits in mailboxes now, whosever it is; how many. What is delayed is left.
+
+        Small ones together: each takes two round trips. A deep one alone, so that no more commands are read at once than of one.
+
+        Args:
+            depths: The mailboxes, and about how many commands each has.
+        """
+        removed = 0
+        for group in grouped(depths):
+            removed += sum(await asyncio.gather(*map(self._purge_mailbox, group)))
+        return removed
+
+    async def _purge_mailbox(self, mailbox: str) -> int:
+        removed = 0
+        async for page in self._operations.lined_up(mailbox):
+            removed += await self._remove(mailbox, page)
+        return removed
+
+    async def purge_delayed(self, shard: ShardKeys, wanted: Callable[[str], bool]) -> int:
+        """Remove the delayed commands of these mailboxes of a shard; how many."""
+        removed = 0
+        async for page in self._operations.delayed(shard):
+            by_mailbox: dict[str, list[Waiting]] = {}
+            for mailbox, command in page:
+                if wanted(mailbox):
+                    by_mailbox.setdefault(mailbox, []).append(command)
+            for mailbox, commands in by_mailbox.items():
+                removed += await self._remove(mailbox, commands)
+        return removed
+
+    async def _remove(self, mailbox: str, commands: Iterable[Waiting]) -> int:
+        batch = [
+            (command, self._windows.remembered(self._envelope(command), Cancelled("its entity was purged"), message=command.id))
+            for command in commands
+        ]
+        return await self._operations.remove(mailbox, batch) if batch else 0
+
+    def _envelope(self, command: Waiting) -> WireEnvelope:
+        try:
+            return unpack_envelope(command.envelope, self._limits)
+        except Undecodable:
+            return WireEnvelope(f"undecodable:{command.id}", "", None, None, b"")

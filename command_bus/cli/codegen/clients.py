@@ -1,0 +1,296 @@
+"""Typed client classes as Python source, from what the workers announced: for callers that do not have the server's code.
+
+The same announcements give the same text, whoever asks and whenever, so that it can be committed and compared. Each class is one that
+a server could have declared: `bus.call(Deposit(account_id="a-1", amount=5))` is typed and checked as there.
+
+The text is imported on other machines than the server's, and whoever may announce a command chooses words in it. So names are checked, all else is
+written as literals, and `check_source` has the last word. A command that does not come through is left out, and named.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+from command_bus.cli.codegen.checked_source import RefusedSource, check_source
+from command_bus.cli.codegen.type_names import class_name, default_of, field_fault, members_of, references_of, type_of
+from command_bus.cli.commands.schemas import problems
+from command_bus.messages.message import is_entity_type, is_wire_name
+from command_bus.messages.policies import Delivery
+
+if TYPE_CHECKING:
+    from command_bus.admin.info import CommandInfo
+
+__all__ = ["Clients", "client_source", "clients_of", "schema_document"]
+
+Schema = Mapping[str, Any]
+
+_DEFAULT = '''
+def _default(kind: Any, value: Any) -> Any:
+    """A default that JSON cannot write."""
+    return TypeAdapter(kind).validate_python(value, strict=False)
+'''
+
+
+def schema_document(commands: Sequence[CommandInfo], namespace: str) -> dict[str, Any]:
+    """The commands with their schemas, as one JSON document."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"Commands of the namespace {namespace}",
+        "commands": {
+            each.name: {
+                "kind": each.kind,
+                "entity": each.entity,
+                "key": each.key,
+                "delivery": each.delivery,
+                "fields": each.schema,
+                "reply": each.reply,
+            }
+            for each in sorted(commands, key=lambda each: each.name)
+        },
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """A module with a class for each command.
+
+    Attributes:
+        source: Its text.
+        refused: The commands that it has not got, each with the reason.
+    """
+
+    source: str
+    refused: Mapping[str, str]
+
+
+def clients_of(commands: Sequence[CommandInfo], namespace: str) -> Clients:
+    """A module with a class for each command that can have one.
+
+    Raises:
+        RefusedSource: The commands pass one by one and not together; nothing that was announced should make that happen.
+    """
+    taken: dict[str, str] = {}
+    sound: list[CommandInfo] = []
+    refused: dict[str, str] = {}
+    for each in sorted(commands, key=lambda each: each.name):
+        fault = _fault(each, namespace)
+        if fault is None and (other := taken.setdefault(class_name(each.name), each.name)) != each.name:
+            fault = f"its class would have the name of that of {other}"
+        if fault is None:
+            sound.append(each)
+        else:
+            refused[each.name] = fault
+    source = client_source(sound, namespace)
+    check_source(source, _DEFAULT)
+    return Clients(source, refused)
+
+
+def _fault(command: CommandInfo, namespace: str) -> str | None:
+    """Why a command can have no class; None if it can."""
+    if not is_wire_name(command.name):
+        return "this is no name of a command"
+    if command.entity is not None and not is_entity_type(command.entity):
+        return f"{command.entity!r} is no entity type"
+    if command.kind not in ("command", "query") or command.delivery not in get_args(Delivery):
+        return "it is of a kind that this version does not know"
+    if (command.entity is None) != (command.key is None) or (
+        command.key is not None and command.key not in command.schema.get("properties", {})
+    ):
+        return "none of its fields holds the id of its entity"
+    for schema in (command.schema, command.reply or {}):
+        for field in _fields_in(schema):
+            if (fault := field_fault(field)) is not None:
+                return f"its field {field!r} has {fault}"
+    if (misfit := _misfit(command.schema)) is not None:
+        return f"the default of its field {misfit!r} is no value of that"
+    try:
+        check_source(client_source([command], namespace), _DEFAULT)
+    except RefusedSource as error:
+        return str(error)
+    return None
+
+
+def _misfit(schema: Schema) -> str | None:
+    """A field with a default that is of another type, which the class would refuse when it is made."""
+    definitions = schema.get("$defs", {})
+    models: list[Schema] = [schema, *definitions.values()]
+    return next(
+        (
+            name
+            for model in models
+            for name, each in model.get("properties", {}).items()
+            if "default" in each and each["default"] is not None and problems(each["default"], {**each, "$defs": definitions})
+        ),
+        None,
+    )
+
+
+def _fields_in(schema: Schema) -> list[str]:
+    """The names of all fields that classes would have."""
+    models: list[Schema] = [schema, *schema.get("$defs", {}).values()]
+    return [
+        field for model in models if model is schema or model.get("type") == "object" for field in model.get("properties", {})
+    ]
+
+
+def client_source(commands: Sequence[CommandInfo], namespace: str) -> str:
+    """The text of a module with a class for each command, as it comes; `clients_of` checks it."""
+    ordered = sorted(commands, key=lambda each: each.name)
+    module = _Module({class_name(each.name) for each in ordered})
+    found = [(each, module.names_for(each.schema, each.name), module.names_for(each.reply or {}, each.name)) for each in ordered]
+    body = [*module.models(), *(_command(each, names, replies) for each, names, replies in found)]
+    text = "\n\n".join(body)
+    exported = sorted({*(class_name(each.name) for each in ordered), *module.class_names()})
+    head = [
+        f'"""Commands of the namespace {namespace}, for callers.',
+        "",
+        "Written by `command-bus generate`; do not edit, write it anew.",
+        '"""',
+        "",
+        "from __future__ import annotations",
+        "",
+        *_imports(text),
+        "",
+        f"__all__ = {json.dumps(exported, ensure_ascii=False)}",
+        "",
+    ]
+    helper = [_DEFAULT] if "_default(" in text else []
+    return "\n".join([*head, *helper, text, ""])
+
+
+class _Module:
+    """The models that commands and replies refer to, each under one name.
+
+    Args:
+        taken: Names of the commands' classes.
+    """
+
+    def __init__(self, taken: set[str]) -> None:
+        self._taken = set(taken)
+        self._known: dict[tuple[str, str], str] = {}
+        self._schemas: dict[str, tuple[Schema, dict[str, str]]] = {}
+
+    def names_for(self, schema: Schema, owner: str) -> dict[str, str]:
+        """What the definitions of a schema are called: by their own name, or with the owner's if another has that."""
+        definitions: Mapping[str, Schema] = schema.get("$defs", {})
+        names: dict[str, str] = {}
+        fresh: list[str] = []
+        for key, each in sorted(definitions.items()):
+            identity = (key, json.dumps([each, {name: definitions.get(name) for name in references_of(each)}], sort_keys=True))
+            if identity not in self._known:
+                plain = class_name(str(each.get("title", key)))
+                further = (class_name(f"{owner} {plain} {number}") for number in itertools.count(2))
+                choices = itertools.chain([plain, class_name(f"{owner} {plain}")], further)
+                self._known[identity] = next(name for name in choices if name not in self._taken)
+                self._taken.add(self._known[identity])
+                fresh.append(key)
+            names[key] = self._known[identity]
+        for key in fresh:
+            self._schemas[names[key]] = (definitions[key], names)
+        return names
+
+    def class_names(self) -> list[str]:
+        """Of all models."""
+        return list(self._schemas)
+
+    def models(self) -> list[str]:
+        """Their source, each after those that it needs."""
+        done: dict[str, str] = {}
+        under_way: set[str] = set()
+
+        def visit(name: str) -> None:
+            if name in done or name in under_way:
+                return
+            under_way.add(name)
+            schema, names = self._schemas[name]
+            for key in references_of(schema):
+                visit(names[key])
+            # Another name for a type is evaluated at once: what it would need of itself is anything.
+            at_once = schema.get("type") != "object" and "enum" not in schema and "const" not in schema
+            ready = {key: "Any" if at_once and each not in done else each for key, each in names.items()}
+            done[name] = _model(name, schema, ready)
+
+        for name in sorted(self._schemas):
+            visit(name)
+        return list(done.values())
+
+
+def _model(name: str, schema: Schema, names: Mapping[str, str]) -> str:
+    if "enum" in schema or "const" in schema:
+        lines = [f"class {name}(Enum):", *_doc(schema), *(f"    {member} = {value!r}" for member, value in members_of(schema))]
+        return "\n".join([*lines, ""])
+    if schema.get("type") != "object":
+        return f"{name} = {type_of(schema, names)}\n"
+    lines = [f"class {name}(BaseModel):", *_doc(schema)]
+    if schema.get("additionalProperties") is False:
+        lines += ['    model_config = ConfigDict(extra="forbid")', ""]
+    fields = _fields(schema, names, None)
+    return "\n".join([*lines, *fields, *([] if fields or len(lines) > 1 else ["    pass"]), ""])
+
+
+def _command(command: CommandInfo, names: Mapping[str, str], replies: Mapping[str, str]) -> str:
+    name = class_name(command.name)
+    reply = "Any" if command.reply is None else type_of(command.reply, replies)
+    arguments = [f"{'Query' if command.kind == 'query' else 'Command'}[{reply}]"]
+    if command.entity is not None:
+        arguments.append(f"entity={command.entity!r}")
+    if name != command.name:
+        arguments.append(f"name={command.name!r}")
+    if command.delivery != "at_least_once":
+        arguments.append(f"delivery={command.delivery!r}")
+    lines = [f"class {name}({', '.join(arguments)}):", *_doc(command.schema)]
+    fields = _fields(command.schema, names, command.key)
+    return "\n".join([*lines, *fields, *([] if fields or len(lines) > 1 else ["    pass"]), ""])
+
+
+def _fields(schema: Schema, names: Mapping[str, str], key: str | None) -> list[str]:
+    required = schema.get("required", ())
+    lines: list[str] = []
+    for field, each in schema.get("properties", {}).items():
+        kind = "EntityId" if field == key else type_of(each, names)
+        default = None if field in required else default_of(each, kind)
+        lines.append(f"    {field}: {kind}{'' if default is None else f' = {default}'}")
+    return lines
+
+
+def _doc(schema: Schema) -> list[str]:
+    lines = [_in_docstring(line) for line in str(schema.get("description", "")).splitlines()]
+    if not lines:
+        return []
+    if len(lines) > 1:
+        return [f'    """{lines[0]}', *(f"    {line}".rstrip() for line in lines[1:]), '    """', ""]
+    closing = lines[0][:-1] + '\\"' if lines[0].endswith('"') else lines[0]
+    return [f'    """{closing}"""', ""]
+
+
+def _in_docstring(line: str) -> str:
+    """A line that can neither end the docstring nor do anything to a terminal."""
+    plain = line.replace("\\", "\\\\").replace('"""', "'''")
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in plain)
+
+
+def _imports(text: str) -> list[str]:
+    """What the source needs, as an import sorter would write it."""
+    if "_default(" in text:
+        text += " Any TypeAdapter"
+
+    def used(*names: str) -> list[str]:
+        return [name for name in names if re.search(rf"\b{name}\b", text)]
+
+    lines = ["import datetime as dt"] if "dt." in text else []
+    standard = {
+        "decimal": used("Decimal"),
+        "enum": used("Enum"),
+        "typing": used("Annotated", "Any", "Literal"),
+        "uuid": used("UUID"),
+    }
+    lines += [f"from {module} import {', '.join(names)}" for module, names in standard.items() if names]
+    foreign = used("BaseModel", "ConfigDict", "Field", "TypeAdapter")
+    lines += ["", f"from pydantic import {', '.join(foreign)}"] if foreign else []
+    own = used("Command", "EntityId", "Query")
+    return [*lines, "", f"from command_bus import {', '.join(own)}"] if own else lines

@@ -1,0 +1,195 @@
+"""From a JSON Schema to a Python type, as source: what pydantic wrote is read back, as far as it can be told.
+
+Two things cannot: a `Decimal` looks like `float | str` and is taken for a `Decimal`; and types that travel as text (paths, addresses)
+are text.
+"""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from command_bus.cli.codegen.checked_source import IMPORTED
+from command_bus.cli.commands.schemas import engine_of
+
+__all__ = ["class_name", "default_of", "field_fault", "members_of", "reference", "references_of", "type_of"]
+
+Schema = Mapping[str, Any]
+Names = Mapping[str, str]
+"""What each definition is called in the source."""
+
+_NO_NAME = re.compile(r"\W+")
+_LONGEST = 200  # letters of a name
+_TAKEN = {*(name for names in IMPORTED.values() for name in names), "dt", "_default"}
+_OF_MODELS = {"model_config", "model_fields", "model_computed_fields"}
+_TEXTS = {
+    "date-time": "dt.datetime",
+    "date": "dt.date",
+    "time": "dt.time",
+    "duration": "dt.timedelta",
+    "uuid": "UUID",
+    "binary": "bytes",
+    "base64url": "bytes",
+}
+_LITERAL = (str, int, bool, float, type(None))
+_PLAIN = {"integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+_OF_NUMBERS = {
+    "minimum": "ge",
+    "maximum": "le",
+    "exclusiveMinimum": "gt",
+    "exclusiveMaximum": "lt",
+    "multipleOf": "multiple_of",
+}
+_CONSTRAINTS = {  # by type: a limit on another type would keep the class from being made
+    "integer": _OF_NUMBERS,
+    "number": _OF_NUMBERS,
+    "string": {"minLength": "min_length", "maxLength": "max_length", "pattern": "pattern"},
+    "array": {"minItems": "min_length", "maxItems": "max_length"},
+}
+
+
+def type_of(schema: Schema, names: Names) -> str:
+    """The type that a schema describes."""
+    if "$ref" in schema:
+        return names[reference(schema)]
+    if len(schema.get("allOf", ())) == 1:
+        return type_of(schema["allOf"][0], names)
+    choices = schema.get("anyOf") or schema.get("oneOf")
+    if choices:
+        return _union(choices, names)
+    if "const" in schema or "enum" in schema:
+        values: list[Any] = schema["enum"] if "enum" in schema else [schema["const"]]
+        return _literal(values) if all(isinstance(value, _LITERAL) for value in values) else "Any"
+    bare = _bare(schema, names)
+    limits = _limits(schema)
+    return f"Annotated[{bare}, Field({limits})]" if limits else bare
+
+
+def reference(schema: Schema) -> str:
+    """The name of the definition that a schema refers to."""
+    return str(schema["$ref"]).rpartition("/")[2]
+
+
+def references_of(value: Any) -> Iterator[str]:
+    """All definitions that a schema refers to, in the order of their names in it."""
+    if isinstance(value, Mapping):
+        if isinstance(value.get("$ref"), str):
+            yield reference(value)
+        for key, each in value.items():
+            if key not in ("default", "$defs", "const", "enum", "examples"):
+                yield from references_of(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from references_of(each)
+
+
+def default_of(schema: Schema, kind: str) -> str | None:
+    """The default of a field, as source; None if it has none."""
+    if "default" not in schema:
+        return None
+    value = schema["default"]
+    bare = kind.removeprefix("Annotated[").partition("[")[0].partition(",")[0]
+    if value is None or (bare in ("str", "int", "float", "bool", "Literal") and isinstance(value, str | int | float)):
+        return repr(value)
+    empty = {"list": "[]", "dict": "{}", "set": "set()"}
+    if bare in empty and not value:
+        return empty[bare]
+    if " | " in kind and isinstance(value, str | int | float):
+        plain = {part.strip() for part in kind.split("|")}
+        if type(value).__name__ in plain and not plain & {*_TEXTS.values(), "Decimal"}:
+            return repr(value)
+    return f"_default({kind}, {value!r})"
+
+
+def class_name(text: str) -> str:
+    """A class name out of a wire name or a definition's: letters, digits and underscores, and no name that the source has for something else."""
+    words = _NO_NAME.split(_identifiable(text))
+    name = "".join(word[0].upper() + word[1:] for word in words if word) or "Unnamed"
+    if name[0].isdigit() or keyword.iskeyword(name):
+        name = f"_{name}"
+    return f"{name}_" if name in _TAKEN or name.startswith("__") else name
+
+
+def field_fault(name: str) -> str | None:
+    """Why a field cannot be one of a class; None if it can."""
+    if not name.isidentifier() or keyword.iskeyword(name):
+        return "no name in Python"
+    if unicodedata.normalize("NFKC", name) != name:
+        return "a name that Python reads as another one"
+    if name.startswith("_") or name in _OF_MODELS:
+        return "a name that pydantic keeps for itself"
+    return None
+
+
+def members_of(schema: Schema) -> list[tuple[str, Any]]:
+    """The members of an enum, named after their values."""
+    values: list[Any] = schema["enum"] if "enum" in schema else [schema["const"]]
+    names: dict[str, Any] = {}
+    for number, value in enumerate(values):
+        name = _identifiable(_NO_NAME.sub("_", _identifiable(str(value))).strip("_").upper()).strip()
+        if not name.isidentifier() or keyword.iskeyword(name.lower()) or name in names:
+            name = f"VALUE_{name or number}" if f"VALUE_{name or number}" not in names else f"VALUE_{number}_"
+        names[name] = value
+    return list(names.items())
+
+
+def _identifiable(text: str) -> str:
+    """The text as Python reads names, with a blank for what no name may have."""
+    normal = unicodedata.normalize("NFKC", text[:_LONGEST])
+    return "".join(c if f"_{c}".isidentifier() else " " for c in normal)
+
+
+def _union(choices: list[Schema], names: Names) -> str:
+    kinds = [choice.get("type") for choice in choices if choice.get("type") != "null"]
+    nothing = ["None"] if len(kinds) < len(choices) else []
+    some = [choice for choice in choices if choice.get("type") != "null"]
+    if sorted(map(str, kinds)) == ["number", "string"] and "format" not in some[kinds.index("string")]:
+        limits = _limits(some[kinds.index("number")])
+        parts = [f"Annotated[Decimal, Field({limits})]" if limits else "Decimal"]
+    else:
+        parts = [type_of(choice, names) for choice in some]
+    return " | ".join(dict.fromkeys([*parts, *nothing]))
+
+
+def _bare(schema: Schema, names: Names) -> str:
+    match schema.get("type"):
+        case "string":
+            return _TEXTS.get(schema.get("format", ""), "str")
+        case "array":
+            return _array(schema, names)
+        case "object":
+            values = schema.get("additionalProperties")
+            return f"dict[str, {type_of(values, names)}]" if isinstance(values, Mapping) and values else "dict[str, Any]"
+        case kind:
+            return _PLAIN.get(str(kind), "Any")
+
+
+def _array(schema: Schema, names: Names) -> str:
+    first: list[Schema] = schema.get("prefixItems", [])
+    if first:
+        return f"tuple[{', '.join(type_of(each, names) for each in first)}]"
+    items = schema.get("items")
+    inner = type_of(items, names) if isinstance(items, Mapping) and items else "Any"
+    return f"{'set' if schema.get('uniqueItems') else 'list'}[{inner}]"
+
+
+def _limits(schema: Schema) -> str:
+    if schema.get("prefixItems") or schema.get("format") in _TEXTS:
+        return ""
+    words = _CONSTRAINTS.get(str(schema.get("type")), {})
+    return ", ".join(f"{name}={schema[key]!r}" for key, name in words.items() if key in schema and _holds(key, schema[key]))
+
+
+def _holds(key: str, value: Any) -> bool:
+    """Whether pydantic can hold values to this limit: a pattern may be of another dialect, as of a model with an engine of its own."""
+    return engine_of(value) is not None if key == "pattern" else key != "multipleOf" or value > 0
+
+
+def _literal(values: list[Any]) -> str:
+    if all(value is None for value in values):
+        return "None"
+    return f"Literal[{', '.join(repr(value) if not isinstance(value, float) else json.dumps(value) for value in values)}]"

@@ -1,0 +1,115 @@
+"""`generate`: client classes or JSON Schema from the live registry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from command_bus.cli.completion import command_names
+from command_bus.cli.connection import Place, connected, execute, placed
+from command_bus.cli.json_output import plainly
+from command_bus.cli.process.options import Outcome
+from command_bus.cli.terminal import complain, escaped, say
+from command_bus.spelling import did_you_mean
+
+if TYPE_CHECKING:
+    from command_bus.admin.info import CommandInfo
+
+__all__ = ["generate"]
+
+
+@placed
+def generate(
+    commands: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="COMMAND",
+            show_default=False,
+            autocompletion=command_names,
+            help="Only these; by default all.",
+        ),
+    ] = None,
+    *,
+    json_schema: Annotated[bool, typer.Option("--json-schema", help="JSON Schema instead of Python.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", show_default=False, help="Into this file, not to standard output.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit with 1 if the file (--out) is not up to date.")
+    ] = False,
+    place: Place,
+) -> None:
+    """Typed client classes as Python source, from what the workers announced: the server's code is not needed.
+
+    The same registry gives the same text, so it can be committed, and compared in CI with --check. A command whose announcement cannot be
+    written as a class is named and left out; nothing is written if it was asked for by name.
+
+    \b
+    Exit codes: 0 written, 1 unknown command, nothing announced, or not up to date, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+    if check and out is None:
+        complain("--check compares with a file: name it with --out")
+        raise typer.Exit(Outcome.USAGE)
+
+    async def work() -> tuple[list[CommandInfo], str]:
+        async with connected(place) as bus:
+            return await bus.fleet.commands(), bus.settings.namespace
+
+    found, name = execute(work)
+    chosen = _chosen(found, commands)
+    text, count = _document(chosen, name) if json_schema else _source(chosen, name, whole=not commands)
+    if out is None:
+        say(escaped(text, kept="\n\t"), newline=False)
+    elif check:
+        if not out.exists() or out.read_text(encoding="utf-8") != text:
+            complain(f"{out} is not what the workers announce: write it anew without --check")
+            raise typer.Exit(Outcome.FAILED)
+        say(f"{out}: up to date")
+    else:
+        out.write_text(text, encoding="utf-8")
+        say(f"{out}: {count} commands")
+
+
+def _chosen(found: list[CommandInfo], names: list[str] | None) -> list[CommandInfo]:
+    """The commands that are asked for.
+
+    Raises:
+        typer.Exit: One is not announced, or none is.
+    """
+    unknown = sorted({*(names or ())} - {each.name for each in found})
+    if unknown or not found:
+        known = [each.name for each in found]
+        for each in unknown or ["any command"]:
+            complain(f"no worker has announced {each}{did_you_mean(each, known)}")
+        raise typer.Exit(Outcome.FAILED)
+    return [each for each in found if not names or each.name in names]
+
+
+def _document(chosen: list[CommandInfo], namespace: str) -> tuple[str, int]:
+    from command_bus.cli.codegen.clients import schema_document
+
+    return plainly(schema_document(chosen, namespace)) + "\n", len(chosen)
+
+
+def _source(chosen: list[CommandInfo], namespace: str, *, whole: bool) -> tuple[str, int]:
+    """The Python source, and of how many commands; what is left out is told.
+
+    Args:
+        chosen: The commands.
+        namespace: Theirs.
+        whole: Whether it may do without some of them: nobody has asked for each.
+
+    Raises:
+        typer.Exit: It may not, or none is left.
+    """
+    from command_bus.cli.codegen.clients import clients_of
+
+    clients = clients_of(chosen, namespace)
+    for each, reason in clients.refused.items():
+        complain(f"{each} is left out, as what was announced of it can be no class: {reason}")
+    count = len(chosen) - len(clients.refused)
+    if not count or (clients.refused and not whole):
+        raise typer.Exit(Outcome.FAILED)
+    return clients.source, count

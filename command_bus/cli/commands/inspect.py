@@ -1,0 +1,275 @@
+"""Commands that only look: stats, entities, workers, introspect."""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from command_bus.cli.completion import command_names, entity_types
+from command_bus.cli.connection import Json, Place, connected, execute, placed
+from command_bus.cli.json_output import plain, plainly
+from command_bus.cli.process.options import Outcome
+from command_bus.cli.terminal import Shown, complain, say
+from command_bus.cli.unknown_names import warn_of_unknown
+from command_bus.spelling import did_you_mean, some_of
+
+if TYPE_CHECKING:
+    from command_bus.admin.info import CommandInfo, EntityInfo, EntityPage, HoldInfo, WorkerStatus
+    from command_bus.sending.receipts import Stats
+
+__all__ = ["Order", "State", "entities", "entity_table", "introspect", "stats", "stats_lines", "worker_table", "workers"]
+
+
+class State(StrEnum):
+    """Of an entity."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    PAUSED = "paused"
+    PARKED = "parked"
+    DRAINING = "draining"
+
+
+class Order(StrEnum):
+    """What is listed first."""
+
+    DEPTH = "depth"
+    AGE = "age"
+    ATTEMPT = "attempt"
+    NAME = "name"
+
+
+@placed
+def stats(*, place: Place, as_json: Json = False) -> None:
+    """Figures of the whole namespace: what waits, runs, is stopped, was done; what is paused or drained.
+
+    \b
+    Exit codes: 0 shown, 2 wrong usage, 4 no server.
+    """  # noqa: D301 - \b is typer's mark for lines to be kept
+
+    async def work() -> tuple[Stats, list[HoldInfo]]:
+        async with connected(place) as bus:
+            return await bus.stats(), await bus.entities.holds()
+
+    found, holds = execute(work)
+    if as_json:
+        say(plainly({**plain(found), "holds": holds}))
+        return
+    from command_bus.cli.output import fields
+
+    say(fields(stats_lines(found, holds)))
+
+
+def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
+    """The figures, in the order in which one asks for them."""
+    from command_bus.cli.output import duration, since
+
+    lines: list[tuple[str, Any]] = [
+        ("commands", f"{found.depth:,} accepted and not settled, {found.delayed:,} of them delayed or waiting for a retry"),
+        ("entities", f"{found.entities:,} with work: {found.in_flight:,} held, {found.ready:,} ready; {found.parked:,} parked"),
+        ("longest", f"{duration(found.oldest_age)} waiting for a worker, {duration(found.longest_running)} running"),
+        ("dead letters", found.dead_letters),
+        ("workers", f"{len(found.workers)} live, running {sum(worker.running for worker in found.workers):,}"),
+        ("since the start", (f"{found.accepted:,} accepted, {found.settled:,} settled: {found.completed:,} completed, "
+         f"{found.rejected:,} rejected, {found.expired:,} expired, {found.dead_lettered:,} dead-lettered; {found.retried:,} retries, "
+         f"{found.handed_back:,} handed back")),
+    ]  # fmt: skip
+    for hold in holds:
+        spread = "" if hold.everywhere else " (not on every shard: ask again)"
+        lines.append((hold.mode, f"{hold.what}{spread}, since {since(hold.since_ms)}{': ' if hold.reason else ''}{hold.reason}"))
+    if found.paused > len(holds):
+        lines.append(("paused", "single entities: `command-bus entities --state paused` shows which, and why"))
+    return lines
+
+
+@placed
+def entities(
+    entity_type: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TYPE", show_default=False, autocompletion=entity_types, help="Only of this type; ~ is what has no entity."
+        ),
+    ] = None,
+    *,
+    state: Annotated[
+        list[State] | None,
+        typer.Option(show_default=False, help="Only in this state; may be repeated. What is delayed is waiting."),
+    ] = None,
+    sort: Annotated[Order, typer.Option(help="What comes first: most commands, longest waiting, most attempts.")] = Order.DEPTH,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many to show.")] = 20,
+    cursor: Annotated[str | None, typer.Option(show_default=False, help="Go on behind an earlier page.")] = None,
+    place: Place,
+    as_json: Json = False,
+) -> None:
+    """Entities that have work, or are paused or drained themselves, the hottest first.
+
+    \b
+    Exit codes: 0 shown, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+
+    async def work() -> EntityPage:
+        async with connected(place) as bus:
+            chosen = bus.entities if entity_type is None else bus.entities.of(None if entity_type == "~" else entity_type)
+            states: Any = {each.value for each in state or ()}
+            order: Any = sort.value
+            page = await chosen.list(states=states, order=order, limit=limit, cursor=cursor)
+            if not page.matching:
+                await warn_of_unknown(bus, entity_type=entity_type)
+            return page
+
+    page = execute(work)
+    if as_json:
+        say(plainly(page))
+        return
+    if not page.entities:
+        say("no entity has work" if not state and entity_type is None else "no entity matches")
+        return
+    say(entity_table(page))
+    if page.cursor is not None:
+        chosen = ["--sort", sort, "--limit", str(limit), *(word for each in state or () for word in ("--state", each))]
+        words = ["entities", *([] if entity_type is None else [entity_type]), *chosen, "--cursor", page.cursor]
+        say(f"{page.matching:,} match; more: {place.command(*words)}")
+    if not page.complete:
+        complain("there are more entities than were looked at: the order is that of those")
+
+
+def entity_table(page: EntityPage) -> Shown:
+    """A page of entities."""
+    from command_bus.cli.output import duration, since, table
+
+    def state(entity: EntityInfo) -> str:
+        return "delayed" if entity.state == "waiting" and entity.due_ms is not None else entity.state
+
+    def why(entity: EntityInfo) -> str:
+        if entity.letter_id is not None:
+            return f"dead letter {entity.letter_id}"
+        facts: list[str] = []
+        if entity.running_for is not None:
+            facts.append(f"for {duration(entity.running_for)}")
+        if entity.hold is not None:
+            facts.append(f"{entity.hold.what} {entity.hold.mode}{': ' if entity.hold.reason else ''}{entity.hold.reason}")
+        elif entity.retry_at_ms is not None:
+            told = "" if entity.attempt else "no worker knows the command, asked "
+            facts.append(f"{told}again in {duration(max(entity.retry_at_ms / 1000 - time.time(), 0.0))}")
+        if entity.due_ms is not None:
+            facts.append(f"{'' if state(entity) == 'delayed' else 'delayed '}until {since(entity.due_ms)}")
+        return "; ".join(facts)
+
+    return table(
+        ["entity", "state", "depth#", "head age#", "attempt#", "worker", "why, how long"],
+        [
+            (each.name, state(each), each.depth, duration(each.age), each.attempt, each.worker, why(each))
+            for each in page.entities
+        ],
+    )
+
+
+@placed
+def workers(*, place: Place, as_json: Json = False) -> None:
+    """The workers: live ones, and those lost in the last hour (ten leases, if that is longer).
+
+    \b
+    Exit codes: 0 at least one lives, 1 none does, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+
+    async def work() -> list[WorkerStatus]:
+        async with connected(place) as bus:
+            return await bus.fleet.workers()
+
+    found = execute(work)
+    if as_json:
+        say(plainly({"workers": found}))
+    elif found:
+        say(worker_table(found))
+    else:
+        say("no worker has been seen")
+    raise typer.Exit(Outcome.DONE if any(worker.alive for worker in found) else Outcome.FAILED)
+
+
+def _running(worker: WorkerStatus) -> str:
+    """Return how many entities it runs of how many at most, and what else it holds."""
+    text = f"{worker.running - worker.awaiting_reply}/{worker.concurrency}"
+    if worker.awaiting_reply:
+        text += f" + {worker.awaiting_reply} in calls"
+    return text + (f", {worker.awaiting_thread} wait for a thread" if worker.awaiting_thread else "")
+
+
+def worker_table(found: list[WorkerStatus]) -> Shown:
+    """Workers as a table."""
+    from command_bus.cli.output import duration, moment, table
+
+    return table(
+        ["worker", "state", "host", "pid", "started", "last sign#", "running#", "commands"],
+        [
+            (
+                each.name, "live" if each.alive else "lost", each.host, str(each.pid), moment(each.started_ms), duration(each.silent_for),
+                _running(each), ", ".join(each.commands),
+            )
+            for each in found
+        ],
+    )  # fmt: skip
+
+
+@placed
+def introspect(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="COMMAND",
+            show_default=False,
+            autocompletion=command_names,
+            help="Show one with its schema.",
+        ),
+    ] = None,
+    *,
+    place: Place,
+    as_json: Json = False,
+) -> None:
+    """The live registry: commands as the workers announce them, their policies, and which workers handle them.
+
+    \b
+    Exit codes: 0 shown, 1 there is no such command, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+
+    async def work() -> list[CommandInfo]:
+        async with connected(place) as bus:
+            return await bus.fleet.commands()
+
+    found = execute(work)
+    if name is not None:
+        chosen = next((each for each in found if each.name == name), None)
+        if chosen is None:
+            known = [each.name for each in found]
+            complain(f"no worker has announced {name!r}; announced are: {some_of(known)}{did_you_mean(name, known)}")
+            raise typer.Exit(Outcome.FAILED)
+        say(plainly(chosen))
+        return
+    if as_json:
+        say(plainly({"commands": found}))
+        return
+    from command_bus.cli.output import table
+
+    rows = [
+        (each.name, each.kind, each.entity, ", ".join(_field(each, field) for field in each.schema.get("properties", {})),
+         each.delivery, _policy(each), len(each.workers))
+        for each in found
+    ]  # fmt: skip
+    say(table(["command", "kind", "entity", "fields", "delivery", "policy", "workers#"], rows))
+
+
+def _field(command: CommandInfo, field: str) -> str:
+    return f"{field}*" if field == command.key else field if field in command.schema.get("required", ()) else f"{field}?"
+
+
+def _policy(command: CommandInfo) -> str:
+    policy = command.policy
+    words = [
+        f"{policy.get('attempts', '?')} attempts",
+        policy.get("on_poison"),
+        policy.get("timeout") and f"{policy['timeout']:g} s",
+    ]
+    return ", ".join(word for word in words if word)

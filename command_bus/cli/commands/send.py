@@ -1,0 +1,192 @@
+"""`send` and `call`: a command from JSON, checked before it leaves, by its class where there is one, else by what the workers announced."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from command_bus.cli.completion import command_names
+from command_bus.cli.connection import Json, Place, connected, execute, placed
+from command_bus.cli.json_output import plainly
+from command_bus.cli.process.options import Outcome
+from command_bus.cli.terminal import complain, say
+from command_bus.spelling import did_you_mean, some_of
+
+if TYPE_CHECKING:
+    from command_bus.bus import CommandBus
+    from command_bus.messages.message import Message
+
+__all__ = ["call", "send"]
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="COMMAND", show_default=False, autocompletion=command_names, help="Its wire name, as `introspect` shows it."
+    ),
+]
+Fields = Annotated[
+    str | None,
+    typer.Argument(metavar="JSON", show_default=False, help="Its fields: JSON, @FILE, or - for standard input [default: -]."),
+]
+CommandId = Annotated[
+    str | None, typer.Option("--command-id", show_default=False, help="Makes it idempotent: a repeat does not run twice.")
+]
+Headers = Annotated[
+    list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", show_default=False, help="May be repeated.")
+]
+
+
+@placed
+def send(
+    command: Name,
+    fields: Fields = None,
+    *,
+    command_id: CommandId = None,
+    header: Headers = None,
+    delay: Annotated[float, typer.Option(min=0.0, help="Seconds until it takes its place in line.")] = 0.0,
+    expires: Annotated[
+        float | None, typer.Option(show_default=False, help="Seconds after which it is not started any more.")
+    ] = None,
+    place: Place,
+    as_json: Json = False,
+) -> None:
+    """Dispatch a command: when this ends, the server has it.
+
+    \b
+    Exit codes: 0 accepted (or was before), 1 refused, 2 wrong usage or fields, 3 unknown whether it was accepted, 4 no server.
+    """  # noqa: D301  # fmt: skip
+    values, headers = _fields(fields), _headers(header)
+
+    async def work() -> Any:
+        async with connected(place) as bus:
+            message = _by_class(bus, command, values)
+            if message is not None:
+                return await bus.dispatch(message, command_id=command_id, delay=delay, headers=headers, expires=expires)
+            kind, entity_id = await _by_announcement(bus, command, values)
+            return await bus.dispatch_raw(
+                kind, entity_id, command, values, command_id=command_id, delay=delay, headers=headers, expires=expires
+            )
+
+    receipt = execute(work, sends=True)
+    say(plainly(receipt) if as_json else f"{receipt.command_id}: {receipt.status}")
+
+
+@placed
+def call(
+    command: Name,
+    fields: Fields = None,
+    *,
+    command_id: CommandId = None,
+    header: Headers = None,
+    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds to wait; a command not started by then never is.")] = 30.0,
+    place: Place,
+) -> None:
+    """Send a command or query, wait for its outcome, and print its reply as JSON.
+
+    \b
+    Exit codes: 0 replied, 1 refused, rejected, failed or expired, 2 wrong usage or fields, 3 no outcome in time, 4 no server.
+    """  # noqa: D301  # fmt: skip
+    values, headers = _fields(fields), _headers(header)
+
+    async def work() -> Any:
+        async with connected(place) as bus:
+            message = _by_class(bus, command, values)
+            if message is not None:
+                return _as_sent(message, await bus.call(message, timeout=timeout, command_id=command_id, headers=headers))
+            kind, entity_id = await _by_announcement(bus, command, values)
+            return await bus.call_raw(kind, entity_id, command, values, timeout=timeout, command_id=command_id, headers=headers)
+
+    say(plainly(execute(work, sends=True)))
+
+
+def _fields(given: str | None) -> dict[str, Any]:
+    """The fields, as JSON.
+
+    Raises:
+        typer.Exit: They are none.
+    """
+    where = "the argument"
+    try:
+        if given is None or given == "-":
+            if given is None and sys.stdin.isatty():
+                given = "{}"
+            else:
+                where, given = "standard input", sys.stdin.read()
+        elif given.startswith("@"):
+            where, given = given, Path(given[1:]).read_text(encoding="utf-8")
+        values = json.loads(given or "{}")
+    except OSError as error:
+        complain(f"{where} cannot be read: {error.strerror}")
+        raise typer.Exit(Outcome.USAGE) from None
+    except ValueError as error:
+        complain(f"{where} is no JSON: {error}")
+        raise typer.Exit(Outcome.USAGE) from None
+    if not isinstance(values, dict):
+        complain(f'{where}: the fields of a command are a JSON object, as in \'{{"account_id": "a-1"}}\'')
+        raise typer.Exit(Outcome.USAGE)
+    return values
+
+
+def _headers(given: list[str] | None) -> dict[str, str] | None:
+    pairs = [each.partition("=") for each in given or ()]
+    if wrong := [name for name, equals, _ in pairs if not equals or not name]:
+        complain(f"--header {wrong[0]!r}: write NAME=VALUE")
+        raise typer.Exit(Outcome.USAGE)
+    return {name: value for name, _, value in pairs} or None
+
+
+def _by_class(bus: CommandBus, name: str, values: dict[str, Any]) -> Message[Any] | None:
+    """The command, if the application has its class.
+
+    Raises:
+        typer.Exit: Fields are wrong.
+    """
+    from pydantic import ValidationError
+
+    from command_bus.serialization.models import problems_of
+
+    kind = next((handler.message_type for handler in bus.registry if handler.spec.name == name), None)
+    if kind is None:
+        return None
+    try:
+        return kind.model_validate_json(json.dumps(values))
+    except ValidationError as error:
+        complain(f"{name}: {problems_of(error)}")
+        raise typer.Exit(Outcome.USAGE) from None
+
+
+def _as_sent(message: Message[Any], reply: Any) -> Any:
+    """A typed reply as the plain data that the worker sent: it is shown alike with the class and without."""
+    from command_bus.serialization.models import reply_codec_for
+    from command_bus.serialization.msgpack import unpack
+
+    return unpack(reply_codec_for(type(message).spec().reply).encode(reply))
+
+
+async def _by_announcement(bus: CommandBus, name: str, values: dict[str, Any]) -> tuple[str | None, Any]:
+    """Entity type and id, after the fields were checked against what workers announced.
+
+    Raises:
+        typer.Exit: Nobody announced it, or fields are wrong.
+    """
+    from command_bus.cli.commands.schemas import problems
+
+    info = await bus.fleet.command(name)
+    if info is None:
+        known = [each.name for each in await bus.fleet.commands()]
+        shown = f"{some_of(known)}{did_you_mean(name, known)}"
+        complain(f"no worker has announced {name!r}, so it cannot be checked; announced are: {shown}")
+        raise typer.Exit(Outcome.USAGE)
+    if found := problems(values, info.schema):
+        complain(f"{name}: {'; '.join(found)}")
+        raise typer.Exit(Outcome.USAGE)
+    if info.key is None:
+        return None, None
+    if info.key not in values:  # what was announced of it did not say so
+        complain(f"{name}: {info.key} is missing")
+        raise typer.Exit(Outcome.USAGE)
+    return info.entity, values[info.key]

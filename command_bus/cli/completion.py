@@ -1,0 +1,110 @@
+"""Completion of names that only the server knows: entity types, commands, dead letters.
+
+The shell waits for it at each press of the key, so the server has one second, and completion is silent about whatever goes wrong. With `--app`
+nothing is completed: the application's code would run. A name that is more than letters and digits to a shell or a terminal is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import typer
+
+from command_bus.cli.connection import Place, connected, import_bus
+
+if TYPE_CHECKING:
+    from command_bus.bus import CommandBus
+
+__all__ = ["command_names", "entity_types", "entity_words", "letter_ids"]
+
+_PATIENCE = 1.0  # seconds
+_SHOWN = 50
+_PLAIN = re.compile(r"[\w.:@%+=,/~-]+")  # a shell puts it into the line as it is, where anything else could be more than a name
+
+
+def entity_types(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the entity types that begin so: those of which a command was accepted or announced."""
+    return _asked(ctx, incomplete, _types)
+
+
+def command_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the wire names of announced commands that begin so."""
+    return _asked(ctx, incomplete, _commands)
+
+
+def letter_ids(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return ids of dead letters that begin so, the oldest fifty."""
+    return _asked(ctx, incomplete, _letters)
+
+
+def entity_words(ctx: typer.Context, args: list[str], incomplete: str) -> list[str]:
+    """Return what may follow `entity`: `TYPE:`, an entity that has work, an action.
+
+    bash takes a colon for a word of its own, and wants only what comes behind it.
+    """
+    typed = [*(ctx.params.get("words") or ())] or [word for word in args if not word.startswith("-")]
+    if incomplete == ":":
+        typed, incomplete = [*typed, ":"], ""
+    before = re.sub(r" ?: ?", ":", " ".join(typed)).split(" ") if typed else []
+    if len(before) == 1 and before[0].endswith(":"):
+        return _entities(ctx, before[0].removesuffix(":"), incomplete)
+    if before and (":" in before[0] or len(before) > 1):
+        from command_bus.cli.commands.one_entity import Action
+
+        return [action.value for action in Action if action.startswith(incomplete)]
+    if before:
+        return _entities(ctx, before[0], incomplete)
+    entity_type, colon, begun = incomplete.partition(":")
+    if not colon:
+        return [f"{name}:" for name in entity_types(ctx, incomplete)]
+    return [f"{entity_type}:{found}" for found in _entities(ctx, entity_type, begun)]
+
+
+def _entities(ctx: typer.Context, entity_type: str, incomplete: str) -> list[str]:
+    """Ids of entities that have work."""
+
+    async def busy(bus: CommandBus) -> list[str]:
+        page = await bus.entities.of(entity_type).list(limit=_SHOWN, scan=1000)
+        return [each.entity_id for each in page.entities if each.entity_id is not None]
+
+    return _asked(ctx, incomplete, busy)
+
+
+async def _types(bus: CommandBus) -> list[str]:
+    announced = [each.entity for each in await bus.fleet.commands() if each.entity is not None]
+    return sorted({*await bus.transport.scopes.used(), *announced})
+
+
+async def _commands(bus: CommandBus) -> list[str]:
+    return [each.name for each in await bus.fleet.commands()]
+
+
+async def _letters(bus: CommandBus) -> list[str]:
+    found: list[str] = []
+    async for letter in bus.dead_letters.list():
+        found.append(letter.id)
+        if len(found) >= _SHOWN:
+            break
+    return found
+
+
+def _asked(ctx: typer.Context, incomplete: str, ask: Callable[[CommandBus], Awaitable[list[str]]]) -> list[str]:
+    place = Place.named(ctx)
+    if place.app is not None:
+        return []
+
+    import asyncio
+
+    async def work() -> list[str]:
+        async with asyncio.timeout(_PATIENCE), connected(place) as bus:
+            return await ask(bus)
+
+    logging.disable()
+    import_bus()  # its time does not count: the second is the server's
+    with contextlib.suppress(Exception):
+        return [each for each in asyncio.run(work()) if each.startswith(incomplete) and _PLAIN.fullmatch(each)]
+    return []

@@ -1,0 +1,154 @@
+"""How answers look: tables that line up, short times, and nothing in them that a terminal would obey.
+
+Names and messages come from whoever sends commands. They are shown as text, never as markup, and what cannot be printed is escaped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+import time
+import unicodedata
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+from command_bus.cli.json_output import time_of
+from command_bus.cli.terminal import Shown, escaped, say, shown
+
+__all__ = ["counted", "duration", "fields", "moment", "screen", "since", "table"]
+
+_WIDE = 140  # columns where nobody says how wide it is: in a pipe nothing is cut off
+_GAP = 2
+_NARROWEST = 4  # columns of a column
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Shown:
+    """A table; a column whose heading ends with `#` has numbers, which line up at the right."""
+    right = [column.endswith("#") for column in columns]
+    heads = [column.removesuffix("#").upper() for column in columns]
+    head, *body = _laid_out([heads, *([_cell(cell) for cell in row] for row in rows)], right)
+    return Shown("\n".join([*(typer.style(line, bold=True) for line in head), *(line for lines in body for line in lines)]))
+
+
+def fields(pairs: Iterable[tuple[str, Any]]) -> Shown:
+    """Names and values, one pair a line; None is left out."""
+    rows = [[escaped(name), shown(value)] for name, value in pairs if value is not None]
+    width = max((len(name) for name, _ in rows), default=0)
+    lines = (line for lines in _laid_out(rows, [False, False]) for line in lines)
+    return Shown("\n".join(typer.style(line[:width], bold=True) + line[width:] for line in lines))
+
+
+@contextmanager
+def screen() -> Generator[Callable[[str], None]]:
+    """Take the terminal's whole screen until the end; gives what shows a text on it, as much of it as fits."""
+
+    def show(text: str) -> None:
+        whole = text if isinstance(text, Shown) else escaped(text)
+        lines = whole.split("\n")[: shutil.get_terminal_size().lines - 1]
+        say(Shown("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"), newline=False)
+
+    say(Shown("\x1b[?1049h\x1b[?25l"), newline=False)  # the other screen, no cursor
+    try:
+        yield show
+    finally:
+        say(Shown("\x1b[?25h\x1b[?1049l"), newline=False)
+
+
+def _laid_out(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[list[str]]:
+    """The lines of each row; what is wider than its column goes on below."""
+    widths = _fitted([max(map(_columns, cells)) for cells in zip(*rows, strict=True)])
+    laid: list[list[str]] = []
+    for row in rows:
+        folded = [_folded(cell, width) for cell, width in zip(row, widths, strict=True)]
+        height = max(map(len, folded))
+        cells = [
+            [_padded(line, width, at_right) for line in [*lines, *[""] * (height - len(lines))]]
+            for lines, width, at_right in zip(folded, widths, right, strict=True)
+        ]
+        laid.append([(" " * _GAP).join(line).rstrip() for line in zip(*cells, strict=True)])
+    return laid
+
+
+def _fitted(widths: list[int]) -> list[int]:
+    """Widths that fit the terminal: the widest columns give way first."""
+    spare = _terminal() - _GAP * (len(widths) - 1)
+    while sum(widths) > spare and max(widths) > _NARROWEST:
+        widest = max(widths)
+        widths[widths.index(widest)] = max(
+            widest - (sum(widths) - spare), max((w for w in widths if w < widest), default=0) - 1, _NARROWEST
+        )
+    return widths
+
+
+def _terminal() -> int:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE
+
+
+def _folded(cell: str, width: int) -> list[str]:
+    lines = cell.split("\n")
+    if all(_columns(line) <= width for line in lines):
+        return lines
+    letters = width if _columns(cell) <= max(map(len, lines)) else max(width // 2, 1)  # a letter takes two columns at most
+    return [part for line in lines for part in textwrap.wrap(line, letters, break_on_hyphens=False) or [""]]
+
+
+def _cell(value: Any) -> str:
+    """A cell is one line: what goes on in the next could pass for a row of its own."""
+    return escaped(shown(value))
+
+
+def _padded(line: str, width: int, at_right: bool) -> str:
+    room = " " * (width - _columns(line))
+    return room + line if at_right else line + room
+
+
+def _columns(text: str) -> int:
+    """The columns of a terminal that a text takes."""
+    if text.isascii():
+        return max(map(len, text.split("\n")))
+    return max(sum(_column(letter) for letter in line) for line in text.split("\n"))
+
+
+def _column(letter: str) -> int:
+    return 0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+
+
+def duration(seconds: float | None) -> str:
+    """`0.4 s`, `12 s`, `5 min`, `3 h 20 min`, `4 d`; a dash for None."""
+    if seconds is None:
+        return "-"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 2 * 86400:
+        return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+    return f"{seconds / 86400:.0f} d"
+
+
+def counted(count: int, one: str, many: str) -> str:
+    """`1 letter`, `2,000 letters`."""
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def moment(ms: int | None) -> str:
+    """A stored time as UTC; one that no calendar has is shown as it is stored."""
+    if not ms:
+        return "-"
+    at = time_of(ms)
+    return f"{ms:,} ms, which is no time" if at is None else at.strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def since(ms: int | None) -> str:
+    """A stored time and how long ago that is."""
+    if not ms or time_of(ms) is None:
+        return moment(ms)
+    ago = time.time() - ms / 1000
+    return f"{moment(ms)} ({duration(abs(ago))} {'ago' if ago >= 0 else 'from now'})"

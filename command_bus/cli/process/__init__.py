@@ -1,0 +1,1 @@
+"""Worker processes: loading, supervising, restarting and health."""

@@ -1,0 +1,155 @@
+"""Probes of the program: of one worker process, and of a supervisor that answers for several.
+
+The supervisor asks its processes, each of which answers on a port of its own on the loopback address, and sums up: live if none is stuck,
+ready if all are there and ready, metrics of all with the label `process`. A process that has died is no reason to fail a liveness probe: the
+supervisor starts it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from command_bus.cli.process.options import WorkerOptions
+from command_bus.errors import MissingExtra
+from command_bus.telemetry.pages import Page, PageServer, text_page
+from command_bus.worker.worker import Worker
+
+__all__ = ["Probed", "answer_for_all", "answer_probes"]
+
+_ANSWER_WITHIN = 3.0  # seconds; a process answers within two, even where its event loop is stuck
+_log = logging.getLogger("command_bus.cli")
+
+
+async def answer_probes(worker: Worker, options: WorkerOptions, stack: AsyncExitStack) -> int:
+    """Answer for one worker until the stack ends; the port. Metrics are counted where prometheus-client is installed.
+
+    Raises:
+        InvalidSettings: The port is taken.
+    """
+    from command_bus.telemetry.health import HealthServer
+
+    bus = worker.bus
+    if bus.observer is None and not bus.is_open:
+        try:
+            from command_bus.telemetry.metrics import PrometheusMetrics
+
+            bus.observer = PrometheusMetrics()
+        except MissingExtra as error:
+            _log.info("no /metrics: %s", error)
+    patience = {} if options.stuck_after is None else {"stuck_after": options.stuck_after}
+    server = HealthServer(worker, host=options.health_host, port=options.health_port or 0, **patience)
+    await stack.enter_async_context(server)
+    _log.info("health on port %d", server.port)
+    return server.port
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """A worker process.
+
+    Attributes:
+        place: Its number among them, which a process that replaces it has, too.
+        pid: Its id.
+        port: Where it answers; None as long as it has not told.
+        ready: Whether it runs commands.
+    """
+
+    place: int
+    pid: int
+    port: int | None
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    process: Probed
+    status: int
+    text: str
+
+
+async def answer_for_all(options: WorkerOptions, processes: Callable[[], list[Probed]]) -> PageServer:
+    """Answer for all processes, until it is stopped.
+
+    Raises:
+        InvalidSettings: The port is taken.
+    """
+    wanted = options.processes
+
+    async def page(path: str) -> Page:
+        found = sorted(processes(), key=lambda process: process.place)
+        match path:
+            case "/healthz":
+                return _live(await _ask_all(found, path))
+            case "/readyz":
+                return _ready(await _ask_all(found, path), wanted)
+            case "/metrics":
+                return _metrics(await _ask_all(found, path))
+            case _:
+                return text_page(HTTPStatus.NOT_FOUND, "there are /healthz, /readyz and /metrics")
+
+    server = PageServer(page, host=options.health_host, port=options.health_port or 0)
+    _log.info("health on port %d", await server.start())
+    return server
+
+
+async def _ask_all(processes: list[Probed], path: str) -> list[_Answer]:
+    return await asyncio.gather(*(_ask(process, path) for process in processes if process.port is not None))
+
+
+async def _ask(process: Probed, path: str) -> _Answer:
+    """What a process answers; 0 if it is gone, 504 if it says nothing."""
+    try:
+        async with asyncio.timeout(_ANSWER_WITHIN):
+            reader, writer = await asyncio.open_connection("127.0.0.1", process.port)
+            try:
+                writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+                answer = await reader.read(-1)
+            finally:
+                writer.close()
+    except TimeoutError:
+        return _Answer(process, HTTPStatus.GATEWAY_TIMEOUT, "it does not answer")
+    except OSError:
+        return _Answer(process, 0, "it is gone")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    words = head.split(b" ", 2)
+    status = int(words[1]) if len(words) == 3 and words[1].isdigit() else 0
+    return _Answer(process, status, body.decode(errors="replace").strip())
+
+
+def _live(answers: list[_Answer]) -> Page:
+    stuck = [answer for answer in answers if answer.status not in (HTTPStatus.OK, 0)]
+    return _page(stuck, "live")
+
+
+def _ready(answers: list[_Answer], wanted: int) -> Page:
+    bad = [answer for answer in answers if answer.status != HTTPStatus.OK]
+    missing = wanted - len(answers)
+    if missing > 0:
+        lines = [f"{missing} of {wanted} processes are not started", *map(_line, bad)]
+        return text_page(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(lines))
+    return _page(bad, "ready")
+
+
+def _page(bad: list[_Answer], good: str) -> Page:
+    if bad:
+        return text_page(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(map(_line, bad)))
+    return text_page(HTTPStatus.OK, good)
+
+
+def _line(answer: _Answer) -> str:
+    return f"process {answer.process.pid}: {answer.text}"
+
+
+def _metrics(answers: list[_Answer]) -> Page:
+    good = [answer for answer in answers if answer.status == HTTPStatus.OK]
+    try:
+        from command_bus.telemetry.metrics import PrometheusMetrics, merged
+    except MissingExtra as error:
+        return text_page(HTTPStatus.NOT_FOUND, error.message)
+    body = merged({str(answer.process.place): answer.text + "\n" for answer in good})
+    return Page(HTTPStatus.OK, body, PrometheusMetrics.content_type)

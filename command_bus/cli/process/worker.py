@@ -1,0 +1,208 @@
+"""One worker process: load, check, open, run, end.
+
+    module:attribute → bus → (leave of the supervisor) → open → worker → StopReport → exit code
+
+The end is the odd part. A synchronous handler that outlived the grace time runs on in its thread, which nobody can stop, and
+Python would wait for it before it ends the process. So what is still there after a while is left behind: the log is flushed, and
+the process ends with its code. Its command is taken over when its lease ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator
+from contextlib import AsyncExitStack, contextmanager
+from typing import Any
+
+from command_bus.bus import CommandBus
+from command_bus.cli.loading import bus_from, include, load, log_failure
+from command_bus.cli.process.application import Application, refuse_contradictions
+from command_bus.cli.process.channel import Channel
+from command_bus.cli.process.health import answer_probes
+from command_bus.cli.process.options import ExitCode, WorkerOptions
+from command_bus.cli.process.systemd import under_systemd
+from command_bus.clock import mono
+from command_bus.errors import CommandBusError, EntitiesStopped, UnsuitableServer
+from command_bus.worker.worker import StopReport, Worker
+
+__all__ = ["run_worker"]
+
+_PATIENCE = 10.0  # seconds for what the application does at exit
+_HANDLER_PATIENCE = 0.5  # seconds for handlers' threads, which had their grace time
+_PAUSE = 1.0  # seconds between looks at a server that is away
+_HANDLER_THREADS = "command_bus.handler"
+_log = logging.getLogger("command_bus.cli")
+
+
+def run_worker(options: WorkerOptions) -> int:
+    """Run a worker until it is asked to stop; the process's exit code. Handlers' threads that do not end are left behind."""
+    os.environ.update(options.environment())
+    try:
+        found = load(options.target)
+    except Exception as error:  # noqa: BLE001 - the application's module may raise anything
+        log_failure(error, options.target)
+        return ExitCode.NOT_STARTED
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        code = runner.run(_serve(options, found))
+        _leave_within(_PATIENCE, code)
+    if _handlers_run_on(_HANDLER_PATIENCE):
+        _log.warning("leaving synchronous handlers behind that still run: their commands are taken over when their leases end")
+        _leave(code)
+    return code
+
+
+async def _serve(options: WorkerOptions, found: Any) -> int:
+    channel = None if options.channel is None else Channel(options.channel)
+    try:
+        bus = await bus_from(options.target, found)
+        include(bus.registry, options.include)
+        application = Application.of(bus, options)
+        if channel is None:
+            refuse_contradictions(application, options)
+            _log.info(application.start_line(1))
+        elif not channel.loaded(application):
+            return ExitCode.NOT_STARTED
+    except Exception as error:  # noqa: BLE001 - the application's function may raise anything
+        log_failure(error, options.target)
+        return ExitCode.NOT_STARTED
+    async with under_systemd() as up, AsyncExitStack() as stack:
+        with _early_signals() as signals:
+            try:
+                signals.worker = worker = await _started(bus, options, channel, stack)
+            except asyncio.CancelledError:
+                _log.info("asked to stop before it began")
+                return ExitCode.FINISHED
+            except Exception as error:  # noqa: BLE001 - the application's lifespan may raise anything
+                log_failure(error, options.target)
+                return ExitCode.NOT_STARTED
+            if channel is not None:
+                channel.ready()
+            up()
+            report = await _run(bus, worker, options)
+        return _code(report)
+
+
+async def _started(bus: CommandBus, options: WorkerOptions, channel: Channel | None, stack: AsyncExitStack) -> Worker:
+    worker = bus.worker(concurrency=options.concurrency, grace=options.grace)
+    if options.health_port is not None:  # before the bus is opened: who waits for its server is live, and not ready
+        port = await answer_probes(worker, options, stack)
+        if channel is not None:
+            channel.health(port)
+    await stack.enter_async_context(bus)
+    if options.production:
+        _refuse_unsafe(bus)
+    await worker.start()
+    return worker
+
+
+def _refuse_unsafe(bus: CommandBus) -> None:
+    """Without append-only file a server that restarts has forgotten what was started, so that it may start again."""
+    names = [handler.spec.name for handler in bus.registry if handler.spec.delivery == "at_most_once"]
+    transport = bus.transport
+    if names and transport.facts.append_only is False:
+        raise UnsuitableServer(
+            f"{transport.connections.label} keeps no append-only file, so that after a crash of the server at_most_once commands "
+            f"({', '.join(names)}) may start twice or be lost: set `appendonly yes`, or leave out --production"
+        )
+
+
+async def _run(bus: CommandBus, worker: Worker, options: WorkerOptions) -> StopReport:
+    idle = asyncio.create_task(_stop_when_idle(bus, worker), name="command_bus.burst") if options.burst else None
+    try:
+        return await worker.run()
+    finally:
+        if idle is not None:
+            idle.cancel()
+
+
+async def _stop_when_idle(bus: CommandBus, worker: Worker) -> None:
+    while True:
+        try:
+            await bus.wait_idle()
+            break
+        except EntitiesStopped as error:
+            _log.warning("%s", error)
+            break
+        except CommandBusError as error:
+            _log.warning("cannot see whether work is left: %s", error)
+            await asyncio.sleep(_PAUSE)
+    await worker.stop()
+
+
+def _code(report: StopReport) -> ExitCode:
+    return ExitCode.CUT_SHORT if report.cancelled else ExitCode.FINISHED
+
+
+class _Signals:
+    """Signals until the worker handles them itself: they end its start, or, once it has started, the worker.
+
+    There is no moment between the two in which a signal would end the process at once, with commands in its hands.
+    """
+
+    def __init__(self) -> None:
+        self.worker: Worker | None = None
+        self._task, self._loop = asyncio.current_task(), asyncio.get_running_loop()
+        self._stopping: asyncio.Task[StopReport] | None = None
+
+    def received(self, *_: object) -> None:
+        """One has come. What follows is decided in the loop."""
+        self._loop.call_soon_threadsafe(self._react)
+
+    def _react(self) -> None:
+        if self.worker is not None:
+            self._stopping = self._loop.create_task(self.worker.stop(), name="command_bus.signal")
+        elif self._task is not None:
+            self._task.cancel()
+
+
+@contextmanager
+def _early_signals() -> Generator[_Signals]:
+    signals = _Signals()
+    before = {number: signal.signal(number, signals.received) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The faster event loop, if the extra `fast` is installed."""
+    try:
+        import uvloop  # pyright: ignore[reportMissingImports] - an extra
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _handlers_run_on(patience: float) -> bool:
+    until = mono() + patience
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith(_HANDLER_THREADS)]
+    for thread in threads:
+        thread.join(max(until - mono(), 0.0))
+    return any(thread.is_alive() for thread in threads)
+
+
+def _leave_within(seconds: float, code: int) -> None:
+    """Leave after that time if the process is still there: whatever its other threads and exit functions wait for."""
+    timer = threading.Timer(seconds, _leave, (code,))
+    timer.daemon = True
+    timer.start()
+
+
+def _leave(code: int) -> None:
+    """End the process without waiting for its threads."""
+    embedded = sys.modules.get("command_bus.embedded")
+    with contextlib.suppress(Exception):
+        if embedded is not None:
+            embedded.stop_shared_server()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,37 @@
+"""Moments as people name them: an age, or a time."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import typer
+
+from command_bus.cli.process.options import Outcome
+from command_bus.cli.terminal import complain
+
+__all__ = ["moment_of"]
+
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
+_LONGEST = 50 * 365 * 86400  # seconds; before that there was no letter
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def moment_of(text: str | None) -> datetime | None:
+    """The moment that an option names: an age (`2h`), or a time in ISO form, local without a zone.
+
+    Raises:
+        typer.Exit: It is neither.
+    """
+    if text is None:
+        return None
+    if age := _AGE.fullmatch(text.strip()):
+        seconds = float(age[1]) * _UNITS[age[2]]
+        return datetime.now(UTC) - timedelta(seconds=seconds) if seconds < _LONGEST else datetime.fromtimestamp(0, UTC)
+    try:
+        found = datetime.fromisoformat(text)
+        found.timestamp()
+    except (ValueError, OverflowError):
+        complain(f"{text!r} is no age such as 30m, 2h or 7d, and no time such as 2026-11-21T10:00")
+        raise typer.Exit(Outcome.USAGE) from None
+    return found

@@ -1,0 +1,235 @@
+"""One development server per user and project, that all its processes find.
+
+There is no registry and no daemon: the place is a folder named after the project, its socket is the server, and the lock beside
+it is held by the server itself (see `locks`). So there are three cases only: somebody answers, then join; the lock is free,
+then start one; else somebody is just starting or ending, then look again. The URL goes to child processes through the
+environment, because they may run in another folder.
+
+What waits outlives the server in the project's folder (see `kept`), so that the next process goes on with it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from command_bus.clock import mono
+from command_bus.embedded.folders import SOCKET, data_folder, meeting_place, private_folder, project_folder, runtime_root
+from command_bus.embedded.locks import POLL, try_lock, unlock
+from command_bus.embedded.probe import config_value, process_id, state_of
+from command_bus.embedded.project_data import kept_folder, left_in, made_folder, wipe
+from command_bus.embedded.server import EmbeddedServer, unix_url
+from command_bus.errors import InvalidSettings, TransportUnavailable
+
+__all__ = ["DIR_VARIABLE", "URL_VARIABLE", "forget_shared_server", "shared_server", "stop_shared_server"]
+
+URL_VARIABLE = "COMMAND_BUS_EMBEDDED_URL"
+"""Set by whoever starts or joins the server, for its child processes."""
+
+DIR_VARIABLE = "COMMAND_BUS_EMBEDDED_DIR"
+"""The folder for the data, for a development server that shall keep it all, also what nobody waits for any more."""
+
+_PATIENCE = 15.0  # seconds; more than another process needs to start a server or to fail
+
+_logger = logging.getLogger("command_bus")
+_PROJECT = "project"  # a file in the place: whose server it is
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """A server of this process, and the folder that is kept while something in it waits."""
+
+    server: EmbeddedServer
+    kept: Path | None
+
+
+_own: dict[Path, _Own] = {}
+
+
+def shared_server(folder: Path | None = None, *, persistence: Path | None = None) -> str:
+    """The URL of the project's development server, started if there is none. Blocks for some 60 ms then, else for 1 ms.
+
+    Who starts it owns it: it ends with that process. What is not settled by then stays in the project's folder `.command_bus`, and the
+    next one goes on with it. If it is found dead, the next caller starts another one at the same URL,
+    so that clients that keep trying to reconnect find it.
+
+    Args:
+        folder: The project's. By default the server inherited from a parent process; else that of the nearest folder with a
+            `pyproject.toml` or `.git`, from the current one upwards; else of the current one. A folder named here is not passed
+            on to child processes.
+        persistence: Where all data is kept for good; by default `$COMMAND_BUS_EMBEDDED_DIR`.
+
+    Raises:
+        MissingExtra: There is no server program to start.
+        InvalidSettings: A folder is not safe or not usable, or a server already runs that keeps its data elsewhere.
+        TransportUnavailable: The server did not start, or somebody else's does not answer.
+    """
+    inherited = _inherited() if folder is None else None
+    if inherited is not None and persistence is None and state_of(inherited) == "ready":
+        return unix_url(inherited)
+    place = _place_of(inherited)
+    project = folder or project_folder() if place is None else _project_of(place)
+    url = _join_or_start(place or meeting_place(project), project, _wanted(persistence))
+    if folder is None:
+        os.environ[URL_VARIABLE] = url
+    return url
+
+
+def stop_shared_server() -> None:
+    """Stop what this process owns, and forget its URL. Idempotent; happens by itself at exit."""
+    while _own:
+        place, own = _own.popitem()
+        if os.environ.get(URL_VARIABLE) == own.server.url:
+            del os.environ[URL_VARIABLE]
+        _end(place, own)
+
+
+atexit.register(stop_shared_server)
+
+
+def forget_shared_server(folder: Path | None = None) -> Path | None:
+    """Delete what the development server of a project has left behind, by default of this one; the folder, None if there was none.
+
+    Raises:
+        InvalidSettings: It runs.
+    """
+    project = folder or project_folder()
+    place = meeting_place(project)
+    lock = try_lock(place)
+    if lock is None:
+        raise InvalidSettings(
+            f"the development server of {project} runs (pid {process_id(place / SOCKET)}): end the program that started it first"
+        )
+    try:
+        return kept_folder(project) if wipe(kept_folder(project)) else None
+    finally:
+        unlock((lock,))
+
+
+def _inherited() -> Path | None:
+    url = os.environ.get(URL_VARIABLE)
+    if not url:
+        return None
+    parts = urlsplit(url)
+    if parts.scheme != "unix" or not parts.path:
+        raise InvalidSettings(
+            f"{URL_VARIABLE} is set by command_bus itself, to unix://…; name a server of your own with COMMAND_BUS_URL"
+        )
+    return Path(unquote(parts.path))
+
+
+def _place_of(inherited: Path | None) -> Path | None:
+    """The inherited server's place if it is one of this user's: a successor there is found by its owner and all its children."""
+    if inherited is None or inherited.name != SOCKET or inherited.parent.parent != runtime_root():
+        return None
+    private_folder(inherited.parent.parent)
+    return private_folder(inherited.parent)
+
+
+def _project_of(place: Path) -> Path:
+    """The project whose processes meet there."""
+    try:
+        return Path((place / _PROJECT).read_text(encoding="utf-8"))
+    except OSError:
+        return project_folder()
+
+
+def _wanted(persistence: Path | None) -> Path | None:
+    named = persistence or os.environ.get(DIR_VARIABLE)
+    return data_folder(Path(named)) if named else None
+
+
+def _join_or_start(place: Path, project: Path, persistence: Path | None) -> str:
+    address = place / SOCKET
+    until = mono() + _PATIENCE
+    while mono() < until:
+        match state_of(address):
+            case "ready":
+                _refuse_other_data(address, persistence)
+                return unix_url(address)
+            case "loading":  # it lives: however long its data takes
+                until = mono() + _PATIENCE
+            case "silent":
+                lock = try_lock(place)
+                if lock is not None:
+                    return _start(place, project, lock, persistence)
+        time.sleep(POLL)
+    raise TransportUnavailable(
+        f"the development server in {place} is there but does not answer: end the program that started it, or set COMMAND_BUS_URL"
+    )
+
+
+def _start(place: Path, project: Path, lock: int, persistence: Path | None) -> str:
+    if place in _own:  # it crashed, for its lock was free
+        _own.pop(place).server.stop()
+    kept = made_folder(project) if persistence is None else None
+    try:
+        (place / _PROJECT).write_text(str(project), encoding="utf-8")
+        server = EmbeddedServer.start(place, persistence=persistence or kept, held=(lock,))
+    except TransportUnavailable as error:
+        if kept is None:
+            raise
+        raise TransportUnavailable(f"{error.message}\nIts data is in {kept}: `command-bus forget` deletes it") from error
+    finally:
+        unlock((lock,))
+    _own[place] = _Own(server, kept)
+    _logger.warning(
+        "started a Redis-compatible server for development (pid %d) at %s: it ends with this process, and %s. "
+        "For a real one set COMMAND_BUS_URL, for example redis://localhost:6379",
+        server.pid,
+        server.url,
+        _future(place / SOCKET, persistence, kept),
+    )
+    return server.url
+
+
+def _future(address: Path, persistence: Path | None, kept: Path | None) -> str:
+    """What will be left of its data."""
+    if persistence is not None:
+        return f"its data stays in {persistence}"
+    if kept is None:
+        return f"its data with it ({DIR_VARIABLE} names a folder to keep it in)"
+    left = left_in(address)
+    found = f"; it goes on with {left} from there" if left is not None and any(left) else ""
+    return f"what is not settled by then stays in {kept}{found}"
+
+
+def _end(place: Path, own: _Own) -> None:
+    """Stop a server, and delete its data if nothing in it waits: it accepts nothing more from the look until its end."""
+    if own.kept is None or not own.server.running:
+        own.server.stop()
+        return
+    left = left_in(place / SOCKET, closing=True)
+    own.server.stop()
+    if left is None or any(left):
+        _logger.warning(
+            "the development server has ended with %s: they stay in %s, and the next one goes on with them. `command-bus worker MODULE:BUS` "
+            "handles them, `command-bus entities` shows them, `command-bus forget` deletes them",
+            left or "what it had",
+            own.kept,
+        )
+    elif (lock := try_lock(place)) is not None:  # else somebody has started the next one meanwhile
+        try:
+            wipe(own.kept)
+        finally:
+            unlock((lock,))
+
+
+def _refuse_other_data(address: Path, wanted: Path | None) -> None:
+    if wanted is None:
+        return
+    persistent = config_value(address, "appendonly") == "yes"
+    actual = config_value(address, "dir") if persistent else "memory"
+    if not persistent or Path(actual).resolve() != wanted:
+        raise InvalidSettings(
+            f"the development server of this project (pid {process_id(address)}) keeps its data in {actual}, not in {wanted}: "
+            f"end the program that started it, or ask for the same folder there with {DIR_VARIABLE}"
+        )
+
+
+os.register_at_fork(after_in_child=_own.clear)  # they are the parent's to stop

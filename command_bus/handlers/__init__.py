@@ -1,0 +1,1 @@
+"""Which function handles a message: registration, signatures, and the injection of arguments."""

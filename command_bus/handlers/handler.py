@@ -1,0 +1,242 @@
+"""One registered handler, ready to be run: a frozen value that tells the worker how to call it.
+
+The worker calls `invoke(command, context)`: on the event loop and awaited if `is_async`, in a thread if not. For the plain case
+`invoke` *is* the registered function, so that nothing stands between the worker and the handler.
+
+A method of a *provided* object is different: the object is made for each command and, if it is a context manager, entered before
+it and left after it, which gives a database session per command. An async method does all that on the loop, within `invoke`; a
+sync method does it in its thread, because such sessions often must not change threads. One mixture needs the worker: a sync
+method whose object is made asynchronously. Then `scope` is set, and the worker writes
+
+    async with handler.scope() as invoke: ...  # run this invoke in a thread, in place of handler.invoke
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any
+
+from command_bus.errors import RegistrationError
+from command_bus.handlers.signatures import HandlerSignature, innermost, qualified_name, read_signature
+from command_bus.messages.context import CommandContext
+from command_bus.messages.message import Message, MessageSpec
+
+__all__ = ["Handler", "Invoke", "ObjectSource", "Scope", "function_handler", "scoped_handler"]
+
+Invoke = Callable[[Any, CommandContext | None], Any]
+Scope = Callable[[], AbstractAsyncContextManager[Invoke]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Handler:
+    """What runs for one message type.
+
+    Attributes:
+        message_type: The class that the payload is validated into.
+        spec: What the bus knows of that class.
+        name: The handler's qualified name, for logs, statistics and errors.
+        module: The module that defines it.
+        is_async: `invoke` returns an awaitable and runs on the event loop; otherwise it blocks and belongs into a thread.
+        wants_context: `invoke` is to be given a `CommandContext`; otherwise None will do.
+        invoke: Runs the handler: `invoke(command, context)`.
+        scope: Opened around one command if it is set, and gives the `invoke` to use for it. Only where `is_async` is false.
+        origin: What was registered or included, to recognise the same thing again.
+        callables: The code behind it, for checks: the function, and for provided objects the function or class that makes them.
+    """
+
+    message_type: type[Message[Any]]
+    spec: MessageSpec
+    name: str
+    module: str
+    is_async: bool
+    wants_context: bool
+    invoke: Invoke
+    scope: Scope | None = None
+    origin: object = None
+    callables: tuple[Callable[..., Any], ...] = ()
+
+    def same_as(self, other: Handler) -> bool:
+        """Whether both register the same code for the same message, so that including it twice changes nothing."""
+        return self.message_type is other.message_type and self.origin == other.origin
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectSource:
+    """Where the object for a command comes from.
+
+    Attributes:
+        provide: Makes it; may give an awaitable, a context manager or both kinds of one.
+        cls: The class whose marked methods handle commands.
+        on_loop: It is made asynchronously, or that cannot be known beforehand.
+        origin: What the user included.
+        callables: The code that makes it, for checks.
+    """
+
+    provide: Callable[[], Any]
+    cls: type
+    on_loop: bool
+    origin: object
+    callables: tuple[Callable[..., Any], ...] = ()
+
+
+def function_handler(message_type: type[Message[Any]], function: Callable[..., Any]) -> Handler:
+    """The handler that a function, a bound method, a partial or a callable object is.
+
+    Raises:
+        RegistrationError: It cannot handle this message; see `read_signature`.
+    """
+    signature = read_signature(function, message_type)
+    call = _positional(function, signature)
+    if signature.runs == "either":
+        call = _awaiting(call)
+    elif signature.runs == "thread":
+        call = _in_thread(call, qualified_name(function))
+    return _handler(message_type, function, signature, call, origin=function, callables=(function,))
+
+
+def scoped_handler(message_type: type[Message[Any]], source: ObjectSource, attribute: str) -> Handler:
+    """The handler that a marked method of an object per command is.
+
+    Raises:
+        RegistrationError: The method cannot handle this message; see `read_signature`.
+    """
+    method: Any = inspect.getattr_static(source.cls, attribute)
+    # Bound to a stand-in, since there is no object yet: what is read of it is the signature without `self`.
+    is_method = not isinstance(method, staticmethod | classmethod)
+    function = MethodType(method, source) if is_method else getattr(source.cls, attribute)
+    signature = read_signature(function, message_type)
+    origin, callables = (source.origin, attribute), (function, *source.callables)
+
+    def bound(target: Any) -> Invoke:
+        return _positional(getattr(target, attribute), signature)
+
+    if signature.runs != "thread":
+
+        async def invoke(command: Any, context: CommandContext | None) -> Any:
+            async with _opened(source.provide) as target:
+                result = bound(target)(command, context)
+                return await result if inspect.isawaitable(result) else result
+
+        return _handler(message_type, function, signature, invoke, origin=origin, callables=callables)
+
+    name = qualified_name(function)
+
+    def invoke_in_thread(command: Any, context: CommandContext | None) -> Any:
+        return _entering(source.provide(), bound, name)(command, context)
+
+    scope = _scope(source.provide, bound, name) if source.on_loop else None
+    return _handler(message_type, function, signature, invoke_in_thread, scope=scope, origin=origin, callables=callables)
+
+
+def _handler(
+    message_type: type[Message[Any]],
+    function: Callable[..., Any],
+    signature: HandlerSignature,
+    invoke: Invoke,
+    *,
+    scope: Scope | None = None,
+    origin: object,
+    callables: tuple[Callable[..., Any], ...],
+) -> Handler:
+    return Handler(
+        message_type=message_type,
+        spec=message_type.spec(),
+        name=qualified_name(function),
+        module=getattr(innermost(function), "__module__", None) or "",
+        is_async=signature.runs != "thread",
+        wants_context=signature.context is not None,
+        invoke=invoke,
+        scope=scope,
+        origin=origin,
+        callables=callables,
+    )
+
+
+def _positional(function: Callable[..., Any], signature: HandlerSignature) -> Invoke:
+    """The function with the one shape that all handlers have; itself if it has that shape already."""
+    if signature.context is None:
+        return lambda command, _context: function(command)
+    if signature.by_keyword:
+        keyword = signature.context
+        return lambda command, context: function(command, **{keyword: context})
+    return function
+
+
+def _awaiting(call: Invoke) -> Invoke:
+    async def invoke(command: Any, context: CommandContext | None) -> Any:
+        result = call(command, context)
+        return await result if inspect.isawaitable(result) else result
+
+    return invoke
+
+
+def _in_thread(call: Invoke, name: str) -> Invoke:
+    def invoke(command: Any, context: CommandContext | None) -> Any:
+        result = call(command, context)
+        if _has(result, "__await__"):
+            if inspect.iscoroutine(result):
+                result.close()
+            raise RegistrationError(
+                f"{name} is a plain function, so it ran in a thread, but it returned an awaitable: "
+                "make it `async def`, or annotate its result as Coroutine[…]"
+            )
+        return result
+
+    return invoke
+
+
+@asynccontextmanager
+async def _opened(provide: Callable[[], Any]) -> AsyncGenerator[Any]:
+    """The provided object, entered if it is a context manager of either kind, for as long as the command takes."""
+    value = await _made(provide)
+    if _has(value, "__aenter__"):
+        async with value as target:
+            yield target
+    elif _has(value, "__enter__"):
+        with value as target:
+            yield target
+    else:
+        yield value
+
+
+def _scope(provide: Callable[[], Any], bound: Callable[[Any], Invoke], name: str) -> Scope:
+    """A scope that makes the object on the loop; a plain context manager is still entered in the thread."""
+
+    @asynccontextmanager
+    async def scope() -> AsyncGenerator[Invoke]:
+        value = await _made(provide)
+        if _has(value, "__aenter__") and not _has(value, "__enter__"):
+            async with value as target:
+                yield _in_thread(bound(target), name)
+        else:
+            yield _entering(value, bound, name)
+
+    return scope
+
+
+async def _made(provide: Callable[[], Any]) -> Any:
+    value = provide()
+    return await value if inspect.isawaitable(value) and not _has(value, "__aenter__") else value
+
+
+def _has(value: object, method: str) -> bool:
+    """Whether the value's class has this method, as the language looks for it; much cheaper than the abstract classes."""
+    return hasattr(type(value), method)
+
+
+def _entering(value: Any, bound: Callable[[Any], Invoke], name: str) -> Invoke:
+    """Calls the method of the object in this thread, inside the object's context if it is a context manager."""
+
+    def invoke(command: Any, context: CommandContext | None) -> Any:
+        if _has(value, "__enter__"):
+            with value as target:
+                return _in_thread(bound(target), name)(command, context)
+        if _has(value, "__await__") or _has(value, "__aenter__"):
+            raise RegistrationError(f"{name} runs in a thread, but its object is made asynchronously: make it `async def`")
+        return _in_thread(bound(value), name)(command, context)
+
+    return invoke

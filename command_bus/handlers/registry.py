@@ -1,0 +1,209 @@
+"""Which handler runs for which message.
+
+    @handles(Deposit)
+    async def deposit(command: Deposit) -> int: ...
+
+`@handles` returns the function untouched, so that it stays callable and testable as what it is. The one of this module fills
+`default_registry`; a `HandlerRegistry` of your own keeps parts of a program, or tests, apart.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from asyncio import Future
+from collections.abc import Callable, Coroutine, Iterator
+from types import ModuleType
+from typing import Any, Generic, ParamSpec, TypeGuard, TypeVar, overload
+
+from command_bus.errors import RegistrationError
+from command_bus.handlers.handler import Handler, function_handler
+from command_bus.handlers.objects import handlers_of, in_class_body, mark
+from command_bus.handlers.signatures import qualified_name
+from command_bus.messages.message import Message
+
+__all__ = ["HandlerRegistry", "Registration", "default_registry", "handles"]
+
+R = TypeVar("R")
+P = ParamSpec("P")
+
+
+class Registration(Generic[R]):
+    """What `handles(Deposit)` returns: the decorator for handlers whose reply is `R`."""
+
+    __slots__ = ("_message_type", "_registry")
+
+    def __init__(self, registry: HandlerRegistry, message_type: type[Message[R]]) -> None:
+        self._registry = registry
+        self._message_type = message_type
+
+    # Overloads rather than one type variable for the function, because its result must be seen to be checked against R. They name
+    # no Awaitable: a coroutine is one too, so mypy would find two overloads that fit, give up and make the function's type Any.
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Callable[P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, Future[R]], /) -> Callable[P, Future[R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
+    def __call__(self, function: Any, /) -> Any:
+        """Register the function, or mark it if it is a method of a class that is being defined; it is returned as it is.
+
+        Raises:
+            RegistrationError: It cannot handle the message, or another handler does.
+        """
+        if in_class_body(function):
+            self._registry.declare(self._message_type)
+            mark(function, self._message_type)
+        else:
+            self._registry.add(function_handler(self._message_type, function))
+        return function
+
+
+class HandlerRegistry:
+    """The handlers of a program or of a part of it, one per message type."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, Handler] = {}
+        self._messages: dict[str, type[Message[Any]]] = {}
+
+    def handles(self, message_type: type[Message[R]], /) -> Registration[R]:
+        """The decorator that registers a function as the handler of a message.
+
+        On a method it only marks it: `include` an instance, or what makes one, to register it.
+
+        Raises:
+            RegistrationError: Not a message class, or its wire name belongs to another class.
+        """
+        self._admit(message_type)
+        return Registration(self, message_type)
+
+    def add(self, handler: Handler) -> None:
+        """Add a handler; the same one again changes nothing.
+
+        Raises:
+            RegistrationError: Its message has another handler, or its wire name belongs to another class.
+        """
+        self.declare(handler.message_type)
+        present = self._handlers.setdefault(handler.spec.name, handler)
+        if not present.same_as(handler):
+            raise RegistrationError(
+                f"{handler.spec.name!r} is handled by {present.name} already; {handler.name} cannot handle it too"
+            )
+
+    def include(self, source: Any, *, of: type | None = None) -> None:
+        """Add all handlers of a source, as it is now.
+
+        Args:
+            source: Another registry; a module, or its name, which is imported (a package with what is imported of it): what it
+                registered with `@handles`, and the messages that it defines; an object with marked methods; or what gives such an
+                object for each command: a class, a function without arguments, a dependency-injector provider. An object that is
+                a context manager, synchronous or not, is entered before its command and left after it.
+            of: The class of the objects, where a function or provider does not tell it.
+
+        Raises:
+            RegistrationError: Nothing that can be included, no marked method, or a handler that clashes.
+        """
+        if isinstance(source, HandlerRegistry):
+            self.declare(*source.messages())
+            for handler in source:
+                self.add(handler)
+        elif isinstance(source, str | ModuleType):
+            self._include_module(importlib.import_module(source) if isinstance(source, str) else source)
+        else:
+            for handler in handlers_of(source, of):
+                self.add(handler)
+
+    def declare(self, *message_types: type[Message[Any]]) -> None:
+        """Note messages that ought to have a handler; `unhandled` names those that have none.
+
+        Raises:
+            RegistrationError: Not a message class, or its wire name belongs to another class.
+        """
+        for message_type in message_types:
+            self._admit(message_type)
+            self._messages[message_type.spec().name] = message_type
+
+    def lookup(self, name: str) -> Handler | None:
+        """The handler of a wire name, or None."""
+        return self._handlers.get(name)
+
+    def names(self) -> tuple[str, ...]:
+        """The wire names that have a handler, in order of registration."""
+        return tuple(self._handlers)
+
+    def messages(self) -> tuple[type[Message[Any]], ...]:
+        """All message classes known here, with or without a handler."""
+        return tuple(self._messages.values())
+
+    def unhandled(self) -> tuple[str, ...]:
+        """The wire names of declared messages without a handler."""
+        return tuple(name for name in self._messages if name not in self._handlers)
+
+    def clear(self) -> None:
+        """Forget everything: for notebooks and for tests of the default registry."""
+        self._handlers.clear()
+        self._messages.clear()
+
+    def __iter__(self) -> Iterator[Handler]:
+        return iter(tuple(self._handlers.values()))
+
+    def __len__(self) -> int:
+        return len(self._handlers)
+
+    def __bool__(self) -> bool:
+        return True  # an empty registry is a registry: `registry or default_registry` must not replace it
+
+    def __contains__(self, message: object) -> bool:
+        """Whether a message class, or a wire name, has a handler."""
+        if isinstance(message, str):
+            return message in self._handlers
+        return any(message is handler.message_type for handler in self._handlers.values())
+
+    def __repr__(self) -> str:
+        return f"HandlerRegistry({', '.join(self._handlers)})"
+
+    def _admit(self, message_type: type[Message[Any]]) -> None:
+        if not _is_message_class(message_type):
+            raise RegistrationError(
+                f"{message_type!r} is no message class: write @handles(Deposit), where Deposit is a Command or Query"
+            )
+        name = message_type.spec().name
+        known = self._messages.get(name, message_type)
+        if known is not message_type:
+            raise RegistrationError(
+                f"{qualified_name(known)} and {qualified_name(message_type)} have one wire name, {name!r}: "
+                f'give one of them another with `name=`, as in class {message_type.__name__}(Command[…], name="…")'
+            )
+
+    def _include_module(self, module: ModuleType) -> None:
+        modules = {name for name in sys.modules if name == module.__name__ or name.startswith(f"{module.__name__}.")}
+        for name in sorted(modules):
+            self.declare(*_messages_defined_in(sys.modules[name]))
+        if self is not default_registry:
+            for handler in default_registry:
+                if handler.module in modules:
+                    self.add(handler)
+
+
+def _is_message_class(value: Any) -> TypeGuard[type[Message[Any]]]:
+    return inspect.isclass(value) and issubclass(value, Message)
+
+
+def _messages_defined_in(module: ModuleType) -> list[type[Message[Any]]]:
+    """The message classes of a module, without those that only serve as bases of others."""
+    return [
+        value
+        for value in vars(module).values()
+        if _is_message_class(value)
+        and value.__module__ == module.__name__
+        and value.__message_spec__ is not None
+        and not value.__subclasses__()
+    ]
+
+
+default_registry = HandlerRegistry()
+"""Where `@handles` registers, and what a bus uses that was given no registry."""
+
+handles = default_registry.handles
+"""Registers a function as the handler of a message in the default registry: `@handles(Deposit)`. See `HandlerRegistry.handles`."""

@@ -1,0 +1,259 @@
+"""What a callable says of itself as a handler: does it run on the event loop, does it want the context, does it fit the message.
+
+Handlers are written by people who use `from __future__ import annotations`, import names for type checkers only, decorate, bind
+and inject. So each annotation is resolved by itself, and one that cannot be is not checked; all else is, at registration.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from types import MethodType, SimpleNamespace
+from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
+
+from command_bus.errors import RegistrationError
+from command_bus.handlers.annotations import accepts_message, fits, unalias
+from command_bus.messages.context import CommandContext
+from command_bus.messages.message import Message
+
+__all__ = [
+    "HandlerSignature",
+    "innermost",
+    "is_marker",
+    "layers",
+    "markers",
+    "qualified_name",
+    "read_signature",
+    "return_type",
+    "unbound",
+    "unfilled",
+]
+
+Runs = Literal["loop", "thread", "either"]
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerSignature:
+    """How a handler is called.
+
+    Attributes:
+        runs: `"loop"` returns an awaitable; `"thread"` does its work when called; `"either"` is a plain wrapper around a
+            coroutine function, whose result is awaited if it can be.
+        context: The parameter that takes the context, or None.
+        by_keyword: The context is passed by keyword rather than as the second argument.
+    """
+
+    runs: Runs
+    context: str | None = None
+    by_keyword: bool = False
+
+
+def read_signature(function: Callable[..., Any], message_type: type[Message[Any]]) -> HandlerSignature:
+    """How the callable is called as a handler of this message.
+
+    Raises:
+        RegistrationError: It cannot be one: not a function, a generator, no command parameter or one of another type, a required
+            parameter that nobody fills, or a return annotation that is not the message's reply.
+    """
+    name = qualified_name(function)
+    if inspect.isclass(function):
+        raise RegistrationError(
+            f"{name} is a class: decorate its methods with @handles, then registry.include({function.__name__})"
+        )
+    if not callable(function):
+        raise RegistrationError(f"{name} is not callable: a handler is a function or a method")
+    body = _body(function)
+    if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
+        raise RegistrationError(f"{name} is a generator: a handler returns its reply, it does not yield")
+    signature = _signature_of(function)
+    names = _names_of(function, message_type)
+    _check_command(name, list(signature.parameters.values()), names, message_type)
+    context, by_keyword = _find_context(name, list(signature.parameters.values()), names)
+    runs = _check_reply(function, body, _resolved(signature.return_annotation, names), message_type)
+    return HandlerSignature(runs, context, by_keyword)
+
+
+def qualified_name(function: Any) -> str:
+    """`module.Class.method`, also for partials and callable objects."""
+    for layer in layers(function):
+        qualname = getattr(cast("object", layer), "__qualname__", None)
+        if isinstance(qualname, str):
+            return f"{getattr(layer, '__module__', None) or 'builtins'}.{qualname}"
+    return repr(function)
+
+
+def layers(function: Any) -> Iterator[Any]:
+    """The callable and all it wraps, outermost first: partials, bound methods, callable objects, decorated functions."""
+    seen: set[int] = set()
+    while id(function) not in seen:
+        seen.add(id(function))
+        yield function
+        inner = unbound(function)
+        function = inner if inner is not function else getattr(function, "__wrapped__", _called(function))
+
+
+def innermost(function: Any) -> Any:
+    """The function that was written, under all that was put around it."""
+    return list(layers(function))[-1]
+
+
+def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature with annotations as written, resolvable or not."""
+    try:
+        if sys.version_info >= (3, 14):
+            import annotationlib  # new in 3.14, where annotations are evaluated late and may fail
+
+            return inspect.signature(function, annotation_format=annotationlib.Format.FORWARDREF)
+        return inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise RegistrationError(f"{qualified_name(function)} tells no signature: wrap it in a function of your own") from error
+
+
+def _resolved(annotation: Any, names: dict[str, Any]) -> Any:
+    """The type that an annotation names, with `Annotated` left on; `Any` if there is none or it cannot be resolved here."""
+    if annotation is inspect.Signature.empty:
+        return Any
+    holder = SimpleNamespace(__annotations__={"it": annotation})
+    try:
+        return get_type_hints(holder, globalns=names, localns=names, include_extras=True)["it"]
+    except Exception:  # noqa: BLE001 - an annotation is any expression; one that fails for whatever reason is just not checked
+        return Any
+
+
+def return_type(function: Callable[..., Any]) -> Any:
+    """The type that a callable says it returns; `Any` if it does not, or not in words that can be resolved."""
+    return _resolved(_signature_of(function).return_annotation, _names_of(function, None))
+
+
+def is_marker(value: object) -> bool:
+    """Whether this is `Provide[…]` or `Closing[…]` of dependency-injector, which is not imported for it."""
+    return getattr(type(value), "__IS_MARKER__", False) is True
+
+
+def markers(function: Callable[..., Any]) -> dict[str, Any]:
+    """The dependency-injector markers of a callable's parameters, by parameter name."""
+    names = _names_of(function, None)
+    found = {parameter.name: _marker_of(parameter, names) for parameter in _signature_of(function).parameters.values()}
+    return {name: marker for name, marker in found.items() if marker is not None}
+
+
+def unfilled(function: Callable[..., Any]) -> str | None:
+    """The first parameter that a call without arguments lacks, or None."""
+    given = markers(function)
+    for parameter in _signature_of(function).parameters.values():
+        if parameter.default is inspect.Parameter.empty and parameter.kind not in _VARIADIC and parameter.name not in given:
+            return parameter.name
+    return None
+
+
+def unbound(function: Any) -> Any:
+    """What a partial or a bound method calls; anything else itself."""
+    if isinstance(function, functools.partial):
+        return function.func
+    if isinstance(function, MethodType | staticmethod | classmethod):
+        return cast("Any", function).__func__
+    return function
+
+
+def _called(function: Any) -> Any:
+    """The `__call__` of a callable object; a function or class itself."""
+    if not callable(function) or inspect.isroutine(function) or inspect.isclass(function):
+        return function
+    return cast("Any", type(function)).__call__
+
+
+def _body(function: Any) -> Any:
+    """The function whose code runs first when the callable is called: what it wraps does not count."""
+    while (inner := _called(unbound(function))) is not function:
+        function = inner
+    return function
+
+
+def _names_of(function: Any, message_type: type[Message[Any]] | None) -> dict[str, Any]:
+    """The names that annotations may use: the module's, and what is often not there, being local or for type checkers only."""
+    known: dict[str, Any] = {"CommandContext": CommandContext}
+    if message_type is not None:
+        known[message_type.__name__] = message_type
+    written = function.__init__ if inspect.isclass(function) else function
+    written = innermost(written)
+    names: dict[str, Any] = getattr(written, "__globals__", {})
+    is_local = "<locals>" in getattr(written, "__qualname__", "")  # then a name may hide the module's
+    return names | known if is_local else known | names
+
+
+def _marker_of(parameter: inspect.Parameter, names: dict[str, Any]) -> Any:
+    if is_marker(parameter.default):
+        return parameter.default
+    annotation = _resolved(parameter.annotation, names)
+    extras = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+    return next((extra for extra in extras if is_marker(extra)), None)
+
+
+def _check_command(
+    name: str, parameters: list[inspect.Parameter], names: dict[str, Any], message_type: type[Message[Any]]
+) -> None:
+    first = parameters[0] if parameters else None
+    if first is None or first.kind not in (*_POSITIONAL, inspect.Parameter.VAR_POSITIONAL):
+        raise RegistrationError(f"{name} takes no command: its first parameter is the {message_type.__name__} to handle")
+    if _marker_of(first, names) is not None:
+        raise RegistrationError(f"{name}: its first parameter {first.name!r} is injected, but the first one is the command")
+    annotation = _resolved(first.annotation, names)
+    if first.kind is not inspect.Parameter.VAR_POSITIONAL and not accepts_message(annotation, message_type):
+        shown = inspect.formatannotation(annotation)
+        raise RegistrationError(
+            f"{name} is registered for {message_type.__qualname__}, but its parameter {first.name!r} is a {shown}"
+        )
+
+
+def _find_context(name: str, parameters: list[inspect.Parameter], names: dict[str, Any]) -> tuple[str | None, bool]:
+    context: str | None = None
+    by_keyword = False
+    for index, parameter in enumerate(parameters[1:], start=1):
+        if parameter.kind in _VARIADIC:
+            continue
+        if context is None and _is_context(parameter, names):
+            context, by_keyword = parameter.name, index != 1 or parameter.kind not in _POSITIONAL
+        elif parameter.default is inspect.Parameter.empty and _marker_of(parameter, names) is None:
+            raise RegistrationError(
+                f"{name}: nobody fills its parameter {parameter.name!r}. A handler is given the command and, for a parameter "
+                "annotated CommandContext, the context; give others a default such as Provide[…], bind them with "
+                "functools.partial, or write a method"
+            )
+    return context, by_keyword
+
+
+def _is_context(parameter: inspect.Parameter, names: dict[str, Any]) -> bool:
+    if parameter.annotation is inspect.Parameter.empty:
+        return parameter.name == "context"
+    annotation = unalias(_resolved(parameter.annotation, names))
+    if annotation is Any:  # perhaps a name that only type checkers can see: go by how it is written
+        written = getattr(parameter.annotation, "__forward_arg__", parameter.annotation)
+        return isinstance(written, str) and re.search(r"\bCommandContext\b", written) is not None
+    return CommandContext in (annotation, *get_args(annotation))
+
+
+def _check_reply(function: Any, body: Any, returned: Any, message_type: type[Message[Any]]) -> Runs:
+    """Whether the handler runs on the loop or in a thread, once its return annotation is found to be the reply."""
+    runs: Runs = "thread"
+    if inspect.iscoroutinefunction(body):
+        runs = "loop"
+    elif any(inspect.iscoroutinefunction(layer) for layer in layers(function)):
+        runs = "either"
+    else:
+        origin = get_origin(returned) or returned
+        if isinstance(origin, type) and issubclass(origin, Awaitable):
+            runs, returned = "loop", (get_args(returned) or (Any,))[-1]
+    reply = message_type.spec().reply
+    if not fits(returned, reply):
+        raise RegistrationError(
+            f"{qualified_name(function)} returns {inspect.formatannotation(returned)}, "
+            f"but the reply of {message_type.__qualname__} is {inspect.formatannotation(reply)}"
+        )
+    return runs

@@ -1,0 +1,226 @@
+"""What a handler may know of its delivery, and what the bus must know of the handler that is running.
+
+A `CommandContext` is built only for handlers that ask for it. `current_command` is set around every handler, so that a `call`
+from inside it can be refused when it would wait for itself, and so that what it dispatches carries on its correlation. Tasks that the
+handler starts see it, too, until the handler ends: who asks for it by `running_command` is not misled by one that goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
+
+from command_bus.clock import mono
+
+if TYPE_CHECKING:
+    from command_bus.messages.message import Message
+    from command_bus.sending.options import CallOptions, DispatchOptions
+    from command_bus.sending.receipts import Receipt
+
+__all__ = ["BlockingSender", "CommandContext", "Running", "Sender", "current_command", "running_command", "while_lent"]
+
+R = TypeVar("R")
+
+
+class Sender(Protocol):
+    """What a handler sends with: a `CommandBus`, or a `TestBus`."""
+
+    async def dispatch(self, *args: Any, **kwargs: Any) -> Receipt[Any]:
+        """See `CommandBus.dispatch`."""
+        ...
+
+    async def call(self, *args: Any, **kwargs: Any) -> Any:
+        """See `CommandBus.call`."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class CommandContext:
+    """One delivery of one command, for the handler that asks for it with a parameter annotated `CommandContext`.
+
+    Every value has a default, so that a unit test can call the handler as a plain function:
+    `await deposit(Deposit(…), CommandContext(command_id="c-1"))`.
+
+    Attributes:
+        command_id: The id under which the command was accepted; the same at every attempt, so it serves as an idempotency key.
+        name: The wire name of the message.
+        entity_type: The entity's type, or None for a message that runs freely.
+        entity_id: The entity's canonical id, or None.
+        attempt: 1 for the first start; interrupted starts count.
+        fence: Grows with every start for this entity: `UPDATE … SET fence = :fence WHERE fence <= :fence` refuses the effects of
+            a handler that has lost its lease.
+        deadline: The `time.monotonic()` value of this machine after which the caller no longer waits, or None.
+        headers: What the sender attached. Read-only by convention.
+        correlation_id: Shared by everything that one first command led to.
+        causation_id: The id of the command whose handler sent this one, or None.
+        accepted_ms: When the server accepted the command, in milliseconds since the epoch.
+        worker: The name of the worker that runs it.
+        bus: The worker's bus. A unit test may give one, such as its `command_bus`.
+        loop: The event loop of the bus.
+    """
+
+    command_id: str = ""
+    name: str = ""
+    entity_type: str | None = None
+    entity_id: str | None = None
+    attempt: int = 1
+    fence: int = 0
+    deadline: float | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    correlation_id: str = ""
+    causation_id: str | None = None
+    accepted_ms: int = 0
+    worker: str = ""
+    bus: Sender | None = field(default=None, repr=False)
+    loop: asyncio.AbstractEventLoop | None = field(default=None, repr=False)
+    _cancel_reason: str | None = field(default=None, init=False, repr=False)
+
+    async def dispatch(self, command: Message[R], **options: Unpack[DispatchOptions]) -> Receipt[R]:
+        """As `CommandBus.dispatch`, by the worker's bus: the handler's module need not import one.
+
+        Raises:
+            RuntimeError: The context was made by hand, without a bus.
+        """
+        return await self._sender().dispatch(command, **options)
+
+    async def call(self, command: Message[R], **options: Unpack[CallOptions]) -> R:
+        """As `CommandBus.call`, by the worker's bus; not to the handler's own entity.
+
+        Raises:
+            RuntimeError: The context was made by hand, without a bus.
+        """
+        value: R = await self._sender().call(command, **options)
+        return value
+
+    @property
+    def blocking(self) -> BlockingSender:
+        """`dispatch` and `call` for handlers that are no coroutines."""
+        return BlockingSender(self)
+
+    def _sender(self) -> Sender:
+        if self.bus is None:
+            raise RuntimeError(
+                "this context has no bus: one that a worker makes has the worker's; in a unit test give one, "
+                "CommandContext(bus=command_bus) with the fixture `command_bus`"
+            )
+        return self.bus
+
+    @property
+    def entity(self) -> str | None:
+        """The entity as `"account:a-17"`, or None for a message that runs freely."""
+        return None if self.entity_type is None else f"{self.entity_type}:{self.entity_id}"
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the result is no longer wanted: the lease is lost, the attempt timed out, the worker stops or an operator aborts it.
+
+        Safe to read from any thread. A synchronous handler cannot be interrupted, so a long one asks now and then and returns.
+        """
+        return self._cancel_reason is not None
+
+    @property
+    def cancel_reason(self) -> str | None:
+        """Why the delivery was cancelled, or None."""
+        return self._cancel_reason
+
+    def cancel(self, reason: str) -> None:
+        """Tell the handler to stop. For the worker that runs it; the first reason stays."""
+        if self._cancel_reason is None:
+            self._cancel_reason = reason
+
+    def remaining(self) -> float | None:
+        """Seconds until the caller no longer waits, 0.0 once it does not; None if it set no deadline."""
+        return None if self.deadline is None else max(0.0, self.deadline - mono())
+
+
+class LentPlace(Protocol):
+    """The place of a running handler, lent to others while the handler waits inside of it."""
+
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
+
+    def end(self) -> None:
+        """End it with the handler."""
+        ...
+
+
+class BlockingSender:
+    """Sends from a handler that runs in a thread, and waits.
+
+    Args:
+        context: Of the handler.
+    """
+
+    def __init__(self, context: CommandContext) -> None:
+        self._context = context
+
+    def dispatch(self, command: Message[R], **options: Unpack[DispatchOptions]) -> Receipt[R]:
+        """As `CommandContext.dispatch`."""
+        return self._wait(self._context.dispatch(command, **options))
+
+    def call(self, command: Message[R], **options: Unpack[CallOptions]) -> R:
+        """As `CommandContext.call`."""
+        return self._wait(self._context.call(command, **options))
+
+    def _wait(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run it on the loop of the bus, which carries on the ids of the running command: the loop copies this thread's context."""
+        loop = self._context.loop
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001 - as `get_running_loop`, which raises
+            work.close()
+            raise RuntimeError("this handler is a coroutine: write `await context.dispatch(…)`, without `.blocking`")
+        return asyncio.run(work) if loop is None else asyncio.run_coroutine_threadsafe(work, loop).result()
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """The command whose handler runs in the current task or thread.
+
+    Attributes:
+        mailbox: The mailbox that it holds.
+        command_id: Its id, the causation id of what it dispatches.
+        correlation_id: Passed on to what it dispatches.
+        name: Its wire name, for messages.
+        attempt: Which start of it this is; for logs, as the next.
+        worker: Who runs it.
+        lends_beyond: Whether its place is lent although no more may be: another handler waits for its reply, say.
+        make_lending: Makes what lends its place while it waits for the bus, or None: it holds no place.
+        lending: That, once it has waited.
+        ended: Whether the handler is over; what it started and did not wait for may still run.
+    """
+
+    mailbox: str
+    command_id: str
+    correlation_id: str
+    name: str
+    attempt: int = 1
+    worker: str = ""
+    lends_beyond: bool = False
+    make_lending: Callable[[Running], LentPlace] | None = None
+    lending: LentPlace | None = None
+    ended: bool = False
+
+
+current_command: ContextVar[Running | None] = ContextVar("command_bus_current_command", default=None)
+"""The command whose handler was started here, or None outside handlers: for logs, which say where a line comes from."""
+
+
+def running_command() -> Running | None:
+    """Return the command whose handler runs here, or None: outside handlers, and in a task that has outlived its own."""
+    running = current_command.get()
+    return None if running is None or running.ended else running
+
+
+async def while_lent(work: Awaitable[R]) -> R:
+    """Wait for something that the bus resolves; a handler that does so lends its place in the worker meanwhile."""
+    running = running_command()
+    if running is None or running.make_lending is None:
+        return await work
+    lending = running.lending
+    if lending is None:
+        lending = running.lending = running.make_lending(running)
+    async with lending:
+        return await work

@@ -1,0 +1,286 @@
+"""Commands and queries: pydantic models that name their entity and their reply.
+
+    class Deposit(Command[int], entity="account"):
+        account_id: EntityId
+        amount: int
+
+The type argument is the reply, for type checkers and at run time alike. What the bus needs to know of a class is worked out once, when
+the class is defined, into a frozen `MessageSpec`; a mistake is an error there and then, not when the first command arrives.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar, cast, get_args, get_origin
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+from typing_extensions import Unpack
+
+from command_bus.durations import duration_fault
+from command_bus.errors import InvalidCommand, RegistrationError
+from command_bus.messages.policies import Delivery, OnPoison, RetryPolicy
+
+__all__ = [
+    "Command",
+    "EntityId",
+    "Message",
+    "MessageSpec",
+    "Query",
+    "canonical_entity_id",
+    "check_entity_type",
+    "check_wire_name",
+    "is_entity_type",
+    "is_wire_name",
+]
+
+Reply_co = TypeVar("Reply_co", covariant=True)
+
+MAX_ENTITY_ID_BYTES = 4096
+_ENTITY_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_CLASS_ARGUMENTS = frozenset({"entity", "delivery", "retry", "on_poison", "timeout"})
+_WIRE_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,200}")
+
+
+def canonical_entity_id(value: object) -> str:
+    """The one form of an entity id: text, so that `7` and `"7"` name the same entity.
+
+    Raises:
+        InvalidCommand: Not a string or an int (bool is neither), empty, over 4 KiB, or text that UTF-8 cannot carry.
+    """
+    if isinstance(value, str):
+        text = value
+    elif isinstance(value, int) and not isinstance(value, bool):
+        text = str(value)
+    else:
+        raise InvalidCommand(f"an entity id is a string or an int, not {type(value).__name__}")
+    if not text:
+        raise InvalidCommand("an entity id must not be empty")
+    if len(text) > MAX_ENTITY_ID_BYTES // 4 or not text.isascii():
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError as error:
+            raise InvalidCommand(f"the entity id {text[:40]!r} has lone surrogates, which UTF-8 cannot carry") from error
+        if size > MAX_ENTITY_ID_BYTES:
+            raise InvalidCommand(f"an entity id may have {MAX_ENTITY_ID_BYTES} bytes, this one has {size}; use a digest of it")
+    return text
+
+
+class _EntityMarker:
+    """Marks the field that holds the entity id."""
+
+    __slots__ = ()
+
+
+def _check_entity_id(value: str | int) -> str | int:
+    canonical_entity_id(value)
+    return value
+
+
+EntityId: TypeAlias = Annotated[str | int, _EntityMarker(), AfterValidator(_check_entity_id)]
+"""Annotates the one field of a message that holds its entity's id: a non-empty string, or an int.
+
+The field stands alone, not in a union or a container. The value has at most 4 KiB in UTF-8. `7` and `"7"` name the same
+entity, and the value keeps its type; `str(command.account_id)` is the same text for both. An empty or too long id is a `ValidationError` where the
+message is made."""
+
+
+def check_entity_type(entity: str) -> str:
+    """The entity type, if it can be part of a key.
+
+    Raises:
+        InvalidCommand: Not 1 to 64 letters, digits, `_`, `.` or `-`.
+    """
+    if not isinstance(entity, str) or not is_entity_type(entity):
+        raise InvalidCommand(f"entity type {entity!r}: 1 to 64 of letters, digits, '_', '.' and '-'")
+    return entity
+
+
+def is_entity_type(name: str) -> bool:
+    """Whether a text can be an entity type."""
+    return _ENTITY_TYPE.fullmatch(name) is not None
+
+
+def check_wire_name(name: str) -> str:
+    """The wire name, if it is one.
+
+    Raises:
+        InvalidCommand: Not 1 to 200 letters, digits, `_`, `.`, `:`, `/` or `-`.
+    """
+    if not isinstance(name, str) or not is_wire_name(name):
+        raise InvalidCommand(f"wire name {name!r}: 1 to 200 of letters, digits, '_', '.', ':', '/' and '-'")
+    return name
+
+
+def is_wire_name(name: str) -> bool:
+    """Whether a text can be a command's name on the wire."""
+    return _WIRE_NAME.fullmatch(name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSpec:
+    """What the bus knows of a message class.
+
+    Attributes:
+        name: The wire name, stable across modules and renames when given with `name=`.
+        entity: The entity type, or None for a message that runs freely.
+        key: The field that holds the entity id, or None.
+        reply: The reply type, the type argument of the class.
+        delivery: What an interruption means: run again, or dead-letter.
+        retry: How failures are retried.
+        on_poison: What a poisoned command does to its entity; None leaves it to the entity type's policy.
+        timeout: Seconds that one attempt of the handler may take, or None.
+    """
+
+    name: str
+    entity: str | None = None
+    key: str | None = None
+    reply: Any = None
+    delivery: Delivery = "at_least_once"
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    on_poison: OnPoison | None = None
+    timeout: float | None = None
+
+
+class Message(BaseModel, Generic[Reply_co]):
+    """The base of `Command` and `Query`; declare one of those."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+    __message_spec__: ClassVar[MessageSpec | None] = None
+
+    def __init_subclass__(
+        cls,
+        *,
+        entity: str | None = None,
+        name: str | None = None,
+        delivery: Delivery | None = None,
+        retry: RetryPolicy | None = None,
+        on_poison: OnPoison | None = None,
+        timeout: float | None = None,
+        **config: Unpack[ConfigDict],
+    ) -> None:
+        """Names the class arguments for type checkers; pydantic hands the same ones to the hook below, once fields are known."""
+        super().__init_subclass__()
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, *, name: str | None = None, **given: Any) -> None:
+        super().__pydantic_init_subclass__()
+        if cls.__module__ == __name__ or cls.__pydantic_generic_metadata__["origin"] is not None or "[" in cls.__name__:
+            return  # Command, Command[int], or Command[int] as cloudpickle makes it anew, empty at first: none declares a message
+        unknown = sorted(set(given) - _CLASS_ARGUMENTS)
+        if unknown:
+            raise RegistrationError(
+                f"{cls.__qualname__}: unknown class argument {unknown[0]!r}; there are name, {', '.join(sorted(_CLASS_ARGUMENTS))}"
+            )
+        cls.__message_spec__ = _build_spec(
+            cls, name, {key: value for key, value in given.items() if value is not None}, cls.__message_spec__
+        )
+
+    @classmethod
+    def spec(cls) -> MessageSpec:
+        """What the bus knows of this class.
+
+        Raises:
+            RegistrationError: The class declares no message (`Command` itself, say).
+        """
+        if cls.__message_spec__ is None:
+            raise RegistrationError(f"{cls.__qualname__} is no message: write `class {cls.__qualname__}X(Command[ReplyType]): …`")
+        return cls.__message_spec__
+
+    def entity_id(self) -> str | None:
+        """The canonical id of the entity that this message names, or None for a message without one."""
+        key = type(self).spec().key
+        return None if key is None else canonical_entity_id(getattr(self, key))
+
+
+class Command(Message[Reply_co]):
+    """A request to change an entity. The type argument is the reply: `class Deposit(Command[int], entity="account")`.
+
+    Class arguments (all optional):
+        entity: The entity type; then one field is annotated with `EntityId`. Without it the command runs freely.
+        name: The wire name, by default the class's name.
+        delivery: `"at_least_once"` (default) or `"at_most_once"`: never started again after an interruption.
+        retry: A `RetryPolicy` for handlers that raise; three attempts, but one for `"at_most_once"`.
+        on_poison: `"skip"` or `"park"`.
+        timeout: Seconds that one attempt of the handler may take.
+
+    Models are strict (no `"12"` for an int), forbid unknown fields, are frozen and refuse NaN.
+    """
+
+
+class Query(Message[Reply_co]):
+    """A request to read an entity, sequenced with its commands: it sees the effect of all that was accepted before it."""
+
+
+def _build_spec(cls: type[Message[Any]], name: str | None, given: dict[str, Any], inherited: MessageSpec | None) -> MessageSpec:
+    """The spec of a class from its class arguments, its fields and what its base declared."""
+    values: dict[str, Any] = {}
+    if inherited is not None:
+        values = {slot: getattr(inherited, slot) for slot in ("entity", "delivery", "retry", "on_poison", "timeout")}
+    values |= given
+    if (
+        values.get("delivery") == "at_most_once"
+        and "retry" not in given
+        and (inherited is None or inherited.delivery != "at_most_once")
+    ):
+        values["retry"] = RetryPolicy(attempts=1)  # at most one start, unless the class itself asks for retries of what it raised
+    try:
+        values["name"] = check_wire_name(name if name is not None else cls.__name__)
+        if values.get("entity") is not None:
+            check_entity_type(values["entity"])
+    except InvalidCommand as error:
+        raise RegistrationError(f"{cls.__qualname__}: {error}") from error
+    _check_choices(cls, values)
+    values["key"] = _entity_field(cls, values.get("entity"))
+    values["reply"] = _reply_type(cls)
+    return MessageSpec(**values)
+
+
+def _check_choices(cls: type[Message[Any]], values: dict[str, Any]) -> None:
+    if values.get("delivery", "at_least_once") not in ("at_least_once", "at_most_once"):
+        raise RegistrationError(f"{cls.__qualname__}: delivery is 'at_least_once' or 'at_most_once', not {values['delivery']!r}")
+    if values.get("on_poison") not in (None, "skip", "park"):
+        raise RegistrationError(f"{cls.__qualname__}: on_poison is 'skip' or 'park', not {values['on_poison']!r}")
+    if not isinstance(values.get("retry", RetryPolicy()), RetryPolicy):
+        raise RegistrationError(f"{cls.__qualname__}: retry is a RetryPolicy, not {values['retry']!r}")
+    timeout = values.get("timeout")
+    if timeout is not None and (fault := duration_fault(timeout)) is not None:
+        raise RegistrationError(f"{cls.__qualname__}: timeout {fault}")
+
+
+def _entity_field(cls: type[Message[Any]], entity: str | None) -> str | None:
+    """The field marked with `EntityId`; one if and only if an entity type is given."""
+    fields = cls.model_fields.items()
+    marked = [name for name, info in fields if any(isinstance(item, _EntityMarker) for item in info.metadata)]
+    hidden = [name for name, info in fields if name not in marked and _holds_marker(info.annotation)]
+    if hidden:
+        raise RegistrationError(f"{cls.__qualname__}.{hidden[0]}: EntityId stands alone, not inside a union or container")
+    if entity is None and marked:
+        raise RegistrationError(f'{cls.__qualname__} marks {marked[0]!r} with EntityId but names no entity type: add entity="…"')
+    if entity is not None and len(marked) != 1:
+        found = "marks no field" if not marked else f"marks {len(marked)} fields ({', '.join(marked)})"
+        raise RegistrationError(
+            f"{cls.__qualname__} has entity={entity!r} but {found} with EntityId: annotate the one field that holds the id"
+        )
+    if marked and not cls.model_fields[marked[0]].is_required():
+        raise RegistrationError(f"{cls.__qualname__}.{marked[0]} holds the entity id: it must be required, without a default")
+    return marked[0] if marked else None
+
+
+def _holds_marker(annotation: Any) -> bool:
+    """Whether a marker hides inside a union such as `EntityId | None`, which would allow a command without its entity."""
+    if get_origin(annotation) is Annotated:
+        return any(isinstance(item, _EntityMarker) for item in get_args(annotation)[1:])
+    return any(_holds_marker(item) for item in get_args(annotation))
+
+
+def _reply_type(cls: type[Message[Any]]) -> Any:
+    for base in cls.__mro__:
+        metadata = cast("dict[str, Any]", getattr(base, "__pydantic_generic_metadata__", {}))
+        if metadata.get("origin") in (Command, Query, Message) and metadata["args"]:
+            reply = metadata["args"][0]
+            if isinstance(reply, TypeVar):
+                break
+            return type(None) if reply is None else reply
+    raise RegistrationError(f"{cls.__qualname__} names no reply type: write Command[int], or Command[None] if there is none")

@@ -1,0 +1,67 @@
+"""What the server's answer to a submission means for its sender: a receipt, or a typed refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+from command_bus.errors import CommandBusError, Draining, IdempotencyConflict, InvalidCommand, QueueFull
+from command_bus.sending.receipts import Receipt, kept
+from command_bus.transport.interfaces import Admission
+
+__all__ = ["receipt", "refusal", "status_of"]
+
+_RETRY_AFTER = 0.25
+"""Seconds; a full entity drains a command in far less, and a producer that waits this long loses little."""
+
+_RETRY_AFTER_DRAIN = 5.0
+"""Seconds; people take their time."""
+
+_FULL: dict[Admission, tuple[str, str]] = {
+    Admission.ENTITY_FULL: ("entity", "the entity holds as many commands as max_depth allows"),
+    Admission.TOTAL_FULL: ("total", "the namespace holds as many commands as max_total_depth allows"),
+    Admission.PREDECESSOR_REFUSED: (
+        "predecessor",
+        "an earlier command of this entity in the same batch was refused, and must not be overtaken",
+    ),
+}
+
+
+def refusal(admission: Admission, command_id: str) -> CommandBusError | None:
+    """Why a command was not accepted, or None if it was (now or before)."""
+    if admission in (Admission.ACCEPTED, Admission.DUPLICATE):
+        return None
+    if admission is Admission.CONFLICT:
+        return IdempotencyConflict(f"command id {command_id!r} was used before for another command", command_id=command_id)
+    if admission is Admission.WRONG_TYPE:
+        return InvalidCommand(
+            "this entity's mailbox takes no commands: its key holds something else (WRONGTYPE), or the ids of its stream are used up, as "
+            "another program has written to it. Nothing was accepted; a stream that is used up is made anew once workers have emptied it"
+        )
+    if admission is Admission.DRAINING:
+        return Draining(
+            "an operator drains this entity, its type or the whole bus: nothing new is accepted until it is resumed",
+            retry_after=_RETRY_AFTER_DRAIN,
+        )
+    limit, text = _FULL[admission]
+    return QueueFull(text, retry_after=_RETRY_AFTER, limit=limit)
+
+
+def status_of(admission: Admission) -> Literal["accepted", "duplicate", "rejected"]:
+    """The word for it."""
+    if admission is Admission.ACCEPTED:
+        return "accepted"
+    return "duplicate" if admission is Admission.DUPLICATE else "rejected"
+
+
+def receipt(command_id: str, admission: Admission, ask: Callable[..., Awaitable[Any]] | None = None) -> Receipt[Any]:
+    """The receipt of an accepted command, with a result if there is somebody to ask.
+
+    Raises:
+        CommandBusError: It was refused.
+    """
+    error = refusal(admission, command_id)
+    if error is not None:
+        raise error
+    plain: Receipt[Any] = Receipt(command_id, "accepted" if admission is Admission.ACCEPTED else "duplicate")
+    return plain if ask is None else kept(plain, ask)

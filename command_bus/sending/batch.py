@@ -1,0 +1,156 @@
+"""Many commands in few steps: seal a window of them, enqueue it, and seal the next one while the server is at work."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from command_bus.errors import CommandBusError, TransportUnavailable
+from command_bus.messages.message import Message
+from command_bus.sending.admission import refusal, status_of
+from command_bus.sending.envelope_builder import Envelope, Outbound, Sealer
+from command_bus.sending.receipts import BatchOutcome, BatchResult
+from command_bus.transport.interfaces import Admission, Producer, Silent, Submission
+
+__all__ = ["BatchSender"]
+
+_SLICE = 64
+"""Commands that are sealed before the event loop gets its turn: what was sealed before leaves, and nobody else waits for long."""
+
+_TURNS = 3
+"""Turns of the event loop that a request takes to leave."""
+
+_Item = Message[Any] | Envelope[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Unsealed:
+    """What cannot be sent, in its place: what follows it in the same mailbox must not overtake it."""
+
+    outcome: BatchOutcome
+    mailboxes: tuple[str, ...]
+
+
+_Sealed = Submission | _Unsealed
+
+
+class BatchSender:
+    """Sends one batch; after a refused command of an entity, its later ones are refused as well. An outage is waited for once per shard.
+
+    Args:
+        sealer: Encodes and names mailboxes.
+        producer: Enqueues.
+        prepare: Turns an outbound value into a submission: agreement on its entity type, middleware, sealing.
+        timeout: Seconds per step.
+        agreed: Whether a message may be sealed at once, without `prepare`.
+    """
+
+    def __init__(
+        self,
+        sealer: Sealer,
+        producer: Producer,
+        prepare: Callable[[Outbound], Awaitable[Submission]],
+        timeout: float,
+        agreed: Callable[[Message[Any]], bool],
+    ) -> None:
+        self._sealer = sealer
+        self._producer = producer
+        self._prepare = prepare
+        self._timeout = timeout
+        self._agreed = agreed
+        self._refused: set[str] = set()
+        self._silent: Silent = {}
+        self._unagreed: dict[str, TransportUnavailable] = {}
+
+    async def send(self, commands: Iterable[_Item]) -> BatchResult:
+        """Send all, in order per entity."""
+        source = iter(commands)
+        outcomes: list[BatchOutcome] = []
+        under_way: asyncio.Task[list[BatchOutcome]] | None = None
+        try:
+            while window := await self._seal_window(source):
+                if under_way is not None:
+                    outcomes += await under_way
+                under_way = asyncio.create_task(self._enqueue(window), name="command_bus.sending.batch")
+                for _ in range(_TURNS):
+                    await asyncio.sleep(0)
+            if under_way is not None:
+                outcomes += await under_way
+        except BaseException as error:
+            if under_way is not None:
+                if isinstance(error, asyncio.CancelledError):
+                    under_way.cancel()
+                await asyncio.gather(under_way, return_exceptions=True)
+            raise
+        statuses = [outcome.status for outcome in outcomes]
+        return BatchResult(tuple(outcomes), statuses.count("accepted"), statuses.count("duplicate"), statuses.count("rejected"))
+
+    async def _seal_window(self, source: Iterator[_Item]) -> list[_Sealed]:
+        """As many sealed commands as leave together, fewer at the end."""
+        sealed: list[_Sealed] = []
+        stamps = self._sealer.stamps
+        while len(sealed) < self._producer.window:
+            items = list(itertools.islice(source, _SLICE))
+            sealed += [(self._stamped(item) if stamps else None) or await self._seal(item) for item in items]
+            if len(items) < _SLICE:
+                break
+            await asyncio.sleep(0)
+        return sealed
+
+    def _stamped(self, item: _Item) -> _Sealed | None:
+        """The submission of a message without options that no middleware wants to see, or why there is none; None: `_seal` knows."""
+        if isinstance(item, Envelope):
+            return None
+        try:
+            return self._sealer.plain(item) if self._agreed(item) else None
+        except CommandBusError as error:
+            return self._unsealed(item, error)
+
+    async def _seal(self, item: _Item) -> _Sealed:
+        """The submission of an item, or why there is none. A server that was away for the first of an entity type is not waited for again."""
+        try:
+            out = self._sealer.of_item(item)
+            entity_type = out.entity_type or ""
+            if (away := self._unagreed.get(entity_type)) is not None:
+                return self._unsealed(item, away)
+            try:
+                return await self._prepare(out)
+            except TransportUnavailable as error:
+                if entity_type and not error.outcome_unknown:
+                    self._unagreed[entity_type] = error
+                raise
+        except CommandBusError as error:
+            return self._unsealed(item, error)
+
+    def _unsealed(self, item: _Item, error: CommandBusError) -> _Unsealed:
+        return _Unsealed(BatchOutcome("", "rejected", error), self._sealer.mailbox_if_known(item))
+
+    async def _enqueue(self, window: list[_Sealed]) -> list[BatchOutcome]:
+        """Send what nothing before it keeps back; the outcome of each."""
+        going: list[Submission] = []
+        outcomes: list[BatchOutcome | None] = []
+        for item in window:
+            if isinstance(item, _Unsealed):
+                self._refused.update(item.mailboxes)
+                outcomes.append(item.outcome)
+            elif item.mailbox in self._refused:
+                outcomes.append(self._outcome(item, Admission.PREDECESSOR_REFUSED))
+            else:
+                going.append(item)
+                outcomes.append(None)
+        answered = map(self._outcome, going, await self._producer.enqueue_many(going, self._timeout, self._silent))
+        return [outcome or next(answered) for outcome in outcomes]
+
+    def _outcome(self, submission: Submission, admission: Admission | CommandBusError) -> BatchOutcome:
+        if admission is Admission.ACCEPTED:
+            return BatchOutcome(submission.command_id, "accepted")
+        if isinstance(admission, CommandBusError):
+            self._refused.add(submission.mailbox)
+            return BatchOutcome(submission.command_id, "rejected", admission)
+        error = refusal(admission, submission.command_id)
+        if error is not None and admission is not Admission.CONFLICT:
+            self._refused.add(submission.mailbox)
+        return BatchOutcome(submission.command_id, status_of(admission), error)

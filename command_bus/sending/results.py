@@ -1,0 +1,141 @@
+"""Waiting for outcomes: the reply of a call, the stored result of a command."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from command_bus.admin.waiting import mailbox_in
+from command_bus.clock import mono
+from command_bus.durations import checked_seconds
+from command_bus.errors import BadResult, CommandTimeout, TransportUnavailable, UnknownCommand
+from command_bus.messages.context import while_lent
+from command_bus.sending.admission import receipt
+from command_bus.sending.overdue_calls import Unanswered
+from command_bus.serialization.models import reply_codec_for
+from command_bus.serialization.msgpack import Limits, Undecodable
+from command_bus.serialization.protection import Protection
+from command_bus.serialization.reply import Completed, raise_or_value, unpack_reply
+from command_bus.transport.interfaces import Admission
+from command_bus.transport.redis.sending.rpc import reply_in
+from command_bus.transport.redis.transport import RedisTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from command_bus.bus import CommandBus
+    from command_bus.messages.message import Message
+    from command_bus.middleware import Sending
+    from command_bus.sending.envelope_builder import Outbound
+
+__all__ = ["Outcomes", "later"]
+
+_POLL_FIRST, _POLL_LAST = 0.01, 0.5
+
+
+async def later(bus: CommandBus, command_type: type[Message[Any]] | None, command_id: str, timeout: float | None) -> Any:
+    """Return the result that a receipt is asked for: see `Receipt.result`."""
+    seconds = bus.settings.call_timeout if timeout is None else checked_seconds("timeout", timeout)
+    return await bus.result(command_id, command_type, timeout=seconds)
+
+
+class Outcomes:
+    """Reads outcomes of one open bus.
+
+    Args:
+        transport: Of the bus.
+        limits: Of replies.
+        unanswered: Says where a command is that was waited for in vain.
+        protection: Decrypts them, or None.
+    """
+
+    def __init__(
+        self, transport: RedisTransport, limits: Limits, unanswered: Unanswered, protection: Protection | None = None
+    ) -> None:
+        self._unanswered = unanswered
+        self._protection = protection
+        self._transport = transport
+        self._limits = limits
+
+    def value_of(self, record: bytes, reply_type: Any, command_id: str) -> Any:
+        """The result in a reply record.
+
+        Raises:
+            CommandBusError: The outcome that it tells.
+        """
+        try:
+            _, outcome = unpack_reply(record, self._limits)
+        except Undecodable as error:
+            raise BadResult(f"the reply cannot be read: {error}", command_id=command_id) from error
+        if self._protection is not None and isinstance(outcome, Completed):
+            outcome = self._protection.result(command_id, outcome)
+        return raise_or_value(outcome, reply_codec_for(reply_type), command_id, self._limits)
+
+    async def exchange(
+        self, send: Sending, place_of: Callable[[Outbound], str], reply_type: Any, deadline: float, out: Outbound
+    ) -> Any:
+        """Send a command and wait for its reply: the innermost of the middleware around a call.
+
+        Args:
+            send: Sends it, as a dispatch is sent.
+            place_of: Gives its mailbox.
+            reply_type: Of its result.
+            deadline: Monotonic time until which its caller waits.
+            out: The command.
+        """
+        replies = self._transport.rpc
+        out.deadline = deadline
+        reply = replies.expect(out.command_id)
+        waiting = self._unanswered.begin(out.name)
+        try:
+            admission = await send(out)
+            receipt(out.command_id, admission)
+            duplicate = admission is Admission.DUPLICATE
+            record = await while_lent(self.polled(out.command_id, deadline) if duplicate else reply.within(deadline))
+        finally:
+            replies.forget(reply)
+            self._unanswered.end(waiting)
+        if record is None:
+            waited = (out.ttl_ms or 0) / 1000
+            seen = await self._unanswered.whereabouts(place_of(out), out.command_id, out.name, waited)
+            raise seen.timeout(
+                f"{out.name} {out.command_id}: no reply within {waited:g} s; its outcome is unknown, ask bus.result({out.command_id!r}) later",
+                out.command_id,
+            )
+        return self.value_of(record, reply_type, out.command_id)
+
+    async def polled(self, command_id: str, deadline: float) -> bytes | None:
+        """The reply of a command that somebody else sent, read from its mark with growing pauses; None if it is not there in time."""
+        pause = _POLL_FIRST
+        while True:
+            left = deadline - mono()
+            try:
+                for _, mark in await self._transport.operations.marks(command_id):
+                    if (record := reply_in(mark)) is not None:
+                        return record
+            except TransportUnavailable:
+                if left <= 0:
+                    raise
+            if left <= 0:
+                return None
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * 1.5, _POLL_LAST)
+
+    async def result(self, command_id: str, reply_type: Any, timeout: float) -> Any:
+        """See `CommandBus.result`."""
+        marks = await self._transport.operations.marks(command_id)
+        record = next((reply for _, mark in marks if (reply := reply_in(mark)) is not None), None)
+        if record is None and marks and timeout > 0:
+            record = await self.polled(command_id, mono() + timeout)
+            marks = await self._transport.operations.marks(command_id)
+        if record is not None:
+            return self.value_of(record, reply_type, command_id)
+        if waiting := next((mark for _, mark in marks if mark[:1] == b"q"), None):
+            message = f"command {command_id} is accepted and not settled yet"
+            if timeout <= 0:  # it is asked again and again; nobody waited
+                raise CommandTimeout(message, command_id=command_id)
+            seen = await self._unanswered.whereabouts(mailbox_in(waiting), command_id, "", timeout)
+            raise seen.timeout(message, command_id)
+        raise UnknownCommand(
+            f"no result of command {command_id!r} is kept: it is unknown, was dispatched without an id of yours, or its time is over"
+        )

@@ -1,0 +1,200 @@
+"""Where a command is for which somebody waited in vain: a pure function from what was read to a state, figures and a sentence or two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from command_bus.admin.entities import hold_info
+from command_bus.admin.fleet import worker_statuses
+from command_bus.admin.info import WorkerStatus
+from command_bus.errors import CommandTimeout
+from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.msgpack import Limits, Undecodable
+from command_bus.spelling import nearest
+from command_bus.transport.redis.admin.sighting import Sighting
+from command_bus.transport.redis.keys import mailbox_label
+
+__all__ = ["Whereabouts", "unserved", "whereabouts"]
+
+_NAMED = 10
+"""Commands that a sentence names at most."""
+_STANDING = ("delayed", "paused", "parked", "behind", "")
+"""States that are worth telling of even where no worker would run the command."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """What a caller is told beside the timeout; the attributes are those of `CommandTimeout`.
+
+    Attributes:
+        hint: For people; empty if nothing is known.
+    """
+
+    hint: str = ""
+    state: str = ""
+    position: int | None = None
+    running_for: float | None = None
+    attempt: int = 0
+    worker: str | None = None
+    retry_in: float | None = None
+    workers: int | None = None
+    handlers: int | None = None
+
+    def timeout(self, message: str, command_id: str) -> CommandTimeout:
+        """The error with this message, the hint behind it."""
+        return CommandTimeout(
+            f"{message}. {self.hint}" if self.hint else message,
+            command_id=command_id,
+            state=self.state,
+            position=self.position,
+            running_for=self.running_for,
+            attempt=self.attempt,
+            worker=self.worker,
+            retry_in=self.retry_in,
+            workers=self.workers,
+            handlers=self.handlers,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A command's place in its line, as far as the line could be read."""
+
+    position: int | None
+    name: str
+    head: str
+
+
+def whereabouts(
+    sighting: Sighting, line: Sequence[tuple[str, bytes]], command_id: str, name: str, where: str, limits: Limits
+) -> Whereabouts:
+    """Where a command is.
+
+    Args:
+        sighting: What was read of it.
+        line: The first entries of its mailbox; empty if they could not be read.
+        command_id: Its id.
+        name: Its wire name; empty if the caller does not know it.
+        where: Names the namespace and its server, for people.
+        limits: Of envelopes.
+    """
+    entity, mark = sighting.entity, sighting.mark
+    if mark is not None and mark[:1] == b"d":
+        return Whereabouts("It is settled by now", "settled")
+    place = _place(sighting, line, command_id, name, limits)
+    statuses = None if sighting.workers is None else worker_statuses((sighting.now_ms, record) for record in sighting.workers)
+    live = None if statuses is None else [worker for worker in statuses if worker.alive]
+    if mark is None and place.position is None and sighting.delayed_ms is None:
+        state, sentences = "unknown", ["The server does not know the command (any more)"]
+    else:
+        state, sentences = _standing(sighting, place, statuses)
+        if state != "running" and live is not None and (fleet := unserved(place.name, live, where)) is not None:
+            state, sentences = fleet[0], [fleet[1], *(sentences if state in _STANDING else ())]
+        elif state == "waiting" and live and _is_busy(place.name, live):
+            state, sentences = "busy", ["All slots of the workers that handle it are taken"]
+    if entity.hold is not None and entity.hold.mode == "draining":
+        sentences.append(f"{hold_info(entity.hold).what} is being drained: what was accepted before still runs")
+    return Whereabouts(
+        ". ".join(sentences),
+        state,
+        position=place.position,
+        running_for=_running_for(sighting),
+        attempt=entity.attempt,
+        worker=entity.holder.partition("#")[0] or None,
+        retry_in=_seconds_until(sighting.retry_ms, sighting.now_ms),
+        workers=None if live is None else len(live),
+        handlers=None if live is None or not place.name else sum(place.name in worker.commands for worker in live),
+    )
+
+
+def unserved(name: str, live: Sequence[WorkerStatus], where: str) -> tuple[str, str] | None:
+    """Why no worker runs a command of this name, as a state and a sentence; None if some live worker handles it, or the name is not known."""
+    if not live:
+        return "no_worker", f"There is no live worker in {where}: start one with `command-bus worker`"
+    known = sorted({each for worker in live for each in worker.commands})
+    if not name or name in known:
+        return None
+    shown = ", ".join(known[:_NAMED]) + (f" and {len(known) - _NAMED} more" if len(known) > _NAMED else "")
+    who = "The only live worker" if len(live) == 1 else f"None of the {len(live)} live workers"
+    verb = "does not handle" if len(live) == 1 else "handles"
+    alike = nearest(name, known)
+    meant = f" (did you mean {alike!r}?)" if alike is not None else ""
+    return "no_handler", f"{who} in {where} {verb} {name!r}{meant}. Handled are: {shown or 'no commands'}"
+
+
+def _place(sighting: Sighting, line: Sequence[tuple[str, bytes]], command_id: str, name: str, limits: Limits) -> _Place:
+    found = [_named(envelope, limits) for _, envelope in line]
+    position = next((index for index, (each, _) in enumerate(found, 1) if each == command_id), None)
+    if position is None and sighting.entity.depth == 1 and sighting.mark is not None and sighting.delayed_ms is None:
+        position = 1  # the only one there is; its line may not be read
+    if not name and position is not None and found:
+        name = found[position - 1][1]
+    return _Place(position, name, " ".join(reversed(found[0])).strip() if found else "")
+
+
+def _named(envelope: bytes, limits: Limits) -> tuple[str, str]:
+    """Id and name of a command, empty if they cannot be read."""
+    try:
+        read = unpack_envelope(envelope, limits)
+    except Undecodable:
+        return "", ""
+    return read.command_id, read.name
+
+
+def _standing(sighting: Sighting, place: _Place, workers: Sequence[WorkerStatus] | None) -> tuple[str, list[str]]:
+    """The state of a command by what its entity does."""
+    entity, label = sighting.entity, mailbox_label(sighting.entity.mailbox)
+    first = place.position == 1
+    if sighting.delayed_ms is not None:
+        return "delayed", [f"It is delayed and takes its place in line {_due(sighting.delayed_ms, sighting.now_ms)}"]
+    if entity.state == "running" and first:
+        return "running", [f"It {_runs(sighting, workers)}"]
+    if entity.state == "paused" and entity.hold is not None:
+        reason = f" ({entity.hold.reason})" if entity.hold.reason else ""
+        return "paused", [f"{hold_info(entity.hold).what} is paused{reason}: its commands wait until it is resumed"]
+    if entity.state == "parked":
+        return "parked", [f"{label} is parked by a dead letter: its commands wait until that is replayed or discarded"]
+    if entity.state == "retrying" and first and entity.attempt:
+        return "retrying", [f"Attempt {entity.attempt} has failed, the next is due {_due(sighting.retry_ms, sighting.now_ms)}"]
+    if first:
+        return "waiting", ["It waits for a worker"]
+    head = {
+        "running": f", which {_runs(sighting, workers)}",
+        "retrying": f", which waits for its next attempt, due {_due(sighting.retry_ms, sighting.now_ms)}",
+    }.get(entity.state, ", which waits for a worker")
+    if place.position is not None:
+        return "behind", [f"It is number {place.position} in the line of {label}, behind {place.head or 'a command'}{head}"]
+    return "", [f"The line of {label} holds {entity.depth} commands. At its head is {place.head or 'a command'}{head}"]
+
+
+def _runs(sighting: Sighting, workers: Sequence[WorkerStatus] | None) -> str:
+    entity = sighting.entity
+    name = entity.holder.partition("#")[0]
+    worker = next((each for each in workers or () if each.name == name), None)
+    on = f"worker {name}" if worker is None else f"worker {name} ({worker.host}, process {worker.pid})"
+    lost = f", which has shown no sign of life for {worker.silent_for:.0f} s" if worker is not None and not worker.alive else ""
+    return f"has run for {_shown(_running_for(sighting) or 0.0)} (attempt {entity.attempt}) on {on}{lost}"
+
+
+def _is_busy(name: str, live: Sequence[WorkerStatus]) -> bool:
+    able = [worker for worker in live if not name or name in worker.commands]
+    return bool(able) and all(worker.running >= worker.concurrency for worker in able)
+
+
+def _running_for(sighting: Sighting) -> float | None:
+    started_ms = sighting.entity.started_ms
+    return max(sighting.now_ms - started_ms, 0) / 1000 if started_ms else None
+
+
+def _seconds_until(at_ms: int | None, now_ms: int) -> float | None:
+    return None if at_ms is None else max(at_ms - now_ms, 0) / 1000
+
+
+def _due(at_ms: int | None, now_ms: int) -> str:
+    seconds = _seconds_until(at_ms, now_ms)
+    return "now" if not seconds else f"in {_shown(seconds)}"
+
+
+def _shown(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"

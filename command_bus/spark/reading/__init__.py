@@ -1,0 +1,1 @@
+"""From the server to rows: outcomes, rejects, dead letters and entities."""

@@ -1,0 +1,162 @@
+"""Pages of outcomes into Arrow, by columns: a million outcomes are read, so nothing here makes an object per row.
+
+The records of a page are put behind one array header and read by one call into C, and so are the replies within them; transposed,
+each column becomes an Arrow array. Only what is not plain (a rejection, a failure, a result that is a date) is looked at by itself.
+The wire form of a completed reply is known here, because almost all are. One record that cannot be read spoils such a page: then each
+is read alone, and that one has the status `unreadable`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from command_bus.serialization.limits import Limits, Undecodable
+from command_bus.serialization.native import unpackb
+from command_bus.serialization.reply import (
+    BadReply,
+    Cancelled,
+    Completed,
+    Expired,
+    Failed,
+    Interrupted,
+    Invalid,
+    Rejected,
+    Unhandled,
+    unpack_reply,
+)
+from command_bus.spark.reading.views import arrow_schema_of, json_text, packed_json, pc, times
+from command_bus.transport.bulk import OutcomePage
+
+__all__ = ["UNREADABLE", "outcome_batch"]
+
+UNREADABLE = "unreadable"
+"""The status of an outcome that another version of this library wrote, or that is damaged."""
+
+_VERSION = 1
+_RECORD, _REPLY, _COMPLETED = 12, 3, 0  # elements of a record, of a reply before its body; the kind of a reply with a value
+_NOTHING = b"\xc0"
+_LIMITS = Limits(max_bytes=64 * 1024 * 1024, max_nesting=512, max_items=10_000_000)
+_SCHEMA = arrow_schema_of("outcomes")
+_MILLIS = pa.timestamp("ms", tz="UTC")
+_MICROS = pa.timestamp("us", tz="UTC")
+
+# As the errors that callers get, and dead letters, name them.
+_CODES: dict[type[Any], str] = {
+    Interrupted: "interrupted",
+    Expired: "expired",
+    Unhandled: "no_handler",
+    Invalid: "invalid",
+    BadReply: "bad_result",
+    Cancelled: "cancelled",
+}
+
+Told = tuple[str | None, str | None, str | None]
+"""Error type, error message, result."""
+
+
+def outcome_batch(dispatch_id: str, shard: int, page: OutcomePage) -> Any:
+    """The `pyarrow.RecordBatch` of a page, which is not empty."""
+    ids, records = page
+    try:
+        return _batch(dispatch_id, shard, ids, _columns(records))
+    except Exception:  # noqa: BLE001 - msgpack, shapes, types: whatever is wrong, it is one record that is
+        if len(records) > 1:
+            parts = [outcome_batch(dispatch_id, shard, ([entry], [record])) for entry, record in zip(ids, records, strict=True)]
+            return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+        return _unreadable(dispatch_id, shard, ids[0], records[0])
+
+
+def _columns(records: list[bytes]) -> dict[str, Any]:
+    """The columns that the records hold, as sequences.
+
+    Raises:
+        Exception: Of any type, if one record is not as expected.
+    """
+    rows: Any = unpackb(_array(records), use_list=False)
+    columns = list(zip(*rows, strict=False))  # later versions may append elements
+    versions, status, name, kind, entity, attempt, worker, accepted, started, fence, message, packed = columns[:_RECORD]
+    replies: Any = unpackb(_array(packed), use_list=False)
+    if len(rows) != len(records) or set(versions) != {_VERSION} or len(replies) != len(packed):
+        raise Undecodable("a page with records of another shape")
+    plain = [reply[0] == _VERSION and reply[2] == _COMPLETED for reply in replies]
+    results = _results([reply[_REPLY] if is_plain else _NOTHING for reply, is_plain in zip(replies, plain, strict=True)])
+    error_types: list[str | None] = [None] * len(rows)
+    messages = error_types.copy()
+    if not all(plain):
+        for index, is_plain in enumerate(plain):
+            if not is_plain:
+                error_types[index], messages[index], results[index] = _told(packed[index])
+    return {
+        "command_id": [reply[1] for reply in replies], "command": name, "entity_type": kind, "entity": entity, "status": status,
+        "attempt": attempt, "worker": worker, "accepted_at": accepted, "started_at": started, "fence": fence, "message": message,
+        "error_type": error_types, "error_message": messages, "result": results,
+    }  # fmt: skip
+
+
+def _batch(dispatch_id: str, shard: int, ids: list[bytes], columns: dict[str, Any]) -> Any:
+    entries = pa.array(ids, pa.binary()).cast(pa.string())
+    given = {
+        "dispatch_id": pa.repeat(pa.scalar(dispatch_id, pa.string()), len(ids)),
+        "shard": pa.repeat(pa.scalar(shard, pa.int32()), len(ids)),
+        "entry": entries,
+        "finished_at": _moments(entries),
+    }
+    arrays: list[Any] = []
+    for column in _SCHEMA:
+        array = given.get(column.name)
+        if array is None:
+            values = columns[column.name]
+            array = times(values) if column.type == _MICROS else pa.array(values, column.type)
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+def _moments(entries: Any) -> Any:
+    """The times that entry ids begin with."""
+    parts = pc.split_pattern(entries, "-")
+    return pc.list_element(parts, 0).cast(pa.int64()).cast(_MILLIS).cast(_MICROS)
+
+
+def _array(parts: list[bytes] | tuple[bytes, ...]) -> bytes:
+    """Packed values as one packed array."""
+    return b"\xdd" + len(parts).to_bytes(4, "big") + b"".join(parts)
+
+
+def _results(values: list[bytes]) -> list[str | None]:
+    """What commands returned, as JSON; NULL for nothing, and for what cannot be read."""
+    try:
+        read: Any = unpackb(_array(values), ext_hook=_refuse)
+    except Exception:  # noqa: BLE001 - dates, keys that are no text, damage: each by itself
+        read = ()
+    if len(read) != len(values):
+        return [None if value == _NOTHING else packed_json(value) for value in values]
+    return [str(value) if type(value) is int else None if value is None else json_text(value) for value in read]
+
+
+def _refuse(code: int, _: bytes) -> Any:
+    raise Undecodable(f"extension type {code}")
+
+
+def _told(packed: bytes) -> Told:
+    """What a reply says."""
+    try:
+        outcome = unpack_reply(packed, _LIMITS)[1]
+    except Undecodable as error:
+        return UNREADABLE, error.reason, None
+    match outcome:
+        case Completed(value):
+            return None, None, packed_json(value)
+        case Rejected(message, code, details):
+            return code, message, json_text(details) if details else None
+        case Failed(error_type, message, _):
+            return error_type, message, None
+        case _:
+            return _CODES[type(outcome)], outcome.message, None
+
+
+def _unreadable(dispatch_id: str, shard: int, entry: bytes, record: bytes) -> Any:
+    why = f"a record of {len(record)} bytes that this version cannot read"
+    columns: dict[str, Any] = {column.name: [None] for column in _SCHEMA}
+    return _batch(dispatch_id, shard, [entry], columns | {"status": [UNREADABLE], "error_message": [why]})

@@ -1,0 +1,236 @@
+"""The batch reader of the data source: planned on the driver, read in tasks as Arrow batches.
+
+Outcomes are read in spans that end at what was there when they were planned, so a task that is run again reads the same. The other
+views are live: a task for each shard, or one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from itertools import islice
+from typing import Any, TypeVar
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from command_bus.clock import wall_ms
+from command_bus.errors import InvalidSettings
+from command_bus.spark.options import ReadOptions, instant_ms
+from command_bus.spark.reading.spans import Span, before
+from command_bus.spark.reading.tasks import OutcomePart, Reading, plainly
+from command_bus.spark.reading.views import Row, batch_of, dead_letter_row, dispatch_row, entity_row, reject_row
+from command_bus.spark.target import Link
+from command_bus.transport.redis.admin.entities import Survey
+
+__all__ = ["BatchReader", "PushdownReader", "reader_of", "stream_reader_of"]
+
+_log = logging.getLogger("command_bus.spark")
+_LETTERS = 200  # per request: each may be as large as a payload
+
+T = TypeVar("T")
+
+
+def reader_of(options: Mapping[str, str]) -> DataSourceReader:
+    """The reader of `spark.read`.
+
+    Raises:
+        InvalidSettings: An option is not what it may be.
+    """
+    with plainly():
+        read = ReadOptions.parse(options)
+        if read.max_offsets is not None:
+            raise InvalidSettings("option maxOffsetsPerTrigger is for spark.readStream: a batch read takes all there is")
+        return (PushdownReader if read.pushdown else BatchReader)(Reading.plan(read))
+
+
+def stream_reader_of(options: Mapping[str, str]) -> DataSourceStreamReader:
+    """The reader of `spark.readStream`.
+
+    Raises:
+        InvalidSettings: An option is not what it may be, or this PySpark is too old.
+    """
+    try:
+        from command_bus.spark.reading.stream_reader import OutcomeStreamReader
+    except ImportError as error:
+        if error.name != "pyspark.sql.streaming.datasource":
+            raise
+        raise InvalidSettings("reading outcomes as a stream needs PySpark 4.2 or newer; batch reads work with this one") from None
+    with plainly():
+        return OutcomeStreamReader(ReadOptions.parse(options))
+
+
+class LivePart(InputPartition):
+    """The part of a live view that a task reads: a shard, or some dispatches."""
+
+    def __init__(self, shard: int = 0, *, until: str = "", names: tuple[str, ...] = ()) -> None:
+        super().__init__(shard)
+        self.shard, self.until, self.names = shard, until, names
+
+
+class BatchReader(DataSourceReader):
+    """`spark.read`."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+
+    def partitions(self) -> list[InputPartition]:
+        """What each task reads."""
+        with plainly():
+            match self._reading.options.view:
+                case "outcomes":
+                    return self._reading.tasks(self._spans())
+                case "deadLetters":
+                    return list(self._letter_parts())
+                case "entities":
+                    return [LivePart(shard) for shard in range(self._reading.link.transport.keys.count)]
+                case _:
+                    return [LivePart(names=tuple(self._reading.names()))]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The Arrow batches of one task."""
+        with plainly():
+            if isinstance(partition, OutcomePart):
+                yield from self._reading.batches(partition)
+            elif isinstance(partition, LivePart):  # else there is nothing to read
+                for rows in self._rows(partition):
+                    if rows:
+                        yield batch_of(self._reading.options.view, rows)
+
+    def _spans(self) -> Iterator[tuple[Span, str]]:
+        """What there is now, within the times that are asked for."""
+        options, link = self._reading.options, self._reading.link
+        since, until = options.since_ms, options.until_ms
+        lost = 0
+        for name, shard, stream in self._reading.streams(self._reading.names()):
+            lost += stream.trimmed
+            ends: tuple[str, str] | None = (stream.first, stream.last) if stream.first else None
+            if ends is not None and (since is not None or until is not None):
+                low = "-" if since is None else f"{since}-0"
+                high = stream.last if until is None else f"({until}-0"
+                ends = link.wait(link.transport.dispatches.outcomes.ends(name, shard, low, high))
+            if ends is not None:
+                yield Span(name, shard, before(ends[0]), ends[1], stream.length), ends[0]
+        if lost and since is None and options.dispatch_id is not None:
+            text = f"dispatch {options.dispatch_id!r}: {lost:,} outcomes are kept no more (outcomes, maxOutcomes) and not in this read"
+            if options.fail_on_data_loss:
+                raise InvalidSettings(f"{text}; failOnDataLoss = false reads the others")
+            _log.warning("%s", text)
+
+    def _letter_parts(self) -> Iterator[InputPartition]:
+        link, until = self._reading.link, self._reading.options.until_ms
+        for shard in range(link.transport.keys.count):
+            newest = link.wait(_survey(link).newest_letter(shard, "+" if until is None else f"({until}-0"))
+            if newest is not None:
+                yield LivePart(shard, until=newest)
+
+    def _rows(self, part: LivePart) -> Iterator[list[Row]]:
+        link, count = self._reading.link, self._reading.options.page
+        match self._reading.options.view:
+            case "entities":
+                for pages in _taken(link, _survey(link).entities(part.shard)):
+                    yield [entity_row(entity, part.shard) for entity in pages[0]]
+            case "deadLetters":
+                yield from self._letters(link, part)
+            case "rejects":
+                for name in part.names:
+                    for rejects in _taken(link, link.transport.dispatches.rejects(name), count):
+                        yield [reject_row(name, record) for _, record in rejects]
+            case _:
+                yield from _chunked(_dispatches(link, part.names), count)
+
+    def _letters(self, link: Link, part: LivePart) -> Iterator[list[Row]]:
+        named, only, since = self._reading.options.dispatch_id, self._reading.only, self._reading.options.since_ms
+        after = "" if since is None else before(f"{since}-0")
+        while True:
+            page = link.wait(_survey(link).letters(part.shard, after, part.until, _LETTERS))
+            rows = [dead_letter_row(letter) for _, letter in page]
+            yield [row for row in rows if (named is None or row[1] == named) and (only is None or row[1] in only)]
+            if len(page) < _LETTERS:
+                return
+            after = page[-1][0]
+
+
+class PushdownReader(BatchReader):
+    """`spark.read` with filters: Spark refuses a reader that takes them, unless its configuration allows it.
+
+    And then it mixes up the filters of several queries on one DataFrame (see `ReadOptions.pushdown`), so this is never the default.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Read only some dispatches, and outcomes of some time; what Spark has to check itself is given back."""
+        for given in filters:
+            match given:
+                case EqualTo(("dispatch_id",), value):
+                    self._restrict([value])
+                case In(("dispatch_id",), values):
+                    self._restrict(values)
+                case GreaterThan(("finished_at",), value) | GreaterThanOrEqual(("finished_at",), value):
+                    self._bound(since=value)
+                    yield given
+                case LessThan(("finished_at",), value) | LessThanOrEqual(("finished_at",), value):
+                    self._bound(until=value)
+                    yield given
+                case _:
+                    yield given
+
+    def _restrict(self, names: Iterable[Any]) -> None:
+        only = self._reading.only
+        wanted = tuple(name for name in dict.fromkeys(names) if isinstance(name, str) and (only is None or name in only))
+        self._reading = replace(self._reading, only=wanted)
+
+    def _bound(self, since: Any = None, until: Any = None) -> None:
+        """Take a bound over, to the millisecond and rather too wide: Spark checks again, as it knows it to the microsecond."""
+        options = self._reading.options
+        if isinstance(since, datetime):
+            options = replace(options, since_ms=max(instant_ms(since), options.since_ms or 0))
+        if isinstance(until, datetime):
+            bound = max(instant_ms(until) + 1, 0)
+            options = replace(options, until_ms=bound if options.until_ms is None else min(bound, options.until_ms))
+        self._reading = replace(self._reading, options=options)
+
+
+def _survey(link: Link) -> Survey:
+    return Survey(link.transport.connections, link.transport.keys, patience=link.settings.dispatch_timeout)
+
+
+def _dispatches(link: Link, names: Iterable[str]) -> Iterator[Row]:
+    dispatches = link.transport.dispatches
+    for name in names:
+        facts = link.wait(dispatches.facts(name))
+        if facts is not None:
+            places = [(name, shard) for shard in range(link.transport.keys.count)]
+            yield dispatch_row(facts, link.wait(dispatches.outcomes.streams(places)), wall_ms())
+
+
+def _taken(link: Link, items: AsyncIterator[T], count: int = 1) -> Iterator[list[T]]:
+    """What an asynchronous iterator gives, so many at a time, in a thread that has no loop."""
+
+    async def following() -> list[T]:
+        taken: list[T] = []
+        async for item in items:
+            taken.append(item)
+            if len(taken) == count:
+                break
+        return taken
+
+    while taken := link.wait(following()):
+        yield taken
+
+
+def _chunked(rows: Iterator[Row], count: int) -> Iterator[list[Row]]:
+    """Rows by the list."""
+    while chunk := list(islice(rows, count)):
+        yield chunk

@@ -1,0 +1,193 @@
+"""The views that can be read, each a table with fixed columns; and how their rows become Arrow batches.
+
+| view | a row for each |
+| --- | --- |
+| `outcomes` | command of a dispatch that was settled; several for one that was dead-lettered or parked and then replayed |
+| `deadLetters` | command that was given up and neither replayed nor discarded since |
+| `rejects` | row of a dispatch that is no command |
+| `entities` | entity that has work, or is paused |
+| `dispatches` | dispatch that is remembered |
+
+Columns are declared once, as names and kinds; Spark's schema and Arrow's are both made from that. Times are UTC.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, cast
+
+import pyarrow as pa
+import pyarrow.compute
+from pydantic_core import to_json
+from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
+
+from command_bus.serialization.dead_letter import DeadLetterRecord
+from command_bus.serialization.envelope import ENCRYPTED, KEEP_OUTCOME, unpack_envelope
+from command_bus.serialization.limits import Limits, Undecodable
+from command_bus.serialization.msgpack import unpack
+from command_bus.spark.options import View
+from command_bus.transport.bulk import DispatchFacts, OutcomeStream
+from command_bus.transport.redis.admin.entities import SurveyedEntity
+from command_bus.transport.redis.admin.statistics import StoredLetter
+from command_bus.transport.redis.keys import mailbox_parts
+
+__all__ = [
+    "Row",
+    "arrow_schema_of",
+    "batch_of",
+    "dead_letter_row",
+    "dispatch_row",
+    "entity_row",
+    "json_text",
+    "packed_json",
+    "pc",
+    "reject_row",
+    "schema_of",
+    "times",
+]
+
+pc = cast("Any", pyarrow.compute)  # its functions are made when it is imported
+
+Kind = Literal["text", "int", "long", "flag", "time"]
+Row = tuple[Any, ...]
+
+_COLUMNS: dict[View, dict[str, Kind]] = {
+    "outcomes": {
+        "dispatch_id": "text", "command_id": "text", "command": "text", "entity_type": "text", "entity": "text", "status": "text",
+        "attempt": "int", "worker": "text", "accepted_at": "time", "started_at": "time", "finished_at": "time", "fence": "long",
+        "message": "text", "error_type": "text", "error_message": "text", "result": "text", "shard": "int", "entry": "text",
+    },
+    "deadLetters": {
+        "id": "text", "dispatch_id": "text", "command_id": "text", "command": "text", "entity_type": "text", "entity": "text",
+        "reason": "text", "error_type": "text", "error_message": "text", "traceback": "text", "attempts": "int",
+        "accepted_at": "time", "first_started_at": "time", "failed_at": "time", "worker": "text", "parked": "flag", "payload": "text",
+    },
+    "rejects": {
+        "dispatch_id": "text", "command_id": "text", "command": "text", "entity": "text", "reason": "text", "error": "text", "row": "text",
+    },
+    "entities": {
+        "entity_type": "text", "entity": "text", "mailbox": "text", "state": "text", "depth": "long", "oldest_accepted_at": "time",
+        "attempt": "int", "shard": "int",
+    },
+    "dispatches": {
+        "dispatch_id": "text", "state": "text", "version": "long", "opened_at": "time", "committed_at": "time", "added": "long",
+        "duplicates": "long", "rejected": "long", "outcomes": "long", "trimmed": "long", "pending": "long",
+        "outcomes_until": "time", "remembered_until": "time", "what": "text", "summary": "text",
+    },
+}  # fmt: skip
+
+_SPARK: dict[Kind, DataType] = {
+    "text": StringType(),
+    "int": IntegerType(),
+    "long": LongType(),
+    "flag": BooleanType(),
+    "time": TimestampType(),
+}
+_MICROS = pa.timestamp("us", tz="UTC")
+_ARROW: dict[Kind, Any] = {"text": pa.string(), "int": pa.int32(), "long": pa.int64(), "flag": pa.bool_(), "time": _MICROS}
+_LIMITS = Limits(
+    max_bytes=64 * 1024 * 1024, max_nesting=512, max_items=10_000_000
+)  # what was accepted is shown, whatever its size
+
+
+def schema_of(view: View) -> StructType:
+    """The columns of a view, as Spark knows them."""
+    return StructType([StructField(name, _SPARK[kind]) for name, kind in _COLUMNS[view].items()])
+
+
+def arrow_schema_of(view: View) -> Any:
+    """The same for Arrow: `pyarrow.Schema`. Batches must match it to the letter."""
+    return pa.schema([(name, _ARROW[kind]) for name, kind in _COLUMNS[view].items()])
+
+
+def batch_of(view: View, rows: Sequence[Row]) -> Any:
+    """A `pyarrow.RecordBatch` of rows with the view's columns; times are ms since the epoch."""
+    kinds = _COLUMNS[view].values()
+    columns = zip(*rows, strict=True) if rows else [()] * len(kinds)
+    arrays = [
+        times(column) if kind == "time" else pa.array(column, _ARROW[kind]) for column, kind in zip(columns, kinds, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema_of(view))
+
+
+def times(ms: Iterable[int | None] | Any) -> Any:
+    """An Arrow array of times; 0 means unknown and is NULL."""
+    array = ms if isinstance(ms, pa.Array) else pa.array(ms, pa.int64())
+    micros = pc.multiply(array, 1000)
+    return pc.if_else(pc.equal(array, 0), pa.scalar(None, pa.int64()), micros).cast(_MICROS)
+
+
+def json_text(value: Any) -> str:
+    """A value as JSON: dates as ISO text, bytes as Base64, decimals and UUIDs as text, sets as lists, NaN and infinity as text."""
+    return to_json(value, bytes_mode="base64", inf_nan_mode="strings", serialize_unknown=True).decode()
+
+
+def packed_json(packed: bytes) -> str | None:
+    """Packed bytes as JSON; None if they cannot be read."""
+    try:
+        return json_text(unpack(packed, _LIMITS))
+    except (Undecodable, ValueError):
+        return None
+
+
+def dead_letter_row(letter: StoredLetter) -> Row:
+    """A row of `deadLetters`. Its dispatch is known where that keeps outcomes: only then is the command's correlation id the dispatch's."""
+    try:
+        record = DeadLetterRecord.unpack(letter.record)
+    except Undecodable:
+        record = DeadLetterRecord(reason="unknown")
+    dispatch_id = payload = None
+    try:
+        envelope = unpack_envelope(letter.raw, _LIMITS)
+    except Undecodable:
+        pass  # the letter may well tell of bytes that are no envelope
+    else:
+        dispatch_id = envelope.correlation_id if envelope.flags & KEEP_OUTCOME else None
+        payload = None if envelope.flags & ENCRYPTED else packed_json(envelope.payload)
+    return (
+        letter.id, dispatch_id, record.command_id or None, record.name or None, record.entity_type, record.entity_id,
+        record.reason, record.error_type or None, record.error_message or None, record.traceback or None, record.attempts,
+        record.accepted_ms, record.first_started_ms, record.failed_ms, record.worker or None, letter.parked, payload,
+    )  # fmt: skip
+
+
+def reject_row(dispatch_id: str, record: bytes) -> Row:
+    """A row of `rejects`."""
+    facts: Any = json.loads(record)
+    texts = (facts.get(name) for name in ("command_id", "command", "entity", "reason", "error"))
+    return (dispatch_id, *(text or None for text in texts), json.dumps(facts.get("row"), ensure_ascii=False))
+
+
+def entity_row(entity: SurveyedEntity, shard: int) -> Row:
+    """A row of `entities`. The entity is unknown of a lane, and of an id so long that the mailbox only has its digest."""
+    kind, name = mailbox_parts(entity.mailbox)
+    return (kind, name, entity.mailbox, entity.state, entity.depth, entity.oldest_ms, entity.attempt, shard)
+
+
+def dispatch_row(facts: DispatchFacts, streams: Sequence[OutcomeStream | None], now_ms: int) -> Row:
+    """A row of `dispatches`.
+
+    Args:
+        facts: Of the dispatch.
+        streams: Of its outcomes, by shard.
+        now_ms: When they were read.
+    """
+    found = [stream for stream in streams if stream is not None]
+    outcomes = trimmed = pending = None
+    if facts.keep_ms:
+        outcomes = sum(stream.length for stream in found)
+        counted = all(stream.added is not None for stream in found)
+        vanished = any(stream is None for stream in streams) and now_ms - facts.first_ms >= facts.keep_ms
+        if counted and not vanished:  # a stream that is kept no more took its count with it
+            trimmed = sum(stream.trimmed for stream in found)
+            pending = max(facts.added - outcomes - trimmed, 0)
+    left_ms = max((stream.left_ms for stream in found), default=0)
+    return (
+        facts.dispatch_id,
+        "committed" if facts.opened is None and facts.version >= 0 else "open",
+        facts.version if facts.version >= 0 else None,
+        facts.first_ms, facts.done_ms, facts.added, facts.duplicates, facts.rejected, outcomes, trimmed, pending,
+        now_ms + left_ms if left_ms else 0, now_ms + facts.left_ms if facts.left_ms else 0,
+        facts.what or None, facts.summary or None,
+    )  # fmt: skip

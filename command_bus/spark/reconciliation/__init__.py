@@ -1,0 +1,1 @@
+"""What was dispatched, compared with what happened."""

@@ -1,0 +1,173 @@
+"""What the server knows of a dispatch besides its outcomes: counters, what may have been lost, and which commands still wait.
+
+A command goes from its mailbox to the outcomes in one step. So whoever looks into the mailboxes *first* and reads the outcomes
+*afterwards* meets every command in one of the two, however fast workers are; one that is in neither is missing. Counting depths
+would not do: other commands of the same entity would stand in for one that is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from command_bus.clock import mono
+from command_bus.errors import InvalidSettings
+from command_bus.serialization.envelope import KEEP_OUTCOME, unpack_envelope
+from command_bus.serialization.limits import Limits, Undecodable
+from command_bus.spark.target import Link, Target, link_to
+from command_bus.transport.bulk import DispatchFacts, OutcomeStream
+from command_bus.transport.marks import reading_limits
+from command_bus.transport.redis.admin.contents import Contents, Held
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Evidence", "await_settled", "waiting_commands"]
+
+_log = logging.getLogger("command_bus.spark")
+_PATIENCE = 60.0
+_SHORTEST, _LONGEST = 0.05, 1.0  # seconds between two looks at the counters
+_TELL = 5.0  # seconds between two lines in the log
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was known of a dispatch at one moment.
+
+    Attributes:
+        facts: Its record.
+        streams: Its outcomes, by shard; None where there are none (yet, or any more).
+        now_ms: The server's time.
+    """
+
+    facts: DispatchFacts
+    streams: tuple[OutcomeStream | None, ...]
+    now_ms: int
+
+    @classmethod
+    def read(cls, target: Target, dispatch_id: str) -> Evidence:
+        """What is known now.
+
+        Raises:
+            InvalidSettings: Nothing is, or the dispatch keeps no outcomes.
+        """
+        link = link_to(target)
+        facts = link.wait(link.transport.dispatches.facts(dispatch_id))
+        if facts is None:
+            raise InvalidSettings(
+                f"nothing is known of dispatch {dispatch_id!r} at {target.label}: it was never opened, or is remembered no more (remember_for)"
+            )
+        if not facts.keep_ms:
+            raise InvalidSettings(
+                f"dispatch {dispatch_id!r} keeps no outcomes, so nothing tells what became of its commands: "
+                'dispatch with outcomes="7 days", or as long as they may be read'
+            )
+        shot = link.wait(link.transport.operations.snapshot(link.transport.keys.shards[0]))
+        seconds, micros = shot["time"]
+        return cls(facts, tuple(_streams(link, dispatch_id)), int(seconds) * 1000 + int(micros) // 1000)
+
+    @property
+    def open(self) -> bool:
+        """Whether a version is being loaded, so that not all rows may be there."""
+        return self.facts.opened is not None or self.facts.version < 0
+
+    @property
+    def trimmed(self) -> int:
+        """Outcomes that are known to be kept no more."""
+        return sum(stream.trimmed for stream in self.streams if stream is not None)
+
+    @property
+    def lossy(self) -> bool:
+        """Whether there may have been outcomes that are kept no more. A stream that ran out of time leaves no trace of itself."""
+        unknown = any(stream is None or stream.added is None for stream in self.streams)
+        return self.trimmed > 0 or (unknown and self.now_ms - self.facts.first_ms >= self.facts.keep_ms)
+
+    @property
+    def dropped(self) -> int:
+        """Rows of the last version that were no commands and left no record, as `on_invalid="drop"` says."""
+        if self.facts.rejected or not self.facts.summary:
+            return 0
+        return sum(int(part.get("rejected", 0)) for part in json.loads(self.facts.summary).get("partitions", ()))
+
+
+def await_settled(target: Target, dispatch_id: str, aim: int, deadline: float) -> None:
+    """Wait until so many outcomes have come, or the (monotonic) deadline; from counters, which costs the server nothing."""
+    link = link_to(target)
+    pause, told = _SHORTEST, mono()
+    while True:
+        settled = sum((stream.added or stream.length) for stream in _streams(link, dispatch_id) if stream is not None)
+        now = mono()
+        if settled >= aim or now >= deadline:
+            return
+        if now - told >= _TELL:
+            told = now
+            _log.info(
+                "dispatch %r: %s of %s settled, waiting for %.0f s more at most",
+                dispatch_id,
+                f"{settled:,}",
+                f"{aim:,}",
+                deadline - now,
+            )
+        time.sleep(min(pause, max(deadline - now, 0.0)))
+        pause = min(pause * 1.5, _LONGEST)
+
+
+def waiting_commands(spark: SparkSession, target: Target, dispatch_id: str, moment: int) -> DataFrame:
+    """The commands of a dispatch that are in mailboxes now: `command_id`, and whether the mailbox is `parked`.
+
+    Read at once and kept, not read again by whoever uses it: later, it would be another truth.
+
+    Args:
+        spark: The session; a task per shard reads.
+        target: Where.
+        dispatch_id: Of which dispatch.
+        moment: Differs between calls, so that Spark never takes one for another.
+    """
+    shards = link_to(target).transport.keys.count
+    read = partial(_waiting, target, dispatch_id, moment)
+    found = spark.range(0, shards, 1, shards).mapInArrow(read, "command_id string, parked boolean")
+    return found.localCheckpoint(eager=True)
+
+
+def _waiting(target: Target, dispatch_id: str, _moment: int, batches: Iterable[Any]) -> Iterator[Any]:
+    """What a task finds in its shards."""
+    import pyarrow as pa
+
+    link = link_to(target)
+    transport = link.transport
+    limits = reading_limits(link.settings)
+    contents = Contents(transport.connections, transport.keys, patience=_PATIENCE)
+    for batch in batches:
+        for shard in batch.column(0).to_pylist():
+            pages = contents.pages(shard)
+            while (page := link.wait(_next(pages))) is not None:
+                found = list(_of_dispatch(page, dispatch_id, limits))
+                if found:
+                    ids, parked = zip(*found, strict=True)
+                    yield pa.RecordBatch.from_pydict({"command_id": ids, "parked": parked})
+
+
+async def _next(pages: AsyncIterator[list[Held]]) -> list[Held] | None:
+    return await anext(pages, None)
+
+
+def _of_dispatch(page: list[Held], dispatch_id: str, limits: Limits) -> Iterator[tuple[str, bool]]:
+    for entity, envelopes in page:
+        for raw in envelopes:
+            try:
+                envelope = unpack_envelope(raw, limits)
+            except Undecodable:
+                continue  # not what a dispatch put there
+            if envelope.flags & KEEP_OUTCOME and envelope.correlation_id == dispatch_id:
+                yield envelope.command_id, entity.state == "parked"
+
+
+def _streams(link: Link, dispatch_id: str) -> list[OutcomeStream | None]:
+    places: list[tuple[str, int]] = [(dispatch_id, shard) for shard in range(link.transport.keys.count)]
+    found: Any = link.wait(link.transport.dispatches.outcomes.streams(places))
+    return list(found)

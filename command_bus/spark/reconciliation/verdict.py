@@ -1,0 +1,135 @@
+"""The verdict of a reconciliation: counts by fate, and what must be known to believe them. Decided from numbers, without Spark.
+
+What is in neither the outcomes, the rejects nor a mailbox is *missing*, unless there is another honest explanation: outcomes that are
+kept no more may have told of it (*forgotten*), or it was an invalid row that `on_invalid="drop"` left no record of (*dropped*).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from command_bus.spark.reconciliation.dispatch_state import Evidence
+
+__all__ = ["FATES", "FLAGS", "Tally", "Verdict"]
+
+FATES = (
+    "completed", "rejected", "expired", "dead_lettered", "parked", "cancelled", "discarded", "quarantined", "dropped", "pending",
+    "forgotten", "missing", "unexpected",
+)  # fmt: skip
+"""Each command has one of these. `unexpected` ones belong to the dispatch, but to none of the rows."""
+FLAGS = ("duplicated", "out_of_order")
+"""What may be wrong with a command besides."""
+_WRONG = ("missing", "forgotten", *FLAGS)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What was counted.
+
+    Attributes:
+        fates: Commands by fate, with `untraced` ones not judged yet.
+        duplicated: Commands with an outcome after their final one.
+        out_of_order: Commands that ran too late.
+        conflicts: Rows that were refused because another row has their command id.
+        traced: Commands with an outcome, or in a mailbox.
+        outcomes: That were read.
+        unreadable: Of them, another version's or damaged.
+    """
+
+    fates: Mapping[str, int]
+    duplicated: int = 0
+    out_of_order: int = 0
+    conflicts: int = 0
+    traced: int = 0
+    outcomes: int = 0
+    unreadable: int = 0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the numbers mean.
+
+    Attributes:
+        counts: By `FATES` and `FLAGS`.
+        untraced_as: The fate of what left no trace.
+        notes: What must be known besides.
+    """
+
+    counts: dict[str, int]
+    untraced_as: str = "missing"
+    notes: list[str] = field(default_factory=list[str])
+
+    @classmethod
+    def of(cls, tally: Tally, before: Evidence, after: Evidence) -> Verdict:
+        """Judge.
+
+        Args:
+            tally: What was counted.
+            before: What was known of the dispatch before anything was read.
+            after: And after it: what was trimmed meanwhile is known there.
+        """
+        untraced = tally.fates.get("untraced", 0)
+        doubtful = after.lossy or tally.unreadable > 0
+        lost = max(before.facts.added - tally.traced, 0)
+        name = "missing"
+        if untraced and doubtful:
+            name = "forgotten"
+        elif untraced and not lost and untraced <= before.dropped:
+            name = "dropped"
+        counts = {fate: tally.fates.get(fate, 0) for fate in FATES} | {name: untraced}
+        counts |= {"duplicated": tally.duplicated, "out_of_order": tally.out_of_order}
+        return cls(counts, name, list(_notes(tally, counts, after, lost)))
+
+    @property
+    def ok(self) -> bool:
+        """Whether each row is accounted for, once and in order; some may be pending."""
+        return not any(self.counts[name] for name in _WRONG)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is pending."""
+        return not self.counts["pending"]
+
+    @property
+    def total(self) -> int:
+        """Commands that were dispatched."""
+        return sum(self.counts[name] for name in FATES if name != "unexpected")
+
+    def __str__(self) -> str:
+        wrong = [f"{self.counts[name]:,} {name.replace('_', ' ')}" for name in _WRONG if self.counts[name]]
+        if wrong:
+            return (
+                "not proven: " + ", ".join(wrong)
+                if self.untraced_as == "forgotten" and len(wrong) == 1
+                else "wrong: " + ", ".join(wrong)
+            )
+        if not self.settled:
+            return f"right so far: {self.counts['pending']:,} pending, all others accounted for, once and in order"
+        return "right: every row is accounted for, once and in order"
+
+
+def _notes(tally: Tally, counts: Mapping[str, int], after: Evidence, lost: int) -> Iterator[str]:
+    if after.open:
+        yield "The dispatch is open: not all of its rows are loaded. Run it again under its id to complete it."
+    if tally.unreadable:
+        yield f"{tally.unreadable:,} outcomes cannot be read: another version of command_bus wrote them, or they are damaged."
+    if counts["forgotten"]:
+        much = f"{after.trimmed:,}" if after.trimmed else "an unknown number"
+        yield (
+            f"Outcomes are kept no more ({much}; see outcomes and maxOutcomes): the {counts['forgotten']:,} commands without a trace may "
+            "have been among them, or be missing. Reconcile earlier, or keep outcomes for longer."
+        )
+    elif after.lossy and counts["out_of_order"]:
+        yield "Outcomes are kept no more: what looks out of order may be a replay whose first outcome is gone."
+    if counts["missing"]:
+        yield (
+            f"{lost:,} commands were accepted, but have no outcome and wait in no mailbox."
+            if lost
+            else "All accepted commands are accounted for: what is missing never arrived. Were the rows others when they were dispatched, "
+            "or were rows dropped as invalid?"
+        )
+    if tally.conflicts:
+        yield f"{tally.conflicts:,} rows were set aside because another row has their command id: the key is not unique (see rejects)."
+    if counts["unexpected"]:
+        yield f"{counts['unexpected']:,} commands of the dispatch belong to none of these rows: are these the rows that were dispatched?"

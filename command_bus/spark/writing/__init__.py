@@ -1,0 +1,1 @@
+"""From rows to commands: planning, encoding and sending."""

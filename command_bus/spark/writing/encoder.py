@@ -1,0 +1,329 @@
+"""Arrow batches into packed commands, in the order of the rows.
+
+Whole columns are checked first (see `plans`); what passes is packed from columns without a Python object per row beyond its payload.
+The others are validated one by one, and those that fail become rejects with the reasons. Either way a row becomes the command that
+plain Python would make of the same values: the same payload, in the same mailbox.
+
+Spark brings an entity's rows into one task by the column of its ids. So a command whose validators make another id of what is in the
+column is refused: its entity's other rows may be in another task, and then nobody keeps their order.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import repeat
+from typing import Any
+from zlib import crc32
+
+import pyarrow as pa
+
+from command_bus.errors import CommandBusError, InvalidCommand
+from command_bus.messages.message import Message, canonical_entity_id
+from command_bus.sending.envelope_builder import Envelope
+from command_bus.serialization.envelope import KEEP_OUTCOME, EnvelopeStamp, WireEnvelope, packed_text
+from command_bus.serialization.limits import Limits
+from command_bus.serialization.native import Packer
+from command_bus.spark.writing.columns import Unreadable, rows_of, values_of
+from command_bus.spark.writing.field_checks import all_of, fits, mask_of, pc, size_of, typed_for, widest_of
+from command_bus.spark.writing.partition import PartitionDispatcher, Reject, check_of, flags_of
+from command_bus.spark.writing.routes import Route
+from command_bus.transport.bulk import LoadItem
+from command_bus.transport.redis.keys import free_mailbox
+
+__all__ = ["BatchEncoder", "Mapper", "Packed", "uncollected"]
+
+Packed = tuple[int, LoadItem] | Reject
+"""A shard and what goes there, or a row that is no command."""
+Mapper = Callable[[dict[str, Any]], Message[Any]]
+
+_MOST_ENTITIES = 200_000  # whose places are remembered
+_MAX_COMMAND_ID = 512
+_LARGE = 64  # times the limit of one payload: then the rows are looked at one by one
+_SAFE_INTEGER = 2**53
+
+
+@contextmanager
+def uncollected() -> Generator[None]:
+    """Without the cyclic garbage collector: it looks through a batch's many small objects, which no cycle holds, again and again."""
+    active = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if active:
+            gc.enable()
+
+
+class BatchEncoder:
+    """Encodes the batches of one partition.
+
+    Args:
+        routes: By wire name; one of them if there is no column of commands.
+        dispatcher: Of the partition.
+        id_column: With the command ids.
+        command_column: With each row's wire name, or None.
+        sequence_column: With the numbers that only grow within an entity, or None.
+        entity_column: With the entity ids that a mapper's commands have, by which their rows are arranged; None: nobody said.
+        mapper: Makes the command of a row instead.
+    """
+
+    def __init__(
+        self,
+        routes: Mapping[str, Route],
+        dispatcher: PartitionDispatcher,
+        *,
+        id_column: str,
+        command_column: str | None = None,
+        sequence_column: str | None = None,
+        entity_column: str | None = None,
+        mapper: Mapper | None = None,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._id_column = id_column
+        self._command_column = command_column
+        self._sequence_column = sequence_column
+        self._entity_column = entity_column
+        self._mapper = mapper
+        self._routes = {name: _RouteEncoder(route, dispatcher, id_column) for name, route in routes.items()}
+
+    def encode(self, batch: pa.RecordBatch) -> list[Packed]:
+        """The rows of a batch, each as a packed command or a reject, in order."""
+        ids = batch.column(self._id_column)
+        numbers = None if self._sequence_column is None else batch.column(self._sequence_column)
+        if self._mapper is not None:
+            return list(self._mapped(self._mapper, batch, ids, numbers))
+        if self._command_column is None:
+            (only,) = self._routes.values()
+            return only.encode(batch, ids, numbers)
+        return self._by_command(batch, self._command_column, ids, numbers)
+
+    def _by_command(self, batch: pa.RecordBatch, column: str, ids: pa.Array, numbers: pa.Array | None) -> list[Packed]:
+        """Each command's rows encoded together, then put back in order."""
+        rows: dict[Any, list[int]] = {}
+        names, faults = values_of(batch.column(column))
+        for index, name in enumerate(names):
+            rows.setdefault(faults.get(index, name), []).append(index)
+        encoded: list[Any] = [None] * batch.num_rows
+        for name, indices in rows.items():
+            route = self._routes.get(name)
+            chosen = pa.array(indices)
+            part, part_ids = batch.take(chosen), ids.take(chosen)
+            if route is None:
+                packed = list(self._unknown(name, column, part, part_ids))
+            else:
+                packed = route.encode(part, part_ids, None if numbers is None else numbers.take(chosen))
+            for index, item in zip(indices, packed, strict=True):
+                encoded[index] = item
+        return encoded
+
+    def _unknown(self, name: Any, column: str, batch: pa.RecordBatch, ids: pa.Array) -> Iterator[Packed]:
+        if isinstance(name, Unreadable):
+            text, name = name.of(column), name.shown
+        else:
+            text = "its command is NULL" if name is None else f"unknown command {name!r}; there are {', '.join(self._routes)}"
+        for command_id, (row, _) in zip(values_of(ids)[0], rows_of(batch), strict=True):
+            yield Reject.of(command_id=command_id, command=name or "", entity=None, reason="unknown_command", error=text, row=row)
+
+    def _mapped(self, mapper: Mapper, batch: pa.RecordBatch, ids: pa.Array, numbers: pa.Array | None) -> Iterator[Packed]:
+        given: Any = repeat(0) if numbers is None else numbers.to_pylist()
+        for command_id, number, (row, wrong) in zip(values_of(ids)[0], given, rows_of(batch), strict=False):
+            try:
+                if wrong is not None:
+                    raise InvalidCommand(wrong)
+                message = mapper(dict(row))
+                if not isinstance(message, Message):
+                    raise InvalidCommand(f"the mapper gave {type(message).__name__}, not a command")
+                envelope = Envelope(message, command_id=_checked_id(command_id))
+                packed = self._dispatcher.pack(envelope, sequence=_checked_number(number))
+                if self._entity_column is not None and message.spec().entity is not None:
+                    _check_place(row[self._entity_column], packed[1][4], self._entity_column)
+                yield packed
+            except Exception as error:  # noqa: BLE001 - whatever the user's function raises is this row's fault alone
+                text = (
+                    error.message if isinstance(error, CommandBusError) else f"the mapper raised {type(error).__name__}: {error}"
+                )
+                yield Reject.of(command_id=command_id, command="", entity=None, reason="invalid", error=text[:2000], row=row)
+
+
+class _RouteEncoder:
+    """Encodes the rows of one command."""
+
+    def __init__(self, route: Route, dispatcher: PartitionDispatcher, id_column: str) -> None:
+        spec = route.spec
+        link = dispatcher.link
+        if spec.entity is not None:
+            link.agree(spec.entity)
+        flags = flags_of(dispatcher.opening, at_most_once=spec.delivery == "at_most_once")
+        kept = dispatcher.version.dispatch_id if flags & KEEP_OUTCOME else None
+        entity_id = None if spec.entity is None else "-"
+        template = WireEnvelope("-", spec.name, spec.entity, entity_id, b"", flags, correlation_id=kept)
+        self._route = route
+        self._id_column = id_column
+        self._link = link
+        self._stamp = EnvelopeStamp(template, link.sealer.sign)
+        self._limits = Limits(max_bytes=link.settings.max_payload, max_nesting=link.settings.max_nesting)
+        self._seed = crc32(spec.name.encode())
+        self._places: dict[Any, tuple[int, str, bytes, str]] = {}
+        self._no_entity = packed_text("") if spec.entity is not None else Packer().pack(None)
+
+    def encode(self, batch: pa.RecordBatch, ids: pa.Array, numbers: pa.Array | None) -> list[Packed]:
+        """The rows in order."""
+        route = self._route
+        fed = [plan for plan in route.fields if plan.name in route.columns]
+        columns = {plan.name: typed_for(plan, batch.column(route.columns[plan.name])) for plan in fed}
+        mask = all_of([mask for mask in (self._mask(columns, batch), _fit_ids(ids), _fit_numbers(numbers)) if mask is not None])
+        read, faults = self._read(columns)
+        given_ids, wrong = values_of(ids)
+        faults |= {index: fault.of(self._id_column) for index, fault in wrong.items()}
+        keys: Any = repeat(None) if route.spec.key is None else read[route.spec.key]
+        given: Any = repeat(0) if numbers is None else numbers.to_pylist()
+        payloads: Any = self._payloads(read) if route.vectorised else repeat(b"")
+        rows: Any = zip(given_ids, given, keys, payloads, strict=False)
+        if mask is not None or faults:
+            return self._checked(rows, read, repeat(True) if mask is None else mask.to_pylist(), faults)
+        places, find, stamp, name = self._places, self._place, self._stamp.pack, self._seed
+        packed: list[Packed] = []
+        append = packed.append
+        for command_id, number, key, payload in rows:  # the path of nearly all rows: nothing is called that need not be
+            shard, mailbox, entity, text = places.get(key) or find(key, command_id)
+            check = crc32(payload, name).to_bytes(4, "big")
+            append((shard, (mailbox, command_id, check, stamp(packed_text(command_id), entity, payload), text, number)))
+        return packed
+
+    def _checked(self, rows: Any, read: dict[str, list[Any]], vouched: Any, faults: dict[int, str]) -> list[Packed]:
+        """As above, for batches with rows that Arrow does not vouch for: these go through the model."""
+        spec, most = self._route.spec, self._limits.max_bytes
+        packed: list[Packed] = []
+        for index, (good, (command_id, number, key, payload)) in enumerate(zip(vouched, rows, strict=False)):
+            try:
+                if index in faults:
+                    raise InvalidCommand(faults[index])
+                checked = _checked_id(command_id)
+                sequence = _checked_number(number)
+                content, place = (payload, key) if good and len(payload) <= most else self._validated(_row(read, index), key)
+                shard, mailbox, entity, text = self._place(place, checked)
+            except CommandBusError as error:
+                packed.append(
+                    Reject.of(
+                        command_id=command_id, command=spec.name, entity=None if key is None else str(key), reason="invalid",
+                        error=error.message, row=_row(read, index),
+                    )
+                )  # fmt: skip
+                continue
+            envelope = self._stamp.pack(packed_text(checked), entity, content)
+            packed.append((shard, (mailbox, checked, check_of(spec.name, content), envelope, text, sequence)))
+        return packed
+
+    def _read(self, columns: dict[str, pa.Array]) -> tuple[dict[str, list[Any]], dict[int, str]]:
+        """Give the values by field, and what is wrong with the rows that have some which Python cannot hold."""
+        read: dict[str, list[Any]] = {}
+        faults: dict[int, str] = {}
+        for name, column in columns.items():
+            read[name], wrong = values_of(column)
+            for index, fault in wrong.items():
+                faults.setdefault(index, fault.of(self._route.columns[name]))
+        return read, faults
+
+    def _mask(self, columns: dict[str, pa.Array], batch: pa.RecordBatch) -> pa.Array | None:
+        """Which rows Arrow vouches for; None if it does for all."""
+        route = self._route
+        if not route.vectorised or batch.nbytes > self._limits.max_bytes * _LARGE:
+            return _none_of(batch)
+        masks: list[Any] = []
+        widest = 0
+        for plan in route.fields:
+            column = columns.get(plan.name)
+            if column is None:
+                widest += size_of(plan.default)
+            elif not fits(plan, column.type):
+                return _none_of(batch)
+            else:
+                masks.append(mask_of(plan, column))
+                widest += widest_of(column)
+            widest += len(plan.name.encode()) + 16
+        if widest > self._limits.max_bytes:
+            return _none_of(batch)
+        return all_of([each for each in masks if each is not None])
+
+    def _payloads(self, read: dict[str, list[Any]]) -> Iterator[bytes]:
+        """The payloads, from columns; of a row that Arrow does not vouch for they mean nothing."""
+        fields = self._route.fields
+        pack = Packer(buf_size=1024).pack
+        if not fields:
+            return repeat(pack({}))
+        columns: list[Any] = [read[plan.name] if plan.name in read else repeat(plan.default) for plan in fields]
+        names = [plan.name for plan in fields]
+        return (pack(dict(zip(names, row, strict=False))) for row in zip(*columns, strict=False))
+
+    def _validated(self, row: dict[str, Any], key: Any) -> tuple[bytes, str | None]:
+        """Make the payload of a row that Arrow does not vouch for, and name its command's entity.
+
+        Raises:
+            InvalidCommand: It is none, or its command has another entity than its column says.
+        """
+        payload, entity = self._route.payload(row, self._limits)
+        if entity is not None:
+            _check_place(key, entity, self._route.columns[self._route.spec.key or ""])
+        return payload, entity
+
+    def _place(self, key: Any, command_id: str) -> tuple[int, str, bytes, str]:
+        """Shard, mailbox, packed entity id and its text."""
+        spec = self._route.spec
+        if spec.entity is None:
+            mailbox = free_mailbox(command_id)
+            return self._link.shard_of(mailbox), mailbox, self._no_entity, ""
+        place = self._places.get(key)
+        if place is None:
+            if len(self._places) >= _MOST_ENTITIES:
+                self._places.clear()
+            text = canonical_entity_id(key)
+            mailbox = self._link.sealer.mailbox_of(spec.entity, text)
+            place = self._places[key] = (self._link.shard_of(mailbox), mailbox, packed_text(text), text)
+        return place
+
+
+def _row(read: dict[str, list[Any]], index: int) -> dict[str, Any]:
+    return {name: values[index] for name, values in read.items()}
+
+
+def _check_place(key: Any, entity: str, column: str) -> None:
+    """See that a row is where the other rows of its entity are.
+
+    Raises:
+        InvalidCommand: It need not be.
+    """
+    if key is None or str(key) != entity:
+        raise InvalidCommand(
+            f"its command has another entity id than column {column!r}: rows are put in order by the column, so it must hold what the "
+            "command's validators or the mapper make of it. Change the column before (trim it, lower it …)"
+        )
+
+
+def _none_of(batch: pa.RecordBatch) -> pa.Array:
+    return pa.repeat(pa.scalar(False), batch.num_rows)
+
+
+def _fit_ids(ids: pa.Array) -> pa.Array | None:
+    """Which ids are certainly ids; None if all are."""
+    size = pc.binary_length(ids)
+    return all_of([pc.and_(pc.greater(size, 0), pc.less_equal(size, _MAX_COMMAND_ID))])
+
+
+def _fit_numbers(numbers: pa.Array | None) -> pa.Array | None:
+    return None if numbers is None else all_of([pc.and_(pc.less(numbers, _SAFE_INTEGER), pc.greater(numbers, -_SAFE_INTEGER))])
+
+
+def _checked_id(command_id: Any) -> str:
+    if not isinstance(command_id, str) or not command_id:
+        raise InvalidCommand("its command id is NULL or empty: derive it with command_id(…) from columns that identify the row")
+    if len(command_id) > _MAX_COMMAND_ID // 4 and len(command_id.encode()) > _MAX_COMMAND_ID:
+        raise InvalidCommand(f"its command id has more than {_MAX_COMMAND_ID} bytes: use a digest, as command_id(…) does")
+    return command_id
+
+
+def _checked_number(number: Any) -> int:
+    if not isinstance(number, int) or not -_SAFE_INTEGER < number < _SAFE_INTEGER:
+        raise InvalidCommand(f"its sequence number is {number!r}: an integer below 2^53")
+    return number

@@ -1,0 +1,113 @@
+"""`Fingerprint`: of what rows a version of a dispatch was made, told apart from others without keeping them.
+
+It counts rows and adds up the CRC-32 of their command ids, in any order and any partitions; Spark gives the same by
+`sum(crc32(command_id))`. What a payload holds is not in it: a column such as the time of the run may differ, and the rows are the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+from zlib import crc32
+
+from command_bus.errors import DispatchConflict
+from command_bus.transport.bulk import DispatchFacts, Version
+
+__all__ = ["Fingerprint", "check_repeated", "digest_of", "moment", "rows_of_summary"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Of rows.
+
+    Attributes:
+        rows: How many.
+        digest: Of their command ids; None if nobody knows.
+        commands: The wire names, sorted; empty if nobody knows.
+        columns: The columns that the commands are made of, with types; empty if nobody knows.
+    """
+
+    rows: int
+    digest: int | None = None
+    commands: str = ""
+    columns: str = ""
+
+    def __str__(self) -> str:
+        return json.dumps({name: value for name, value in asdict(self).items() if value not in (None, "")})
+
+    @classmethod
+    def parse(cls, text: str) -> Fingerprint | None:
+        """What a commit left; None if it cannot be read."""
+        try:
+            facts: Mapping[str, Any] = json.loads(text)
+            return cls(int(facts["rows"]), facts.get("digest"), facts.get("commands", ""), facts.get("columns", ""))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def difference(self, now: Fingerprint) -> str | None:
+        """How the rows of now differ from these, as far as that is known; None if they do not."""
+        if self.rows != now.rows:
+            return f"{self.rows:,} rows then, {now.rows:,} now"
+        if self.digest is not None and now.digest is not None and self.digest != now.digest:
+            return f"as many rows ({self.rows:,}), but with other command ids"
+        if self.commands and now.commands and self.commands != now.commands:
+            return f"the command was {self.commands} then, it is {now.commands} now"
+        then, these = set(self.columns.split("; ")), set(now.columns.split("; "))
+        if self.columns and now.columns and then != these:
+            return f"columns then: {', '.join(sorted(then - these)) or 'none besides'}; now: {', '.join(sorted(these - then)) or 'none besides'}"
+        return None
+
+
+def digest_of(command_ids: Iterable[bytes | None]) -> int:
+    """The part of the digest that these ids make up."""
+    return sum([crc32(command_id) for command_id in command_ids if command_id is not None])
+
+
+def check_repeated(version: Version, facts: DispatchFacts, known: Mapping[int, str], now: Fingerprint) -> Fingerprint | None:
+    """See that a version which is committed was made of these rows; what is known of those, None if nothing is.
+
+    Args:
+        version: That was committed before.
+        facts: Of the dispatch.
+        known: The fingerprints of its versions.
+        now: Of the rows at hand.
+
+    Raises:
+        DispatchConflict: It was made of others, which are in; these would be lost without a word.
+    """
+    before = Fingerprint.parse(known[version.number]) if version.number in known else None
+    if before is None and version.number == facts.version:  # a release without fingerprints committed it
+        rows = rows_of_summary(facts.summary)
+        before = None if rows is None else Fingerprint(rows)
+    if before is None and now.rows and any(number < version.number for number in known):
+        before = Fingerprint(0)  # it was empty, so it was passed over: empty micro-batches leave nothing
+    difference = None if before is None else before.difference(now)
+    if difference is None:
+        return before
+    name = f"dispatch {version.dispatch_id!r}"
+    if version.number or facts.owner:
+        raise DispatchConflict(
+            f"{name}: micro-batch {version.number} was committed before, with other rows: {difference}. None of these were sent. Was an "
+            "old checkpoint restored? Then its batch numbers begin again, and the dispatch has gone on: use a new dispatch id with it, "
+            "and leave out the rows that are in already (their command ids tell)"
+        )
+    raise DispatchConflict(
+        f"{name} was committed before, at {moment(facts.done_ms)}, with other rows: {difference}. Nothing was sent. "
+        "Give other rows a dispatch id of their own"
+    )
+
+
+def rows_of_summary(summary: str) -> int | None:
+    """How many rows a summary tells of."""
+    try:
+        return sum(int(each["rows"]) for each in json.loads(summary)["partitions"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def moment(ms: int) -> str:
+    """A time for people."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

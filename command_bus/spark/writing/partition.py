@@ -1,0 +1,425 @@
+"""`PartitionDispatcher`: sends the commands of one partition, from an executor or any other blocking code.
+
+One chunk is under way at a time, and a refused row stays in front of its mailbox's later ones, so order holds by construction. A
+mailbox that is full holds up nobody else: its rows stand aside. A limit of all (the namespace, the server's memory) is waited for;
+whoever waits too long without any headway fails, and says how far it got.
+It imports nothing of Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable
+from itertools import chain
+from operator import itemgetter
+from typing import Any, Self
+from zlib import crc32
+
+from command_bus.errors import CommandBusError, DispatchStalled, InvalidCommand, InvalidRows, QueueFull
+from command_bus.messages.message import Message
+from command_bus.sending.envelope_builder import Envelope
+from command_bus.serialization.envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
+from command_bus.spark.options import OnInvalid
+from command_bus.spark.target import Link, Target, link_to
+from command_bus.spark.writing.entity_owners import Homes
+from command_bus.spark.writing.refusals import Refusal
+from command_bus.spark.writing.send_queue import Line
+from command_bus.spark.writing.stalls import Stall
+from command_bus.spark.writing.task_results import UNFIT, PartitionResult, Reject, unfit
+from command_bus.transport.bulk import LoadItem, Opening, Version
+from command_bus.transport.interfaces import Admission
+
+__all__ = ["PartitionDispatcher", "PartitionResult", "Reject", "check_of", "flags_of"]
+
+_log = logging.getLogger("command_bus.spark")
+_REJECTS = 200  # noted at a time
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
+_MOST_ASIDE = 64 * 1024 * 1024
+"""Bytes of commands that a partition lets stand aside before it reads no further."""
+_TRUST = (
+    16  # of what a mailbox may hold, a partition puts in one sixteenth before it asks again: the limit is exceeded by no more
+)
+
+
+class PartitionDispatcher:
+    """Loads commands into a dispatch; use it as a context manager, which sends the rest at the end.
+
+        def send(rows):
+            with PartitionDispatcher(target, dispatch_id="orders-2026-11") as dispatcher:
+                dispatcher.dispatch_batch(Envelope(Ship(order_id=row.id), command_id=row.command_id) for row in rows)
+
+        frame.foreachPartition(send)
+
+    Only its arguments are pickled. The connection belongs to the process, is opened when it is first needed and closed at exit.
+
+    Args:
+        target: Where to: `Target.resolve(…)` on the driver.
+        dispatch_id: Names the dispatch; opened by the first partition that comes, closed by
+            `command_bus.spark.writing.writer.commit_dispatch`; without that it stays open, and remembers its command ids until it is forgotten.
+        version: Of the dispatch: 0, or the number of a micro-batch.
+        opening: How long dispatch and outcomes are remembered.
+        batch_size: Commands per request, at most 1,000.
+        max_backlog: Commands that may wait in the namespace before this waits; None: as many as the bus allows.
+        max_wait: Seconds without any progress after which it gives up.
+        on_invalid: What becomes of rows that cannot be accepted.
+        max_rejects: More rejected rows of the whole dispatch than that raise `InvalidRows`.
+        sequenced: Whether rows have sequence numbers to be held to.
+        partition: For the result.
+        run: Names one run of the job. With it and `partition`, the server notices an entity of which two partitions of the run have rows.
+        keep_order: Whether such an entity fails the dispatch (True), or is only counted in `result.shared` (None); False looks for none.
+        watched: Whether the driver reads what this says of a standstill; else it is logged here.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        dispatch_id: str,
+        version: int = 0,
+        opening: Opening | None = None,
+        batch_size: int = 500,
+        max_backlog: int | None = None,
+        max_wait: float = 300.0,
+        on_invalid: OnInvalid = "quarantine",
+        max_rejects: int | None = None,
+        sequenced: bool = False,
+        partition: int = -1,
+        run: str = "",
+        keep_order: bool | None = None,
+        watched: bool = False,
+    ) -> None:
+        self.target = target
+        self.version = Version(dispatch_id, version)
+        self.opening = opening or Opening()
+        self.result = PartitionResult(partition)
+        self._batch_size = min(batch_size, 1000)
+        self._max_backlog = max_backlog
+        self._max_wait = max_wait
+        self._on_invalid = on_invalid
+        self._max_rejects = max_rejects
+        self._sequenced = sequenced
+        wanted = run if keep_order is not False and partition >= 0 else ""
+        self._homes = Homes(wanted, partition, strict=keep_order is True)
+        self._watched = watched
+        self._stall = Stall(max_wait)
+        self._again, self._again_at = _SHORTEST_PAUSE, 0.0
+        self._lines: dict[int, Line] = {}
+        self._rejects: list[Reject] = []
+        self._touched: dict[str, int] = {}
+        self._trust = 1
+        self._began = 0.0
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.flush()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_link"}
+
+    @property
+    def link(self) -> Link:
+        """The connection of this process."""
+        return link_to(self.target)
+
+    def open(self) -> None:
+        """Open the dispatch, unless another partition has.
+
+        Raises:
+            DispatchConflict: Its id is another writer's.
+            TransportUnavailable: The server cannot be reached.
+        """
+        self._began = time.monotonic()
+        link = self.link
+        self._trust = max(link.settings.max_depth // _TRUST, 1)
+        dispatches = link.transport.dispatches
+        self.result.done = link.patiently(lambda: dispatches.open(self.version, self.opening), self._max_wait) == "done"
+
+    def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> PartitionResult:
+        """Send commands that have ids: `Envelope(command, command_id=…)`. They are accepted when this returns.
+
+        Raises:
+            InvalidCommand: One has no id, or a delay or deadline, which dispatches do not have.
+            DispatchStalled: A limit held it up for longer than `max_wait`.
+            DispatchFenced: The dispatch is not open any more.
+        """
+        for command in commands:
+            shard, item = self.pack(command)
+            self.add(shard, (item,))
+        self.flush()
+        return self.result
+
+    def pack(self, command: Message[Any] | Envelope[Any], *, sequence: int = 0) -> tuple[int, LoadItem]:
+        """The shard of a command, and its packed form for `add`.
+
+        Raises:
+            InvalidCommand: It cannot be sent, or not so.
+        """
+        if not isinstance(command, Envelope) or command.command_id is None:
+            raise InvalidCommand(
+                "a dispatch needs ids that a second attempt finds again: Envelope(command, command_id=…), see command_id_of"
+            )
+        if command.delay or command.expires is not None:
+            raise InvalidCommand(
+                "the commands of a dispatch have no delay or deadline of their own: use CommandBus.dispatch_batch"
+            )
+        link = self.link
+        out = link.sealer.of_item(command)
+        if out.entity_type is not None:
+            link.agree(out.entity_type, self._max_wait)
+        submission = link.sealer.seal(out)
+        flags = flags_of(self.opening, at_most_once=out.at_most_once)
+        envelope = WireEnvelope(
+            out.command_id, out.name, out.entity_type, out.entity_id, out.payload, flags,
+            correlation_id=self.version.dispatch_id if flags & KEEP_OUTCOME else None, headers=out.headers or None,
+        )  # fmt: skip
+        check = check_of(out.name, out.payload)
+        item = (submission.mailbox, out.command_id, check, link.sealer.pack(envelope), out.entity_id or "", sequence)
+        return link.shard_of(submission.mailbox), item
+
+    def add(self, shard: int, items: Iterable[LoadItem]) -> None:
+        """Put packed commands of one shard in line."""
+        line = self._lines.setdefault(shard, Line())
+        before = len(line)
+        line.extend(items)
+        self.result.rows += len(line) - before
+        if len(line) >= self._batch_size:
+            self._send(shard, line, least=self._batch_size)
+            if line.aside and self._bytes_aside() > _MOST_ASIDE:
+                self._await_room(_MOST_ASIDE // 2)
+
+    def add_all(self, rows: Iterable[tuple[int, LoadItem] | Reject]) -> None:
+        """Put rows in line; those that are no commands are rejected.
+
+        An entity's rows keep their order and come to stand together, as far as `rows` has them: a request that names few mailboxes
+        costs the server half of one where each row has another.
+        """
+        lines: dict[str, list[LoadItem]] = {}
+        shards: dict[str, int] = {}
+        for row in rows:
+            if isinstance(row, Reject):
+                self.reject(row)
+                continue
+            shard, item = row
+            line = lines.get(item[0])
+            if line is None:
+                lines[item[0]] = [item]
+                shards[item[0]] = shard
+            else:
+                line.append(item)
+        by_shard: dict[int, list[list[LoadItem]]] = {}
+        for mailbox, line in lines.items():
+            by_shard.setdefault(shards[mailbox], []).append(line)
+        for shard, together in by_shard.items():
+            self.add(shard, chain.from_iterable(together))
+
+    def reject(self, reject: Reject, *, read: bool = True) -> None:
+        """Note a row that is no command, or fail, or forget it, as `on_invalid` says.
+
+        Raises:
+            InvalidRows: It may not be, or there are too many.
+        """
+        self.result.rows += read
+        self.result.rejected += 1
+        if self._on_invalid == "raise":
+            facts = json.loads(reject.record)
+            what = "in conflict" if facts["reason"] == "conflict" else "no valid command"
+            raise InvalidRows(
+                f"dispatch {self.version.dispatch_id!r}: a row is {what}: {facts['error']} "
+                f"(command id {facts['command_id']!r}); on_invalid = quarantine would set such rows aside",
+                count=self.result.rejected,
+            )
+        if self._on_invalid == "quarantine":
+            self._rejects.append(reject)
+            if len(self._rejects) >= _REJECTS:
+                self._note_rejects()
+        elif self._max_rejects is not None and self.result.rejected > self._max_rejects:
+            raise self._too_many()
+
+    def flush(self) -> None:
+        """Send all that is in line.
+
+        Raises:
+            CommandBusError: As `dispatch_batch`.
+        """
+        for shard, line in self._lines.items():
+            self._send(shard, line, least=1)
+        self._await_room(0)
+        self._note_rejects()
+        self.result.entities = len(self._touched)
+        self.result.seconds = time.monotonic() - self._began
+
+    def _send(self, shard: int, line: Line, *, least: int) -> None:
+        """Send what stands in front, until fewer than `least` are left there."""
+        while len(line) >= least:
+            if line.aside and time.monotonic() >= self._again_at:
+                self._retry(shard, line)
+            chunk = line.take(self._batch_size)
+            if not chunk:
+                return  # what was left went aside
+            refusal = self._load(shard, chunk)
+            line.put_aside(refusal.own)
+            line.give_back(refusal.common)
+            if refusal.rows < len(chunk):
+                self._stall.headway()
+            if refusal.common:
+                self._pause(refusal)
+
+    def _retry(self, shard: int, line: Line) -> Refusal:
+        """Ask once more for some of those that stand aside, and for longer and longer not again while none is accepted."""
+        chunk = line.take_aside(self._batch_size)
+        refusal = self._load(shard, chunk)
+        line.put_aside(refusal.own + refusal.common)
+        line.rejoin()
+        if refusal.rows < len(chunk):
+            self._stall.headway()
+            self._again = _SHORTEST_PAUSE
+        else:
+            self._again = min(self._again * 2, _LONGEST_PAUSE)
+        self._again_at = time.monotonic() + self._again
+        return refusal
+
+    def _await_room(self, most: int) -> None:
+        """Wait until what stands aside takes no more bytes than that; there is nothing else to do."""
+        while self._bytes_aside() > most:
+            refusals = [self._retry(shard, line) for shard, line in self._lines.items() if line.aside]
+            refused = [refusal for refusal in refusals if refusal.rows]
+            if refused:
+                self._pause(refused[0])
+
+    def _bytes_aside(self) -> int:
+        return sum(line.aside_bytes for line in self._lines.values())
+
+    def _pause(self, refusal: Refusal) -> None:
+        """Wait a little, say so when it has been long, or give up.
+
+        Raises:
+            DispatchStalled: Nothing could be added for `max_wait`.
+        """
+        stall, now = self._stall, time.monotonic()
+        what = stall.refused(now)
+        if what == "give up":
+            raise self._stalled(refusal)
+        if what == "warn":
+            self._warn(now - (stall.since or now), stall.left(now), refusal)
+        slept = stall.next_pause(refusal.retry_after) * random.uniform(0.5, 1.0)
+        time.sleep(slept)
+        self.result.waited += slept
+
+    def _warn(self, waited: float, left: float, refusal: Refusal) -> None:
+        live = self.link.live_workers()
+        workers = (
+            "who works there cannot be read" if live is None else f"{live} live workers" if live else "no worker lives there"
+        )
+        text = (
+            f"dispatch {self.version.dispatch_id!r}, partition {self.result.partition}: nothing could be added for {waited:.0f} s "
+            f"({refusal.told(self._lines.values())}); {workers}; it gives up in {left:.0f} s (max_wait)"
+        )
+        try:
+            if self._watched:
+                link = self.link
+                link.wait(link.transport.dispatches.note(self.version, text))
+                return
+        except CommandBusError:
+            pass  # the server has no memory, say: then whoever reads this process's log is told
+        _log.warning("%s", text)
+
+    def _stalled(self, refusal: Refusal) -> DispatchStalled:
+        result = self.result
+        accepted = result.added + result.duplicates  # an earlier attempt may have brought them
+        return DispatchStalled(
+            f"dispatch {self.version.dispatch_id!r}, partition {result.partition}: nothing could be added for "
+            f"{self._max_wait:g} s ({refusal.told(self._lines.values())}), {accepted:,} rows of it are in their mailboxes. "
+            "Are workers running? A re-run goes on from there",
+            accepted=accepted, waited=result.waited, retry_after=refusal.retry_after, limit=refusal.why,
+        )  # fmt: skip
+
+    def _suspects(self, chunk: list[LoadItem]) -> tuple[set[str], list[str]]:
+        """The mailboxes that may be full for all that this partition knows (new ones, and those it has put much into); the new ones."""
+        touched, trust = self._touched, self._trust
+        suspects: set[str] = set()
+        new: list[str] = []
+        for mailbox, more in Counter(map(itemgetter(0), chunk)).items():
+            count = touched.get(mailbox, 0)
+            if -(-count // trust) * trust < count + more:  # a multiple of it is among them
+                suspects.add(mailbox)
+                if mailbox not in touched:
+                    new.append(mailbox)
+            touched[mailbox] = count + more
+        return suspects, new
+
+    def _load(self, shard: int, chunk: list[LoadItem]) -> Refusal:
+        """Send one chunk; what of it was refused."""
+        link = self.link
+        suspects, new = self._suspects(chunk)
+        home = self._homes.of(chunk, new)
+        work = link.transport.dispatches.load(
+            self.version, shard, chunk, backlog=self._max_backlog, sequenced=self._sequenced, suspects=suspects, home=home
+        )
+        try:
+            loaded = link.wait(work)
+        except QueueFull as error:  # the server's memory
+            self._distrust(chunk)
+            return Refusal([], chunk, error.limit, error.retry_after)
+        result = self.result
+        self._homes.told()
+        result.shared += loaded.shared
+        if loaded.done:
+            result.done = True
+            result.duplicates += len(chunk)
+            return Refusal()
+        admissions = loaded.admissions
+        added = admissions.count(Admission.ACCEPTED)
+        result.added += added
+        if added == len(chunk):
+            return Refusal()
+        result.duplicates += admissions.count(Admission.DUPLICATE)
+        for item, admission in zip(chunk, admissions, strict=True):
+            if admission in UNFIT:
+                self.result.conflicts += admission is Admission.CONFLICT
+                self.reject(unfit(item, admission), read=False)
+                self._distrust([item])
+        refusal = Refusal.of(chunk, admissions, _LONGEST_PAUSE)
+        self._distrust(refusal.own)
+        self._distrust(refusal.common)
+        return refusal
+
+    def _distrust(self, items: list[LoadItem]) -> None:
+        """Look at their mailboxes again next time."""
+        for item in items:
+            self._touched[item[0]] = 0
+
+    def _note_rejects(self) -> None:
+        rejects, self._rejects = self._rejects, []
+        if not rejects or self.result.done:
+            return
+        link = self.link
+        rows = [(reject.key, reject.record) for reject in rejects]
+        dispatches = link.transport.dispatches
+        if not link.patiently(lambda: dispatches.reject(self.version, rows, self._max_rejects), self._max_wait):
+            raise self._too_many()
+
+    def _too_many(self) -> InvalidRows:
+        return InvalidRows(
+            f"dispatch {self.version.dispatch_id!r}: more than {self._max_rejects} rows are no valid commands"
+            f"{', or in conflict with commands that are in,' if self.result.conflicts else ''} (max_rejects); "
+            "what was noted of them can be read as the view 'rejects'",
+            count=self.result.rejected,
+        )
+
+
+def check_of(name: str, payload: bytes) -> bytes:
+    """Four bytes that differ between different payloads under one id."""
+    return crc32(payload, crc32(name.encode())).to_bytes(4, "big")
+
+
+def flags_of(opening: Opening, *, at_most_once: bool) -> int:
+    """The flags of a dispatch's envelopes."""
+    return IN_DISPATCH | (KEEP_OUTCOME if opening.keep_ms else 0) | (AT_MOST_ONCE if at_most_once else 0)

@@ -1,0 +1,1 @@
+"""The bus for code without an event loop."""

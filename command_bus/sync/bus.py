@@ -1,0 +1,177 @@
+"""`SyncCommandBus`: the bus for blocking code: scripts, web views, notebooks, threads, forked processes.
+
+It runs a `CommandBus` on an event loop in a daemon thread of its own, started at first use. Threads may share it: their dispatches
+leave together. After a fork the child starts a loop and connections of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Self, TypeVar, Unpack, overload
+from uuid import UUID
+
+from command_bus.bus import CommandBus
+from command_bus.keywords import BusArguments
+from command_bus.messages.message import Message
+from command_bus.sending.envelope_builder import Envelope
+from command_bus.sending.options import DispatchOptions
+from command_bus.sending.receipts import BatchResult, Stats, SyncReceipt
+from command_bus.sync.parts import SyncDeadLetters, SyncEntities, SyncEntityScope, SyncEvents, SyncFleet
+from command_bus.sync.thread import ThreadedBus, warn_of_event_loop
+
+__all__ = ["SyncCommandBus"]
+
+R = TypeVar("R")
+
+
+class SyncCommandBus:
+    """As `CommandBus`, blocking, without workers; the arguments are the same.
+
+        with SyncCommandBus("redis://localhost") as bus:
+            balance = bus.call(GetBalance(account_id="a-1"))
+
+    Args:
+        url: Of the server; without one `COMMAND_BUS_URL` or `REDIS_URL`, else the embedded development server.
+        **arguments: See `CommandBus`.
+
+    Attributes:
+        settings: What holds.
+        dead_letters: What was given up: list, inspect, replay, discard, purge it.
+        entities: All entities, for operators: list, pause, resume, drain, purge them; `entities.of("account")` is one type.
+        fleet: Who works here, and the commands that the workers announce.
+        events: What happens to commands of watched entity types: `for event in bus.events()`.
+
+    Raises:
+        InvalidSettings: A setting is out of range.
+    """
+
+    def __init__(self, url: str | None = None, **arguments: Unpack[BusArguments]) -> None:
+        warn_of_event_loop()
+        self._plan = CommandBus(url, **arguments)  # is never opened; it says now what is wrong with the settings
+        self.settings = self._plan.settings
+        self._bus = ThreadedBus(lambda: CommandBus(url, **arguments))
+        self.dead_letters = SyncDeadLetters(self._bus, lambda bus: bus.dead_letters)
+        self.entities = SyncEntities(self._bus, lambda bus: bus.entities)
+        self.fleet = SyncFleet(self._bus, lambda bus: bus.fleet)
+        self.events = SyncEvents(self._bus, lambda bus: bus.events)
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """See `CommandBus.open`: connect now rather than at the first use."""
+        self._bus.open()
+
+    def close(self) -> None:
+        """See `CommandBus.close`. Other threads that wait for something get `BusClosed`."""
+        self._bus.close()
+
+    def __repr__(self) -> str:
+        return f"<SyncCommandBus {self.settings.namespace!r} {self._bus.state}>"
+
+    @property
+    def url(self) -> str:
+        """See `CommandBus.url`."""
+        return self._plan.url
+
+    def dispatch(
+        self,
+        command: Message[R],
+        *,
+        command_id: str | UUID | None = None,
+        delay: float = 0.0,
+        headers: Mapping[str, str] | None = None,
+        expires: float | None = None,
+        keep_result: bool = False,
+    ) -> SyncReceipt[R]:
+        """See `CommandBus.dispatch`."""
+        options = DispatchOptions(command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result)
+        return self._bus.receive(lambda bus: bus.dispatch(command, **options))
+
+    def dispatch_raw(
+        self,
+        entity_type: str | None,
+        entity_id: str | int | None,
+        name: str,
+        payload: Mapping[str, Any],
+        *,
+        command_id: str | UUID | None = None,
+        delay: float = 0.0,
+        headers: Mapping[str, str] | None = None,
+        expires: float | None = None,
+        keep_result: bool = False,
+    ) -> SyncReceipt[Any]:
+        """See `CommandBus.dispatch_raw`."""
+        options = DispatchOptions(command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result)
+        return self._bus.receive(lambda bus: bus.dispatch_raw(entity_type, entity_id, name, payload, **options))
+
+    def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
+        """See `CommandBus.dispatch_batch`. The iterable is consumed in the bus's own thread."""
+        return self._bus.do(lambda bus: bus.dispatch_batch(commands))
+
+    def call(
+        self,
+        command: Message[R],
+        *,
+        timeout: float | None = None,
+        command_id: str | UUID | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> R:
+        """See `CommandBus.call`."""
+        return self._bus.do(lambda bus: bus.call(command, timeout=timeout, command_id=command_id, headers=headers))
+
+    def call_raw(
+        self,
+        entity_type: str | None,
+        entity_id: str | int | None,
+        name: str,
+        payload: Mapping[str, Any],
+        *,
+        timeout: float | None = None,
+        command_id: str | UUID | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """See `CommandBus.call_raw`."""
+        return self._bus.do(
+            lambda bus: bus.call_raw(
+                entity_type, entity_id, name, payload, timeout=timeout, command_id=command_id, headers=headers
+            )
+        )
+
+    @overload
+    def result(self, command_id: str | UUID, command_type: type[Message[R]], *, timeout: float = ...) -> R: ...
+    @overload
+    def result(self, command_id: str | UUID, command_type: None = ..., *, timeout: float = ...) -> Any: ...
+    def result(
+        self,
+        command_id: str | UUID,
+        command_type: type[Message[Any]] | None = None,
+        *,
+        timeout: float = 0.0,
+    ) -> Any:
+        """See `CommandBus.result`."""
+        return self._bus.do(lambda bus: bus.result(command_id, command_type, timeout=timeout))
+
+    def cancel(self, command_id: str | UUID) -> bool:
+        """See `CommandBus.cancel`."""
+        return self._bus.do(lambda bus: bus.cancel(command_id))
+
+    def entity(self, entity_type: str, entity_id: str | int) -> SyncEntityScope:
+        """See `CommandBus.entity`."""
+        return SyncEntityScope(self._bus, entity_type, entity_id)
+
+    def stats(self) -> Stats:
+        """See `CommandBus.stats`."""
+        return self._bus.do(lambda bus: bus.stats())
+
+    def ping(self) -> float:
+        """See `CommandBus.ping`."""
+        return self._bus.do(lambda bus: bus.ping())
+
+    def wait_idle(self, timeout: float | None = None) -> None:
+        """See `CommandBus.wait_idle`."""
+        self._bus.do(lambda bus: bus.wait_idle(timeout))

@@ -1,0 +1,247 @@
+"""The parts of a `SyncCommandBus`: each has the methods of its asynchronous namesake, waits for them, and adds nothing.
+
+Async iterators become generators. A test compares the signatures of both sides, so that none has what the other lacks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Generator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+from uuid import UUID
+
+from command_bus.admin.dead_letters import DeadLetters, LetterFilters
+from command_bus.admin.entities import Entities
+from command_bus.admin.entity import EntityScope
+from command_bus.admin.events import Event, EventKind, Events
+from command_bus.admin.fleet import Fleet
+from command_bus.errors import BusClosed
+from command_bus.messages.message import Message, canonical_entity_id, check_entity_type
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from command_bus.admin.info import (
+        AbortReport,
+        CommandInfo,
+        EntityDetails,
+        EntityOrder,
+        EntityPage,
+        EntityState,
+        EntityTypeInfo,
+        HoldInfo,
+        WorkerStatus,
+    )
+    from command_bus.bus import CommandBus
+    from command_bus.sending.options import CallOptions, DispatchOptions
+    from command_bus.sending.receipts import DeadLetter, SyncReceipt
+    from command_bus.sync.thread import ThreadedBus
+
+__all__ = ["SyncDeadLetters", "SyncEntities", "SyncEntityScope", "SyncEvents", "SyncFleet"]
+
+R = TypeVar("R")
+P = TypeVar("P")
+
+
+class _Part(Generic[P]):
+    """A part of a bus that runs in a thread.
+
+    Args:
+        bus: The bus.
+        part: Finds the part in it.
+    """
+
+    def __init__(self, bus: ThreadedBus, part: Callable[[CommandBus], P]) -> None:
+        self._bus = bus
+        self._part = part
+
+    def _do(self, work: Callable[[P], Coroutine[Any, Any, R]]) -> R:
+        return self._bus.do(lambda bus: work(self._part(bus)))
+
+
+class SyncDeadLetters(_Part[DeadLetters]):
+    """See `DeadLetters`; reached as `bus.dead_letters`."""
+
+    def list(self, *, limit: int | None = None, **filters: Unpack[LetterFilters]) -> Generator[DeadLetter]:
+        """See `DeadLetters.list`; a hundred of them are read ahead."""
+        return self._bus.each(lambda bus: bus.dead_letters.list(limit=limit, **filters))
+
+    def count(self, **filters: Unpack[LetterFilters]) -> Counter[tuple[str, str]]:
+        """See `DeadLetters.count`."""
+        return self._do(lambda letters: letters.count(**filters))
+
+    def oldest(self) -> datetime | None:
+        """See `DeadLetters.oldest`."""
+        return self._do(lambda letters: letters.oldest())
+
+    def get(self, letter_id: str) -> DeadLetter:
+        """See `DeadLetters.get`."""
+        return self._do(lambda letters: letters.get(letter_id))
+
+    def replay(self, letter_id: str) -> str:
+        """See `DeadLetters.replay`."""
+        return self._do(lambda letters: letters.replay(letter_id))
+
+    def replay_all(self, **filters: Unpack[LetterFilters]) -> int:
+        """See `DeadLetters.replay_all`."""
+        return self._do(lambda letters: letters.replay_all(**filters))
+
+    def discard(self, letter_id: str) -> None:
+        """See `DeadLetters.discard`."""
+        self._do(lambda letters: letters.discard(letter_id))
+
+    def purge(self, **filters: Unpack[LetterFilters]) -> int:
+        """See `DeadLetters.purge`."""
+        return self._do(lambda letters: letters.purge(**filters))
+
+
+class SyncEntities(_Part[Entities]):
+    """See `Entities`; reached as `bus.entities`."""
+
+    def of(self, entity_type: str | None) -> SyncEntities:
+        """See `Entities.of`."""
+        checked = None if entity_type is None else check_entity_type(entity_type)
+        return SyncEntities(self._bus, lambda bus: bus.entities.of(checked))
+
+    def pause(self, reason: str = "") -> bool:
+        """See `Entities.pause`."""
+        return self._do(lambda entities: entities.pause(reason))
+
+    def drain(self, reason: str = "") -> bool:
+        """See `Entities.drain`."""
+        return self._do(lambda entities: entities.drain(reason))
+
+    def resume(self) -> bool:
+        """See `Entities.resume`."""
+        return self._do(lambda entities: entities.resume())
+
+    def purge(self) -> int:
+        """See `Entities.purge`."""
+        return self._do(lambda entities: entities.purge())
+
+    def holds(self) -> list[HoldInfo]:
+        """See `Entities.holds`."""
+        return self._do(lambda entities: entities.holds())
+
+    def types(self) -> list[EntityTypeInfo]:
+        """See `Entities.types`."""
+        return self._do(lambda entities: entities.types())
+
+    def forget_type(self, entity_type: str) -> bool:
+        """See `Entities.forget_type`."""
+        return self._do(lambda entities: entities.forget_type(entity_type))
+
+    def list(
+        self,
+        *,
+        states: Collection[EntityState] = (),
+        order: EntityOrder = "depth",
+        limit: int = 50,
+        cursor: str | None = None,
+        scan: int = 200_000,
+    ) -> EntityPage:
+        """See `Entities.list`."""
+        return self._do(lambda entities: entities.list(states=states, order=order, limit=limit, cursor=cursor, scan=scan))
+
+
+class SyncEntityScope(_Part[EntityScope]):
+    """See `EntityScope`; reached as `bus.entity("account", "a-17")`.
+
+    Raises:
+        InvalidCommand: The type or id is not what it may be.
+    """
+
+    def __init__(self, bus: ThreadedBus, entity_type: str, entity_id: str | int) -> None:
+        self.type = check_entity_type(entity_type)
+        self.id = canonical_entity_id(entity_id)
+        super().__init__(bus, lambda bus: bus.entity(self.type, self.id))
+
+    def __repr__(self) -> str:
+        return f"<entity {self.type}:{self.id}>"
+
+    def dispatch(self, command: Message[R], **options: Unpack[DispatchOptions]) -> SyncReceipt[R]:
+        """See `EntityScope.dispatch`."""
+        return self._bus.receive(lambda bus: self._part(bus).dispatch(command, **options))
+
+    def call(self, command: Message[R], **options: Unpack[CallOptions]) -> R:
+        """See `EntityScope.call`."""
+        return self._do(lambda scope: scope.call(command, **options))
+
+    def depth(self) -> int:
+        """See `EntityScope.depth`."""
+        return self._do(lambda scope: scope.depth())
+
+    def pause(self, reason: str = "") -> bool:
+        """See `EntityScope.pause`."""
+        return self._do(lambda scope: scope.pause(reason))
+
+    def drain(self, reason: str = "") -> bool:
+        """See `EntityScope.drain`."""
+        return self._do(lambda scope: scope.drain(reason))
+
+    def resume(self) -> bool:
+        """See `EntityScope.resume`."""
+        return self._do(lambda scope: scope.resume())
+
+    def show(self, *, waiting: int = 20) -> EntityDetails:
+        """See `EntityScope.show`."""
+        return self._do(lambda scope: scope.show(waiting=waiting))
+
+    def cancel(self, command_id: str | UUID) -> bool:
+        """See `EntityScope.cancel`."""
+        return self._do(lambda scope: scope.cancel(command_id))
+
+    def abort(self, reason: str = "", *, by: str = "", wait: float = 10.0, force: bool = False) -> AbortReport:
+        """See `EntityScope.abort`."""
+        return self._do(lambda scope: scope.abort(reason, by=by, wait=wait, force=force))
+
+    def purge(self) -> int:
+        """See `EntityScope.purge`."""
+        return self._do(lambda scope: scope.purge())
+
+
+class SyncEvents(_Part[Events]):
+    """See `Events`; reached as `bus.events`."""
+
+    def __call__(
+        self, *entity_types: str | None, kinds: Collection[EventKind] = (), after: str | None = None, follow: bool = True
+    ) -> Generator[Event]:
+        """See `Events`: `for event in bus.events(): …`, which waits for the next one in this thread. A hundred are read ahead."""
+        events = self._bus.each(lambda bus: bus.events(*entity_types, kinds=kinds, after=after, follow=follow))
+        return _until_closed(events) if follow else events
+
+    def watch(self, *entity_types: str | None, kept: int = 10_000) -> None:
+        """See `Events.watch`."""
+        self._do(lambda events: events.watch(*entity_types, kept=kept))
+
+    def unwatch(self, *entity_types: str | None) -> None:
+        """See `Events.unwatch`."""
+        self._do(lambda events: events.unwatch(*entity_types))
+
+    def watched(self) -> dict[str | None, int]:
+        """See `Events.watched`."""
+        return self._do(lambda events: events.watched())
+
+
+class SyncFleet(_Part[Fleet]):
+    """See `Fleet`; reached as `bus.fleet`."""
+
+    def workers(self) -> list[WorkerStatus]:
+        """See `Fleet.workers`."""
+        return self._do(lambda fleet: fleet.workers())
+
+    def commands(self) -> list[CommandInfo]:
+        """See `Fleet.commands`."""
+        return self._do(lambda fleet: fleet.commands())
+
+    def command(self, name: str) -> CommandInfo | None:
+        """See `Fleet.command`."""
+        return self._do(lambda fleet: fleet.command(name))
+
+
+def _until_closed(events: Generator[Event]) -> Generator[Event]:
+    """Closing the bus ends whoever follows its events, as on the asynchronous side."""
+    try:
+        yield from events
+    except BusClosed:
+        return

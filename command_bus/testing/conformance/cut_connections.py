@@ -1,0 +1,112 @@
+"""Clients that can be severed: whoever uses them is alive and cannot be heard, as behind a broken network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis import Redis as SyncRedis
+from redis import exceptions as redis_errors
+from redis.asyncio import Redis
+
+from command_bus.transport.redis.connection.connections import ClientFactory
+from command_bus.transport.redis.connection.pipe import Requests
+
+__all__ = ["Severable"]
+
+
+class _Cut:
+    """Whether the connections are severed; shared by all that are made."""
+
+    on = False
+
+    def check(self) -> None:
+        if self.on:
+            raise redis_errors.ConnectionError("severed by the test")
+
+
+class _SeverablePipe:
+    """Implements `Requests`."""
+
+    def __init__(self, pipe: Requests, cut: _Cut) -> None:
+        self._pipe = pipe
+        self._cut = cut
+        self.close = pipe.close
+
+    async def request(self, *request: Any) -> Any:
+        self._cut.check()
+        answer = await self._pipe.request(*request)
+        self._cut.check()
+        return answer
+
+
+class Severable:
+    """Implements `ClientFactory` over another one."""
+
+    def __init__(self, clients: ClientFactory, cut: _Cut | None = None) -> None:
+        self.label = clients.label
+        self.cluster = getattr(clients, "cluster", False)  # what a Redis Cluster's factory says of itself
+        self._clients = clients
+        self._cut = cut or _Cut()
+
+    def sever(self) -> None:
+        """From now on no request gets through, nor the answer of one that is under way."""
+        self._cut.on = True
+
+    def heal(self) -> None:
+        """Let requests through again."""
+        self._cut.on = False
+
+    def at(self, tag: str) -> ClientFactory:
+        """See `ClientFactory`."""
+        place = self._clients.at(tag)
+        return self if place is self._clients else Severable(place, self._cut)
+
+    def commands(self) -> Redis:
+        """See `ClientFactory`."""
+        return self._guarded(self._clients.commands())
+
+    def pipe(self, block: float = 0.0) -> Requests:
+        """See `ClientFactory`."""
+        return _SeverablePipe(self._clients.pipe(block), self._cut)
+
+    def thread(self, patience: float) -> SyncRedis:
+        """See `ClientFactory`."""
+        client: Any = self._clients.thread(patience)
+        execute, pipeline, cut = client.execute_command, client.pipeline, self._cut
+
+        def guarded(function: Any) -> Any:
+            def call(*arguments: Any, **options: Any) -> Any:
+                cut.check()
+                answer = function(*arguments, **options)
+                cut.check()
+                return answer
+
+            return call
+
+        def guarded_pipeline(*arguments: Any, **options: Any) -> Any:
+            pipe = pipeline(*arguments, **options)
+            pipe.execute = guarded(pipe.execute)
+            return pipe
+
+        client.execute_command, client.pipeline = guarded(execute), guarded_pipeline
+        return client  # type: ignore[no-any-return]  # what the factory made, guarded
+
+    def _guarded(self, client: Any) -> Redis:
+        execute, pipeline, cut = client.execute_command, client.pipeline, self._cut
+
+        def guarded(function: Any) -> Any:
+            async def call(*arguments: Any, **options: Any) -> Any:
+                cut.check()
+                answer = await function(*arguments, **options)
+                cut.check()
+                return answer
+
+            return call
+
+        def guarded_pipeline(*arguments: Any, **options: Any) -> Any:
+            pipe = pipeline(*arguments, **options)
+            pipe.execute = guarded(pipe.execute)
+            return pipe
+
+        client.execute_command, client.pipeline = guarded(execute), guarded_pipeline
+        return client  # type: ignore[no-any-return]  # what the factory made, guarded

@@ -1,0 +1,105 @@
+"""Where a promise is put to the test: a namespace of its own on a server, buses, and workers that can be lost."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from command_bus.bus import CommandBus
+from command_bus.handlers.registry import HandlerRegistry
+from command_bus.sending.receipts import DeadLetter
+from command_bus.testing.conformance.cut_connections import Severable
+from command_bus.transport.redis.connection.connections import ClientFactory
+
+__all__ = ["LEASE", "Stage", "expect", "until"]
+
+LEASE = 1.0
+"""Seconds; short, because some promises are about what happens after it."""
+_PATIENCE = 20.0
+_TURN = 0.01
+
+
+def expect(found: object, wanted: object, what: str) -> None:
+    """Raise `AssertionError` unless both are equal; not by `assert`, which `python -O` leaves out."""
+    if found != wanted:
+        raise AssertionError(f"{what}: {found!r}, not {wanted!r}")
+
+
+async def until(condition: Callable[[], Any | Awaitable[Any]], what: str) -> Any:
+    """Wait for a condition and give its value.
+
+    Raises:
+        AssertionError: It does not come true.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.time() + _PATIENCE
+    while True:
+        value = condition()
+        if isinstance(value, Awaitable):
+            value = await value
+        if value:
+            return value
+        if loop.time() > end:
+            raise AssertionError(f"waited {_PATIENCE:g} s in vain: {what}")
+        await asyncio.sleep(_TURN)
+
+
+class Stage:
+    """A namespace that nobody else uses.
+
+    Args:
+        clients: Make clients of the server.
+        **settings: For every bus.
+
+    Attributes:
+        registry: The handlers of its workers.
+    """
+
+    def __init__(self, clients: ClientFactory, **settings: Any) -> None:
+        self.clients = clients
+        self.registry = HandlerRegistry()
+        self._settings: dict[str, Any] = {
+            "namespace": f"conformance-{secrets.token_hex(4)}",
+            "lease": LEASE,
+            "grace": 2.0,
+            "max_depth": 100,
+            "unknown_grace": 0.2,
+            **settings,
+        }
+
+    def bus(self, clients: ClientFactory | None = None) -> CommandBus:
+        """A bus, not yet open."""
+        bus = CommandBus("redis://conformance", registry=self.registry, **self._settings)
+        bus._clients = clients or self.clients  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the kit is a part of the package
+        return bus
+
+    @asynccontextmanager
+    async def working(self, workers: int = 1) -> AsyncGenerator[CommandBus]:
+        """A bus with so many workers."""
+        async with self.bus() as bus:
+            running = [bus.worker(concurrency=20) for _ in range(workers)]
+            try:
+                for worker in running:
+                    await worker.start()
+                yield bus
+            finally:
+                for worker in running:
+                    await worker.stop()
+
+    @asynccontextmanager
+    async def worker_to_lose(self) -> AsyncGenerator[Severable]:
+        """A worker on connections of its own, which can be severed."""
+        line = Severable(self.clients)
+        async with self.bus(line) as bus, bus.worker(concurrency=20):
+            try:
+                yield line
+            finally:
+                line.heal()
+
+    @staticmethod
+    async def letters(bus: CommandBus) -> list[DeadLetter]:
+        """All dead letters."""
+        return [letter async for letter in bus.dead_letters.list()]

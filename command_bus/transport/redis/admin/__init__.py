@@ -1,0 +1,1 @@
+"""Redis, the operator's side: reading and changing what is stored."""

@@ -1,0 +1,175 @@
+"""What the views of operators read shard by shard: the entities that have work or are stopped, and the dead letters.
+
+Nothing here is a snapshot. Entities come by scans, so one that comes or goes meanwhile may be told of or not; each at most once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from redis.asyncio import Redis
+
+from command_bus.transport.redis.admin.holds import Hold, is_wide, parse_hold
+from command_bus.transport.redis.admin.statistics import StoredLetter
+from command_bus.transport.redis.connection.retrying import Patient
+from command_bus.transport.redis.keys import EVERYTHING, ShardKeys, is_mailbox, scope_of
+from command_bus.transport.redis.scripts import SURVEY
+
+__all__ = ["EntityState", "Survey", "SurveyedEntity", "surveyed"]
+
+EntityState = Literal["waiting", "running", "retrying", "paused", "parked", "draining"]
+
+_PAGE = 500
+_STATES: dict[bytes, EntityState] = {b"r": "waiting", b"h": "running", b"w": "retrying"}
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyedEntity:
+    """An entity that has work, or is paused or drained itself.
+
+    Attributes:
+        mailbox: Its mailbox's name.
+        state: What it waits for; `waiting` also if all that it has is delayed; `draining` if it waits and accepts nothing.
+        depth: Commands in its mailbox, the running one and delayed ones included.
+        oldest_ms: When the first of them was accepted; 0 if they are all delayed.
+        attempt: Of the command at its head: how often it was started.
+        holder: The lease under which that runs: a worker's name, `#` and a number; empty if it does not run.
+        first_ms: When that was first started; 0 if it never was.
+        started_ms: When this attempt of it started, about; 0 if it does not run.
+        letter: Of the dead letter by which it is parked, in its shard; empty if it is not.
+        hold: By whom it is paused or drained: itself, its type or the bus, the narrowest; None by none.
+    """
+
+    mailbox: str
+    state: EntityState
+    depth: int
+    oldest_ms: int
+    attempt: int
+    holder: str = ""
+    first_ms: int = 0
+    started_ms: int = 0
+    letter: str = ""
+    hold: Hold | None = None
+
+    @property
+    def is_delayed(self) -> bool:
+        """Return whether all that it has is delayed."""
+        return self.depth > 0 and not self.oldest_ms
+
+
+class Survey(Patient):
+    """Reads entities and dead letters in pages."""
+
+    async def entities(self, shard: int) -> AsyncIterator[list[SurveyedEntity]]:
+        """The entities of a shard, page by page: what has work, then what only is paused or has only delayed commands."""
+        keys = self._keys.shards[shard]
+        seen: set[bytes] = set()
+        for source in (keys.active, keys.paused, keys.later):
+            cursor = 0
+            while True:
+                cursor, page = await self._scan(keys, source, cursor)
+                names = [name for name in page if name not in seen and is_mailbox(name) and not is_wide(name.decode())]
+                seen.update(names)
+                if names:
+                    yield await self._look(keys, names)
+                if not cursor:
+                    break
+
+    async def look(self, mailbox: str) -> SurveyedEntity:
+        """One mailbox, whether there is work in it or not."""
+        return (await self._look(self._keys.shards[self._keys.shard_of(mailbox)], [mailbox.encode()]))[0]
+
+    async def newest_letter(self, shard: int, high: str = "+") -> str | None:
+        """The id of a shard's newest dead letter up to a bound, which is written as for XRANGE; None if there is none."""
+        keys = self._keys.shards[shard]
+        found = await self._ask(keys, lambda client: client.xrevrange(keys.dead, high, "-", count=1))
+        return found[0][0].decode() if found else None
+
+    async def letters(self, shard: int, after: str, until: str, count: int) -> list[tuple[str, StoredLetter]]:
+        """Dead letters behind `after` (empty: from the first on) up to and with `until`, oldest first, by their ids in the shard."""
+        keys = self._keys.shards[shard]
+        page = await self._ask(keys, lambda client: client.xrange(keys.dead, f"({after}" if after else "-", until, count=count))
+        return [(entry.decode(), _letter(shard, entry.decode(), fields)) for entry, fields in page]
+
+    async def _look(self, keys: ShardKeys, names: list[bytes]) -> list[SurveyedEntity]:
+        texts = [name.decode() for name in names]
+        wide = [*dict.fromkeys(map(scope_of, texts)), EVERYTHING]
+
+        async def read(client: Redis) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            for source in (keys.active, keys.paused, keys.parked, keys.later):
+                pipeline.hmget(source, names)
+            pipeline.hmget(keys.paused, wide)
+            return await pipeline.execute()
+
+        records, paused, parked, later, held = await self._ask(keys, read)
+        holds = {scope: parse_hold(scope, value) for scope, value in zip([*texts, *wide], [*paused, *held], strict=True) if value}
+        lengths = await self._run(keys, SURVEY, [keys.mailbox(text) for text in texts], [])
+        return [
+            surveyed(text, holds, *facts)
+            for text, *facts in zip(texts, records, parked, later, lengths[::2], lengths[1::2], strict=True)
+        ]
+
+    async def _scan(self, keys: ShardKeys, key: str, cursor: int) -> Any:
+        return await self._ask(keys, lambda client: client.hscan(key, cursor, count=_PAGE))
+
+
+def surveyed(
+    mailbox: str,
+    holds: dict[str, Hold],
+    record: bytes | None,
+    parked: bytes | None,
+    later: bytes | None,
+    length: int,
+    head: bytes,
+) -> SurveyedEntity:
+    """What the keys say of a mailbox together. A paused entity whose command still runs is running.
+
+    Args:
+        mailbox: Its name.
+        holds: What is paused or drained, by scope.
+        record: Its field of `active`, or None.
+        parked: That of `parked`, or None.
+        later: That of `later`, or None.
+        length: Of its stream.
+        head: The id of the stream's oldest entry, or empty.
+    """
+    state, _, fence, _, attempt, first, holder = ((record or b"").split(b"|") + [b""] * 6)[:7]
+    shown = _STATES.get(state, "waiting")
+    found = [holds[scope] for scope in (mailbox, scope_of(mailbox), EVERYTHING) if scope in holds]
+    paused = next((hold for hold in found if hold.mode == "paused"), None)
+    if shown != "running" and parked is not None:
+        shown = "parked"
+    elif shown != "running" and paused is not None:
+        shown = "paused"
+    elif shown == "waiting" and found:
+        shown = "draining"
+    return SurveyedEntity(
+        mailbox,
+        shown,
+        max(length, 0) + _number(later),
+        int(head.partition(b"-")[0] or 0),
+        _number(attempt),
+        holder.decode(errors="replace"),
+        _number(first.removeprefix(b"-")),
+        _number(fence) // 1000,
+        (parked or b"").decode(errors="replace"),
+        paused or next(iter(found), None),
+    )
+
+
+def _number(value: bytes | None) -> int:
+    """A number as the scripts write it; 0 for what is none."""
+    return int(value) if value is not None and value.isdigit() else 0
+
+
+def _letter(shard: int, entry: str, fields: dict[bytes, bytes]) -> StoredLetter:
+    return StoredLetter(
+        f"{shard}-{entry}",
+        fields.get(b"m", b"").decode(errors="replace"),
+        fields.get(b"r", b""),
+        fields.get(b"e", b""),
+        fields.get(b"p") == b"1",
+    )

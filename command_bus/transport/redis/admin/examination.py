@@ -1,0 +1,118 @@
+"""What a server and a namespace say of themselves, for whoever judges them. Nothing is changed, and what is not permitted is left out."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
+
+from command_bus.clock import mono
+from command_bus.transport.redis.connection.clients import clients_of
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.tls_probe import telling_tls
+from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.scripts import SURVEY
+
+__all__ = ["Examination", "examine"]
+
+_CONFIG = ("maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "timeout", "stream-node-max-bytes", "maxclients")
+
+
+@dataclass(slots=True)
+class Examination:
+    """Findings; None or empty where nothing was learnt.
+
+    Attributes:
+        label: The server, without password.
+        round_trip: Seconds of one request, the quickest of three.
+        skew: Seconds by which the server's clock is ahead of this one.
+        skew_within: The error of that.
+        info: As INFO gives it.
+        config: As CONFIG GET gives it.
+        user: As ACL WHOAMI gives it.
+        denied: What this user may not do of what was tried.
+        scripts: Whether scripts can be loaded and run; or why not.
+        meta: What the namespace recorded; empty if there is none.
+        as_cluster: Whether the URL says that it is a cluster.
+    """
+
+    label: str
+    round_trip: float = 0.0
+    skew: float = 0.0
+    skew_within: float = 0.0
+    info: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, str] = field(default_factory=dict)
+    user: str | None = None
+    denied: list[str] = field(default_factory=list)
+    scripts: str | None = None
+    meta: dict[str, str] = field(default_factory=dict)
+    as_cluster: bool = False
+
+
+async def examine(url: str, namespace: str, options: dict[str, Any], patience: float) -> Examination:
+    """Ask the server that has the namespace's first shard.
+
+    Raises:
+        TransportUnavailable: It cannot be reached within `patience` seconds.
+        CommandBusError: It refuses the user.
+    """
+    connections = Connections(clients_of(url, options))
+    shard = KeySpace(namespace, 1).shards[0]
+    place = connections.at(shard.prefix)
+    found = Examination(connections.label, as_cluster=getattr(connections.factory, "cluster", False))
+    try:
+        async with telling_tls(url):
+            await place.insist(lambda: place.ask(lambda client: client.ping()), mono() + patience)
+        await place.ask(_clock, found)
+        found.info = await place.ask(_tried, "INFO", found, lambda client: client.info()) or {}
+        for name in _CONFIG:
+            found.config |= await place.ask(_tried, "CONFIG GET", found, lambda client, name=name: client.config_get(name)) or {}
+        user = await place.ask(_tried, "ACL WHOAMI", found, lambda client: client.acl_whoami())
+        found.user = user.decode() if isinstance(user, bytes) else user
+        meta = await place.ask(_tried, "HGETALL of the namespace", found, lambda client: client.hgetall(shard.meta)) or {}
+        found.meta = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in meta.items()}
+        found.scripts = await place.ask(_scripts, shard.mailbox("~:doctor"))
+    finally:
+        await connections.close()
+    return found
+
+
+async def _clock(client: Redis, found: Examination) -> None:
+    best = float("inf")
+    for _ in range(3):
+        began, wall = mono(), time.time()
+        seconds, micros = await client.time()
+        took = mono() - began
+        if took < best:
+            best = took
+            found.round_trip, found.skew_within = took, took / 2
+            found.skew = seconds + micros / 1e6 - (wall + took / 2)
+
+
+async def _tried(client: Redis, what: str, found: Examination, request: Any) -> Any:
+    """The answer; None where it is not permitted, or the server has no such command."""
+    try:
+        return await request(client)
+    except NoPermissionError:
+        if what not in found.denied:
+            found.denied.append(what)
+    except ResponseError as error:
+        if "unknown" not in str(error).lower() and "disabled" not in str(error).lower():
+            raise
+    return None
+
+
+async def _scripts(client: Redis, key: str) -> str | None:
+    """Why scripts do not run; None if they do. The one that is tried reads the length of a mailbox that nobody has."""
+    try:
+        try:
+            await client.evalsha(SURVEY.sha, 1, key)
+        except NoScriptError:
+            await client.script_load(SURVEY.text)
+            await client.evalsha(SURVEY.sha, 1, key)
+    except ResponseError as error:
+        return str(error)
+    return None

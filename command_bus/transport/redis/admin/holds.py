@@ -1,0 +1,164 @@
+"""Pause, drain and resume: one mailbox, all of an entity type, or everything.
+
+What is paused or drained stands in one hash per shard, and the scripts look into it only if it exists: with nothing paused it costs
+nothing. A scope is a field there (`account:a-17`, `account:*`, `*`), so that entities which have no key yet are held as well.
+
+A pause is one write per shard. What is ready then meets it when it is about to start, and is set aside. A resume takes the field away and
+wakes what was set aside, page by page; each mailbox is woken by one script that looks again at everything that may hold it. Whoever
+resumes and dies on the way leaves mailboxes that nothing holds: resuming again wakes them, and so does the workers' repair (`Upkeep`) within
+about five minutes.
+
+A step is repeated when its answer is lost, and the repetition finds everything as it was asked for. So whether something changed is
+decided by what was there before the first try. Of two that ask for the same at the same moment, both may be answered that it changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from command_bus.messages.message import is_entity_type
+from command_bus.transport.redis.admin.type_records import HELD, MAILBOXES
+from command_bus.transport.redis.connection.retrying import Patient
+from command_bus.transport.redis.keys import EVERYTHING, GROUP, ShardKeys, is_mailbox, scope_of, type_scope
+from command_bus.transport.redis.scripts import OPERATE
+
+__all__ = ["Hold", "Mode", "Scopes", "is_wide", "parse_hold"]
+
+Mode = Literal["paused", "draining"]
+Verb = Literal["pause", "drain", "resume"]
+
+_PAGE = 200
+_WANTED: dict[Verb, Mode | None] = {"pause": "paused", "drain": "draining", "resume": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What an operator did to a scope.
+
+    Attributes:
+        scope: A mailbox's name, `<type>:*`, or `*`.
+        mode: Whether nothing is started, or nothing accepted.
+        since_ms: Since when, by the server's clock.
+        reason: What the operator said.
+        everywhere: Whether all shards have it; if not, a request broke off: ask again.
+    """
+
+    scope: str
+    mode: Mode
+    since_ms: int
+    reason: str
+    everywhere: bool = True
+
+
+def is_wide(scope: str) -> bool:
+    """Whether it concerns more than one mailbox."""
+    return scope.endswith(EVERYTHING)
+
+
+def parse_hold(scope: str, value: bytes) -> Hold:
+    """What a field of the hash says; a value without mode (of an earlier version) is a pause with a reason."""
+    mode, _, rest = value.partition(b"|")
+    since, bar, reason = rest.partition(b"|")
+    if mode not in (b"p", b"d") or not bar or not since.isdigit():
+        return Hold(scope, "paused", 0, value.decode(errors="replace"))
+    return Hold(scope, "draining" if mode == b"d" else "paused", int(since), reason.decode(errors="replace"))
+
+
+class Scopes(Patient):
+    """Holds and lets go. Every step may be repeated, and is until the server answers."""
+
+    async def pause(self, scope: str, reason: str) -> bool:
+        """Start nothing of it any more; whether it was not paused before this was asked."""
+        return await self._operate("pause", scope, reason)
+
+    async def drain(self, scope: str, reason: str) -> bool:
+        """Refuse new commands and work off what is there; whether it was not drained before this was asked."""
+        return await self._operate("drain", scope, reason)
+
+    async def resume(self, scope: str) -> bool:
+        """Let it go on; whether it was paused or drained before this was asked. What a wider or narrower scope holds stays held."""
+        return await self._operate("resume", scope, "")
+
+    async def wide(self) -> list[Hold]:
+        """What is paused or drained as a type or as a whole, the bus first, then by name."""
+        scopes = await self._known()
+        pages = await asyncio.gather(
+            *(self._ask(shard, lambda client, key: client.hmget(key, scopes), shard.paused) for shard in self._keys.shards)
+        )
+        found: list[Hold] = []
+        for scope, *values in zip(scopes, *pages, strict=True):
+            holds = [parse_hold(scope, value) for value in values if value is not None]
+            if holds:
+                modes = {hold.mode for hold in holds}
+                first = min(holds, key=lambda hold: hold.since_ms)
+                everywhere = len(holds) == len(values) and len(modes) == 1
+                found.append(Hold(scope, first.mode, first.since_ms, first.reason, everywhere))
+        return found
+
+    async def types(self) -> list[str]:
+        """All entity types that this namespace has seen."""
+        return await self._recorded(MAILBOXES, HELD)
+
+    async def used(self) -> list[str]:
+        """The entity types that were sent to, or that settings have named: not those that were only paused, drained or resumed."""
+        return await self._recorded(MAILBOXES)
+
+    async def _recorded(self, *prefixes: bytes) -> list[str]:
+        first = self._keys.shards[0]
+        meta: dict[bytes, bytes] = await self._ask(first, lambda client, key: client.hgetall(key), first.meta)
+        names = {name.partition(b":")[2].decode(errors="replace") for name in meta if name.startswith(prefixes)}
+        return sorted(filter(is_entity_type, names))  # what cannot be one is nobody's
+
+    async def _known(self) -> list[str]:
+        return [EVERYTHING, type_scope(None), *(type_scope(name) for name in await self.types())]
+
+    async def _operate(self, verb: Verb, scope: str, reason: str) -> bool:
+        if not is_wide(scope):
+            shard = self._keys.shards[self._keys.shard_of(scope)]
+            before = await self._mode(shard, scope)
+            await self._step(shard, verb, scope, reason, [scope])
+            return before != _WANTED[verb]
+        kind = scope.removesuffix(EVERYTHING).removesuffix(":")
+        if kind and not kind.startswith("~"):
+            await self._record(kind)
+        modes = await asyncio.gather(*(self._mode(shard, scope) for shard in self._keys.shards))
+        await asyncio.gather(*(self._on_shard(shard, verb, scope, reason) for shard in self._keys.shards))
+        return any(before != _WANTED[verb] for before in modes)
+
+    async def _mode(self, shard: ShardKeys, scope: str) -> Mode | None:
+        """How a shard holds exactly this scope; None if it does not."""
+        value: bytes | None = await self._ask(shard, lambda client: client.hget(shard.paused, scope))
+        return None if value is None else parse_hold(scope, value).mode
+
+    async def _on_shard(self, shard: ShardKeys, verb: Verb, scope: str, reason: str) -> None:
+        await self._step(shard, verb, scope, reason, [])
+        if verb != "pause":
+            await self._wake(shard, scope)
+
+    async def _wake(self, shard: ShardKeys, scope: str) -> None:
+        """Wake what was set aside: a scan tells of every field that stays, and what is set aside stays until it is woken."""
+        cursor = 0
+        while True:
+            answer: Any = await self._ask(shard, lambda client, at: client.hscan(shard.active, at, count=_PAGE), cursor)
+            cursor, page = answer
+            names = [name.decode() for name, state in page.items() if state[:1] == b"s" and is_mailbox(name)]
+            names = [name for name in names if scope in (EVERYTHING, scope_of(name))]
+            if names:
+                await self._step(shard, "wake", scope, "", names)
+            if not cursor:
+                return
+
+    async def _record(self, entity_type: str) -> None:
+        """Make the type known, so that the hold is told of, even if no command of it was ever sent. Its mailboxes stay open to choice."""
+        first = self._keys.shards[0]
+        await self._ask(first, lambda client, key: client.hsetnx(key, f"held:{entity_type}", "1"), first.meta)
+
+    async def _step(
+        self, shard: ShardKeys, verb: Verb | Literal["wake"], scope: str, reason: str, mailboxes: Iterable[str]
+    ) -> None:
+        names = list(mailboxes)
+        keys = [shard.ready, shard.active, shard.paused, shard.parked, shard.due, shard.watched, shard.events]
+        await self._run(shard, OPERATE, keys + [shard.mailbox(name) for name in names], [GROUP, verb, scope, reason, *names])

@@ -1,0 +1,127 @@
+"""`Sightings`: where one command is, read in a single request, for a caller who waited in vain.
+
+A sender may have fewer rights than an operator: what it may not read is left out, and the rest is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio import Redis
+
+from command_bus.transport.redis.admin.entities import SurveyedEntity, surveyed
+from command_bus.transport.redis.admin.holds import Hold, parse_hold
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.page_size import AnswerSize
+from command_bus.transport.redis.keys import EVERYTHING, KeySpace, ShardKeys, scope_of
+
+__all__ = ["Sighting", "Sightings"]
+
+_PARKED = b"?"
+_PAGE = 100
+_MOST = 1000
+"""Entries of a line that are gone through to find a command's place in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What the server holds of a command at a moment.
+
+    Attributes:
+        entity: Its mailbox.
+        mark: The command's mark; None if it has none.
+        retry_ms: When the retry of the mailbox's head is due, by the server's clock; None if it waits for none.
+        delayed_ms: When the command takes its place in line; None if it is not delayed.
+        workers: What the workers say of themselves; None if that may not be read.
+        now_ms: The server's time.
+    """
+
+    entity: SurveyedEntity
+    mark: bytes | None
+    retry_ms: int | None
+    delayed_ms: int | None
+    workers: tuple[bytes, ...] | None
+    now_ms: int
+
+
+class Sightings:
+    """Looks once, without repeating what fails.
+
+    Args:
+        connections: Of this process.
+        keys: The shards.
+    """
+
+    def __init__(self, connections: Connections, keys: KeySpace) -> None:
+        self._connections = connections
+        self._keys = keys
+
+    async def look(self, mailbox: str, command_id: str) -> Sighting:
+        """Where a command of this mailbox is.
+
+        Raises:
+            CommandBusError: The server cannot be asked.
+        """
+        keys = self._shard(mailbox)
+        answers = await self._connections.at(keys.prefix).ask(_look, keys, mailbox, command_id)
+        record, paused, later, length, mark, retry, delayed, workers, time = map(_permitted, answers)
+        scopes = (mailbox, scope_of(mailbox), EVERYTHING)
+        holds = {scope: parse_hold(scope, value) for scope, value in zip(scopes, paused or (), strict=False) if value is not None}
+        seconds, micros = time or (0, 0)
+        return Sighting(
+            entity=surveyed(mailbox, holds, record, _PARKED if _is_parked(record, holds) else None, later, length or 0, b""),
+            mark=mark,
+            retry_ms=None if retry is None else int(retry),
+            delayed_ms=None if delayed is None else int(delayed),
+            workers=None if workers is None else tuple(workers.values()),
+            now_ms=int(seconds) * 1000 + int(micros) // 1000,
+        )
+
+    async def line(self, mailbox: str) -> Sequence[tuple[str, bytes]]:
+        """The first entries of a mailbox with their message ids, as many as a place in line is looked for in.
+
+        Raises:
+            CommandBusError: The server cannot be asked, or this user may not read mailboxes.
+        """
+        keys = self._shard(mailbox)
+        found: list[tuple[str, bytes]] = []
+        size, start = AnswerSize(_PAGE), "-"
+        while len(found) < _MOST:
+            asked = size.count
+            page: Any = await self._connections.at(keys.prefix).ask(
+                lambda client, at, count: client.xrange(keys.mailbox(mailbox), min=at, count=count), start, asked
+            )
+            found += [(entry.decode(), (fields or {}).get(b"e", b"")) for entry, fields in page]
+            if len(page) < asked:
+                break
+            size.weighed(sum(len(envelope) for _, envelope in found[-len(page) :]), len(page))
+            start = "(" + found[-1][0]
+        return found
+
+    def _shard(self, mailbox: str) -> ShardKeys:
+        return self._keys.shards[self._keys.shard_of(mailbox)]
+
+
+async def _look(client: Redis, keys: ShardKeys, mailbox: str, command_id: str) -> Any:
+    pipeline = client.pipeline(transaction=False)
+    pipeline.hget(keys.active, mailbox)
+    pipeline.hmget(keys.paused, [mailbox, scope_of(mailbox), EVERYTHING])
+    pipeline.hget(keys.later, mailbox)
+    pipeline.xlen(keys.mailbox(mailbox))
+    pipeline.get(keys.mark(command_id))
+    pipeline.zscore(keys.due, f"r:{mailbox}")
+    pipeline.zscore(keys.due, f"d:{command_id}")
+    pipeline.hgetall(keys.workers)
+    pipeline.time()
+    return await pipeline.execute(raise_on_error=False)
+
+
+def _is_parked(record: bytes | None, holds: Mapping[str, Hold]) -> bool:
+    """Whether a dead letter stops a mailbox: it is stopped, and nothing is paused. Senders may not read which letter."""
+    return (record or b"").startswith(b"s") and not any(hold.mode == "paused" for hold in holds.values())
+
+
+def _permitted(answer: Any) -> Any:
+    return None if isinstance(answer, Exception) else answer

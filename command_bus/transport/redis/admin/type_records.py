@@ -1,0 +1,62 @@
+"""What a namespace has recorded of its entity types: which mailboxes their entities have, and that one was paused or drained.
+
+A field of `meta` each, `mailbox:<type>` and `held:<type>`. Whoever may send may write them, so a name may be any bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from command_bus.transport.redis.connection.retrying import Patient
+
+__all__ = ["HELD", "MAILBOXES", "TypeRecord", "TypeRecords", "type_of_field"]
+
+MAILBOXES, HELD = b"mailbox:", b"held:"
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRecord:
+    """One entity type.
+
+    Attributes:
+        fields: As they stand there.
+        mailboxes: What its mailboxes are, as it is written; None if the type was only paused or drained.
+    """
+
+    fields: dict[bytes, bytes]
+    mailboxes: str | None
+
+
+def type_of_field(field: bytes) -> str | None:
+    """The entity type that a field is of, what is no text in it escaped; None for another field."""
+    prefix = next((each for each in (MAILBOXES, HELD) if field.startswith(each)), None)
+    return None if prefix is None else field.removeprefix(prefix).decode(errors="backslashreplace")
+
+
+class TypeRecords(Patient):
+    """Reads the records, and takes one back."""
+
+    async def all(self) -> dict[str, TypeRecord]:
+        """All of them, by type."""
+        first = self._keys.shards[0]
+        meta: dict[bytes, bytes] = await self._ask(first, lambda client: client.hgetall(first.meta))
+        fields: dict[str, dict[bytes, bytes]] = {}
+        for field, value in meta.items():
+            if (name := type_of_field(field)) is not None:
+                fields.setdefault(name, {})[field] = value
+        return {name: TypeRecord(found, _mailboxes(found)) for name, found in sorted(fields.items())}
+
+    async def remove(self, record: TypeRecord) -> None:
+        """Take a record back."""
+        first = self._keys.shards[0]
+        await self._ask(first, lambda client: client.hdel(first.meta, *record.fields))
+
+    async def restore(self, record: TypeRecord) -> None:
+        """Write a record again, where nobody else has meanwhile."""
+        first = self._keys.shards[0]
+        for field, value in record.fields.items():
+            await self._ask(first, lambda client, field=field, value=value: client.hsetnx(first.meta, field, value))
+
+
+def _mailboxes(fields: dict[bytes, bytes]) -> str | None:
+    return next((value.decode(errors="backslashreplace") for field, value in fields.items() if field.startswith(MAILBOXES)), None)

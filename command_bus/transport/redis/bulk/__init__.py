@@ -1,0 +1,1 @@
+"""Redis, bulk dispatches and their outcomes."""

@@ -1,0 +1,272 @@
+"""`RedisDispatches`: dispatches in bulk, by the steps load.lua and dispatch.lua.
+
+Every request is idempotent under its version, so one whose reply was lost is simply asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
+from struct import pack
+from typing import Any
+
+from redis.asyncio import Redis
+
+from command_bus.clock import mono
+from command_bus.errors import DispatchConflict, DispatchFenced, Unconfirmed
+from command_bus.transport.bulk import DispatchFacts, Home, Loaded, LoadItem, Opening, OpenState, Version
+from command_bus.transport.interfaces import Admission
+from command_bus.transport.redis.bulk.outcomes import RedisOutcomes
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.retrying import Patient
+from command_bus.transport.redis.keys import KeySpace, ShardKeys
+from command_bus.transport.redis.scripts import DISPATCH, LOAD, Script
+
+__all__ = ["RedisDispatches"]
+
+_ADMISSIONS = {ord(admission.value): admission for admission in Admission}
+_DONE, _GONE, _FOREIGN, _FULL, _SPLIT = b"done", b"gone", b"foreign", b"full", b"split|"
+_PAGE = 500
+
+
+class RedisDispatches(Patient):
+    """Implements `Dispatches`.
+
+    Args:
+        connections: Of this process.
+        keys: The shards.
+        max_depth: Commands that one mailbox may hold.
+        max_total_depth: Commands that the namespace may hold.
+        patience: Seconds for which a request is repeated before the server counts as unavailable.
+    """
+
+    def __init__(
+        self, connections: Connections, keys: KeySpace, *, max_depth: int, max_total_depth: int, patience: float
+    ) -> None:
+        super().__init__(connections, keys, patience=patience)
+        self._max_depth = max_depth
+        self._max_total_depth = max_total_depth
+        self._remember_ms: dict[str, int] = {}
+        self.outcomes = RedisOutcomes(connections, keys, patience=patience)
+
+    async def open(self, version: Version, opening: Opening) -> OpenState:
+        """See `Dispatches`.
+
+        Raises:
+            DispatchConflict: The id is another owner's.
+            TransportUnavailable: The server cannot be reached.
+        """
+        self._remember_ms[version.dispatch_id] = opening.remember_ms
+        args = (opening.owner, opening.keep_ms, opening.keep_max, opening.what)
+        answers = {await self._step(shard, "open", version, args) for shard in self._keys.shards}
+        if _FOREIGN in answers:
+            raise DispatchConflict(
+                f"dispatch {version.dispatch_id!r} belongs to another writer (a streaming query, say): give this one an id of its own"
+            )
+        return "done" if answers == {_DONE} else "open"
+
+    async def load(
+        self,
+        version: Version,
+        shard: int,
+        items: Sequence[LoadItem],
+        *,
+        backlog: int | None = None,
+        sequenced: bool = False,
+        suspects: Collection[str] | None = None,
+        home: Home | None = None,
+    ) -> Loaded:
+        """See `Dispatches`. At most 1,000 items.
+
+        Raises:
+            DispatchConflict: Another partition of the run has begun an entity that is new here.
+            DispatchFenced: The version is not open: never opened, superseded or forgotten.
+            QueueFull: The server is at its memory limit; nothing was accepted.
+            TransportUnavailable: The server cannot be reached.
+        """
+        keys = self._keys.shards[shard]
+        dispatch_id = version.dispatch_id
+        total = self._max_total_depth if backlog is None else min(backlog, self._max_total_depth)
+        boxes: dict[str, int] = {mailbox: box for box, mailbox in enumerate(suspects or (), 1)}
+        runs: list[int] = []
+        entities: list[str] = []
+        for (mailbox, entity), run in groupby(items, itemgetter(0, 4)):
+            box = boxes.get(mailbox)
+            if box is None:
+                boxes[mailbox] = box = len(boxes) + 1
+            runs += (box, sum(1 for _ in run))
+            entities.append(entity)
+        args: list[Any] = [
+            version.number, -(-total // self._keys.count), self._max_depth, len(keys.mailboxes), self._remembered(dispatch_id),
+            int(sequenced), len(boxes) if suspects is None else len(suspects),
+            pack(f">{len(runs)}H", *runs), b"".join([item[2] for item in items]),
+            "" if home is None else f"{home.run}|{home.partition}", int(home is not None and home.strict),
+            *[item[3] for item in items],
+        ]  # fmt: skip
+        if sequenced:
+            args += [item[5] for item in items]
+            args += entities
+        if home is not None:
+            args += home.entities
+        names = [
+            keys.ready, keys.active, keys.stats, keys.paused, keys.later,
+            keys.dispatch(dispatch_id), keys.ids(dispatch_id), keys.sequences(dispatch_id),
+            keys.watched, keys.events, keys.homes(dispatch_id),
+        ]  # fmt: skip
+        prefix = keys.mailboxes
+        names += [prefix + mailbox for mailbox in boxes]
+        answer: bytes = await self._insist(keys, LOAD, names, args)
+        if answer == _DONE:
+            return Loaded(done=True, admissions=[])
+        if answer == _GONE:
+            raise _fenced(version)
+        if home is not None and answer[:6] == _SPLIT:
+            raise _split(version, home, answer)
+        count = len(items)
+        return Loaded(done=False, admissions=[_ADMISSIONS[code] for code in answer[:count]], shared=int(answer[count:] or 0))
+
+    async def reject(self, version: Version, rows: Iterable[tuple[str, bytes]], limit: int | None) -> bool:
+        """See `Dispatches`.
+
+        Raises:
+            DispatchFenced: The version is not open.
+        """
+        rows = list(rows)
+        for start in range(0, len(rows), _PAGE):
+            pairs = [part for row in rows[start : start + _PAGE] for part in row]
+            answer = await self._step(self._keys.shards[0], "reject", version, (-1 if limit is None else limit, *pairs))
+            if answer == _GONE:
+                raise _fenced(version)
+            if answer == _FULL:
+                return False
+        return True
+
+    async def note(self, version: Version, text: str) -> None:
+        """See `Dispatches`."""
+        await self._step(self._keys.shards[0], "note", version, (text,))
+
+    async def fingerprints(self, dispatch_id: str) -> dict[int, str]:
+        """See `Dispatches`."""
+        first = self._keys.shards[0]
+        found: Any = await self._ask(first, lambda client, key: client.hgetall(key), first.fingerprints(dispatch_id))
+        return {int(number): text.decode() for number, text in found.items()}
+
+    async def commit(self, version: Version, summary: str, remember_ms: int, fingerprint: str = "") -> None:
+        """See `Dispatches`.
+
+        Raises:
+            DispatchFenced: It is not open.
+        """
+        self._remember_ms[version.dispatch_id] = remember_ms
+        for number, shard in enumerate(self._keys.shards):
+            if await self._step(shard, "commit", version, (summary, "" if number else fingerprint)) == _GONE:
+                raise _fenced(version)
+
+    async def facts(self, dispatch_id: str) -> DispatchFacts | None:
+        """See `Dispatches`."""
+
+        async def read(client: Redis, key: str) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            pipeline.hgetall(key)
+            pipeline.pttl(key)
+            return await pipeline.execute()
+
+        answers = await asyncio.gather(*(self._ask(shard, read, shard.dispatch(dispatch_id)) for shard in self._keys.shards))
+        records = [record for record, _ in answers if record]
+        left = [int(ms) for _, ms in answers if ms > 0]
+        return _facts(dispatch_id, records, min(left, default=0)) if records else None
+
+    async def rejects(self, dispatch_id: str) -> AsyncIterator[tuple[str, bytes]]:
+        """See `Dispatches`."""
+        cursor = 0
+        first = self._keys.shards[0]
+        key = first.rejects(dispatch_id)
+        seen: set[str] = set()  # a scan may give a field twice
+        while True:
+            answer: Any = await self._ask(first, lambda client, at: client.hscan(key, at, count=_PAGE), cursor)
+            cursor, page = answer
+            for name, record in page.items():
+                text = name.decode()
+                if text not in seen:
+                    seen.add(text)
+                    yield text, record
+            if not cursor:
+                return
+
+    async def names(self) -> list[str]:
+        """See `Dispatches`."""
+        found = await asyncio.gather(
+            *(self._ask(shard, lambda client, key: client.zrange(key, 0, -1), shard.dispatches) for shard in self._keys.shards)
+        )
+        return list(dict.fromkeys(name.decode() for names in found for name in names))
+
+    async def _step(self, shard: ShardKeys, verb: str, version: Version, args: Sequence[Any]) -> bytes:
+        name = version.dispatch_id
+        names = [
+            shard.dispatch(name), shard.ids(name), shard.rejects(name), shard.dispatches, shard.homes(name),
+            shard.fingerprints(name),
+        ]  # fmt: skip
+        answer: bytes = await self._insist(shard, DISPATCH, names, [verb, version.number, name, self._remembered(name), *args])
+        return answer
+
+    def _remembered(self, dispatch_id: str) -> int:
+        return self._remember_ms.get(dispatch_id) or Opening().remember_ms
+
+    async def _insist(self, keys: ShardKeys, script: Script, names: list[str], args: list[Any]) -> Any:
+        """A step, repeated until it is answered, and its effect confirmed where replicas must."""
+        place = self._connections.at(keys.prefix)
+
+        async def run() -> Any:
+            answer, confirmed = await place.run_confirmed(script, names, args, keys.stats)
+            if not confirmed:
+                raise Unconfirmed(
+                    f"{place.label}: too few replicas confirmed a step of a dispatch in time (wait_replicas); run it again"
+                )
+            return answer
+
+        return await place.insist(run, mono() + self._patience)
+
+
+def _fenced(version: Version) -> DispatchFenced:
+    return DispatchFenced(
+        f"dispatch {version.dispatch_id!r} (version {version.number}) is not open: it was never opened, a later version is, or it was "
+        "forgotten; nothing was added"
+    )
+
+
+def _split(version: Version, home: Home, answer: bytes) -> DispatchConflict:
+    _, other, entity = answer.decode(errors="replace").split("|", 2)
+    return DispatchConflict(
+        f"dispatch {version.dispatch_id!r}: rows of {entity[:200]!r} are in two tasks (partitions {other} and {home.partition}), which "
+        "write at the same time, so their order would be left to chance. Arrange the rows with command_bus.spark.in_order(…) just "
+        "before they are written, without a join or another repartition behind it"
+    )
+
+
+def _facts(dispatch_id: str, records: list[dict[bytes, bytes]], left_ms: int) -> DispatchFacts:
+    """The shards' records as one: a version is committed when it is in every shard."""
+    totals: Counter[bytes] = Counter()
+    for record in records:
+        for name in (b"added", b"duplicates", b"rejected"):
+            totals[name] += int(record.get(name, 0))
+    first = records[0]
+    opened = [int(record[b"open"]) for record in records if b"open" in record]
+    return DispatchFacts(
+        dispatch_id,
+        version=min(int(record.get(b"done", -1)) for record in records),
+        opened=max(opened) if opened else None,
+        first_ms=min(int(record.get(b"first_ms", 0)) for record in records),
+        done_ms=max(int(record.get(b"done_ms", 0)) for record in records),
+        added=totals[b"added"],
+        duplicates=totals[b"duplicates"],
+        rejected=totals[b"rejected"],
+        keep_ms=int(first.get(b"keep_ms", 0)),
+        what=first.get(b"what", b"").decode(),
+        owner=first.get(b"owner", b"").decode(),
+        summary=first.get(b"summary", b"").decode(),
+        note=first.get(b"note", b"").decode(),
+        left_ms=left_ms,
+    )

@@ -1,0 +1,109 @@
+"""`RedisOutcomes`: reads the streams of outcomes.
+
+They are read by the million, so a page is taken as the server sent it: redis-py's own reading of XRANGE makes a dict and a tuple of
+every entry, which takes longer than all that follows. Every request is a plain read and is repeated while the server restarts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from command_bus.transport.bulk import OutcomePage, OutcomeStream
+from command_bus.transport.redis.connection.retrying import Patient
+from command_bus.transport.redis.scripts import SKIP
+
+__all__ = ["RedisOutcomes"]
+
+_PLACES = 500  # asked at a time
+_STRIDE = 10_000  # entries that one call steps over: the server does nothing else meanwhile
+_AS_SENT = b"XRANGE"  # redis-py knows how to read the answer to "XRANGE"
+
+
+class RedisOutcomes(Patient):
+    """Implements `Outcomes`."""
+
+    async def streams(self, places: Sequence[tuple[str, int]]) -> list[OutcomeStream | None]:
+        """See `Outcomes`."""
+        by_shard: dict[int, list[str]] = {}
+        for name, shard in places:
+            by_shard.setdefault(shard, []).append(name)
+        found: dict[tuple[str, int], OutcomeStream | None] = {}
+        for shard, names in by_shard.items():
+            for start in range(0, len(names), _PLACES):
+                page = names[start : start + _PLACES]
+                streams = await self._look(shard, [self._key(name, shard) for name in page])
+                found |= {(name, shard): stream for name, stream in zip(page, streams, strict=True)}
+        return [found[place] for place in places]
+
+    async def _look(self, shard: int, keys: list[str]) -> list[OutcomeStream | None]:
+        async def read(client: Redis) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            for key in keys:
+                pipeline.xinfo_stream(key)
+                pipeline.pttl(key)
+            return await pipeline.execute(raise_on_error=False)
+
+        answers = await self._ask(self._keys.shards[shard], read)
+        return [_stream(*pair) for pair in zip(answers[::2], answers[1::2], strict=True)]
+
+    async def ends(self, dispatch_id: str, shard: int, low: str, high: str) -> tuple[str, str] | None:
+        """See `Outcomes`."""
+        key = self._key(dispatch_id, shard)
+
+        async def read(client: Redis) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            pipeline.xrange(key, low, high, count=1)
+            pipeline.xrevrange(key, high, low, count=1)
+            return await pipeline.execute()
+
+        first, last = await self._ask(self._keys.shards[shard], read)
+        return (first[0][0].decode(), last[0][0].decode()) if first and last else None
+
+    async def page(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> OutcomePage:
+        """See `Outcomes`."""
+        key = self._key(dispatch_id, shard)
+        words = (_AS_SENT, key, _behind(after), until, "COUNT", count)
+        page = await self._ask(self._keys.shards[shard], lambda client: client.execute_command(*words))
+        return [entry[0] for entry in page], [entry[1][1] for entry in page]
+
+    async def skip(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> tuple[str, int]:
+        """See `Outcomes`."""
+        key = self._key(dispatch_id, shard)
+        at, total = after, 0
+        while total < count:
+            stride = min(count - total, _STRIDE)
+            found, last = await self._run(self._keys.shards[shard], SKIP, [key], [_behind(at), until, stride])
+            total += int(found)
+            at = last.decode() or at
+            if found < stride:
+                break
+        return at, total
+
+    def _key(self, dispatch_id: str, shard: int) -> str:
+        return self._keys.shards[shard].outcomes(dispatch_id)
+
+
+def _behind(entry: str) -> str:
+    return f"({entry}" if entry else "-"
+
+
+def _stream(answer: Any, left_ms: Any) -> OutcomeStream | None:
+    for found in (answer, left_ms):
+        if isinstance(found, ResponseError) and "no such key" in str(found).lower():
+            return None
+        if isinstance(found, Exception):
+            raise found
+    info: dict[str, Any] = answer
+    first = info.get("first-entry")
+    added = info.get("entries-added")
+    return OutcomeStream(
+        length=int(info["length"]),
+        added=None if added is None else int(added),
+        first=first[0].decode() if first else "",
+        last=info["last-generated-id"].decode(),
+        left_ms=max(int(left_ms), 0),
+    )

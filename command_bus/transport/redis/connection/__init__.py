@@ -1,0 +1,1 @@
+"""Connections to one server, Sentinel or Cluster: clients, pipelines, failover and errors."""

@@ -1,0 +1,124 @@
+"""`clients_of`: clients for whatever a URL names: one server, the primary behind Sentinels, or a Redis Cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from redis import Redis as SyncRedis
+from redis import RedisError
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import Connection, SSLConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.retry import Retry as SyncRetry
+
+from command_bus.errors import InvalidSettings
+from command_bus.server_urls import ALL_SCHEMES, SCHEMES_OF_SEVERAL, url_fault
+from command_bus.transport.redis.connection.connections import CONNECT_TIMEOUT, SOCKET_TIMEOUT, ClientFactory, UrlClients, packing
+from command_bus.transport.redis.connection.failover import following, following_pool
+from command_bus.transport.redis.connection.pipe import Pipe
+from command_bus.transport.redis.connection.topology import (
+    ClusterMap,
+    Locator,
+    SentinelPrimary,
+    TopologyUrl,
+)
+
+__all__ = ["ALL_SCHEMES", "FollowingClients", "clients_of"]
+
+
+def clients_of(url: str, options: Mapping[str, Any] | None = None) -> ClientFactory:
+    """The clients of a URL; nothing is connected yet.
+
+    Args:
+        url: Of the server or servers.
+        options: Further arguments of the connections (see `credentials`); the URL's own parts come before them.
+
+    Raises:
+        InvalidSettings: It is no URL of a server.
+    """
+    if (fault := url_fault(url)) is not None:
+        raise InvalidSettings(f"url: {fault}")
+    if url.startswith(SCHEMES_OF_SEVERAL):
+        parsed = TopologyUrl.parse(url).filled(options or {})
+        if parsed.kind == "sentinel":
+            return _tried(FollowingClients(parsed, SentinelPrimary(parsed)))
+        return _tried(FollowingClients(parsed, None, ClusterMap(parsed)))
+    return _tried(UrlClients(url, options))
+
+
+def _tried(clients: ClientFactory) -> ClientFactory:
+    """Make a connection without connecting it: what it says of an option is not shown, as it may quote a password.
+
+    Raises:
+        InvalidSettings: It takes no such option, or no such value of one.
+    """
+    try:
+        clients.thread(SOCKET_TIMEOUT).connection_pool.make_connection()
+    except (TypeError, ValueError, RedisError):
+        raise InvalidSettings(
+            "url: its options behind the ? are not all options of a connection, or one has a value that it cannot have"
+        ) from None
+    return clients
+
+
+class FollowingClients:
+    """Clients whose connections find their server themselves.
+
+    Args:
+        url: Which servers.
+        locator: Knows where the primary is; None for that of slot 0, where any will do.
+        cluster: The cluster's map, of which each shard has its own locator.
+    """
+
+    def __init__(self, url: TopologyUrl, locator: Locator | None, cluster: ClusterMap | None = None) -> None:
+        self._url = url
+        self._cluster = cluster
+        self._locator = locator or (cluster or ClusterMap(url)).shard("")
+        self.label = url.label
+        self.cluster = cluster is not None
+
+    def at(self, tag: str) -> ClientFactory:
+        """See `ClientFactory`: behind Sentinels, all keys are in one place."""
+        if self._cluster is None or (locator := self._cluster.shard(tag)) == self._locator:
+            return self
+        return FollowingClients(self._url, locator, self._cluster)
+
+    def commands(self) -> Redis:
+        """See `ClientFactory`."""
+        return self._client(SOCKET_TIMEOUT, 16)
+
+    def pipe(self, block: float = 0.0) -> Pipe:
+        """See `ClientFactory`."""
+        return Pipe(self._client(SOCKET_TIMEOUT, 1), block + SOCKET_TIMEOUT)
+
+    def _client(self, socket_timeout: float, connections: int) -> Redis:
+        options: dict[str, Any] = {
+            **self._url.options,
+            "protocol": 2,
+            "decode_responses": False,
+            "socket_timeout": socket_timeout,
+            "socket_connect_timeout": CONNECT_TIMEOUT,
+            "health_check_interval": 0,
+            "retry": Retry(NoBackoff(), 0),
+            "locator": self._locator,
+        }
+        kind = packing(following(SSLConnection if self._url.tls else Connection))
+        pool = BlockingConnectionPool(connection_class=kind, max_connections=connections, timeout=SOCKET_TIMEOUT, **options)  # pyright: ignore[reportArgumentType]
+        return Redis.from_pool(pool)
+
+    def thread(self, patience: float) -> SyncRedis:
+        """See `ClientFactory`."""
+        return SyncRedis(
+            connection_pool=following_pool(
+                self._url,
+                self._locator,
+                protocol=2,
+                socket_timeout=patience,
+                socket_connect_timeout=patience,
+                max_connections=2,
+                health_check_interval=0,
+                retry=SyncRetry(NoBackoff(), 0),
+            )
+        )

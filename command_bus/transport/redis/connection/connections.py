@@ -1,0 +1,361 @@
+"""Connections: a pipe for scripts, one for each blocking read, and a client for what is rare.
+
+redis-py 8 repeats a request up to ten times when a reply is lost, and its default socket timeout (5 s) is shorter than a blocking
+read: one cut reply made two entries of one XADD, and `XREADGROUP BLOCK 7000` failed after a minute. So connections here never retry
+by themselves, and a blocking read has a connection of its own whose timeout is longer than its block. RESP2 everywhere: replies have
+one shape on every server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+
+import hiredis
+from redis import Redis as SyncRedis
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoPermissionError, NoScriptError
+from redis.retry import Retry as SyncRetry
+
+from command_bus.clock import mono
+from command_bus.errors import BusClosed, TransportUnavailable, Unconfirmed, UnsuitableServer
+from command_bus.settings import redacted
+from command_bus.transport.redis.connection.backoff import Backoff
+from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
+from command_bus.transport.redis.connection.leaving import leaving, sync_leaving
+from command_bus.transport.redis.connection.outage import Outage
+from command_bus.transport.redis.connection.pipe import Pipe, Requests
+from command_bus.transport.redis.connection.pipe_client import PipedRedis
+from command_bus.transport.redis.connection.tasks import all_of
+from command_bus.transport.redis.scripts import SCRIPTS, Script
+
+__all__ = ["ClientFactory", "Connections", "UrlClients", "packing"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+SOCKET_TIMEOUT = 5.0
+CONNECT_TIMEOUT = 5.0
+_SCRIPTS_EVERY = 1.0
+
+
+class ClientFactory(Protocol):
+    """Makes clients of one server; the seam where fakeredis, or a client for another topology, is put in."""
+
+    label: str
+
+    def at(self, tag: str) -> ClientFactory:
+        """Clients of the server that has the keys with a hash tag; itself, if one server has all."""
+        ...
+
+    def commands(self) -> Redis:
+        """A client for short requests."""
+        ...
+
+    def pipe(self, block: float = 0.0) -> Requests:
+        """A connection of its own for scripts, or for reads that block up to `block` seconds."""
+        ...
+
+    def thread(self, patience: float) -> SyncRedis:
+        """A synchronous client for the thread that renews leases; it waits `patience` seconds for an answer."""
+        ...
+
+
+class UrlClients:
+    """Clients of the server behind a URL.
+
+    Args:
+        url: Of the server.
+        options: Further arguments of its connections (see `credentials`); the URL's own parts come before them.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        self._url = url
+        self._options = dict(options or {})
+        self.label = redacted(url).split("?", maxsplit=1)[0]
+
+    def at(self, tag: str) -> ClientFactory:
+        """See `ClientFactory`."""
+        return self
+
+    def commands(self) -> Redis:
+        """See `ClientFactory`."""
+        return self._client(SOCKET_TIMEOUT, 16)
+
+    def pipe(self, block: float = 0.0) -> Pipe:
+        """See `ClientFactory`."""
+        return Pipe(self._client(SOCKET_TIMEOUT, 1), block + SOCKET_TIMEOUT)
+
+    def _client(self, socket_timeout: float, connections: int) -> Redis:
+        pool = BlockingConnectionPool.from_url(
+            self._url,
+            **self._options,
+            protocol=2,
+            decode_responses=False,
+            socket_timeout=socket_timeout,
+            socket_connect_timeout=CONNECT_TIMEOUT,
+            max_connections=connections,
+            timeout=SOCKET_TIMEOUT,  # who finds all connections in use waits for one
+            health_check_interval=0,
+            retry=Retry(NoBackoff(), 0),
+        )
+        pool.connection_class = packing(leaving(cast("Any", pool.connection_class)))
+        return Redis.from_pool(pool)
+
+    def thread(self, patience: float) -> SyncRedis:
+        """See `ClientFactory`."""
+        client: SyncRedis = SyncRedis.from_url(
+            self._url,
+            **self._options,
+            protocol=2,
+            decode_responses=False,
+            socket_timeout=patience,
+            socket_connect_timeout=patience,
+            max_connections=2,
+            health_check_interval=0,
+            retry=SyncRetry(NoBackoff(), 0),
+        )
+        pool: Any = client.connection_pool
+        pool.connection_class = sync_leaving(pool.connection_class)
+        return client
+
+
+class _Packing:
+    """Packs requests in C: redis-py's asyncio connections do it in Python, which takes six times as long."""
+
+    def pack_command(self, *args: Any) -> list[bytes]:
+        """The request as it goes over the wire."""
+        name, *rest = args
+        words = name.split() if isinstance(name, str) else (name,)  # 'CLIENT SETINFO' are two
+        request: Any = (*words, *rest)
+        return [hiredis.pack_command(request)]
+
+
+@lru_cache
+def packing(kind: Any) -> Any:
+    """A class of connections (plain, TLS, socket file), with fast packing."""
+    return type(f"Fast{kind.__name__}", (_Packing, kind), {})
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """How many replicas confirm what must not be lost with the primary, and how many seconds they get."""
+
+    count: int
+    patience: float
+
+
+class Connections:
+    """The clients of one bus in one process, opened lazily and closed together.
+
+    Args:
+        factory: Makes them.
+        replicas: Who must confirm what `run_confirmed` writes; None: nobody.
+    """
+
+    def __init__(self, factory: ClientFactory, replicas: Replicas | None = None) -> None:
+        self.factory = factory
+        self.label = factory.label
+        self.outage = Outage(self.label)
+        self._replicas = replicas
+        self._commands: Redis | None = None
+        self._patient: Redis | None = None
+        self._scripts: Requests | None = None
+        self._pipes: list[Requests] = []
+        self._places: dict[str, Connections] = {}
+        self.reconnects = 0
+        self._scripts_seen = 0.0
+        self._closed = False
+
+    def at(self, tag: str) -> Connections:
+        """The connections to the server that has the keys with a hash tag: these, unless shards live on several servers."""
+        place = self._places.get(tag)
+        if place is None and self._closed:
+            return self
+        if place is None:
+            factory = self.factory.at(tag)
+            place = self._places[tag] = self if factory is self.factory else Connections(factory, self._replicas)
+        return place
+
+    @property
+    def all_reconnects(self) -> int:
+        """How often a request was tried again for want of an answer, on all servers."""
+        return self.reconnects + sum(place.reconnects for place in self._places.values() if place is not self)
+
+    @property
+    def commands(self) -> Redis:
+        """The client for short requests."""
+        if self._commands is None:
+            self._refuse_if_closed()
+            self._commands = PipedRedis(self.scripts) if isinstance(self.scripts, Pipe) else self.factory.commands()
+        return self._commands
+
+    @property
+    def _confirming(self) -> Redis:
+        """The client whose connections may wait for replicas: a WAIT keeps back all that follows on its connection."""
+        if self._patient is None:
+            self._refuse_if_closed()
+            self._patient = self.factory.commands()
+        return self._patient
+
+    @property
+    def scripts(self) -> Requests:
+        """What scripts are sent over."""
+        if self._scripts is None:
+            self._scripts = self.pipe()
+        return self._scripts
+
+    def pipe(self, block: float = 0.0) -> Requests:
+        """A new connection, for one reader that blocks up to `block` seconds."""
+        self._refuse_if_closed()
+        pipe = self.factory.pipe(block)
+        self._pipes.append(pipe)
+        return pipe
+
+    async def end(self, pipe: Requests) -> None:
+        """Close a reader's connection."""
+        if pipe in self._pipes:
+            self._pipes.remove(pipe)
+        await pipe.close()
+
+    async def close(self) -> None:
+        """Close every client; idempotent. Whoever still asks is told that the bus was closed."""
+        self._closed = True
+        places, self._places = self._places, {}
+        pipes, self._pipes, self._scripts = self._pipes, [], None
+        clients = [client for client in (self._commands, self._patient) if client is not None]
+        self._commands = self._patient = None
+        others = [place for place in places.values() if place is not self]
+        with suppress(*CONNECTION_ERRORS):  # a connection that is broken already is closed enough
+            await all_of(
+                *(place.close() for place in others), *(pipe.close() for pipe in pipes), *(client.aclose() for client in clients)
+            )
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise BusClosed("the bus was closed")
+
+    async def run(self, script: Script, keys: list[str], args: list[Any]) -> Any:
+        """Run a script once; load it where the server does not know it.
+
+        Raises:
+            CommandBusError: As `translated` decides.
+        """
+        request = ("EVALSHA", script.sha, len(keys), *keys, *args)
+        try:
+            try:
+                return await self.scripts.request(*request)
+            except NoScriptError:
+                await self.load_scripts(script)
+                return await self.scripts.request(*request)
+        except NoScriptError as error:
+            raise TransportUnavailable(f"{self.label} lost its scripts again as soon as they were loaded") from error
+        except CONNECTION_ERRORS as error:
+            raise translated(error, self.label, writes=True) from error
+
+    async def load_scripts(self, wanted: Script | None = None) -> None:
+        """Load all scripts, `wanted` last: if it breaks off, that one is missed again.
+
+        All, because a producer may lack the right: after a restart the first worker that misses one brings them back for everybody.
+        """
+        try:
+            for script in (*(script for script in SCRIPTS if script is not wanted), *([wanted] if wanted else [])):
+                await self.commands.script_load(script.text)
+        except NoPermissionError as error:
+            raise TransportUnavailable(
+                f"{self.label} lacks this version's scripts, and this user may not load them: a worker of this version does as it starts, "
+                "and within a second after the server lost them"
+            ) from error
+        except CONNECTION_ERRORS as error:
+            raise translated(error, self.label) from error
+
+    async def keep_scripts(self) -> None:
+        """Look about once a second whether the server has all scripts, and load them if it lost them (a restart, SCRIPT FLUSH)."""
+        now = mono()
+        if now - self._scripts_seen < _SCRIPTS_EVERY:
+            return
+        self._scripts_seen = now
+        try:
+            there = await self.ask(lambda client: client.script_exists(*(script.sha for script in SCRIPTS)))
+        except UnsuitableServer:  # a user of the application's own making, which may not ask
+            return
+        if not all(there):
+            with suppress(TransportUnavailable):
+                await self.load_scripts()
+
+    async def run_confirmed(self, script: Script, keys: list[str], args: list[Any], written: str) -> tuple[Any, bool]:
+        """Run a script, and wait for the replicas that must have what it wrote; whether they have.
+
+        Args:
+            script: To be run.
+            keys: Its keys.
+            args: Its arguments.
+            written: A hash of the same shard, for a write that follows: WAIT waits for the last write of its connection, and a script that
+                was run before writes nothing.
+
+        Raises:
+            CommandBusError: As `translated` decides.
+        """
+        replicas = self._replicas
+        if replicas is None:
+            return await self.run(script, keys, args), True
+        for _ in range(2):
+            pipeline: Any = self._confirming.pipeline(transaction=False)
+            pipeline.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
+            pipeline.hincrby(written, "confirmations", 1)
+            pipeline.wait(replicas.count, int(replicas.patience * 1000))
+            try:
+                answer, _, confirmed = await pipeline.execute(raise_on_error=False)
+            except CONNECTION_ERRORS as error:
+                raise translated(error, self.label, writes=True) from error
+            if isinstance(answer, NoScriptError):
+                await self.load_scripts(script)
+                continue
+            for each in (answer, confirmed):
+                if isinstance(each, Exception):
+                    raise translated(each, self.label, writes=True) from each
+            return answer, confirmed >= replicas.count
+        raise TransportUnavailable(f"{self.label} does not keep scripts", outcome_unknown=True)
+
+    async def ask(self, request: Callable[Concatenate[Redis, P], Any], *args: P.args, **options: P.kwargs) -> Any:
+        """Send a plain request once, with its errors translated: `request(client, *args)`.
+
+        Raises:
+            CommandBusError: As `translated` decides.
+        """
+        try:
+            answer = request(self.commands, *args, **options)
+            return await answer if inspect.isawaitable(answer) else answer
+        except CONNECTION_ERRORS as error:
+            raise translated(error, self.label) from error
+
+    async def insist(self, attempt: Callable[[], Awaitable[T]], deadline: float) -> T:
+        """Repeat an idempotent request until it has an answer, with backoff; `deadline` is monotonic.
+
+        Raises:
+            TransportUnavailable: The deadline passed; `outcome_unknown` if any try may have been applied.
+        """
+        backoff = Backoff()
+        unknown = False
+        while True:
+            try:
+                async with asyncio.timeout(max(deadline - mono(), 0.001)):
+                    return await attempt()
+            except TimeoutError as error:
+                raise TransportUnavailable(f"no answer from {self.label} in time", outcome_unknown=True) from error
+            except (TransportUnavailable, Unconfirmed) as error:
+                pause = backoff.next()
+                if mono() + pause >= deadline and isinstance(error, Unconfirmed):
+                    raise
+                unknown = unknown or isinstance(error, Unconfirmed) or error.outcome_unknown
+                self.reconnects += 1
+                if mono() + pause >= deadline:
+                    raise TransportUnavailable(error.message, outcome_unknown=unknown) from error
+                await asyncio.sleep(pause)

@@ -1,0 +1,115 @@
+"""Connections that follow their server: they find it when they connect, and leave it when it is not the primary (any more)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, TypeVar, cast
+
+from redis import RedisError
+from redis.connection import Connection as SyncConnection
+from redis.connection import ConnectionPool as SyncPool
+from redis.connection import SSLConnection as SyncTLSConnection
+from redis.exceptions import AskError, MovedError, ResponseError
+
+from command_bus.transport.redis.connection.leaving import Leaving, SyncLeaving
+from command_bus.transport.redis.connection.topology import Locator, TopologyUrl
+
+__all__ = ["following", "following_pool"]
+
+T = TypeVar("T")
+
+
+class _Asking:
+    """What both have in common: there is somebody to ask."""
+
+    _locator: Locator
+
+    def lost(self) -> None:
+        """The connection is of no use any more: whoever connects next must look for the primary."""
+        self._locator.moved()
+
+    def _is_of_another(self, error: ResponseError) -> bool:
+        """See `leaving`; a node of a Cluster says besides that a slot is elsewhere.
+
+        redis-py before 6 knows no redirections outside of its own cluster client: they are plain errors there.
+        """
+        if isinstance(error, MovedError | AskError) or str(error).startswith(("MOVED ", "ASK ")):
+            return True
+        return bool(super()._is_of_another(error))  # type: ignore[misc]
+
+
+class _Following(_Asking, Leaving):
+    """An asyncio connection that finds its server when it connects, and leaves it when it is no primary any more."""
+
+    def __init__(self, *, locator: Locator, **options: Any) -> None:
+        self._locator = locator
+        super().__init__(**options)
+
+    async def _connect(self) -> None:
+        connection: Any = self
+        connection.host, connection.port = await _in_thread(self._locator.locate)
+        try:
+            await super()._connect()  # type: ignore[misc]
+        except (OSError, RedisError, TimeoutError):
+            self._locator.moved()
+            raise
+
+
+async def _in_thread(look: Callable[[], T]) -> T:
+    """What a blocking call gives, in a thread of its own: the default executor may be full of the application's work, and stays behind in a fork."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[T] = loop.create_future()
+
+    def tell(value: T | None, error: Exception | None) -> None:
+        if found.done():  # whoever waited was cancelled
+            return
+        if error is None:
+            found.set_result(cast("T", value))
+        else:
+            found.set_exception(error)
+
+    def run() -> None:
+        value, failure = None, None
+        try:
+            value = look()
+        except Exception as error:  # noqa: BLE001 - whoever waits must learn of it, whatever it is
+            failure = error
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(tell, value, failure)
+
+    threading.Thread(target=run, name="command_bus.locate", daemon=True).start()
+    return await found
+
+
+class _SyncFollowing(_Asking, SyncLeaving):
+    """The same for a thread."""
+
+    def __init__(self, *, locator: Locator, **options: Any) -> None:
+        self._locator = locator
+        super().__init__(**options)
+
+    def _connect(self) -> Any:
+        connection: Any = self
+        connection.host, connection.port = self._locator.locate()
+        try:
+            return super()._connect()  # type: ignore[misc]
+        except (OSError, RedisError):
+            self._locator.moved()
+            raise
+
+
+@lru_cache
+def following(kind: Any) -> Any:
+    """The class of asyncio connections, made to follow its server."""
+    return type(f"Following{kind.__name__}", (_Following, kind), {})
+
+
+def following_pool(url: TopologyUrl, locator: Locator, **options: Any) -> Any:
+    """A pool of synchronous connections that follow their server."""
+    kind = SyncTLSConnection if url.tls else SyncConnection
+    made = type(f"Following{kind.__name__}", (_SyncFollowing, kind), {})
+    return SyncPool(connection_class=cast("Any", made), locator=locator, **{**url.options, **options})

@@ -1,0 +1,219 @@
+"""`Pipe`: a connection for plain requests and their answers, without the layers of a client.
+
+redis-py spends 40 to 50 us of Python on a request, most of it in its connection pool, its retries and its stream reader. A pipe lets
+it make the connection (TLS, users, Sentinel and Cluster are its business and that of `following`), and then takes over the transport:
+requests are packed and answers parsed by hiredis, any number of them is under way at once, and they are answered in their order. A
+connection that broke is made anew with the next request; what was under way fails, and nothing is ever repeated here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import hiredis
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from command_bus.clock import mono
+from command_bus.transport.redis.connection.errors import CutOff
+from command_bus.transport.redis.connection.tasks import end_tasks
+
+__all__ = ["Pipe", "Requests", "Unpiped"]
+
+
+class Requests(Protocol):
+    """Sends requests and gives their answers as they come: bytes, int, None or lists of these."""
+
+    async def request(self, *request: Any) -> Any:
+        """The answer to one request.
+
+        Raises:
+            RedisError, OSError: As redis-py's: an error reply, or the connection failed.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End it; what is under way fails."""
+        ...
+
+
+class Unpiped:
+    """The same over a client whose connections are no sockets of ours."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+        client.response_callbacks = {}
+
+    async def request(self, *request: Any) -> Any:
+        """See `Requests`."""
+        return await self._client.execute_command(*request)  # type: ignore[no-untyped-call]
+
+    async def close(self) -> None:
+        """See `Requests`."""
+        await self._client.aclose()
+
+
+_CLOSED = "Connection closed by server."
+_Waiting = tuple["asyncio.Future[Any]", float]
+
+
+class _Answers(asyncio.Protocol):
+    """Reads answers off one connection, in the order of the requests.
+
+    Args:
+        connection: redis-py's, connected; its transport is ours from now on.
+        patience: Seconds that an answer may take, without a byte of any: a large one may take long to arrive.
+    """
+
+    def __init__(self, connection: Any, patience: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._connection = connection
+        self._patience = patience
+        self._left: Callable[[Exception], Exception | None] = getattr(connection, "left", _broken_by)
+        self._lost: Callable[[], None] = getattr(connection, "lost", lambda: None)
+        self._reader = hiredis.Reader(protocolError=RedisConnectionError, replyError=connection._parser.parse_error)  # noqa: SLF001
+        self._waiting: deque[_Waiting] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard = 0.0
+        self._transport: asyncio.Transport = connection._writer.transport  # noqa: SLF001
+        self.broken = False
+        self._transport.set_protocol(self)
+        if self._transport.is_closing():  # whoever had it before was told so
+            self.end(_CLOSED)
+
+    def send(self, request: tuple[Any, ...]) -> asyncio.Future[Any]:
+        """Send a request; its answer.
+
+        Raises:
+            RedisConnectionError: The connection is broken: nothing was sent.
+        """
+        if self.broken:
+            raise RedisConnectionError(_CLOSED)
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        data = hiredis.pack_command(request)
+        self._waiting.append((answer, mono()))
+        self._transport.write(data)
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._patience, self._look)
+        return answer
+
+    def data_received(self, data: bytes) -> None:
+        """Hand out what has arrived; see asyncio."""
+        self._heard = mono()
+        self._reader.feed(data)
+        try:
+            while (answer := self._reader.gets()) is not False:
+                waiting, _ = self._waiting.popleft()
+                if isinstance(answer, Exception):
+                    fatal = self._left(answer)
+                    if not waiting.done():
+                        waiting.set_exception(fatal or answer)
+                    if (
+                        fatal is not None
+                    ):  # for this request; those behind it are on their way, and nobody will say what becomes of them
+                        self.end(f"given up: {fatal}")
+                        return
+                elif not waiting.done():
+                    waiting.set_result(answer)
+        except (RedisError, IndexError) as error:  # no protocol that we know, or more answers than questions
+            self.end(f"the server's answer makes no sense: {error}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail what is under way; see asyncio."""
+        self.end(f"Connection lost: {exc}" if exc else _CLOSED)
+
+    def end(self, why: str, kind: type[Exception] = CutOff) -> None:
+        """Close the connection, and fail what is under way, each with an error of its own."""
+        if self.broken:
+            return
+        self.broken = True
+        self._lost()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transport.abort()
+        self._connection._reader = self._connection._writer = None  # noqa: SLF001 - closed: nothing that redis-py would have to warn of
+        while self._waiting:
+            waiting, _ = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_exception(kind(why))
+
+    def _look(self) -> None:
+        """Break the connection if the oldest request has waited too long and nothing comes; one timer serves all requests."""
+        self._timer = None
+        if not self._waiting:
+            return
+        left = max(self._waiting[0][1], self._heard) + self._patience - mono()
+        if left <= 0:
+            self.end(f"no answer in {self._patience:g} s", RedisTimeoutError)
+        else:
+            self._timer = self._loop.call_later(left, self._look)
+
+
+def _broken_by(error: Exception) -> Exception | None:
+    """The error, if it ends the connection: the server is loading, has too many clients, wants a password."""
+    return error if isinstance(error, RedisConnectionError) else None
+
+
+class Pipe:
+    """Implements `Requests` over one connection.
+
+    Args:
+        client: Whose pool makes the connection.
+        patience: Seconds that an answer may take.
+    """
+
+    def __init__(self, client: Redis, patience: float) -> None:
+        self._client = client
+        self._patience = patience
+        self._answers: _Answers | None = None
+        self._connecting: asyncio.Task[_Answers] | None = None
+        self._closed = False
+
+    async def request(self, *request: Any) -> Any:
+        """See `Requests`."""
+        answers = self._answers
+        if answers is None or answers.broken:
+            answers = await self._connected()
+        return await answers.send(request)
+
+    async def close(self) -> None:
+        """See `Requests`."""
+        self._closed = True
+        if self._answers is not None:
+            self._answers.end("the connection was closed")
+        if self._connecting is not None:
+            await end_tasks([self._connecting])
+        if self._answers is not None:  # it was connected in the same turn
+            self._answers.end("the connection was closed")
+        await self._client.aclose()
+
+    async def _connected(self) -> _Answers:
+        """Connect once for all who wait for it; who is cancelled meanwhile does not cancel it for the others."""
+        if self._connecting is None:
+            if self._closed:
+                raise RedisConnectionError("the connection was closed")
+            self._connecting = asyncio.get_running_loop().create_task(self._connect(), name="command_bus.connect")
+            self._connecting.add_done_callback(self._done)
+        connecting = self._connecting
+        try:
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            if self._closed and connecting.cancelled():  # it was cancelled, not who waits for it
+                raise RedisConnectionError("the connection was closed") from None
+            raise
+
+    async def _connect(self) -> _Answers:
+        pool: Any = self._client.connection_pool
+        connection = pool.make_connection()
+        await connection.connect()
+        return _Answers(connection, self._patience)
+
+    def _done(self, task: asyncio.Task[_Answers]) -> None:
+        self._connecting = None
+        if not task.cancelled() and task.exception() is None:
+            self._answers = task.result()

@@ -1,0 +1,1 @@
+"""Redis, the sender's side: enqueueing and replies."""

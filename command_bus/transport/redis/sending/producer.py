@@ -1,0 +1,369 @@
+"""`StreamProducer`: puts commands into mailboxes, in few large steps.
+
+Whatever is enqueued during one turn of the event loop leaves as one batch when the turn ends; what arrives while a batch is under way
+waits for it and leaves as the next. So there is at most one unacknowledged batch per shard: two in flight could be reordered when the
+first is repeated. A batch has a number that grows per producer, and the server keeps how it answered the last one: asked again after a
+lost reply, it is answered as the first time; an older one that was stuck on the way is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from command_bus.clock import mono
+from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable, Unconfirmed, UnsuitableServer
+from command_bus.randomness import token
+from command_bus.transport.interfaces import Admission, Silent, Submission
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.outage import Attempts
+from command_bus.transport.redis.connection.tasks import all_of
+from command_bus.transport.redis.keys import KeySpace, ShardKeys
+from command_bus.transport.redis.scripts import ENQUEUE
+from command_bus.transport.redis.sending.enqueue_arguments import enqueue_arguments
+
+__all__ = ["StreamProducer"]
+
+MAX_COMMANDS = 512
+MAX_BYTES = 1024 * 1024
+"""What one script call carries at most: it keeps a script near 1 to 2 ms, so that nobody else waits longer."""
+_log = logging.getLogger("command_bus.transport")
+
+_ANSWER_KEPT = 3600.0
+"""Seconds for which the last answer outlives the patience of those who wait for it: a request may be that late, or the server's clock jump.
+
+When half of them are over, its absence says nothing any more: what is asked again then is taken as if it were the producer's first batch.
+"""
+
+_ADMISSIONS = {ord(admission.value): admission for admission in Admission}
+_STALE = 0.1  # seconds in line after which what carries a deadline is sealed anew
+_AGAIN = 1  # where the arguments say that the batch may have been applied before, and that an answer must be there
+_ACCEPTED = b"+"
+_GONE = b"gone"
+_REFUSALS = frozenset(
+    {Admission.ENTITY_FULL, Admission.TOTAL_FULL, Admission.PREDECESSOR_REFUSED, Admission.WRONG_TYPE, Admission.DRAINING}
+)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Some commands of one caller that leave together."""
+
+    submissions: Sequence[Submission]
+    answer: asyncio.Future[Any]
+    deadline: float
+    alone: bool = False
+    """Its answer is that of one command, not a list."""
+    failed: bool = False
+
+
+class StreamProducer:
+    """Implements `Producer` with the enqueue step (SET NX, XADD, one XADD to the ready stream per idle entity)."""
+
+    def __init__(self, connections: Connections, keys: KeySpace, *, max_total_depth: int, max_pending: int) -> None:
+        limit = -(-max_total_depth // keys.count)
+        self._shards = [_Shard(connections.at(shard.prefix), shard, limit) for shard in keys.shards]
+        self._keys = keys
+        self._max_pending = max_pending
+        self._most = min(MAX_COMMANDS, max_pending)
+
+    @property
+    def window(self) -> int:
+        """See `Producer`: a full request for each shard, if so many may wait."""
+        return min(MAX_COMMANDS * len(self._shards), self._max_pending)
+
+    def enqueue(self, submission: Submission, timeout: float) -> asyncio.Future[Admission]:
+        """See `Producer`."""
+        lane = self._room(self._keys.shard_of(submission.mailbox), 1)
+        return lane.submit((submission,), mono() + timeout, alone=True)
+
+    async def enqueue_many(
+        self, submissions: Sequence[Submission], timeout: float, silent: Silent | None = None
+    ) -> list[Admission | CommandBusError]:
+        """See `Producer`."""
+        noted: Silent = {} if silent is None else silent
+        if self._keys.count == 1 and self._is_one_request(submissions):
+            answers = await self._answers(0, submissions, timeout, noted)
+            return [answers] * len(submissions) if isinstance(answers, CommandBusError) else [*answers]
+        return await self._enqueue_in_chunks(submissions, timeout, noted)
+
+    async def _enqueue_in_chunks(
+        self, submissions: Sequence[Submission], timeout: float, silent: Silent
+    ) -> list[Admission | CommandBusError]:
+        """The shards side by side, each chunk by chunk; a refused command keeps its mailbox's later ones back."""
+        by_shard: dict[int, list[int]] = {}
+        for index, submission in enumerate(submissions):
+            by_shard.setdefault(self._keys.shard_of(submission.mailbox), []).append(index)
+        outcomes: dict[int, Admission | CommandBusError] = dict.fromkeys(range(len(submissions)), Admission.PREDECESSOR_REFUSED)
+
+        async def send(shard: int, indices: list[int]) -> None:
+            refused: set[str] = set()
+            chunks = self._chunks(submissions, indices)
+            for position, chunk in enumerate(chunks):
+                going = [index for index in chunk if submissions[index].mailbox not in refused]
+                if not going:
+                    continue
+                answers = await self._answers(shard, [submissions[index] for index in going], timeout, silent)
+                if isinstance(answers, CommandBusError):
+                    outcomes.update(dict.fromkeys(going, answers))
+                    outcomes.update(dict.fromkeys(itertools.chain(*chunks[position + 1 :]), _unsent(answers)))
+                    return
+                for index, answer in zip(going, answers, strict=True):
+                    outcomes[index] = answer
+                    if answer in _REFUSALS:
+                        refused.add(submissions[index].mailbox)
+
+        if len(by_shard) == 1:
+            await send(*next(iter(by_shard.items())))
+        else:
+            await asyncio.gather(*(send(shard, indices) for shard, indices in by_shard.items()))
+        return list(outcomes.values())
+
+    async def _answers(
+        self, shard: int, submissions: Sequence[Submission], timeout: float, silent: Silent
+    ) -> list[Admission] | CommandBusError:
+        """What a shard answers, or why there is no answer. One that was silent before is not asked."""
+        if (error := silent.get(shard)) is not None:
+            return _unsent(error)
+        try:
+            answers = self._submit(shard, submissions, timeout)
+        except CommandBusError as refusal:  # there is no room here: the shard is not to blame
+            return refusal
+        try:
+            return await answers
+        except (TransportUnavailable, Unconfirmed) as unavailable:
+            silent[shard] = unavailable
+            return unavailable
+        except CommandBusError as refusal:
+            return refusal
+
+    def _submit(self, shard: int, submissions: Sequence[Submission], timeout: float) -> asyncio.Future[list[Admission]]:
+        return self._room(shard, len(submissions)).submit(submissions, mono() + timeout)
+
+    def _room(self, shard: int, commands: int) -> _Shard:
+        """The line of a shard, if it may take so many more.
+
+        Raises:
+            TransportUnavailable: It may not.
+        """
+        lane = self._shards[shard]
+        if lane.pending + commands > self._max_pending:
+            raise TransportUnavailable(
+                f"{lane.pending} commands of this process wait for the server already (max_pending={self._max_pending}): slow down or try later"
+            )
+        return lane
+
+    def _is_one_request(self, submissions: Sequence[Submission]) -> bool:
+        return 0 < len(submissions) <= self._most and sum(len(submission.envelope) for submission in submissions) <= MAX_BYTES
+
+    def _chunks(self, submissions: Sequence[Submission], indices: list[int]) -> list[list[int]]:
+        """What of these leaves together."""
+        chunks: list[list[int]] = []
+        size = MAX_BYTES + 1
+        for index in indices:
+            more = len(submissions[index].envelope)
+            if size + more > MAX_BYTES or len(chunks[-1]) >= self._most:
+                chunks.append([])
+                size = 0
+            chunks[-1].append(index)
+            size += more
+        return chunks
+
+    async def close(self) -> None:
+        """Let what was enqueued leave, then refuse more."""
+        await all_of(*(shard.close() for shard in self._shards))
+
+
+class _Shard:
+    """The line in front of one shard."""
+
+    def __init__(self, connections: Connections, keys: ShardKeys, limit: int) -> None:
+        self._connections = connections
+        self._attempts = Attempts(connections.outage, "cannot send commands", _log, lasts=False)
+        self._keys = keys
+        self._head_keys = [
+            keys.ready, keys.active, keys.stats, keys.due, keys.delayed, keys.later, keys.paused, keys.last(token(8).hex()),
+            keys.watched, keys.events,
+        ]  # fmt: skip
+        self._limit = limit
+        self._line: deque[_Waiting] = deque()
+        self._loop: asyncio.AbstractEventLoop
+        self._sender: asyncio.Task[None] | None = None
+        self._numbers = itertools.count(1)
+        self._answer_kept_until = 0.0  # monotonic; before the first answer there is none
+        self._closed = False
+        self.pending = 0
+
+    def submit(self, submissions: Sequence[Submission], deadline: float, *, alone: bool = False) -> asyncio.Future[Any]:
+        if self._closed:
+            raise BusClosed("the bus is closed")
+        if self._sender is None or self._sender.done():
+            # Kept, not asked for with each command: before Python 3.12 that asks the kernel for the process id.
+            self._loop = asyncio.get_running_loop()
+            self._sender = self._loop.create_task(self._send_all(), name=f"command_bus.producer{self._keys.prefix}")
+        answer = self._loop.create_future()
+        self._line.append(_Waiting(submissions, answer, deadline, alone))
+        self.pending += len(submissions)
+        return answer
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._sender is not None:
+            await asyncio.gather(self._sender, return_exceptions=True)
+
+    async def _send_all(self) -> None:
+        before = math.inf
+        while self._line:
+            batch, began = self._next_batch(), mono()
+            try:
+                await self._send(batch, stale=began - before > _STALE)
+                before = began
+            except BaseException as error:
+                self._fail(
+                    [*batch, *self._line],
+                    error
+                    if isinstance(error, CommandBusError)
+                    else BusClosed("the bus was closed, or its event loop ended, meanwhile"),
+                )
+                self._line.clear()
+                raise
+
+    def _next_batch(self) -> list[_Waiting]:
+        batch: list[_Waiting] = []
+        commands, size = 0, 0
+        while self._line:
+            waiting = self._line[0]
+            more = sum(len(submission.envelope) for submission in waiting.submissions)
+            if batch and (commands + len(waiting.submissions) > MAX_COMMANDS or size + more > MAX_BYTES):
+                break
+            self._line.popleft()
+            if waiting.answer.cancelled():
+                self.pending -= len(waiting.submissions)
+                continue
+            batch.append(waiting)
+            commands, size = commands + len(waiting.submissions), size + more
+        return batch
+
+    async def _send(self, batch: list[_Waiting], *, stale: bool) -> None:
+        """Send until there is an answer; whoever's deadline passes meanwhile is told so. `stale` says whether it has waited in line for long."""
+        self._attempts.begin()
+        unknown: CommandBusError | None = None  # set once the batch may have been applied: from then on it must stay as it is
+        asked: list[_Waiting] = []
+        number = 0
+        keys: list[str] = []
+        args: list[Any] = []
+        batch = self._expire(batch, TransportUnavailable("it could not leave in time: this process was busy or asleep"), 0.0)
+        while batch:
+            if unknown is None and len(asked) != len(batch):
+                asked, number = batch, next(self._numbers)
+                keys, args = self._arguments(asked, number)
+            if stale and _renew(asked):
+                keys, args = self._arguments(asked, number)
+            args[_AGAIN] = int(unknown is not None and mono() < self._answer_kept_until - _ANSWER_KEPT / 2)
+            try:
+                answer = await self._ask(keys, args, min(waiting.deadline for waiting in batch))
+            except CommandBusError as refusal:
+                return self._fail(batch, refusal if unknown is None else _in_doubt(refusal))
+            if isinstance(answer, bytes):
+                self._attempts.worked()
+                return self._fail(batch, unknown) if answer == _GONE and unknown else self._resolve(asked, answer)
+            error = answer
+            if isinstance(error, Unconfirmed) or (unknown is None and getattr(error, "outcome_unknown", False)):
+                unknown = error
+            pause = self._attempts.failed(error)
+            batch = self._expire(batch, unknown or error, pause)
+            self._line = deque(self._expire(list(self._line), _unsent(error), pause))
+            stale = True
+            if batch:
+                await asyncio.sleep(pause)
+        return None
+
+    async def _ask(self, keys: list[str], args: list[Any], deadline: float) -> bytes | CommandBusError:
+        """The answer, or why it is worth asking again.
+
+        Raises:
+            CommandBusError: It is not.
+        """
+        try:
+            async with asyncio.timeout(max(deadline - mono(), 0.001)):
+                answer, confirmed = await self._connections.run_confirmed(ENQUEUE, keys, args, self._keys.stats)
+        except TimeoutError:
+            return TransportUnavailable(f"no answer from {self._connections.label} in time", outcome_unknown=True)
+        except TransportUnavailable as unavailable:
+            self._connections.reconnects += 1
+            return unavailable
+        if confirmed:
+            return bytes(answer)
+        return Unconfirmed(
+            f"{self._connections.label} has the command, but too few replicas confirmed it in time (wait_replicas): it may be lost if "
+            "the primary fails now. Sending the same command id again is safe"
+        )
+
+    def _arguments(self, batch: list[_Waiting], number: int) -> tuple[list[str], list[Any]]:
+        """The keys and arguments of a batch."""
+        patience = max(0.0, max(waiting.deadline for waiting in batch) - mono())
+        head = [number, 0, int((_ANSWER_KEPT + patience) * 1000), self._limit]
+        submissions = itertools.chain.from_iterable(waiting.submissions for waiting in batch)
+        return enqueue_arguments(self._keys, self._head_keys, head, submissions)
+
+    def _resolve(self, asked: list[_Waiting], answer: bytes) -> None:
+        """Tell everybody; those who waited no longer have been told that they cannot know."""
+        if _ACCEPTED in answer:  # else the server may have had no memory to keep it
+            self._answer_kept_until = max(waiting.deadline for waiting in asked) + _ANSWER_KEPT
+        start = 0
+        for waiting in asked:
+            end = start + len(waiting.submissions)
+            if not waiting.failed:
+                self.pending -= end - start
+                if not waiting.answer.done():
+                    codes = answer[start:end]
+                    waiting.answer.set_result(_ADMISSIONS[codes[0]] if waiting.alone else [_ADMISSIONS[code] for code in codes])
+            start = end
+
+    def _fail(self, batch: list[_Waiting], error: CommandBusError) -> None:
+        for waiting in batch:
+            if waiting.failed:
+                continue
+            waiting.failed = True
+            self.pending -= len(waiting.submissions)
+            if not waiting.answer.done():
+                waiting.answer.set_exception(error)
+
+    def _expire(self, batch: list[_Waiting], error: CommandBusError, pause: float) -> list[_Waiting]:
+        """Fail those whose deadline passes before the next try; the others remain."""
+        soon = mono() + pause
+        late = [waiting for waiting in batch if waiting.deadline <= soon]
+        if late:
+            self._fail(late, error)
+        return [waiting for waiting in batch if waiting.deadline > soon]
+
+
+def _in_doubt(refusal: CommandBusError) -> CommandBusError:
+    """What a refusal means for a batch that may have been applied before it was refused."""
+    return TransportUnavailable(f"it may have been accepted before this: {refusal.message}", outcome_unknown=True)
+
+
+def _renew(batch: list[_Waiting]) -> bool:
+    """Seal anew what says how long its caller waits; whether anything does. Only the envelopes change: it is the same batch."""
+    found = False
+    for waiting in batch:
+        for submission in waiting.submissions:
+            if submission.renewed is not None:
+                found = True
+                with suppress(Exception):  # an application's cipher may raise anything: then it stays as it was sealed
+                    submission.envelope = submission.renewed()
+    return found
+
+
+def _unsent(error: CommandBusError) -> CommandBusError:
+    """The error of commands behind the one that failed: these were certainly not sent."""
+    if isinstance(error, TransportUnavailable | Unconfirmed):
+        return TransportUnavailable(f"not sent, because what went before failed: {error.message}")
+    return UnsuitableServer(error.message) if isinstance(error, UnsuitableServer) else error

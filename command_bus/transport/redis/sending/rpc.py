@@ -1,0 +1,173 @@
+"""`RpcHandler`: one reply inbox per process and shard, whatever the number of calls in flight.
+
+A worker pushes replies (LPUSH) to the caller's inbox in the step that settles the command; one blocking read per shard receives them,
+in bigger bites where the server can (BLMPOP, Redis 7), and wakes the callers by command id. A pop takes a reply off the server before
+it has arrived, so a reply can be lost with its connection: after every read error the stored replies of all calls in flight are read
+again by command id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from redis.exceptions import NoPermissionError, ResponseError
+
+from command_bus.clock import mono
+from command_bus.errors import BusClosed, CommandBusError
+from command_bus.randomness import token
+from command_bus.serialization.reply import reply_id
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
+from command_bus.transport.redis.connection.outage import Attempts
+from command_bus.transport.redis.connection.pipe import Requests
+from command_bus.transport.redis.connection.tasks import end_tasks
+from command_bus.transport.redis.keys import KeySpace, ShardKeys
+
+__all__ = ["RpcHandler", "reply_in"]
+
+BLOCK = 2.0
+_BITE = 256
+_log = logging.getLogger("command_bus.rpc")
+
+
+def reply_in(mark: bytes | None) -> bytes | None:
+    """The reply that a settled command's mark holds, or None while it waits (or if none was kept)."""
+    return mark[9:] if mark is not None and mark[:1] == b"d" and len(mark) > 9 else None
+
+
+class PendingReply:
+    """One call's wait for its reply, with one timer and no task."""
+
+    __slots__ = ("_future", "command_id")
+
+    def __init__(self, command_id: str, future: asyncio.Future[bytes | None]) -> None:
+        self.command_id = command_id
+        self._future = future
+
+    def arrive(self, record: bytes | None) -> None:
+        """The reply is there (or will not be)."""
+        if not self._future.done():
+            self._future.set_result(record)
+
+    def fail(self, error: Exception) -> None:
+        """There will be no reply."""
+        if not self._future.done():
+            self._future.set_exception(error)
+            self._future.exception()  # looked at: its caller may be told something else, for want of an answer to the command
+
+    async def within(self, deadline: float) -> bytes | None:
+        """The reply record, or None if it does not come until then."""
+        timer = asyncio.get_running_loop().call_later(max(deadline - mono(), 0.0), self.arrive, None)
+        try:
+            return await self._future
+        finally:
+            timer.cancel()
+
+
+class RpcHandler:
+    """The calls in flight of this process.
+
+    Args:
+        connections: Of this process.
+        keys: The shards.
+        bites: Whether the server has BLMPOP.
+    """
+
+    def __init__(self, connections: Connections, keys: KeySpace, *, bites: bool) -> None:
+        self.process = token(8).hex()
+        self._connections = connections
+        self._keys = keys
+        self._bites = bites
+        self._waiting: dict[str, list[PendingReply]] = {}  # several, if calls share an id that they were given
+        self._readers: list[asyncio.Task[None]] = []
+
+    def expect(self, command_id: str) -> PendingReply:
+        """Be ready for the reply to a command; the readers are started with the first call."""
+        loop = asyncio.get_running_loop()
+        if not self._readers:
+            for shard in self._keys.shards:
+                self._readers.append(loop.create_task(self._receive(shard), name=f"command_bus.inbox {shard.prefix}"))
+        pending = PendingReply(command_id, loop.create_future())
+        self._waiting.setdefault(command_id, []).append(pending)
+        return pending
+
+    def forget(self, pending: PendingReply) -> None:
+        """The caller waits no longer; a reply that comes now is dropped."""
+        waiting = self._waiting[pending.command_id]
+        waiting.remove(pending)
+        if not waiting:
+            del self._waiting[pending.command_id]
+
+    async def close(self) -> None:
+        """Stop receiving; whoever still waits is told `BusClosed`."""
+        for pending in [pending for waiting in self._waiting.values() for pending in waiting]:
+            pending.fail(BusClosed("the bus was closed while a call waited for its reply"))
+        await end_tasks(self._readers)
+        if self._readers:
+            try:
+                async with asyncio.timeout(1.0):
+                    for shard in self._keys.shards:
+                        inbox = shard.inbox(self.process)
+                        await self._connections.at(shard.prefix).ask(lambda client, key: client.delete(key), inbox)
+            except (CommandBusError, TimeoutError):
+                pass  # the inboxes expire by themselves
+
+    async def _receive(self, keys: ShardKeys) -> None:
+        pipe = self._connections.at(keys.prefix).pipe(BLOCK)
+        inbox = keys.inbox(self.process)
+        attempts = Attempts(self._connections.at(keys.prefix).outage, "cannot receive replies", _log)
+        rereads: list[float] = []
+        while True:
+            try:
+                while rereads and mono() >= rereads[0]:
+                    await self._reread(keys)
+                    rereads.pop(0)
+                replies = await self._pop(pipe, inbox)
+                attempts.worked()
+            except CommandBusError as error:
+                await asyncio.sleep(attempts.failed(error))
+                # Once now, and once when the server can no longer pop replies for the connection that broke.
+                rereads = [0.0, mono() + BLOCK + 1.0]
+                continue
+            for reply in replies:
+                self._deliver(reply)
+
+    async def _pop(self, pipe: Requests, inbox: str) -> list[bytes]:
+        try:
+            if self._bites:
+                try:
+                    popped: Any = await pipe.request("BLMPOP", BLOCK, 1, inbox, "RIGHT", "COUNT", _BITE)
+                    return list(popped[1]) if popped else []
+                except ResponseError as error:
+                    if "unknown command" not in str(error).lower() and not isinstance(error, NoPermissionError):
+                        raise
+                    self._bites = False
+            single: Any = await pipe.request("BRPOP", inbox, BLOCK)
+            if not single:
+                return []
+            more: Any = await pipe.request("RPOP", inbox, _BITE)
+            return [single[1], *(more or [])]
+        except CONNECTION_ERRORS as error:
+            raise translated(error, self._connections.label) from error
+
+    def _deliver(self, record: bytes) -> None:
+        command_id = reply_id(record)
+        for pending in self._waiting.get(command_id, ()):  # nobody, if it comes too late
+            pending.arrive(record)
+
+    async def _reread(self, keys: ShardKeys) -> None:
+        """Fetch the stored replies of all calls in flight: any of them may have been lost with the connection.
+
+        Raises:
+            CommandBusError: The server cannot be asked.
+        """
+        waiting = list(self._waiting)
+        for start in range(0, len(waiting), _BITE):
+            page = waiting[start : start + _BITE]
+            names = [keys.mark(command) for command in page]
+            marks: Any = await self._connections.at(keys.prefix).ask(lambda client, keys: client.mget(keys), names)
+            for mark in marks:
+                if (record := reply_in(mark)) is not None:
+                    self._deliver(record)

@@ -1,0 +1,1 @@
+"""Redis, the worker's side: reading, leases, steps, recovery and periodic jobs."""

@@ -1,0 +1,358 @@
+"""`ConsumerLoop`: reads activations, never more than there are free slots, and runs each in a task of its own.
+
+One reader and one blocking connection per shard. XREADGROUP wakes exactly one worker per activation and needs no polling. Its COUNT is
+per stream, so every reader takes its slots before it asks; how several share them, and which may block, `Slots` decides. What arrives
+for a read that blocked without slots, when all were taken meanwhile, is handed back at once. Fetches start small and double while full
+ones follow one another: a worker that always asks for all it could run would starve the others when its handlers are short.
+
+Being delivered is not being started: an entry may have been assigned to a connection that broke. After every read error the worker
+therefore looks up what is pending in its own name without being held here, and has it settled: ready again, or interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from command_bus.clock import mono
+from command_bus.errors import CommandBusError, TransportUnavailable
+from command_bus.serialization.text import printable
+from command_bus.transport.interfaces import GiveBack, Lease, Steps
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
+from command_bus.transport.redis.connection.outage import Attempts
+from command_bus.transport.redis.connection.tasks import end_tasks
+from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.ready_stream import ensure_ready, mailbox_of
+from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.worker.slots import Ask, Slots
+
+__all__ = ["ConsumerLoop"]
+
+BLOCK = 2.0
+_FIRST_FETCH = 8
+_SOON = 0.05
+_BLOCKING = ("BLOCK", int(BLOCK * 1000))
+_log = logging.getLogger("command_bus.worker")
+
+_Entries = list[tuple[str, dict[bytes, bytes]]]
+
+
+class ConsumerLoop:
+    """Feeds activations to `run` while slots are free.
+
+    Args:
+        connections: Of this process.
+        keys: The shards.
+        owner: The consumer name, random per worker.
+        slots: How many mailboxes may be held.
+        leases: Holds what was read.
+        steps: Gives back what exceeds the slots.
+        run: Runs one mailbox under its lease until it gives it up.
+        kick: Called when something became due earlier than known (a tick arrived).
+        settle: Decides what becomes of activations that are this worker's, but that it does not hold.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        keys: KeySpace,
+        *,
+        owner: str,
+        slots: Slots,
+        leases: LeaseKeeper,
+        steps: Steps,
+        run: Callable[[Lease], Awaitable[None]],
+        kick: Callable[[int], None],
+        settle: Callable[[int, list[tuple[str, str]]], Awaitable[None]],
+    ) -> None:
+        self._connections = connections
+        self._keys = keys
+        self._owner = owner
+        self._slots = slots
+        self._leases = leases
+        self._steps = steps
+        self._run = run
+        self._kick = kick
+        self.settle = settle
+        self._readers: list[_Reader] = []
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Begin to read; returns at once."""
+        for shard in range(self._keys.count):
+            self._readers.append(_Reader(self, self._connections, self._keys.shards[shard], shard, self._owner))
+        for reader in self._readers:
+            reader.start()
+
+    async def stop_reading(self) -> None:
+        """Read no more; what was delivered meanwhile is handed back untouched."""
+        await asyncio.gather(*(reader.stop() for reader in self._readers))
+
+    @property
+    def most(self) -> int:
+        """What a single read may fetch at most."""
+        return self._slots.total
+
+    @property
+    def running(self) -> frozenset[asyncio.Task[None]]:
+        """The tasks that hold a mailbox."""
+        return frozenset(self._running)
+
+    @property
+    def silent_for(self) -> float:
+        """See `Consumer`."""
+        return max((reader.silent_for for reader in self._readers), default=math.inf)
+
+    @property
+    def reads(self) -> bool:
+        """See `Consumer`."""
+        return all(reader.reads for reader in self._readers)
+
+    async def turn(self, shard: int, wanted: int) -> Ask:
+        """Wait until a reader may read, and for how many."""
+        return await self._slots.ask(shard, wanted)
+
+    def arrived(self, shard: int, ask: Ask, entries: _Entries) -> list[str]:
+        """Start what was read; the ids of ticks, which are nobody's."""
+        ticks = [entry for entry, fields in entries if b"e" not in fields]
+        # One that is held here already is read again if somebody deleted the group: it goes on as it is.
+        activations = [
+            (entry, mailbox_of(fields)) for entry, fields in entries if b"e" in fields and not self.knows(shard, entry)
+        ]
+        room = self._slots.answered(shard, ask, len(entries), len(activations))
+        for entry, mailbox in activations[:room]:
+            self._hold(shard, mailbox, entry)
+        for entry, mailbox in activations[room:]:
+            self._hand_back(shard, mailbox, entry)
+        if ticks:
+            self._kick(shard)
+        return ticks
+
+    def renew_leases(self) -> None:
+        """Renew what is held, now."""
+        self._leases.renew_soon()
+
+    def failed(self, shard: int, ask: Ask) -> None:
+        """Return the slots of a read that came to nothing."""
+        self._slots.answered(shard, ask, 0, 0)
+
+    def knows(self, shard: int, activation: str) -> bool:
+        """Whether this activation is held here."""
+        return self._leases.holds(shard, activation)
+
+    def hand_back(self, shard: int, entries: _Entries) -> list[str]:
+        """Give delivered activations back untouched; the ids of ticks."""
+        for entry, fields in entries:
+            if b"e" in fields:
+                self._hand_back(shard, mailbox_of(fields), entry)
+        return [entry for entry, fields in entries if b"e" not in fields]
+
+    def _hold(self, shard: int, mailbox: str, activation: str) -> None:
+        lease = self._leases.add(shard, mailbox, activation)
+        self._spawn(self._run_held(lease), f"command_bus.run {mailbox}")
+
+    def _hand_back(self, shard: int, mailbox: str, activation: str) -> None:
+        async def give() -> None:
+            await self._steps.advance(Lease(shard, mailbox, activation, mono()), GiveBack(counts=False))
+
+        self._spawn(give(), f"command_bus.give_back {mailbox}")
+
+    def _spawn(self, work: Any, name: str) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._finished)
+
+    async def _run_held(self, lease: Lease) -> None:
+        try:
+            await self._run(lease)
+        finally:
+            self._leases.drop(lease)
+            self._slots.give()
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error(
+                "%s failed unexpectedly; its entity is taken over when its lease ends", printable(task.get_name()), exc_info=error
+            )
+
+
+class _Reader:
+    """The blocking read of one shard."""
+
+    def __init__(self, loop: ConsumerLoop, connections: Connections, keys: ShardKeys, shard: int, owner: str) -> None:
+        self._loop = loop
+        self._connections = connections.at(keys.prefix)
+        self._pipe = self._connections.pipe(BLOCK)
+        self._keys = keys
+        self._shard = shard
+        self._owner = owner
+        self._client_id = 0
+        self._stopping = False
+        self._fetch, self._last_full = _FIRST_FETCH, 0.0
+        self._recheck_at: float | None = None
+        self._attempts = Attempts(self._connections.outage, "cannot read work", _log)
+        self._task: asyncio.Task[None] | None = None
+        self._read_at = -math.inf
+        self._full = False
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds since it last asked with success, infinite after a failure; 0 while there is no slot to ask for."""
+        return 0.0 if self._full else mono() - self._read_at
+
+    @property
+    def reads(self) -> bool:
+        """Whether it goes on: all tasks of an event loop that shuts down are cancelled before any of them learns of it."""
+        return not self._stopping and self._task is not None and not self._task.done() and not self._task.cancelling()
+
+    def start(self) -> None:
+        self._read_at = mono()
+        self._task = asyncio.get_running_loop().create_task(self._read_for_ever(), name=f"command_bus.reader{self._keys.prefix}")
+
+    async def stop(self) -> None:
+        """Wake the blocked read, wait for it, and give back what a broken connection may have been assigned."""
+        self._stopping = True
+        if self._task is None:
+            return
+        try:
+            if self._client_id:
+                await self._connections.commands.client_unblock(self._client_id)
+                await asyncio.wait([self._task], timeout=0.5)
+        except CONNECTION_ERRORS:
+            pass  # not reachable or not permitted: the cancellation below does it as well
+        await end_tasks([self._task])
+        await self._connections.end(self._pipe)  # nothing more may be delivered to it
+        try:
+            async with asyncio.timeout(1.0):
+                await self._discard(self._loop.hand_back(self._shard, await self._unknown_pending()))
+        except (CommandBusError, TimeoutError):
+            _log.warning("%s: cannot look for undelivered work; what there is waits for its lease to end", self._keys.prefix)
+
+    async def _read_for_ever(self) -> None:
+        while not self._stopping:
+            self._full = True
+            ask = await self._loop.turn(self._shard, self._fetch)
+            self._full = False
+            try:
+                entries = await self._read(ask)
+            except BaseException as error:
+                self._loop.failed(self._shard, ask)
+                if not isinstance(error, Exception):
+                    raise
+                await self._mend(error)
+                continue
+            try:
+                self._read_at = mono()
+                await self._discard(self._loop.arrived(self._shard, ask, entries))
+                if self._recheck_at is not None and mono() >= self._recheck_at:
+                    self._recheck_at = None
+                    await self._adopt()
+                self._attempts.worked()
+            except Exception as error:  # noqa: BLE001 - whatever it is, this shard must be read
+                await self._mend(error)
+            self._fetch = self._next_fetch(len(entries), ask.count)
+
+    def _next_fetch(self, fetched: int, asked: int) -> int:
+        """How much to ask for next: twice as much after full reads in quick succession, little after a pause."""
+        if fetched < asked:
+            return self._fetch if fetched else _FIRST_FETCH
+        quick = mono() - self._last_full < _SOON
+        self._last_full = mono()
+        return min(self._fetch * 2, self._loop.most) if quick else _FIRST_FETCH
+
+    async def _mend(self, error: Exception) -> None:
+        """After a failed read: wait, see to the group, and take up what is pending in our name, now and a block later."""
+        self._client_id, self._read_at = 0, -math.inf
+        await asyncio.sleep(self._attempts.failed(error, unexpected=not isinstance(error, CommandBusError)))
+        if await self._recover():
+            self._recheck_at = mono() + BLOCK
+
+    async def _read(self, ask: Ask) -> _Entries:
+        try:
+            if not self._client_id:
+                self._client_id = await self._own_id()
+            answer: Any = await self._pipe.request(
+                "XREADGROUP",
+                "GROUP",
+                GROUP,
+                self._owner,
+                "COUNT",
+                ask.count,
+                *(_BLOCKING if ask.blocks else ()),
+                "STREAMS",
+                self._keys.ready,
+                ">",
+            )
+        except ResponseError as error:
+            if "NOGROUP" in str(error) or "UNBLOCKED" in str(error) or "requires the key to exist" in str(error):
+                raise TransportUnavailable(f"the ready stream or its group is gone: {error}") from error
+            raise translated(error, self._connections.label) from error
+        except CONNECTION_ERRORS as error:
+            raise translated(error, self._connections.label) from error
+        if not answer:
+            return []
+        return [(entry.decode(), dict(zip(fields[::2], fields[1::2], strict=True))) for entry, fields in answer[0][1]]
+
+    async def _own_id(self) -> int:
+        try:
+            return int(await self._pipe.request("CLIENT", "ID"))
+        except ResponseError:
+            return -1  # not permitted, or a server that lacks it: reading works without
+
+    async def _recover(self) -> bool:
+        """After a read error: make sure that the group exists, and take up what is pending in our name."""
+        try:
+            if await ensure_ready(self._connections, self._keys):
+                # No renewal yet: it would find nothing of ours pending. What runs here is read again first, and goes on.
+                _log.warning("%s: the consumer group was gone and is created anew", self._keys.ready)
+            else:
+                self._loop.renew_leases()  # whoever reads now must not take them for abandoned
+            await self._adopt()
+        except CommandBusError:
+            return False
+        return True
+
+    async def _adopt(self) -> None:
+        """Settle what is pending in our name without being held here.
+
+        It is not simply run: a command of it may have been started by this very worker, which then lost sight of its lease.
+        """
+        entries = await self._unknown_pending()
+        if entries:
+            _log.warning("%s: %d activations are ours without being held here", self._keys.ready, len(entries))
+            await self._discard([entry for entry, fields in entries if b"e" not in fields])
+            await self._loop.settle(self._shard, [(entry, mailbox_of(fields)) for entry, fields in entries if b"e" in fields])
+
+    async def _unknown_pending(self) -> _Entries:
+        """Activations that are pending in our name without being held here."""
+        pending: Any = await self._connections.ask(
+            lambda client: client.xpending_range(
+                self._keys.ready, GROUP, min="-", max="+", count=10_000, consumername=self._owner
+            )
+        )
+        ids = [item["message_id"].decode() for item in pending]
+        unknown = [entry for entry in ids if not self._loop.knows(self._shard, entry)]
+        if not unknown:
+            return []
+        claimed: Any = await self._connections.ask(lambda client: client.xclaim(self._keys.ready, GROUP, self._owner, 0, unknown))
+        return [(entry.decode(), fields) for entry, fields in claimed if entry is not None and fields]
+
+    async def _discard(self, ticks: list[str]) -> None:
+        if not ticks:
+            return
+
+        async def delete(client: Redis) -> None:
+            pipeline = client.pipeline(transaction=False)
+            pipeline.xack(self._keys.ready, GROUP, *ticks)
+            pipeline.xdel(self._keys.ready, *ticks)
+            await pipeline.execute()
+
+        await self._connections.ask(delete)

@@ -1,0 +1,180 @@
+"""`DueWork`: wakes what has become due, retries and delayed commands, at its time and by one worker of many.
+
+The times in `due` are the server's. All workers learn of them, so all would wake at the same moment, and all but one in vain. Therefore
+whoever finds that another was faster lets some time pass in future before it looks, and whoever promotes something lets none pass: soon
+one worker does it, on time, and the others would only if it did not. A new earliest time is told to one worker (a tick); that one does not
+wait either. And whoever promotes learns of the next time: so for each there is somebody who is not late.
+
+A server's clock that goes back moves all of that into the future. What a worker has seen before has its time on the worker's own clock
+as well, and is promoted when that has come.
+
+A delayed command may have many megabytes. Its envelope never leaves the server on its way into its mailbox, and one script moves about a
+megabyte of them, so that all others are served in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+from redis.asyncio import Redis
+
+from command_bus.clock import mono
+from command_bus.randomness import JITTER
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.keys import GROUP, ShardKeys
+from command_bus.transport.redis.scripts import HOMES, PROMOTE
+from command_bus.transport.redis.worker.periodic import go_round
+
+__all__ = ["DueTimes", "DueWork", "Member"]
+
+_PAGE = 200
+_MOST = 1024 * 1024
+"""Bytes of delayed commands that one script moves, and one more command: a server copies that in a few milliseconds."""
+_STEP = 0.5
+"""Seconds by which the server's clock must have gone back to be mistrusted: what is less (it is set right, slowly) is followed."""
+_FIRST_LATENESS, _MOST_LATENESS = 0.005, 0.1
+
+
+class Member(NamedTuple):
+    """A member of `due` whose time has come: what it is, and its time in ms by the server's clock, as it was seen."""
+
+    name: str
+    score: float
+
+
+class _Seen(NamedTuple):
+    score: float
+    at: float
+    """When it is due, by our clock."""
+
+
+class DueTimes:
+    """What is due next, by this process's own clock, and whether this worker is the one to see to it."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
+        self._next: float | None = None
+        self.lateness = 0.0
+        """Seconds that this worker lets pass, because another is faster."""
+
+    def told(self) -> None:
+        """There is a new earliest time, and only this worker was told."""
+        self.lateness = 0.0
+
+    def looked(self, members: Sequence[tuple[str, float]], server_ms: int, now: float) -> list[Member]:
+        """The earliest members were read, in their order: those that are due."""
+        first = min(self._seen.items(), key=lambda item: item[1].at, default=None)
+        seen: dict[str, _Seen] = {}
+        due: list[Member] = []
+        for name, score in members:
+            at, before = now + (score - server_ms) / 1000, self._seen.get(name)
+            if before is not None and before.score == score and at > before.at + _STEP:
+                at = before.at  # the server's clock has gone back
+            seen[name] = _Seen(score, at)
+            if score <= server_ms or at <= now:
+                due.append(Member(name, score))
+        if first is not None and first[1].at <= now and not due and seen.get(first[0], _NEVER).score != first[1].score:
+            self._beaten()
+        self._seen = seen
+        self._set_next()
+        return due
+
+    def promoted(self, members: Collection[Member], count: int, left_ms: int, now: float) -> None:
+        """These were asked for, so many were promoted by us; the next of all is due in `left_ms` by the server's clock, or -1."""
+        for member in members:
+            self._seen.pop(member.name, None)
+        if count:
+            self.lateness = 0.0
+        else:
+            self._beaten()
+        self._set_next()
+        if left_ms >= 0 and (self._next is None or self._next > now + left_ms / 1000):
+            self._next = now + left_ms / 1000
+
+    def pause(self, now: float, longest: float) -> float:
+        """Seconds until the next look."""
+        if self._next is None:
+            return longest
+        late = self.lateness * JITTER.uniform(0.5, 1.0) if self.lateness else 0.0
+        return min(longest, max(0.0, self._next - now) + late)
+
+    def _beaten(self) -> None:
+        self.lateness = min(_MOST_LATENESS, max(_FIRST_LATENESS, self.lateness * 2))
+
+    def _set_next(self) -> None:
+        self._next = min((seen.at for seen in self._seen.values()), default=None)
+
+
+_NEVER = _Seen(-1.0, 0.0)
+
+
+class DueWork:
+    """One shard's due work.
+
+    Args:
+        connections: To its server.
+        keys: Of the shard.
+        every: Seconds between two looks at most: for what nobody has told of, as its time was told to a worker that is lost.
+    """
+
+    def __init__(self, connections: Connections, keys: ShardKeys, *, every: float = 1.0) -> None:
+        self._connections = connections
+        self._keys = keys
+        self._every = every
+        self._times = DueTimes()
+        self._woken = asyncio.Event()
+
+    def kick(self) -> None:
+        """Something may be due earlier than known."""
+        self._times.told()
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Promote for ever."""
+        await go_round(self.turn, self._woken, f"{self._keys.prefix} due work", self._connections.outage)
+
+    async def turn(self) -> float:
+        """Promote what is due: the seconds until the next look."""
+        await self.promote()
+        return self._times.pause(mono(), self._every * JITTER.uniform(0.8, 1.2))
+
+    async def promote(self) -> None:
+        """Let what is due take its place."""
+        keys = self._keys
+        while due := await self._due():
+            placed = await self._placed(due)
+            args: list[Any] = [GROUP]
+            names = [keys.ready, keys.active, keys.due, keys.delayed, keys.later, keys.paused]
+            for member, mailbox in placed:
+                args += (member.name, mailbox, int(member.score))
+                names.append(keys.mailbox(mailbox))
+            count, left_ms = await self._connections.run(PROMOTE, names, args)
+            self._times.promoted([member for member, _ in placed], count, left_ms, mono())
+            if left_ms != 0 and len(placed) == len(due) < _PAGE:
+                return
+
+    async def _due(self) -> list[Member]:
+        async def look(client: Redis) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            pipeline.time()
+            pipeline.zrange(self._keys.due, 0, _PAGE - 1, withscores=True)
+            return await pipeline.execute()
+
+        (seconds, micros), scored = await self._connections.ask(look)
+        members = [(name.decode(), score) for name, score in scored]
+        return self._times.looked(members, seconds * 1000 + micros // 1000, mono())
+
+    async def _placed(self, members: Sequence[Member]) -> list[tuple[Member, str]]:
+        """Members with their mailboxes: of the first ones as many as may be promoted at once, by the bytes that this moves."""
+        delayed = [member.name[2:] for member in members if member.name[:2] == "d:"]
+        found: list[bytes] = await self._connections.run(HOMES, [self._keys.delayed], [_MOST, *delayed]) if delayed else []
+        homes = iter([name.decode() for name in found])
+        placed: list[tuple[Member, str]] = []
+        for member in members:
+            home = member.name[2:] if member.name[:2] == "r:" else next(homes, None)
+            if home is None:
+                break
+            placed.append((member, home))
+        return placed

@@ -1,0 +1,293 @@
+"""`PendingRecovery`: takes over expired leases; beside it the tasks that wake what is due and keep a shard in order.
+
+A lease is the pending entry of an activation. The server's clock, by which it is idle, can jump either way, so `Suspects` watches it on
+this process's own clock as well; and it is taken over (`claim.lua`, which only one of several recoverers wins) only if its renewal
+sequence is still what was seen: nobody renewed it meanwhile.
+
+What was started is then settled by the policy of its command: run again, or dead-lettered as interrupted. What was only delivered
+is made ready again, and that is not an attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from redis.asyncio import Redis
+
+from command_bus.clock import mono
+from command_bus.randomness import JITTER
+from command_bus.serialization.text import printable
+from command_bus.transport.interfaces import Bury, GiveBack, Lease, Started, Step, Steps
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.tasks import end_tasks
+from command_bus.transport.redis.interrupts import Interrupter
+from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys, mailbox_label
+from command_bus.transport.redis.ready_stream import mailbox_of
+from command_bus.transport.redis.scripts import CLAIM
+from command_bus.transport.redis.worker.due_work import DueWork
+from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, Held, Suspects
+from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.worker.periodic import go_round
+from command_bus.transport.redis.worker.upkeep import Upkeep
+
+__all__ = ["PendingRecovery"]
+
+_log = logging.getLogger("command_bus.worker")
+_PAGE = 500
+_CLAIMS = 200
+_CHECK, _CHECKS = 1.0, 4
+"""Suspects are looked for so often: in seconds at most, and times per lease, so that a short one is over at most a third of it late."""
+_LOOKS = 64
+"""Shards that are looked at in a second, for suspects and for due work: of more, each is looked at more seldom, for looks cost an idle worker
+its time. Four times per lease remain."""
+
+Decide = Callable[[Started, str], Step | None]
+_LOST = "its worker was lost while it ran"
+_REFUSED_PAUSE = 60.0
+"""Seconds until interrupts are asked for again by a user that may not read them: its ACL is of an earlier release."""
+_OVER = 0.9
+"""The part of a lease that must be over by the server's clock when it is taken: a request that was long under way comes too late for it."""
+
+
+class PendingRecovery:
+    """Watches every shard for expired leases and due work.
+
+    Args:
+        connections: Of this process.
+        keys: The shards.
+        owner: This worker's consumer name.
+        lease: Seconds that a lease lives.
+        steps: Carries the decisions out.
+        decide: What to do with a command that was interrupted, and why it was; None leaves it to another worker.
+        leases: What this worker holds.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        keys: KeySpace,
+        *,
+        owner: str,
+        lease: float,
+        steps: Steps,
+        decide: Decide,
+        leases: LeaseKeeper,
+    ) -> None:
+        places = [(shard, connections.at(shard.prefix)) for shard in keys.shards]
+        every = _CHECK * max(1.0, len(places) / _LOOKS)
+        often = min(every, lease / _CHECKS)
+        self.watches = [
+            _Watch(place, shard, index, owner, lease, steps, decide, every=often, leases=leases)
+            for index, (shard, place) in enumerate(places)
+        ]
+        self.due = [DueWork(place, shard, every=every) for shard, place in places]
+        self.upkeep = [Upkeep(place, shard, owner=owner, lease=lease) for shard, place in places]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to watch; returns at once."""
+        loop = asyncio.get_running_loop()
+        for watch, due, upkeep in zip(self.watches, self.due, self.upkeep, strict=True):
+            work = {"recovery": watch.run(), "due": due.run(), "upkeep": upkeep.run()}
+            self._tasks += [loop.create_task(each, name=f"command_bus.{name} {watch.keys.prefix}") for name, each in work.items()]
+
+    def kick(self, shard: int) -> None:
+        """Something may be due earlier than known."""
+        self.due[shard].kick()
+
+    async def settle(self, shard: int, activations: list[tuple[str, str]], *, ours: bool = False) -> None:
+        """Settle activations (id, mailbox) that nobody holds; with `ours`, none whose holder was another worker, which may live."""
+        watch = self.watches[shard]
+        await asyncio.gather(*(watch.settle(activation, mailbox, ours=ours) for activation, mailbox in activations))
+
+    @property
+    def recovered(self) -> int:
+        """Leases taken over so far."""
+        return sum(watch.recovered for watch in self.watches)
+
+    async def stop(self) -> None:
+        """Stop watching."""
+        await end_tasks(self._tasks)
+
+
+class _Watch:
+    """One shard's watch: as `PendingRecovery`, and looks at least `every` so many seconds."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        keys: ShardKeys,
+        shard: int,
+        owner: str,
+        lease: float,
+        steps: Steps,
+        decide: Decide,
+        *,
+        every: float,
+        leases: LeaseKeeper,
+    ) -> None:
+        self.keys = keys
+        self._every = every
+        self.recovered = 0
+        self._connections = connections
+        self._shard = shard
+        self._owner = owner
+        self._lease = lease
+        self._steps = steps
+        self._decide = decide
+        self._suspects = Suspects(lease)
+        self._leases = leases
+        self._interrupter = Interrupter(connections, keys, lambda: leases.of_shard(shard), self._abandon)
+        self._interrupts_at = 0.0
+
+    async def run(self) -> None:
+        await go_round(self.turn, asyncio.Event(), f"{self.keys.prefix} recovery", self._connections.outage)
+
+    async def turn(self) -> float:
+        """Take over what is over: the seconds until the next look."""
+        await self.recover()
+        await self._connections.keep_scripts()
+        return self._suspects.next(mono(), self._every * JITTER.uniform(0.8, 1.2))
+
+    async def recover(self) -> None:
+        """Take over what is over, and end what an operator wants to end."""
+        held, interrupts = await self._look()
+        await self._take_over(self._suspects.idle(held, mono()), int(self._lease * 1000 * _OVER))
+        asked = mono()
+        if self._suspects.wants_all(asked):
+            held = [each async for page in self._pending(None) for each in page]
+            await self._take_over(self._suspects.all(held, asked, mono()), 0)
+        await self._interrupter.carry_out(interrupts)
+
+    async def _look(self) -> tuple[list[Held], dict[bytes, bytes]]:
+        """The leases that look more than half over, and what operators want to end: in one request, but for many leases."""
+        idle, asked = self._suspects.least_idle, mono() >= self._interrupts_at
+
+        async def look(client: Redis) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            pipeline.xpending_range(self.keys.ready, GROUP, min="-", max="+", count=_PAGE, idle=idle)
+            if asked:
+                pipeline.hgetall(self.keys.interrupts)
+            pending, *interrupts = await pipeline.execute(raise_on_error=False)
+            if isinstance(pending, Exception):
+                raise pending
+            return pending, interrupts[0] if interrupts else {}
+
+        pending, interrupts = await self._connections.ask(look)
+        if isinstance(interrupts, Exception):
+            self._interrupts_at, interrupts = mono() + _REFUSED_PAUSE, {}
+        held = _held(pending)
+        if len(held) == _PAGE:
+            held += [each async for page in self._pending(idle, held[-1].activation) for each in page]
+        return held, interrupts
+
+    async def _pending(self, idle: int | None, after: str = "") -> AsyncIterator[list[Held]]:
+        """The leases that are idle for so long, or all; page by page."""
+        start = f"({after}" if after else "-"
+        while True:
+            page: Any = await self._connections.ask(
+                lambda client, at: client.xpending_range(self.keys.ready, GROUP, min=at, max="+", count=_PAGE, idle=idle), start
+            )
+            yield _held(page)
+            if len(page) < _PAGE:
+                return
+            start = "(" + page[-1]["message_id"].decode()
+
+    async def _abandon(self, lease: Lease, why: str) -> None:
+        """Settle an attempt of our own while its handler runs on: the fence refuses what that still does."""
+        await self.settle(lease.activation, lease.mailbox, why=why, running=lease.running)
+        self._leases.renew_soon()  # shows that the lease is over
+
+    async def _take_over(self, suspects: list[Held], idle: int) -> None:
+        """Take over leases that nobody renews; not those of this very worker, which was stopped or cut off and is back."""
+        expired = [held for held in suspects if not self._leases.keeps(self._shard, held.activation)]
+        for start in range(0, len(expired), _CLAIMS):
+            args: list[Any] = [GROUP, self._owner, idle]
+            for held in expired[start : start + _CLAIMS]:
+                args += (held.activation, held.sequence)
+            taken: list[tuple[bytes, list[bytes] | None]] = await self._connections.run(CLAIM, [self.keys.ready], args)
+            entries = [(entry.decode(), dict(zip(flat[::2], flat[1::2], strict=True)) if flat else {}) for entry, flat in taken]
+            found = [(entry, mailbox_of(fields)) for entry, fields in entries if b"e" in fields]
+            litter = [entry for entry, fields in entries if b"e" not in fields]
+            await asyncio.gather(*(self.settle(entry, mailbox, idle=True) for entry, mailbox in found), self._drop(litter))
+
+    async def settle(
+        self, activation: str, mailbox: str, *, ours: bool = False, idle: bool = False, why: str = _LOST, running: str = ""
+    ) -> None:
+        """Decide what becomes of one mailbox whose holder is gone, or abandons it; with `ours`, only if the holder was this worker.
+
+        With `running` (fence and message) only if that attempt still runs. With `idle` it seems to be gone, by its lease; but if it has
+        started a command a moment ago, it was paused, and is back.
+        """
+        record, now_us = await self._connections.ask(self._look_at, mailbox)
+        fields = record.decode().split("|") if record else []
+        lease = Lease(self._shard, mailbox, activation, mono() + self._lease)
+        if not fields or fields[1] != activation:
+            await self._drop([activation])  # its mailbox has moved on: a leftover
+            return
+        if ours and fields[0] == "h" and fields[-1].partition("#")[0] != self._owner:
+            return  # held by another that may well live: its next renewal claims it back, or its lease ends
+        if idle and fields[0] == "h" and 0 <= now_us - int(fields[2]) < self._lease * 1e6 * SHORTEST_WATCH:
+            return  # its next renewal claims it back, or its lease ends
+        if fields[0] == "r":
+            self.recovered += 1
+            await self._steps.advance(lease, GiveBack(counts=False))
+            return
+        _, _, fence, message, attempt, first_ms, holder = fields
+        lease.running = f"{fence}|{message}"
+        if running and lease.running != running:
+            return
+        entries: Any = await self._connections.ask(lambda client: client.xrange(self.keys.mailbox(mailbox), message, message))
+        content = entries[0][1] if entries else {}
+        raw = [part for pair in content.items() for part in pair]
+        started = Started(fence, message, int(attempt), int(first_ms), now_us // 1000, content.get(b"e"), raw)
+        step = self._decide(started, why)
+        if step is None:
+            return  # its lease will end again, and somebody else take it
+        self._tell(holder.partition("#")[0], mailbox_label(mailbox), int(attempt), why)
+        if isinstance(step, Bury):
+            step.follow = "leave"  # the next command is for whoever reads the new activation: nobody here would run it
+        await self._steps.advance(lease, step)
+
+    def _tell(self, worker: str, entity: str, attempt: int, why: str) -> None:
+        facts = {"entity": entity, "worker": worker, "attempt": attempt}
+        if why is _LOST:
+            self.recovered += 1
+            _log.warning(
+                "worker %s lost %s: its lease ended while a command ran (attempt %s)",
+                printable(worker),
+                entity,
+                attempt,
+                extra=facts,
+            )
+        else:
+            _log.warning(
+                "%s is given up beside its handler, which goes on (attempt %s): %s", entity, attempt, printable(why), extra=facts
+            )
+
+    async def _look_at(self, client: Redis, mailbox: str) -> tuple[bytes | None, int]:
+        """A mailbox's state, and the server's time in microseconds, which fences are made of."""
+        pipeline = client.pipeline(transaction=False)
+        pipeline.hget(self.keys.active, mailbox)
+        pipeline.time()
+        record, (seconds, micros) = await pipeline.execute()
+        return record, seconds * 1_000_000 + micros
+
+    async def _drop(self, activations: list[str]) -> None:
+        if not activations:
+            return
+
+        async def delete(client: Redis) -> None:
+            pipeline = client.pipeline(transaction=False)
+            pipeline.xack(self.keys.ready, GROUP, *activations)
+            pipeline.xdel(self.keys.ready, *activations)
+            await pipeline.execute()
+
+        await self._connections.ask(delete)
+
+
+def _held(page: Any) -> list[Held]:
+    return [Held(item["message_id"].decode(), item["times_delivered"], item["time_since_delivered"] / 1000) for item in page]

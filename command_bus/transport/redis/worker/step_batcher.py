@@ -1,0 +1,230 @@
+"""`StepBatcher`: moves held mailboxes forward, in few large steps.
+
+The steps of all entities that are ready in one turn of the event loop leave as one *advance*; while it is under way the next ones
+gather. A step is idempotent under its lease (activation, fence, message), so a lost reply is simply asked again, for ever: a worker
+without its server has nothing better to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from typing import Any
+
+from command_bus.errors import CommandBusError
+from command_bus.transport.interfaces import (
+    NOTHING_LEFT,
+    Answer,
+    Bury,
+    Done,
+    Failed,
+    GiveBack,
+    Gone,
+    Lease,
+    Park,
+    Released,
+    Remembered,
+    Retry,
+    Started,
+    Step,
+    Take,
+)
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.outage import Attempts
+from command_bus.transport.redis.connection.page_size import AnswerSize
+from command_bus.transport.redis.connection.tasks import end_tasks
+from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.scripts import ADVANCE
+
+__all__ = ["StepBatcher"]
+
+MAX_STEPS = 256
+MAX_BYTES = 1024 * 1024
+_SMALL = 100  # bytes of a step that carries nothing
+_log = logging.getLogger("command_bus.transport")
+_SETTLED: dict[bytes, Answer] = {reason.encode(): Released(reason) for reason in ("idle", "yield", "wait", "stop")}
+_SETTLED[b"gone"] = Gone()
+_NO_FIELDS: list[bytes] = []
+_GIVEN_UP = (Bury, Park)
+
+_Waiting = tuple[Lease, Step, "asyncio.Future[Answer]"]
+
+
+class StepBatcher:
+    """Implements `Steps` with the advance step."""
+
+    def __init__(self, connections: Connections, keys: KeySpace, *, owner: str, reply_ttl: float) -> None:
+        self._shards = [_Shard(connections.at(shard.prefix), shard, owner, int(reply_ttl * 1000)) for shard in keys.shards]
+
+    def advance(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
+        """See `Steps`."""
+        return self._shards[lease.shard].submit(lease, step)
+
+    async def close(self, patience: float) -> None:
+        """Wait for what is under way, at most `patience` seconds; then give it up (the leases end by themselves)."""
+        senders = [shard.sender for shard in self._shards if shard.sender is not None]
+        if senders:
+            await asyncio.wait(senders, timeout=patience)
+        await end_tasks(senders)
+
+
+class _Shard:
+    """The steps that wait for one shard."""
+
+    def __init__(self, connections: Connections, keys: ShardKeys, owner: str, reply_ttl_ms: int) -> None:
+        self._connections = connections
+        self._attempts = Attempts(connections.outage, "cannot start or settle commands", _log)
+        self._keys = keys
+        self._head_keys = [keys.ready, keys.active, keys.fence, keys.stats, keys.due, keys.paused, keys.parked, keys.dead]
+        self._head_keys += [keys.watched, keys.events]
+        self._head_args: list[Any] = [GROUP, owner, reply_ttl_ms]
+        self._line: deque[_Waiting] = deque()
+        self._answers = AnswerSize(MAX_STEPS)
+        self._loop: asyncio.AbstractEventLoop
+        self.sender: asyncio.Task[None] | None = None
+
+    def submit(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
+        if self.sender is None or self.sender.done():
+            self._loop = asyncio.get_running_loop()  # not for each step: before Python 3.12 it asks the kernel for the process id
+            self.sender = self._loop.create_task(self._send_all(), name=f"command_bus.steps{self._keys.prefix}")
+        answer: asyncio.Future[Answer] = self._loop.create_future()
+        self._line.append((lease, step, answer))
+        return answer
+
+    async def _send_all(self) -> None:
+        line = self._line
+        while line:
+            batch = _batch_of(line, self._answers.count)
+            try:
+                await self._send(batch)
+            except Exception as error:  # noqa: BLE001 - whoever waits must learn of it, whatever it is
+                for _, _, waiting in batch:
+                    if not waiting.done():
+                        waiting.set_exception(error)
+
+    async def _send(self, batch: list[_Waiting]) -> None:
+        prefix = self._keys.mailboxes
+        args = [*self._head_args, len(prefix), len(batch)]
+        names: list[str] = []
+        for lease, step, _ in batch:
+            _encode(self._keys, lease, step, names, args)
+        keys = [*self._head_keys, *[prefix + lease.mailbox for lease, _, _ in batch], *names]
+        answers, confirmed = await self._ask(keys, args)
+        now_ms, size = int(answers[0]), 0
+        for (lease, _, waiting), state, body in zip(batch, answers[1::2], answers[2::2], strict=True):
+            result = _SETTLED.get(state)
+            if result is None:
+                result = _decode(lease, state, body, now_ms, confirmed)
+                size += len(body)
+            if not waiting.done():
+                waiting.set_result(result)
+            elif type(result) is Started:
+                self._give_back(lease)
+        self._answers.weighed(size, len(batch))
+
+    def _give_back(self, lease: Lease) -> None:
+        """Hand a command back untouched that was started for a task which was cancelled meanwhile: nobody runs it."""
+        self.submit(lease, GiveBack(counts=False))
+
+    async def _ask(self, keys: list[str], args: list[Any]) -> tuple[list[Any], bool]:
+        while True:
+            try:
+                answers = await self._connections.run_confirmed(ADVANCE, keys, args, self._keys.stats)
+            except CommandBusError as error:
+                self._connections.reconnects += 1
+                await asyncio.sleep(self._attempts.failed(error))
+            else:
+                self._attempts.worked()
+                return answers
+
+
+_VERBS = {"done": "d", "deny": "n", "lapse": "x"}
+_FOLLOWS = {"stay": "s", "yield": "y", "leave": "l"}
+
+
+def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: list[Any]) -> None:
+    """Append a step's arguments and what keys its operation names, as the header of advance.lua lays down."""
+    extra: list[Any] = []
+    match step:
+        case Done(left, follow, verb):
+            if left is not NOTHING_LEFT:
+                flags = _leave(keys, left, names, extra)
+                args += (_VERBS[verb] + _FOLLOWS[follow] + flags, lease.activation, lease.holder, lease.running, *extra)
+            else:
+                args += (_VERBS[verb] + _FOLLOWS[follow], lease.activation, lease.holder, lease.running)
+        case Take():
+            args += ("ts", lease.activation, lease.holder, lease.running)
+        case Retry(delay_ms, counts):
+            args += ("wl", lease.activation, lease.holder, lease.running, delay_ms, int(counts))
+        case GiveBack(counts):
+            args += ("gl", lease.activation, lease.holder, lease.running, int(counts))
+        case Bury(left, record, raw, follow):
+            flags = _leave(keys, left, names, extra)
+            args += ("b" + _FOLLOWS[follow] + flags, lease.activation, lease.holder, lease.running, *extra, record, raw)
+        case Park(left, record, raw):
+            flags = _leave(keys, left, names, extra)
+            args += ("pl" + flags, lease.activation, lease.holder, lease.running, *extra, record, raw)
+
+
+def _leave(keys: ShardKeys, left: Remembered, names: list[str], args: list[Any]) -> str:
+    """Append what a settled command leaves; the letters for it."""
+    flags = ""
+    if left.mark:
+        names.append(keys.mark(left.command_id))
+        args += (left.mark_ms, left.mark)
+        flags = "m"
+    elif left.waits_ms:
+        names.append(keys.mark(left.command_id))
+        args.append(left.waits_ms)
+        flags = "e"
+    if left.reply:
+        names.append(keys.inbox(left.inbox))
+        args.append(left.reply)
+        flags += "i"
+    if left.outcome:
+        names += (keys.dispatch(left.dispatch), keys.outcomes(left.dispatch))
+        args.append(left.outcome)
+        flags += "o"
+    return flags
+
+
+def _batch_of(line: deque[_Waiting], most: int) -> list[_Waiting]:
+    """What leaves together: bounded in count and bytes, but at least one."""
+    batch: list[_Waiting] = []
+    size = 0
+    for waiting in itertools.islice(line, most):
+        size += _size(waiting[1])
+        if size > MAX_BYTES and batch:
+            break
+        batch.append(waiting)
+    for _ in batch:
+        line.popleft()
+    return batch
+
+
+def _size(step: Step) -> int:
+    """About how many bytes a step carries."""
+    if isinstance(step, _GIVEN_UP):
+        return _SMALL + _size_of(step.left) + len(step.record) + len(step.raw)
+    return _SMALL + _size_of(step.left) if type(step) is Done and step.left is not NOTHING_LEFT else _SMALL
+
+
+def _size_of(left: Remembered) -> int:
+    return len(left.mark) + len(left.reply) + len(left.outcome)
+
+
+def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool) -> Answer:
+    """What a step came to that did not give up its lease, from its two values."""
+    if state == b"error":
+        return Failed(body.decode(errors="replace"))
+    fence, message, attempt, first = state.decode().split("|")
+    lease.running = fence + "|" + message
+    envelope, fields = (body, _NO_FIELDS) if type(body) is bytes else (_envelope_in(body), body)
+    return Started(fence, message, int(attempt), int(first), now_ms, envelope, fields, confirmed)
+
+
+def _envelope_in(fields: list[bytes]) -> bytes | None:
+    pairs = dict(zip(fields[::2], fields[1::2], strict=False))
+    return pairs.get(b"e")

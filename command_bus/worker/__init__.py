@@ -1,0 +1,1 @@
+"""The worker's role: runs handlers and decides how each command is settled."""

@@ -1,0 +1,392 @@
+"""What becomes of a command: pure functions from what is known of it to the step that settles it.
+
+Nothing here waits or sends. A delivery is read into something that can run, or into a step straight away (undecodable, expired,
+unknown, invalid); what its handler did (returned, refused, raised, was interrupted) becomes the step that follows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from command_bus.clock import mono, wall_ms
+from command_bus.errors import BadResult, InvalidCommand, Reject
+from command_bus.handlers.handler import Handler
+from command_bus.messages.message import MessageSpec
+from command_bus.messages.policies import Mailbox
+from command_bus.randomness import JITTER
+from command_bus.serialization.envelope import (
+    AT_MOST_ONCE,
+    ENCRYPTED,
+    GIVEN_ID,
+    KEEP_OUTCOME,
+    UnsupportedVersion,
+    WireEnvelope,
+    unpack_envelope,
+)
+from command_bus.serialization.models import codec_for, reply_codec_for
+from command_bus.serialization.msgpack import Undecodable
+from command_bus.serialization.protection import Protection, Signatures
+from command_bus.serialization.reply import (
+    BadReply,
+    Completed,
+    DeadLetterRecord,
+    Expired,
+    Failed,
+    Forged,
+    Interrupted,
+    Invalid,
+    Outcome,
+    Rejected,
+    Unhandled,
+)
+from command_bus.serialization.text import printable
+from command_bus.settings import BusSettings
+from command_bus.transport.interfaces import NOTHING_LEFT, Bury, Done, GiveBack, Lease, Park, Remembered, Retry, Started, Step
+from command_bus.transport.marks import Windows, accepted_ms, reading_limits
+from command_bus.transport.redis.keys import stands_in
+from command_bus.worker.failure_text import named, text_of, trace_of
+from command_bus.worker.offers import Offers
+
+__all__ = ["Decisions", "Runnable"]
+
+_log = logging.getLogger("command_bus.worker")
+_UNKNOWN_NAMES = 100
+"""Names of unknown commands that a worker warns of, each once."""
+_LEASES_LEFT = 3
+"""Leases for which an interrupted command that only a newer worker can judge waits for one, besides the grace for what is unknown."""
+
+
+@dataclass(slots=True)
+class Runnable:
+    """A command that can run: read, validated, with its handler."""
+
+    envelope: WireEnvelope
+    started: Started
+    handler: Handler
+    message: Any
+    interrupted: str | None = None
+    """Why it was interrupted from outside, once it was."""
+    lease: Lease | None = None
+    """Under which it runs, once it does."""
+    lends_beyond: bool = False
+    """Whether its handler lends its place although no more may be."""
+
+    @property
+    def may_start(self) -> bool:
+        """Whether its handler may still be started: its lease is not over, and nobody wants it to end. Safe in any thread."""
+        return self.interrupted is None and (self.lease is None or mono() < self.lease.deadline)
+
+    @property
+    def serves_handler(self) -> bool:
+        """Whether it was called by a handler, which may still wait for its reply."""
+        return bool(self.envelope.inbox) and self.envelope.causation_id is not None
+
+    @property
+    def accepted_ms(self) -> int:
+        """The server's time of acceptance."""
+        return accepted_ms(self.started.message)
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until its caller waits no longer, at the time of its start."""
+        if self.envelope.ttl_ms is None:
+            return None
+        return (self.accepted_ms + self.envelope.ttl_ms - self.started.now_ms) / 1000
+
+
+_UNCONFIRMED = Retry(1000, counts=False)
+"""For a command of whose start too few replicas know: after a failover it would start again as if it never had, and so would those before it
+whose end they do not know either. So it does not start yet."""
+
+
+class Decisions:
+    """The rules of one worker.
+
+    Args:
+        lookup: Finds the handler of a wire name.
+        settings: Limits and windows.
+        worker: This worker's name, for dead letters.
+        random: For jitter.
+        protection: Verifies and decrypts, or None.
+        recorded: Gives the mailbox policy that the namespace recorded for an entity type; None where it is not known. By default what the
+            settings say.
+    """
+
+    def __init__(
+        self,
+        lookup: Callable[[str], Handler | None],
+        settings: BusSettings,
+        *,
+        worker: str,
+        random: Random | None = None,
+        protection: Protection | None = None,
+        recorded: Callable[[str], Mailbox | None] = lambda _: None,
+    ) -> None:
+        self._protection = protection
+        self._signatures = None if protection is None else protection.signatures
+        self._recorded = recorded
+        self._lookup = lookup
+        self._settings = settings
+        self._worker = worker
+        self._random = random or JITTER
+        self._limits = reading_limits(settings)
+        self._windows = Windows.of(settings, worker)
+        self._offers = Offers(self._random)
+        self._warned_of: set[str] = set()
+        self._unknown_grace_ms = int(settings.unknown_grace * 1000)
+
+    def read(self, started: Started, mailbox: str = "") -> Runnable | Step:
+        """What was delivered from a mailbox, ready to run; or what becomes of it if it cannot run."""
+        if not started.confirmed:
+            return _UNCONFIRMED
+        if started.envelope is None:
+            return self._undecodable(started, Undecodable("the entry has no envelope"))
+        try:
+            envelope = unpack_envelope(started.envelope, self._limits)
+        except UnsupportedVersion as error:
+            return self._unknown(started, _partial(error), "unsupported_version", str(error))
+        except Undecodable as error:
+            return self._undecodable(started, error)
+        if self._signatures is not None and (fault := self._forgery(self._signatures, started.envelope, envelope, mailbox)):
+            return self._forged(started, envelope, fault)
+        if _is_late(started, envelope):
+            return self._expired(started, envelope)
+        handler = self._lookup(envelope.name)
+        if handler is None:
+            return self._unknown(started, envelope, "no_handler", f"no worker handles {envelope.name!r}")
+        try:
+            payload = self._clear(envelope) if envelope.flags & ENCRYPTED else envelope.payload
+            message = codec_for(handler.message_type).decode(payload, self._limits)
+            self._check_entity(handler.spec, envelope, message)
+        except InvalidCommand as error:
+            return self._invalid(started, envelope, handler.spec, error)
+        return Runnable(envelope, started, handler, message)
+
+    def completed(self, run: Runnable, value: Any) -> Step:
+        """The handler returned: settle the command, whatever can be sent of its result."""
+        envelope = run.envelope
+        if not (envelope.inbox or envelope.flags & (GIVEN_ID | KEEP_OUTCOME)):
+            return Done(NOTHING_LEFT)
+        try:
+            packed = reply_codec_for(run.handler.spec.reply).encode(value, self._limits)
+            outcome: Outcome = Completed(packed) if self._protection is None else self._protection.reply(envelope, packed)
+        except BadResult as error:
+            outcome = BadReply(error.message)
+        return Done(self._windows.remembered(envelope, outcome, "completed", run.started))
+
+    def rejected(self, run: Runnable, refusal: Reject) -> Step:
+        """The handler refused for business reasons: settled, not retried."""
+        outcome = Rejected(refusal.message, refusal.code, refusal.details)
+        return Done(self._windows.remembered(run.envelope, outcome, "rejected", run.started), verb="deny")
+
+    def failed(self, run: Runnable, error: BaseException) -> Step:
+        """The handler raised: try again by policy, or the command is poisoned."""
+        policy = run.handler.spec.retry
+        if run.started.attempt < policy.attempts and policy.retries(error):
+            return Retry(int(policy.delay_after(run.started.attempt, self._random.uniform) * 1000))
+        error_type, text = named(error), text_of(error)
+        outcome = Failed(error_type, text, run.started.attempt)
+        record = self._record(run.started, run.envelope, "failed", error_type, text, trace_of(error))
+        return self._poisoned(run.handler.spec, run.started, run.envelope, outcome, record)
+
+    def interrupted(self, started: Started, why: str = "its worker was lost while it ran") -> Step:
+        """A started command whose worker is gone or stopping: run it again, or dead-letter it, as its contract says.
+
+        How often it may be run its handler knows. A worker without (an older release that takes over from a newer) leaves that to one that has it.
+        """
+        try:
+            envelope = unpack_envelope(started.envelope or b"", self._limits)
+        except Undecodable as error:
+            return self._undecodable(started, error)
+        if self._signatures is not None and (fault := self._signatures.fault(started.envelope or b"", envelope.signature)):
+            return self._forged(started, envelope, fault)
+        handler = self._lookup(envelope.name)
+        at_most_once = handler.spec.delivery == "at_most_once" if handler else bool(envelope.flags & AT_MOST_ONCE)
+        if not at_most_once and (handler is None or started.attempt < handler.spec.retry.attempts):
+            return GiveBack(counts=True)
+        text = f"{why}; it may have run not at all, partly or fully"
+        record = self._record(started, envelope, "interrupted", "Interrupted", text)
+        return self._poisoned(handler.spec if handler else None, started, envelope, Interrupted(text), record)
+
+    def lost(self, started: Started, why: str = "its worker was lost while it ran") -> Step | None:
+        """A started command whose worker was lost, or gave it up: as `interrupted`; None leaves it as it is, to another worker.
+
+        What a newer release wrote, only that can decide: whether it may run again stands where we cannot read it. So it stays interrupted
+        until a newer worker takes it over, for as long as an unknown command is kept and some leases more.
+        """
+        try:
+            unpack_envelope(started.envelope or b"", self._limits)
+        except UnsupportedVersion as error:
+            began_ms = int(started.fence) // 1000  # fences are made of the server's time
+            if started.now_ms - began_ms < self._unknown_grace_ms + _LEASES_LEFT * self._settings.lease * 1000:
+                return None
+            text = (
+                f"{error}, and no newer worker took it over after its own was lost; it may have run not at all, partly or fully"
+            )
+            envelope = _partial(error)
+            left = self._left_of_unread(started, envelope, Interrupted(text))
+            return Bury(left, self._record(started, envelope, "interrupted", "Interrupted", text), started.envelope or b"")
+        except Undecodable:
+            pass
+        return self.interrupted(started, why)
+
+    # What cannot run.
+
+    def _undecodable(self, started: Started, error: Undecodable) -> Step:
+        raw = started.envelope if started.envelope is not None else b"".join(started.raw)
+        envelope = _partial(error)
+        record = self._record(started, envelope, "undecodable", "Undecodable", str(error))
+        return Bury(self._left_of_unread(started, envelope, Invalid(str(error))), record, raw)
+
+    def _left_of_unread(self, started: Started, envelope: WireEnvelope, outcome: Outcome) -> Remembered:
+        """What is left of a command of which only a part can be read. Where commands are signed, its id may be anybody's."""
+        if not envelope.command_id:
+            return NOTHING_LEFT
+        if self._signatures is not None:
+            return self._windows.answered(envelope, outcome)
+        return self._windows.remembered(envelope, outcome, "dead_lettered", started)
+
+    def _forgery(self, signatures: Signatures, data: bytes, envelope: WireEnvelope, mailbox: str) -> str | None:
+        """What is wrong with a command's signature, or with the place where it stands under it; None if nothing is."""
+        fault = signatures.fault(data, envelope.signature)
+        if fault is not None or envelope.signature is None:
+            return fault
+        entity_type = envelope.entity_type or ""
+        policy = self._recorded(entity_type) or self._settings.entity(envelope.entity_type).mailbox
+        if stands_in(mailbox, envelope.entity_type, envelope.entity_id, envelope.command_id, policy):
+            return None
+        return "it was signed for another entity than that in whose line it stands"
+
+    def _forged(self, started: Started, envelope: WireEnvelope, fault: str) -> Step:
+        text = f"bad signature: {fault}"
+        left = self._windows.answered(envelope, Forged(text))
+        return Bury(left, self._record(started, envelope, "bad_signature", "BadSignature", text), started.envelope or b"")
+
+    def _clear(self, envelope: WireEnvelope) -> bytes:
+        """The payload, decrypted.
+
+        Raises:
+            InvalidCommand: It cannot be.
+        """
+        if self._protection is None:
+            raise InvalidCommand("its payload is encrypted, and this worker has no cipher")
+        return self._protection.payload(envelope)
+
+    def _expired(self, started: Started, envelope: WireEnvelope) -> Step:
+        late = started.now_ms - accepted_ms(started.message) - (envelope.ttl_ms or 0)
+        text = f"not started: its deadline passed {late} ms before its turn"
+        left = self._windows.remembered(envelope, Expired(text), "expired", started)
+        if envelope.inbox:
+            return Done(left, verb="lapse")
+        return Bury(left, self._record(started, envelope, "expired", "Expired", text), started.envelope or b"")
+
+    def _unknown(self, started: Started, envelope: WireEnvelope, reason: str, text: str) -> Step:
+        """Leave it to a newer worker for a while: a rolling deploy must not lose it."""
+        left_ms = self._unknown_grace_ms - (started.now_ms - started.first_ms)
+        self._warn_once(envelope, text)
+        if left_ms > 0:
+            return self._offers.next(started.now_ms, left_ms)
+        outcome = Unhandled(text)
+        if reason == "no_handler":  # it was read, and verified
+            left = self._windows.remembered(envelope, outcome, "dead_lettered", started)
+        else:
+            left = self._left_of_unread(started, envelope, outcome)
+        return Bury(left, self._record(started, envelope, reason, "NoHandler", text), started.envelope or b"")
+
+    def _warn_once(self, envelope: WireEnvelope, text: str) -> None:
+        if envelope.name in self._warned_of or len(self._warned_of) >= _UNKNOWN_NAMES:
+            return
+        self._warned_of.add(envelope.name)
+        grace = self._unknown_grace_ms / 1000
+        _log.warning(
+            "%s: its entity waits for a worker that has one, and it becomes a dead letter %g s after it was first offered", text, grace,
+            extra={"command": envelope.name, "command_id": envelope.command_id, "worker": self._worker},
+        )  # fmt: skip
+
+    def _invalid(self, started: Started, envelope: WireEnvelope, spec: MessageSpec, error: InvalidCommand) -> Step:
+        record = self._record(started, envelope, "invalid", "InvalidCommand", error.message)
+        return self._poisoned(spec, started, envelope, Invalid(error.message), record)
+
+    @staticmethod
+    def _check_entity(spec: MessageSpec, envelope: WireEnvelope, message: Any) -> None:
+        """The entity that the command was sequenced by must be the one that it names."""
+        if spec.entity is None or spec.key is None:
+            return
+        named = getattr(message, spec.key)  # checked with the message
+        if envelope.entity_type != spec.entity or envelope.entity_id != (named if type(named) is str else str(named)):
+            raise InvalidCommand(
+                f"sequenced for entity {envelope.entity_type}:{envelope.entity_id}, but its payload names {spec.entity}:{named}"
+            )
+
+    # What is poisoned.
+
+    def _poisoned(
+        self, spec: MessageSpec | None, started: Started, envelope: WireEnvelope, outcome: Outcome, record: bytes
+    ) -> Step:
+        choice = spec.on_poison if spec is not None else None
+        if choice is None:
+            choice = self._settings.entity(envelope.entity_type).on_poison or "skip"
+        left = self._windows.remembered(envelope, outcome, "parked" if choice == "park" else "dead_lettered", started)
+        raw = started.envelope or b""
+        return Park(left, record, raw) if choice == "park" else Bury(left, record, raw)
+
+    def _record(
+        self, started: Started, envelope: WireEnvelope, reason: str, error_type: str, text: str, trace: str = ""
+    ) -> bytes:
+        _log.warning(
+            "command %r %r is given up (%s, attempt %d): %s: %s",
+            envelope.name,
+            envelope.command_id,
+            reason,
+            started.attempt,
+            error_type,
+            printable(text),
+            extra={
+                "command": envelope.name,
+                "command_id": envelope.command_id,
+                "entity": None if envelope.entity_type is None else f"{envelope.entity_type}:{envelope.entity_id}",
+                "attempt": started.attempt,
+                "worker": self._worker,
+                "reason": reason,
+            },
+        )
+        return DeadLetterRecord(
+            reason=reason,
+            command_id=envelope.command_id,
+            name=envelope.name,
+            entity_type=envelope.entity_type,
+            entity_id=envelope.entity_id,
+            error_type=error_type,
+            error_message=text,
+            traceback=trace,
+            attempts=started.attempt,
+            accepted_ms=accepted_ms(started.message),
+            first_started_ms=started.first_ms,
+            failed_ms=wall_ms(),
+            worker=self._worker,
+            headers=envelope.headers or {},
+        ).pack()
+
+
+def _is_late(started: Started, envelope: WireEnvelope) -> bool:
+    """Whether the deadline has passed for a command that never ran; one that did, or that an operator replays, is run to its end."""
+    if envelope.ttl_ms is None or started.attempt > 1 or started.replayed:
+        return False
+    return started.now_ms > accepted_ms(started.message) + envelope.ttl_ms
+
+
+def _partial(error: Undecodable) -> WireEnvelope:
+    """As much of an envelope as could be read, so that its caller can be told."""
+    return WireEnvelope(
+        command_id=error.command_id or "",
+        name=error.name or "",
+        entity_type=None,
+        entity_id=None,
+        payload=b"",
+        flags=GIVEN_ID,  # it may have a mark, which must not wait for ever
+        inbox=error.inbox,
+    )

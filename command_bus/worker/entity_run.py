@@ -1,0 +1,113 @@
+"""Runs the commands of one held entity, one after the other, until its lease is given up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from command_bus.clock import mono
+from command_bus.serialization.text import printable
+from command_bus.transport.interfaces import (
+    Answer,
+    Bury,
+    Done,
+    Failed,
+    Follow,
+    GiveBack,
+    Lease,
+    Places,
+    Started,
+    Step,
+    Steps,
+    Take,
+)
+from command_bus.transport.redis.keys import mailbox_label
+from command_bus.worker.executor import Executor
+
+__all__ = ["EntityRun"]
+
+_log = logging.getLogger("command_bus.worker")
+_TAKE = Take()
+_UNTOUCHED = GiveBack(counts=False)
+_BROKEN_PAUSE = 1.0
+
+
+class EntityRun:
+    """The consumer's side of one activation: take, then execute and settle until somebody else's turn.
+
+    Args:
+        steps: Moves the mailbox forward.
+        executor: Runs a command.
+        places: Those of the worker.
+        quantum: Commands that an entity runs in a row while others wait for its place.
+        quantum_time: Seconds, likewise.
+        stopping: Whether the worker is about to leave.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        executor: Executor,
+        places: Places,
+        *,
+        quantum: int,
+        quantum_time: float,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._steps = steps
+        self._executor = executor
+        self._places = places
+        self._quantum = quantum
+        self._quantum_time = quantum_time
+        self._stopping = stopping
+        self.handled = 0
+
+    async def run(self, lease: Lease) -> None:
+        """Run the mailbox's commands in order."""
+        task = asyncio.current_task()
+        answer = await self._advance(lease, _TAKE)
+        began, commands = mono(), 0
+        while type(answer) is Started:
+            if self._stopping():
+                answer = await self._advance(lease, _UNTOUCHED)
+                break
+            step = await self._executor.execute(lease, answer, task)
+            if step is None:
+                return
+            commands += 1
+            self.handled += 1
+            if type(step) is Done or type(step) is Bury:
+                step.follow = self._follow(lease.shard, commands, began)
+            answer = await self._steps.advance(lease, step)
+            if type(answer) is Failed:
+                answer = await self._repaired(lease, step, answer)
+
+    def _follow(self, shard: int, commands: int, began: float) -> Follow:
+        """Return whether the entity keeps its place: a hot one must not starve the others.
+
+        The server knows who else waits in this shard, and the worker which other shards wait for a place.
+        """
+        if self._stopping():
+            return "leave"
+        if commands < self._quantum and mono() - began <= self._quantum_time:
+            return "stay"
+        return "leave" if self._places.another_waits(shard) else "yield"
+
+    async def _advance(self, lease: Lease, step: Step) -> Answer:
+        answer = await self._steps.advance(lease, step)
+        return await self._repaired(lease, step, answer) if type(answer) is Failed else answer
+
+    async def _repaired(self, lease: Lease, step: Step, answer: Answer) -> Answer:
+        """A step that failed, again and again, as a key of the entity is of another type: an operator must repair it, nothing is lost."""
+        while isinstance(answer, Failed) and not self._stopping():
+            entity = mailbox_label(lease.mailbox)
+            _log.error(
+                "%s is stuck: %s. Repair the key; its work goes on then",
+                entity,
+                printable(answer.reason),
+                extra={"entity": entity},
+            )
+            await asyncio.sleep(_BROKEN_PAUSE)
+            answer = await self._steps.advance(lease, step)
+        return answer

@@ -1,0 +1,386 @@
+"""Runs one command: one delivery goes in, the step that settles it comes out.
+
+    read → run the handler → decide
+
+`None` comes out where nothing may be said any more: the lease is lost, or a thread still runs what cannot be stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from command_bus.clock import mono
+from command_bus.errors import CommandBusError, Reject
+from command_bus.handlers.handler import Invoke
+from command_bus.messages.context import CommandContext, Running, Sender, current_command
+from command_bus.middleware import Handling
+from command_bus.randomness import JITTER
+from command_bus.serialization.text import printable
+from command_bus.transport.interfaces import ByOperator, GiveBack, GivenUp, Lease, Places, Policies, Started, Step
+from command_bus.transport.redis.keys import mailbox_label, type_of
+from command_bus.worker.decisions import Decisions, Runnable
+from command_bus.worker.failure_text import text_of
+from command_bus.worker.lending import Lending
+from command_bus.worker.offers import Offers
+from command_bus.worker.threads import HandlerThreads, NeverStartedError, NoThreadError, ThreadJob
+
+__all__ = ["CANCELLED", "STOPPING", "Executor"]
+
+STOPPING = "the worker is stopping"
+"""The reason that a worker gives when it cancels what outlived the grace time."""
+CANCELLED = "its task was cancelled by the application"
+"""The reason where somebody else than the worker cancelled a handler."""
+
+_log = logging.getLogger("command_bus.worker")
+_NOT_STARTED = GiveBack(counts=False)
+_OFFERED_FOR_MS = 60_000  # longer than any pause: there is no end to it
+_THREAD_PATIENCE = 1.0
+"""Seconds for which a command waits for a thread while none comes free; then another worker may have it."""
+_MOMENT = 0.001
+_WARNING_PAUSE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Interrupted:
+    """The handler was cancelled from outside, or never started."""
+
+    why: str
+    thread_runs: bool = False
+    never_started: bool = False
+    no_thread: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """The handler failed."""
+
+    error: BaseException
+
+
+class _ThreadRunsError(BaseException):
+    """Internal: the wait for a thread was given up, the thread goes on."""
+
+
+class Executor:
+    """Executes deliveries under their leases.
+
+    Args:
+        decisions: The rules.
+        threads: Where synchronous handlers run.
+        places: Those of the worker, lent by handlers that wait for the bus.
+        worker: This worker's name.
+        grace: Seconds past its timeout after which an asynchronous handler's lease is no longer renewed.
+        works: Whether the worker goes on: false once it stops, or its event loop shuts down.
+        around: Wraps the call of a handler in the bus's middleware, or None.
+        bus: What handlers send with.
+        lines: Where the mailboxes of entity types are looked up for commands that are signed for one; None if nothing is verified.
+    """
+
+    def __init__(
+        self,
+        decisions: Decisions,
+        threads: HandlerThreads,
+        places: Places,
+        *,
+        worker: str,
+        grace: float,
+        works: Callable[[], bool],
+        around: Callable[[Handling], Handling] | None = None,
+        bus: Sender | None = None,
+        lines: Policies | None = None,
+    ) -> None:
+        self._lines = lines
+        self._decisions = decisions
+        self._threads = threads
+        self._places = places
+        self._worker = worker
+        self._grace = grace
+        self._works = works
+        self._bus = bus
+        self._call: Handling = around(self._invoke) if around is not None else self._invoke
+        self._needs_context = around is not None
+        self._callers: set[str] = set()
+        self._offers = Offers(JITTER)
+        self._warned_at = -math.inf
+        self._loop = asyncio.get_running_loop()
+
+    async def execute(self, lease: Lease, started: Started, task: asyncio.Task[Any] | None) -> Step | None:
+        """Run what was delivered, in this task, and return the step that settles it."""
+        if mono() >= lease.deadline:
+            return _NOT_STARTED
+        if self._lines is not None and (unknown := await self._line_unknown(self._lines, lease, started)) is not None:
+            return unknown
+        try:
+            read = self._decisions.read(started, lease.mailbox)
+            if not isinstance(read, Runnable):
+                return read
+            if self._callers and read.envelope.name in self._callers and not read.serves_handler:
+                if not self._places.admits_caller():
+                    return self._offers.next(started.now_ms, _OFFERED_FOR_MS)
+                read.lends_beyond = self._places.all_lent
+            read.lease = lease
+            return self._decide(lease, read, await self._run(lease, read, task))
+        except Exception:  # noqa: BLE001 - whatever it is, the entity must not wait for the end of its lease
+            _log.exception("%s: a command could not be settled as its handler ended it", mailbox_label(lease.mailbox))
+            return self._decisions.interrupted(started, "its worker failed while it ran")
+
+    async def _line_unknown(self, lines: Policies, lease: Lease, started: Started) -> Step | None:
+        """Look up what mailboxes the entities of this type have; return what to do until that can be told, or None: it can.
+
+        A type may be agreed on long after this worker began. One that nobody agreed on has the mailboxes of its own settings.
+        """
+        entity_type = type_of(lease.mailbox)
+        if entity_type is None or lines.recorded(entity_type) is not None:
+            return None
+        try:
+            await lines.learn(entity_type)
+        except CommandBusError as error:
+            _log.warning("%s waits: its signatures cannot be verified yet: %s", mailbox_label(lease.mailbox), error)
+            return self._offers.next(started.now_ms, _OFFERED_FOR_MS)
+        return None
+
+    def _decide(self, lease: Lease, run: Runnable, result: Any) -> Step | None:
+        """Return the step that follows from a handler's result."""
+        kind = type(result)
+        if kind is _Interrupted:
+            if result.no_thread:
+                return self._offers.next(run.started.now_ms, _OFFERED_FOR_MS)
+            if result.never_started:
+                return _NOT_STARTED
+            if result.thread_runs:
+                return None
+        if run.interrupted is not None and isinstance(run.interrupted, ByOperator):  # whatever its handler made of that
+            return self._decisions.interrupted(run.started, run.interrupted)
+        if kind is _Raised:
+            error = result.error
+            if isinstance(error, Reject):
+                return self._decisions.rejected(run, error)
+            self._log_failure(lease, run, error)
+            return self._decisions.failed(run, error)
+        if kind is not _Interrupted:
+            return self._decisions.completed(run, result)
+        if result.why not in (STOPPING, CANCELLED):
+            return None
+        return self._decisions.interrupted(run.started, result.why)
+
+    def _log_failure(self, lease: Lease, run: Runnable, error: BaseException) -> None:
+        name, attempt = run.envelope.name, run.started.attempt
+        _log.info(
+            "%s %s failed (attempt %d): %s: %s",
+            printable(name),
+            printable(run.envelope.command_id),
+            attempt,
+            type(error).__name__,
+            printable(text_of(error)),
+            extra={
+                "command": name,
+                "command_id": run.envelope.command_id,
+                "entity": mailbox_label(lease.mailbox),
+                "attempt": attempt,
+                "worker": self._worker,
+            },
+        )
+
+    async def _run(self, lease: Lease, run: Runnable, task: asyncio.Task[Any] | None) -> Any:
+        """Return the handler's result, or `_Raised`, or `_Interrupted`."""
+        context = self._context(run) if run.handler.wants_context or self._needs_context else None
+
+        def interrupt(reason: str) -> None:
+            again = type(reason) is GivenUp and type(run.interrupted) is not GivenUp
+            if task is not None and (run.interrupted is None or again):
+                run.interrupted = reason
+                if context is not None:
+                    context.cancel(reason)
+                task.cancel()
+
+        running = self._running(lease, run)
+        current_command.set(running)
+        if run.handler.spec.timeout is not None and run.handler.is_async:
+            lease.renew_until = mono() + run.handler.spec.timeout + self._grace
+        lease.in_thread = not run.handler.is_async
+        lease.cancel = interrupt
+        try:
+            return await self._call(run, context)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and run.interrupted is None and task is not None and task.cancelling():
+                if not self._works():
+                    raise
+                run.interrupted = CANCELLED
+            return _explained(error, run.interrupted)
+        finally:
+            running.ended = True
+            lease.cancel = None
+            lease.renew_until = None
+            if running.lending is not None:
+                running.lending.end()
+            while task is not None and task.cancelling():
+                task.uncancel()  # also where the handler swallowed it; what it has not met yet ends the next step (see `StepBatcher`)
+
+    async def _invoke(self, run: Runnable, context: CommandContext | None) -> Any:
+        handler = run.handler
+        timeout = handler.spec.timeout
+        if not handler.is_async:
+            if handler.scope is None:
+                return await self._in_thread(run, handler.invoke, context)
+            async with handler.scope() as invoke:
+                return await self._in_thread(run, invoke, context)
+        if self._needs_context and not run.may_start:  # middleware may have taken its time
+            raise NeverStartedError
+        if timeout is None:
+            return await handler.invoke(run.message, context)
+        scope = asyncio.timeout(timeout)
+        try:
+            async with scope:
+                return await handler.invoke(run.message, context)
+        except TimeoutError as error:
+            if scope.expired():
+                raise _timed_out(run) from error
+            raise
+
+    async def _in_thread(self, run: Runnable, invoke: Invoke, context: CommandContext | None) -> Any:
+        """Run a synchronous handler. A thread cannot be stopped: past its timeout it is told, held until it ends, and failed then."""
+        in_context = contextvars.copy_context()
+        job = ThreadJob(lambda: in_context.run(invoke, run.message, context), lambda: run.may_start)
+        self._threads.submit(job)
+        timed_out = await self._until_done(job, run, context)
+        value, error = job.done.result()
+        if timed_out:
+            raise _timed_out(run) from error
+        if error is not None:
+            raise error
+        return value
+
+    async def _until_done(self, job: ThreadJob, run: Runnable, context: CommandContext | None) -> bool:
+        """Wait until a thread is done with a job; return whether that took longer than the handler's timeout."""
+        timeout = run.handler.spec.timeout
+        ends_at: float | None = None
+        timed_out = lost = False
+        while not job.done.done():
+            try:
+                if job.handed_over is not None and not job.begun:
+                    await self._handed_over(job, job.handed_over)
+                if timeout is not None and ends_at is None:
+                    ends_at = mono() + timeout
+                left = None if ends_at is None or timed_out else max(0.0, ends_at - mono())
+                await asyncio.wait({job.done}, timeout=left)
+            except asyncio.CancelledError:
+                self._go_on(job, run, lost)
+                lost = run.interrupted is not None
+                continue
+            if left is not None and not job.done.done():
+                timed_out = True
+                if context is not None:
+                    context.cancel("timeout")
+        return timed_out
+
+    def _go_on(self, job: ThreadJob, run: Runnable, lost: bool) -> None:
+        """Decide whether to go on waiting for a job after a cancellation, which a thread does not notice.
+
+        If somebody else than the worker cancelled it: yes. If the lease is lost: yes, until the thread ends, to hold the entity here, and
+        to offer its result then.
+
+        Raises:
+            NeverStartedError: No thread had it yet, and none will.
+            _ThreadRunsError: The worker stops, or its event loop does, or an operator wants the entity to go on without the thread.
+        """
+        if self._threads.abandon(job):
+            raise NeverStartedError from None
+        if run.interrupted is None and self._works():
+            return
+        if type(run.interrupted) is GivenUp:
+            self._threads.replace(job)
+        if run.interrupted in (None, STOPPING) or lost:
+            raise _ThreadRunsError from None
+
+    async def _handed_over(self, job: ThreadJob, handed_over: asyncio.Future[None]) -> None:
+        """Wait until a thread has a job.
+
+        Raises:
+            NoThreadError: None has come free for so long that another worker may have the command.
+        """
+        while not job.begun:
+            patience = _THREAD_PATIENCE - self._threads.stuck_for
+            if patience > _MOMENT:
+                await asyncio.wait({handed_over}, timeout=patience)
+            elif self._threads.turn_away(job):
+                self._warn_of_threads()
+                raise NoThreadError
+
+    def _warn_of_threads(self) -> None:
+        if mono() - self._warned_at < _WARNING_PAUSE:
+            return
+        self._warned_at = mono()
+        _log.warning(
+            "all %d threads are taken, and none came free for %.0f s: other workers may have the commands that wait for one. "
+            "Give handlers that hang a timeout of their own, or raise COMMAND_BUS_THREADS",
+            self._threads.limit,
+            self._threads.stuck_for,
+            extra={"worker": self._worker},
+        )
+
+    # Handlers that wait for the bus.
+
+    def _running(self, lease: Lease, run: Runnable) -> Running:
+        envelope, handler = run.envelope, run.handler
+        return Running(
+            lease.mailbox,
+            envelope.command_id,
+            envelope.correlation_id or envelope.command_id,
+            envelope.name,
+            run.started.attempt,
+            self._worker,
+            run.lends_beyond or run.serves_handler,
+            self._lend_place if handler.is_async else self._lend_place_and_thread,
+        )
+
+    def _lend_place(self, running: Running) -> Lending:
+        self._callers.add(running.name)
+        return Lending(self._places, None, beyond=running.lends_beyond, loop=self._loop)
+
+    def _lend_place_and_thread(self, running: Running) -> Lending:
+        self._callers.add(running.name)
+        return Lending(self._places, self._threads, beyond=running.lends_beyond, loop=self._loop)
+
+    def _context(self, run: Runnable) -> CommandContext:
+        envelope, remaining = run.envelope, run.remaining
+        return CommandContext(
+            command_id=envelope.command_id,
+            name=envelope.name,
+            entity_type=envelope.entity_type,
+            entity_id=envelope.entity_id,
+            attempt=run.started.attempt,
+            fence=int(run.started.fence),
+            deadline=None if remaining is None else mono() + remaining,
+            headers=envelope.headers or {},
+            correlation_id=envelope.correlation_id or envelope.command_id,
+            causation_id=envelope.causation_id,
+            accepted_ms=run.accepted_ms,
+            worker=self._worker,
+            bus=self._bus,
+            loop=self._loop,
+        )
+
+
+def _timed_out(run: Runnable) -> TimeoutError:
+    return TimeoutError(f"the handler of {run.envelope.name} took longer than its timeout of {run.handler.spec.timeout} s")
+
+
+def _explained(error: BaseException, interrupted: str | None) -> _Interrupted | _Raised:
+    """What the end of a handler by an exception means."""
+    match error:
+        case _ThreadRunsError():
+            return _Interrupted(STOPPING, thread_runs=True)
+        case NeverStartedError():
+            return _Interrupted("", never_started=True)
+        case NoThreadError():
+            return _Interrupted("", no_thread=True)
+        case asyncio.CancelledError() if interrupted is not None:
+            return _Interrupted(interrupted)
+        case _:
+            return _Raised(error)

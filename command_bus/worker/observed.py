@@ -1,0 +1,113 @@
+"""Decisions that are told to an observer: every attempt of every command is decided in one of these methods.
+
+What is told is the decision. In the rare case that its holder has lost the lease meanwhile, the server refuses it, and the command is
+decided again elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from command_bus.clock import mono
+from command_bus.errors import Reject
+from command_bus.observer import Observer
+from command_bus.serialization.dead_letter import DeadLetterRecord
+from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.msgpack import Undecodable
+from command_bus.transport.interfaces import Bury, Done, GiveBack, Park, Retry, Started, Step
+from command_bus.worker.decisions import Decisions, Runnable
+
+__all__ = ["ObservedDecisions"]
+
+UNKNOWN = ""
+"""Stands for the name of a command that this worker has no handler for: it may be anything, and too many of them."""
+
+
+@dataclass(slots=True)
+class _Clocked(Runnable):
+    """A command that can run, and since when."""
+
+    began: float = 0.0
+
+
+class ObservedDecisions(Decisions):
+    """The rules of one worker, in force and told.
+
+    Args:
+        observer: Is told.
+        arguments: As for `Decisions`.
+    """
+
+    def __init__(self, observer: Observer, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._observer = observer
+
+    def read(self, started: Started, mailbox: str = "") -> Runnable | Step:
+        """See `Decisions`."""
+        read = super().read(started, mailbox)
+        if not isinstance(read, Runnable):
+            self._tell_not_run(started, read)
+            return read
+        if started.attempt == 1 and not started.replayed:
+            self._observer.waited(read.handler.spec.name, max(started.now_ms - read.accepted_ms, 0) / 1000)
+        return _Clocked(read.envelope, read.started, read.handler, read.message, began=mono())
+
+    def completed(self, run: Runnable, value: Any) -> Step:
+        """See `Decisions`."""
+        return self._told(run, "completed", super().completed(run, value))
+
+    def rejected(self, run: Runnable, refusal: Reject) -> Step:
+        """See `Decisions`."""
+        return self._told(run, "rejected", super().rejected(run, refusal))
+
+    def failed(self, run: Runnable, error: BaseException) -> Step:
+        """See `Decisions`."""
+        return self._told(run, "failed", super().failed(run, error))
+
+    def interrupted(self, started: Started, why: str = "its worker was lost while it ran") -> Step:
+        """See `Decisions`."""
+        step = super().interrupted(started, why)
+        name = self._name_in(started)
+        self._observer.handled(name, "interrupted")
+        self._tell_step(name, step)
+        return step
+
+    def _told(self, run: Runnable, outcome: str, step: Step) -> Step:
+        name = run.handler.spec.name
+        self._observer.handled(name, outcome)
+        self._observer.ran(name, mono() - run.began if isinstance(run, _Clocked) else 0.0)
+        if type(step) is not Done:
+            self._tell_step(name, step)
+        return step
+
+    def _tell_not_run(self, started: Started, step: Step) -> None:
+        """Of what cannot run: the reason, once it is given up. Until then it is merely offered to other workers."""
+        match step:
+            case Done():  # the caller of an expired call was told, and there is no letter
+                self._observer.handled(self._name_in(started), "expired")
+            case Bury() | Park():
+                record = DeadLetterRecord.unpack(step.record)
+                name = self._known(record.name)
+                self._observer.handled(name, record.reason)
+                self._observer.dead_lettered(name, record.reason)
+            case _:
+                pass
+
+    def _tell_step(self, name: str, step: Step) -> None:
+        match step:
+            case Retry() | GiveBack():
+                self._observer.retried(name)
+            case Bury() | Park():
+                self._observer.dead_lettered(name, DeadLetterRecord.unpack(step.record).reason)
+            case _:
+                pass
+
+    def _name_in(self, started: Started) -> str:
+        try:
+            return self._known(unpack_envelope(started.envelope or b"", self._limits).name)
+        except Undecodable:
+            return UNKNOWN
+
+    def _known(self, name: str) -> str:
+        return UNKNOWN if self._lookup(name) is None else name

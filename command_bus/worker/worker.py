@@ -1,0 +1,387 @@
+"""`Worker`: runs the handlers of one process.
+
+It composes the reader (`ConsumerLoop`), the steps, the leases, the recovery and the executor; each has its own task or thread, owned
+here and ended here.
+
+    stop: read no more → hand untouched work back → let handlers finish within the grace time → cancel the rest → say what happened
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import os
+import socket
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic.errors import PydanticInvalidForJsonSchema
+
+from command_bus.admin.statistics import worker_record
+from command_bus.clock import wall_ms
+from command_bus.durations import checked_seconds
+from command_bus.environment import strays
+from command_bus.errors import CommandBusError, QueueFull
+from command_bus.handlers.injection import check_wired
+from command_bus.handlers.registry import HandlerRegistry
+from command_bus.middleware import around_handle
+from command_bus.observer import WorkerFigures
+from command_bus.randomness import token
+from command_bus.sending.receipts import WorkerInfo
+from command_bus.serialization.announcements import more_facts
+from command_bus.serialization.models import codec_for, reply_codec_for
+from command_bus.serialization.protection import Protection
+from command_bus.settings import BusSettings
+from command_bus.transport.interfaces import Consumer
+from command_bus.transport.redis.keys import GROUP, mailbox_label
+from command_bus.transport.redis.scripts import FORGET
+from command_bus.transport.redis.transport import RedisTransport
+from command_bus.transport.redis.worker.consumer import ConsumerLoop
+from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.worker.recovery import PendingRecovery
+from command_bus.transport.redis.worker.slots import Slots
+from command_bus.transport.redis.worker.step_batcher import StepBatcher
+from command_bus.worker.decisions import Decisions
+from command_bus.worker.entity_run import EntityRun
+from command_bus.worker.executor import STOPPING, Executor
+from command_bus.worker.signals import on_signals
+from command_bus.worker.threads import HandlerThreads
+
+if TYPE_CHECKING:
+    from command_bus.bus import CommandBus
+
+__all__ = ["StopReport", "Worker"]
+
+_log = logging.getLogger("command_bus.worker")
+_LAST_WORDS = 5.0
+_NAMED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class StopReport:
+    """How a worker ended.
+
+    Attributes:
+        finished: Handlers that ended by themselves within the grace time.
+        cancelled: Handlers that were cancelled after it.
+    """
+
+    finished: int
+    cancelled: int
+
+
+class Worker:
+    """Runs handlers until it is stopped: `async with bus.worker(): …` or `await bus.worker().run()`.
+
+    Made by `CommandBus.worker`. Opens the bus if it is not open; then it closes it, too.
+    """
+
+    def __init__(self, bus: CommandBus, settings: BusSettings, registry: HandlerRegistry) -> None:
+        self.settings = settings
+        self.registry = registry
+        self.name = token(6).hex()
+        self._bus = bus
+        self._stack = AsyncExitStack()
+        self._parts: _Parts | None = None
+        self._stopping = False
+        self._starting = asyncio.Lock()
+        self._stopped: asyncio.Task[StopReport] | None = None
+        self._started_ms = 0
+        self._asked = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def __repr__(self) -> str:
+        state = "stopped" if self._stopped else "running" if self._parts else "new"
+        return f"<Worker {self.name} {state}>"
+
+    @property
+    def running(self) -> int:
+        """Entities that it holds now."""
+        return len(self._parts.leases) if self._parts else 0
+
+    @property
+    def figures(self) -> WorkerFigures:
+        """What it has come to."""
+        return WorkerFigures(0, 0, 0) if self._parts is None else self._parts.figures()
+
+    @property
+    def bus(self) -> CommandBus:
+        """The bus that it works for."""
+        return self._bus
+
+    @property
+    def started(self) -> bool:
+        """Whether it has begun to run commands."""
+        return self._parts is not None
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds since it last asked for work with success; infinite if it cannot, 0 while all its slots are taken.
+
+        At least as long as the thread that renews its leases has been silent, which should never be.
+        """
+        return max(self._parts.consumer.silent_for, self._parts.leases.overdue) if self._parts else math.inf
+
+    async def start(self) -> None:
+        """Begin to run commands; returns at once.
+
+        Raises:
+            RegistrationError: A handler's dependency is not wired, or a message or reply type cannot be sent.
+            CommandBusError: As `CommandBus.open`.
+        """
+        async with self._starting:
+            await self._start()
+
+    async def _start(self) -> None:
+        if self._parts is not None or self._stopped is not None:
+            raise RuntimeError("a worker is started once: make a new one with bus.worker()")
+        for handler in self.registry:
+            codec_for(handler.message_type).prepare()
+            reply_codec_for(handler.spec.reply).prepare()
+        for name in self.registry.unhandled():
+            _log.warning(
+                "no handler for %s, which is declared: its commands wait for a worker that has one, then are dead-lettered", name
+            )
+        for stray in strays(os.environ):
+            _log.warning("%s", stray)
+        if not self._bus.is_open:
+            await self._bus.open()
+            self._stack.push_async_callback(self._bus.close)
+        self._started_ms = wall_ms()
+        try:
+            if self._bus.lifespan is not None:
+                await self._stack.enter_async_context(self._bus.lifespan())
+            check_wired(self.registry)  # now, because a container is wired by the lifespan at the latest
+            await self._describe()
+            self._parts = _Parts(self, self._bus.transport, self._bus.middleware, self._bus.protection)
+            await self._parts.start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        _log.info(
+            "worker %s runs %d commands, %d at a time", self.name, len(self.registry), most_at_once(self.settings, self.registry)
+        )
+
+    async def run(self, *, signals: bool = True) -> StopReport:
+        """Run until SIGTERM or SIGINT (or `stop`), then stop within the grace time. A second signal ends the process at once.
+
+        Args:
+            signals: Whether to handle signals; they are given back afterwards.
+        """
+        if self._parts is None:
+            await self.start()
+        restore = on_signals(self._asked) if signals else []
+        try:
+            await self._asked.wait()
+            return await self.stop()
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
+        finally:
+            for undo in restore:
+                undo()
+
+    async def stop(self, grace: float | None = None) -> StopReport:
+        """Stop claiming, finish within `grace` seconds (by default `settings.grace`), hand the rest back.
+
+        Idempotent; whoever gives up waiting for it does not stop it half-way.
+
+        Raises:
+            InvalidCommand: `grace` is negative or too long.
+        """
+        seconds = self.settings.grace if grace is None else checked_seconds("grace", grace, zero=True)
+        if self._stopped is None:
+            self._stopping = True
+            work = self._stop(seconds)
+            self._stopped = asyncio.get_running_loop().create_task(work, name=f"command_bus.stop {self.name}")
+        return await asyncio.shield(self._stopped)
+
+    async def _stop(self, grace: float) -> StopReport:
+        report = StopReport(0, 0)
+        async with self._starting:  # one that is starting up is stopped once it has
+            try:
+                if self._parts is not None:
+                    report = await self._parts.stop(grace)
+            finally:
+                self._asked.set()
+                await self._stack.aclose()  # the lifespan, and then the bus, also if the lifespan raises
+        _log.info("worker %s stopped: %d handlers finished, %d cancelled", self.name, report.finished, report.cancelled)
+        return report
+
+    async def _describe(self) -> None:
+        """Tell clients without our classes what our commands look like; a server without memory must not keep us from draining it."""
+        try:
+            await self._bus.transport.operations.describe(descriptions(self.registry))
+        except QueueFull as error:
+            _log.warning("what commands look like could not be published, only Spark writers by wire name miss it: %s", error)
+
+    def finishing(self) -> bool:
+        """Return whether it lets its handlers finish, in an event loop that goes on."""
+        return self._stopped is not None and not self._stopped.done() and not self._stopped.cancelling()
+
+    def stopping(self) -> bool:
+        """Whether it is about to leave."""
+        return self._stopping
+
+    def info(self, now_ms: int | None = None) -> WorkerInfo:
+        """What it says of itself; `now_ms` is the server's time, by default this machine's."""
+        return WorkerInfo(
+            name=self.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_ms=self._started_ms,
+            seen_ms=wall_ms() if now_ms is None else now_ms,
+            concurrency=most_at_once(self.settings, self.registry),
+            running=self.running,
+            commands=self.registry.names(),
+            lease=self.settings.lease,
+            longest=self._parts.leases.longest if self._parts else 0.0,
+            threads=self.settings.threads,
+            awaiting_thread=self.figures.awaiting_thread,
+            awaiting_reply=self.figures.awaiting_reply,
+        )
+
+
+def most_at_once(settings: BusSettings, registry: HandlerRegistry) -> int:
+    """Return how many entities a worker runs at a time: if none of its handlers is asynchronous, no more than it has threads."""
+    if any(handler.is_async for handler in registry):
+        return settings.concurrency
+    return min(settings.concurrency, settings.threads)
+
+
+def descriptions(registry: HandlerRegistry) -> dict[str, bytes]:
+    """What a worker says of its commands, as JSON by wire name: enough to send them without their classes."""
+    found: dict[str, bytes] = {}
+    for handler in registry:
+        spec = handler.spec
+        try:
+            schema = handler.message_type.model_json_schema(by_alias=False)
+        except PydanticInvalidForJsonSchema:  # a field of a type that JSON Schema lacks: the class is needed then
+            continue
+        facts = {"entity": spec.entity, "key": spec.key, "delivery": spec.delivery, "schema": schema}
+        facts |= more_facts(handler.message_type, spec)
+        found[spec.name] = json.dumps(facts, sort_keys=True, default=str).encode()
+    return found
+
+
+class _Parts:
+    """The parts of a running worker."""
+
+    def __init__(self, worker: Worker, transport: RedisTransport, middleware: Any, protection: Protection | None) -> None:
+        settings, keys, connections = worker.settings, transport.keys, transport.connections
+        self._worker = worker
+        self._transport = transport
+        self.threads = HandlerThreads(settings.threads)
+        most = most_at_once(settings, worker.registry)
+        self.slots = Slots(most, keys.count, settings.max_waiting, is_stuck=lambda: self.threads.turns_away)
+        self._steps = StepBatcher(connections, keys, owner=worker.name, reply_ttl=settings.reply_ttl)
+        self.leases = LeaseKeeper(
+            connections.factory,
+            keys,
+            owner=worker.name,
+            lease=settings.lease,
+            heartbeat=lambda now_ms: worker_record(worker.info(now_ms)),
+            outages=[connections.at(shard.prefix).outage for shard in keys.shards],
+        )
+        decisions = _decisions(worker, protection)
+        self._executor = Executor(
+            decisions,
+            self.threads,
+            self.slots,
+            worker=worker.name,
+            grace=settings.grace,
+            works=lambda: self.consumer.reads or worker.finishing(),
+            around=around_handle(middleware),
+            bus=worker.bus,
+            lines=transport.namespace if protection is not None and protection.signatures is not None else None,
+        )
+        self._runs = EntityRun(
+            self._steps,
+            self._executor,
+            self.slots,
+            quantum=settings.quantum,
+            quantum_time=settings.quantum_time,
+            stopping=worker.stopping,
+        )
+        self._recovery = PendingRecovery(
+            connections, keys, owner=worker.name, lease=settings.lease, steps=self._steps, decide=decisions.lost, leases=self.leases
+        )  # fmt: skip
+        self.consumer: Consumer = ConsumerLoop(
+            connections,
+            keys,
+            owner=worker.name,
+            slots=self.slots,
+            leases=self.leases,
+            steps=self._steps,
+            run=self._runs.run,
+            kick=self._recovery.kick,
+            settle=partial(self._recovery.settle, ours=True),
+        )
+
+    async def start(self) -> None:
+        self.leases.start()
+        self._recovery.start()
+        await self.consumer.start()
+
+    async def stop(self, grace: float) -> StopReport:
+        if self.consumer.running:
+            _log.info("stopping: waits up to %g s for what runs: %s", grace, _named(self.consumer.running))
+        await self.consumer.stop_reading()
+        running = self.consumer.running
+        finished, left = await asyncio.wait(running, timeout=grace) if running else (set(), set())
+        if left:
+            _log.warning("%d handlers still run after the grace time of %g s and are cancelled", len(left), grace)
+            self.leases.cancel_all(STOPPING)
+            await asyncio.wait(left, timeout=_LAST_WORDS)
+        await self._recovery.stop()
+        for task in self.consumer.running:
+            task.cancel()
+        await self._steps.close(_LAST_WORDS)
+        await self.leases.stop()
+        await self._forget()
+        self.threads.close()
+        return StopReport(len(finished), len(left))
+
+    def figures(self) -> WorkerFigures:
+        return WorkerFigures(len(self.leases), self.leases.lost, self._recovery.recovered, self.threads.waiting, self.slots.lent)
+
+    async def _forget(self) -> None:
+        """Sign off; if something is still pending, the leases end by themselves."""
+        try:
+            async with asyncio.timeout(1.0):
+                for shard in self._transport.keys.shards:
+                    await self._transport.connections.at(shard.prefix).run(
+                        FORGET, [shard.ready, shard.workers], [GROUP, self._worker.name]
+                    )
+        except (CommandBusError, TimeoutError) as error:
+            _log.warning("worker %s could not sign off: %s", self._worker.name, error)
+
+
+def _named(running: Iterable[asyncio.Task[None]]) -> str:
+    """Return whose handlers a worker waits for, the first of them by name."""
+    names = sorted(mailbox_label(task.get_name().partition(" ")[2]) for task in running)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _decisions(worker: Worker, protection: Protection | None) -> Decisions:
+    """The rules of a worker; where its bus has an observer, that is told of them."""
+    lookup, observer = worker.registry.lookup, worker.bus.observer
+    recorded = worker.bus.transport.namespace.recorded
+    if observer is None:
+        return Decisions(lookup, worker.settings, worker=worker.name, protection=protection, recorded=recorded)
+    from command_bus.worker.observed import ObservedDecisions
+
+    observer.works(lambda: worker.figures)
+    return ObservedDecisions(observer, lookup, worker.settings, worker=worker.name, protection=protection, recorded=recorded)
