@@ -20,8 +20,7 @@ from command_bus.admin.events import Events
 from command_bus.admin.fleet import Fleet
 from command_bus.admin.statistics import Monitor
 from command_bus.admin.waiting import WaitingLine
-from command_bus.clock import mono
-from command_bus.durations import checked_seconds
+from command_bus.clock import checked_seconds, mono
 from command_bus.errors import (
     BusClosed,
     InvalidSettings,

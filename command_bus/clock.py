@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 
-__all__ = ["mono", "wall_ms"]
+from command_bus.errors import InvalidCommand
+
+__all__ = ["LONGEST", "checked_seconds", "duration_fault", "mono", "wall_ms"]
 
 mono = time.monotonic
 """Seconds that never jump, for durations and local deadlines."""
@@ -13,3 +16,31 @@ mono = time.monotonic
 def wall_ms() -> int:
     """Milliseconds since the epoch by this machine's wall clock, for people and records."""
     return time.time_ns() // 1_000_000
+
+
+LONGEST = 1_000_000_000.0
+"""The longest duration in seconds that is accepted anywhere: 31 years."""
+
+
+def duration_fault(value: object, *, zero: bool = False) -> str | None:
+    """Return what is wrong with a duration, for a message that names it, or None.
+
+    Args:
+        value: What was given.
+        zero: Whether it may be 0.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (0 <= value < math.inf) or not (value or zero):
+        return f"is a {'non-negative' if zero else 'positive'} number of seconds, not {value!r}"
+    return None if value <= LONGEST else f"is at most {LONGEST:,.0f} seconds (31 years)"
+
+
+def checked_seconds(what: str, value: float, *, zero: bool = False) -> float:
+    """Return a duration that an argument gives.
+
+    Raises:
+        InvalidCommand: It is not a number of seconds, or too long.
+    """
+    fault = duration_fault(value, zero=zero)
+    if fault is not None:
+        raise InvalidCommand(f"{what} {fault}")
+    return float(value)

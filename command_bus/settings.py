@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypedDict, Unpack
 from urllib.parse import urlsplit
@@ -15,13 +16,12 @@ from urllib.parse import urlsplit
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
-from command_bus.durations import LONGEST
-from command_bus.errors import InvalidSettings
+from command_bus.clock import LONGEST
+from command_bus.errors import InvalidSettings, did_you_mean, nearest
 from command_bus.messages.policies import EntityPolicy
 from command_bus.server_urls import redacted, unverified, url_fault, weakened
-from command_bus.spelling import did_you_mean
 
-__all__ = ["BusSettings", "SettingOverrides", "SettingValues", "redacted", "resolved", "unverified"]
+__all__ = ["BusSettings", "SettingOverrides", "SettingValues", "Stray", "redacted", "resolved", "strays", "unverified"]
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _KEY_ID = re.compile(r"[A-Za-z0-9_.-]{1,32}")
@@ -287,3 +287,44 @@ def resolved(settings: BusSettings | None, url: str | None, namespace: str | Non
     if not given:
         return settings
     return BusSettings(**{name: getattr(settings, name) for name in BusSettings.model_fields} | given)
+
+
+_PREFIX = "COMMAND_BUS_"
+
+
+_OTHERS = ("EMBEDDED_", "SPARK_", "TEST_")
+
+
+_SERVICE = re.compile(r"(.+_)?(SERVICE_(HOST|PORT(_.+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
+"""What Kubernetes sets for services."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A variable that no setting is read from.
+
+    Attributes:
+        name: Its name.
+        meant: The variable that it may be a misspelling of, or None.
+    """
+
+    name: str
+    meant: str | None
+
+    def __str__(self) -> str:
+        return f"{self.name} is no setting and is not read{'' if self.meant is None else f'; did you mean {self.meant}?'}"
+
+
+def strays(names: Iterable[str]) -> list[Stray]:
+    """The variables among these names that have the prefix of settings and are none, by name."""
+    known = {field.upper() for field in BusSettings.model_fields}
+    found: list[Stray] = []
+    for name in sorted(names):
+        word = name.upper().removeprefix(_PREFIX)  # settings are read whatever the case
+        if word == name.upper() or word.startswith(_OTHERS) or _SERVICE.fullmatch(word):
+            continue
+        head, nested, rest = word.partition("__")
+        if head not in known:
+            meant = nearest(head, known)
+            found.append(Stray(name, None if meant is None else f"{_PREFIX}{meant}{nested}{rest}"))
+    return found

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from command_bus.admin.info import AbortReport
-from command_bus.clock import mono
-from command_bus.durations import checked_seconds
+from command_bus.clock import checked_seconds, mono
 from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
 from command_bus.serialization.msgpack import Undecodable
 from command_bus.transport.marks import reading_limits

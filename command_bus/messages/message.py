@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar, cast, 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 from typing_extensions import Unpack
 
-from command_bus.durations import duration_fault
+from command_bus.clock import duration_fault
 from command_bus.errors import InvalidCommand, RegistrationError
 from command_bus.messages.policies import Delivery, OnPoison, RetryPolicy
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from command_bus.durations import duration_fault
+from command_bus.clock import duration_fault
 from command_bus.errors import InvalidSettings
 
 __all__ = [

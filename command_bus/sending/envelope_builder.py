@@ -13,8 +13,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from command_bus.clock import mono
-from command_bus.durations import checked_seconds
+from command_bus.clock import checked_seconds, mono
 from command_bus.errors import CallCycle, InvalidCommand, RegistrationError
 from command_bus.messages.context import Running, running_command
 from command_bus.messages.message import Message, MessageSpec, canonical_entity_id, check_entity_type, check_wire_name

@@ -6,8 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from command_bus.admin.waiting import mailbox_in
-from command_bus.clock import mono
-from command_bus.durations import checked_seconds
+from command_bus.clock import checked_seconds, mono
 from command_bus.errors import BadResult, CommandTimeout, TransportUnavailable, UnknownCommand
 from command_bus.messages.context import while_lent
 from command_bus.sending.admission import receipt

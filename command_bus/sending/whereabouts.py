@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from command_bus.admin.entities import hold_info
 from command_bus.admin.fleet import worker_statuses
 from command_bus.admin.info import WorkerStatus
-from command_bus.errors import CommandTimeout
+from command_bus.errors import CommandTimeout, nearest
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.msgpack import Limits, Undecodable
-from command_bus.spelling import nearest
 from command_bus.transport.redis.admin.sighting import Sighting
 from command_bus.transport.redis.keys import mailbox_label
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Literal, cast, get_args
 
-from command_bus.durations import LONGEST
+from command_bus.clock import LONGEST
 from command_bus.errors import InvalidSettings
 
 __all__ = ["OnInvalid", "ReadOptions", "View", "WriteOptions", "duration_ms", "instant_ms"]

@@ -23,9 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from command_bus.admin.statistics import worker_record
-from command_bus.clock import wall_ms
-from command_bus.durations import checked_seconds
-from command_bus.environment import strays
+from command_bus.clock import checked_seconds, wall_ms
 from command_bus.errors import CommandBusError, QueueFull
 from command_bus.handlers.injection import check_wired
 from command_bus.handlers.registry import HandlerRegistry
@@ -36,7 +34,7 @@ from command_bus.sending.receipts import WorkerInfo
 from command_bus.serialization.announcements import more_facts
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.protection import Protection
-from command_bus.settings import BusSettings
+from command_bus.settings import BusSettings, strays
 from command_bus.transport.interfaces import Consumer
 from command_bus.transport.redis.keys import GROUP, mailbox_label
 from command_bus.transport.redis.scripts import FORGET

@@ -43,9 +43,9 @@ from command_bus.cli.commands.send import _as_sent
 from command_bus.cli.output import counted, duration
 from command_bus.cli.process.reload import changed, snapshot
 from command_bus.cli.terminal import shown
-from command_bus.environment import strays
 from command_bus.sending.receipts import Stats
 from command_bus.serialization.announcements import announced
+from command_bus.settings import strays
 from command_bus.transport.redis.admin.examination import Examination
 from command_bus.worker.worker import descriptions
 

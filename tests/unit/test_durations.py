@@ -18,7 +18,7 @@ from command_bus import (
     RegistrationError,
     RetryPolicy,
 )
-from command_bus.durations import LONGEST
+from command_bus.clock import LONGEST
 from command_bus.sending.envelope_builder import Sealer
 from command_bus.spark.options import duration_ms
 

@@ -6,7 +6,7 @@ import pytest
 
 from command_bus import CommandBus, HandlerRegistry
 from command_bus.embedded import URL_VARIABLE
-from command_bus.environment import strays
+from command_bus.settings import strays
 
 
 @pytest.mark.parametrize(

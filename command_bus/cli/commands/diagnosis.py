@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.output import duration
-from command_bus.spelling import some_of
+from command_bus.errors import some_of
 
 if TYPE_CHECKING:
     from command_bus.admin.info import EntityInfo, HoldInfo, WorkerStatus
-    from command_bus.environment import Stray
     from command_bus.sending.receipts import Stats
+    from command_bus.settings import Stray
     from command_bus.transport.redis.admin.examination import Examination
 
 __all__ = [

@@ -54,8 +54,8 @@ def doctor(
 
 async def _examined(place: Place) -> list[Finding]:
     from command_bus.cli.commands.diagnosis import Finding, judge_environment, judge_namespace, judge_server, worst
-    from command_bus.environment import strays
     from command_bus.errors import CommandBusError, TransportUnavailable
+    from command_bus.settings import strays
     from command_bus.transport.redis.admin.examination import examine
     from command_bus.transport.redis.connection.credentials import connection_options
 
