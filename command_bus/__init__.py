@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from command_bus.admin.events import Event
     from command_bus.admin.info import (
         AbortReport,
-        CommandInfo,
+        DeadLetter,
         EntityDetails,
         EntityInfo,
         EntityPage,
         EntityTypeInfo,
         HoldInfo,
+        Stats,
         WaitingCommand,
         WorkerStatus,
     )
@@ -75,11 +76,12 @@ if TYPE_CHECKING:
     from command_bus.handlers.registry import HandlerRegistry, handles
     from command_bus.messages.context import CommandContext
     from command_bus.messages.message import Command, EntityId, Message, Query
+    from command_bus.messages.outgoing import Envelope, Outbound
     from command_bus.messages.policies import EntityPolicy, Lanes, PerEntity, RetryPolicy, lanes, per_entity
+    from command_bus.messages.receipts import BatchOutcome, BatchResult, Receipt, SyncReceipt
     from command_bus.middleware import Middleware, Proceed, Sending
     from command_bus.observer import Observer
-    from command_bus.sending.envelope_builder import Envelope, Outbound
-    from command_bus.sending.receipts import BatchOutcome, BatchResult, DeadLetter, Receipt, Stats, SyncReceipt, WorkerInfo
+    from command_bus.serialization.announcements import CommandInfo, WorkerInfo
     from command_bus.serialization.protection import PayloadCipher
     from command_bus.settings import BusSettings
     from command_bus.sync.bus import SyncCommandBus
@@ -180,13 +182,14 @@ _HOMES = {
     "messages.context": "CommandContext",
     "admin.entity": "EntityScope",
     "admin.events": "Event",
-    "admin.info": "AbortReport CommandInfo EntityDetails EntityInfo EntityPage EntityTypeInfo HoldInfo WaitingCommand WorkerStatus",
+    "admin.info": "AbortReport DeadLetter EntityDetails EntityInfo EntityPage EntityTypeInfo HoldInfo Stats WaitingCommand WorkerStatus",
+    "serialization.announcements": "CommandInfo WorkerInfo",
     "messages.message": "Command EntityId Message Query",
     "middleware": "Middleware Proceed Sending",
     "observer": "Observer",
-    "sending.envelope_builder": "Envelope Outbound",
+    "messages.outgoing": "Envelope Outbound",
     "messages.policies": "EntityPolicy Lanes PerEntity RetryPolicy lanes per_entity",
-    "sending.receipts": "BatchOutcome BatchResult DeadLetter Receipt Stats SyncReceipt WorkerInfo",
+    "messages.receipts": "BatchOutcome BatchResult Receipt SyncReceipt",
     "handlers.registry": "HandlerRegistry handles",
     "serialization.protection": "PayloadCipher",
     "settings": "BusSettings",

@@ -18,6 +18,7 @@ from command_bus.admin.entities import Entities
 from command_bus.admin.entity import EntityScope
 from command_bus.admin.events import Events
 from command_bus.admin.fleet import Fleet
+from command_bus.admin.info import Stats
 from command_bus.admin.statistics import Monitor
 from command_bus.admin.waiting import WaitingLine
 from command_bus.clock import checked_seconds, mono
@@ -31,14 +32,15 @@ from command_bus.home import Home
 from command_bus.keywords import BusArguments
 from command_bus.messages.context import while_lent
 from command_bus.messages.message import Message
+from command_bus.messages.options import DispatchOptions
+from command_bus.messages.outgoing import Envelope, Outbound
+from command_bus.messages.receipts import BatchResult, Receipt
 from command_bus.middleware import Middleware, Sending, around_batch, around_call, around_dispatch
 from command_bus.observer import ObservedProducer, Observer, observed_call
 from command_bus.sending.admission import receipt
 from command_bus.sending.batch import BatchSender
-from command_bus.sending.envelope_builder import Envelope, Outbound, Sealer
-from command_bus.sending.options import DispatchOptions
+from command_bus.sending.envelope_builder import Sealer
 from command_bus.sending.overdue_calls import Unanswered
-from command_bus.sending.receipts import BatchResult, Receipt, Stats
 from command_bus.sending.results import Outcomes, later
 from command_bus.serialization.protection import PayloadCipher, Protection
 from command_bus.settings import BusSettings, SettingOverrides, resolved

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from command_bus.messages.context import CommandContext
-    from command_bus.sending.envelope_builder import Outbound
+    from command_bus.messages.outgoing import Outbound
     from command_bus.worker.decisions import Runnable
 
 __all__ = ["Handling", "Middleware", "Proceed", "Sending", "around_batch", "around_call", "around_dispatch", "around_handle"]

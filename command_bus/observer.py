@@ -16,7 +16,7 @@ from command_bus.errors import CommandBusError
 from command_bus.transport.interfaces import Admission, Producer, Silent, Submission
 
 if TYPE_CHECKING:
-    from command_bus.sending.envelope_builder import Outbound
+    from command_bus.messages.outgoing import Outbound
 
 __all__ = ["ObservedProducer", "Observer", "WorkerFigures", "observed_call"]
 

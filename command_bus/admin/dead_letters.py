@@ -9,15 +9,17 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from command_bus.admin.info import DeadLetter
 from command_bus.errors import InvalidCommand, InvalidSettings, UnknownDeadLetter
-from command_bus.sending.receipts import DeadLetter
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
+from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.msgpack import Limits, Undecodable, unpack
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Cancelled, DeadLetterRecord
 from command_bus.transport.interfaces import NOTHING_LEFT, Remembered
-from command_bus.transport.marks import Windows, digest_of, is_marked, reading_limits
-from command_bus.transport.redis.admin.statistics import Operations, StoredLetter
+from command_bus.transport.marks import Windows, digest_of, is_marked
+from command_bus.transport.records import StoredLetter
+from command_bus.transport.redis.admin.statistics import Operations
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus

@@ -19,10 +19,10 @@ from command_bus.admin.info import EntityInfo, EntityOrder, EntityPage, EntitySt
 from command_bus.admin.waiting import WaitingLine
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import check_entity_type
-from command_bus.transport.redis.admin.entities import Survey, SurveyedEntity
-from command_bus.transport.redis.admin.holds import Hold
+from command_bus.transport.mailboxes import EVERYTHING, mailbox_label, mailbox_parts, scope_label, scope_of, type_scope
+from command_bus.transport.records import Hold, SurveyedEntity
+from command_bus.transport.redis.admin.entities import Survey
 from command_bus.transport.redis.admin.inspection import Inspection
-from command_bus.transport.redis.keys import EVERYTHING, mailbox_label, mailbox_parts, scope_label, scope_of, type_scope
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus

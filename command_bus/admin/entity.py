@@ -11,12 +11,12 @@ from command_bus.admin.entity_details import details_of
 from command_bus.admin.waiting import WaitingLine
 from command_bus.errors import InvalidCommand
 from command_bus.messages.message import Message, canonical_entity_id, check_entity_type
-from command_bus.sending.options import CallOptions, DispatchOptions
+from command_bus.messages.options import CallOptions, DispatchOptions
 
 if TYPE_CHECKING:
     from command_bus.admin.info import AbortReport, EntityDetails
     from command_bus.bus import CommandBus
-    from command_bus.sending.receipts import Receipt
+    from command_bus.messages.receipts import Receipt
 
 __all__ = ["EntityScope"]
 

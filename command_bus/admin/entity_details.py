@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from command_bus.admin.entities import entity_info
-from command_bus.admin.info import EntityDetails, EntityInfo, WaitingCommand, WorkerStatus
+from command_bus.admin.info import DeadLetter, EntityDetails, EntityInfo, WaitingCommand, WorkerStatus
 from command_bus.errors import UnknownDeadLetter
-from command_bus.sending.receipts import DeadLetter
 from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.msgpack import Limits, Undecodable
-from command_bus.transport.marks import reading_limits
 from command_bus.transport.redis.admin.entities import Survey
 from command_bus.transport.redis.admin.inspection import Inspection
 

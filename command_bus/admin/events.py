@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 from command_bus.errors import CommandBusError, InvalidSettings
 from command_bus.messages.message import check_entity_type
 from command_bus.serialization.envelope import names_of
-from command_bus.transport.redis.admin.events import START, StoredEvent
-from command_bus.transport.redis.admin.holds import is_wide
-from command_bus.transport.redis.keys import EVERYTHING, mailbox_parts, scope_label
+from command_bus.transport.mailboxes import EVERYTHING, is_wide, mailbox_parts, scope_label
+from command_bus.transport.records import START, StoredEvent
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus

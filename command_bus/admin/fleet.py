@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from command_bus.admin.info import CommandInfo, WorkerStatus
-from command_bus.admin.statistics import read_worker
-from command_bus.serialization.announcements import announced
+from command_bus.admin.info import WorkerStatus
+from command_bus.serialization.announcements import CommandInfo, announced, read_worker
 from command_bus.transport.redis.admin.inspection import Inspection
 
 if TYPE_CHECKING:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from command_bus.sending.receipts import DeadLetter
-from command_bus.transport.redis.admin.entities import EntityState
+from command_bus.serialization.announcements import WorkerInfo
+from command_bus.transport.records import EntityState
 
 __all__ = [
     "AbortReport",
     "AbortResult",
-    "CommandInfo",
+    "DeadLetter",
     "EntityDetails",
     "EntityInfo",
     "EntityOrder",
@@ -20,6 +20,7 @@ __all__ = [
     "EntityState",
     "EntityTypeInfo",
     "HoldInfo",
+    "Stats",
     "WaitingCommand",
     "WorkerStatus",
 ]
@@ -193,33 +194,6 @@ class WorkerStatus:
     awaiting_reply: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CommandInfo:
-    """A command as the workers announce it, the last that started deciding.
-
-    Attributes:
-        name: The wire name.
-        kind: `command` or `query`.
-        entity: The entity type, or None.
-        key: The field with the entity's id, or None.
-        delivery: `at_least_once` or `at_most_once`.
-        policy: Retries, timeout and what a poisoned one does; empty if the worker was of an earlier version.
-        schema: JSON Schema of its fields.
-        reply: JSON Schema of its reply; None if it has none that JSON Schema can tell.
-        workers: The live workers that handle it.
-    """
-
-    name: str
-    kind: str
-    entity: str | None
-    key: str | None
-    delivery: str
-    policy: Mapping[str, Any]
-    schema: Mapping[str, Any]
-    reply: Mapping[str, Any] | None
-    workers: tuple[str, ...]
-
-
 AbortResult = Literal["ended", "finished", "nothing", "runs_on", "blocked", "unanswered"]
 """What came of an abort: the attempt was ended; it ended by itself before; nothing ran; its handler goes on; its worker's event loop is
 blocked; or its worker has not answered."""
@@ -257,3 +231,100 @@ class AbortReport:
     again: bool | None = None
     in_thread: bool = False
     where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A command that was given up, with its cause.
+
+    Attributes:
+        id: Of the letter, for `replay` and `discard`.
+        reason: `failed`, `interrupted`, `no_handler`, `undecodable`, `invalid`, `unsupported_version`, `bad_signature` or `expired`.
+        command_id: Empty if the envelope could not be read.
+        name: The wire name, empty likewise.
+        entity_type: The entity's type, or None.
+        entity_id: The entity's id, or None.
+        error_type: The exception's qualified name.
+        error_message: Its text.
+        traceback: The frames, without local values.
+        attempts: How many times it was started.
+        accepted_ms: When the server accepted it, in ms since the epoch.
+        first_started_ms: When it was first started.
+        failed_ms: When it was given up.
+        worker: Which worker gave it up.
+        headers: As they were sent.
+        parked: Whether its entity waits for a decision about it.
+        payload: The decoded fields, or None if they cannot be read. Decoded when it is first asked for.
+        raw: The original envelope.
+    """
+
+    id: str
+    reason: str
+    command_id: str
+    name: str
+    entity_type: str | None
+    entity_id: str | None
+    error_type: str
+    error_message: str
+    traceback: str
+    attempts: int
+    accepted_ms: int
+    first_started_ms: int
+    failed_ms: int
+    worker: str
+    headers: Mapping[str, str]
+    parked: bool
+    payload: Mapping[str, Any] | None
+    raw: bytes = field(repr=False)
+
+    @property
+    def entity(self) -> str | None:
+        """`"account:a-17"`, or None."""
+        return None if self.entity_type is None else f"{self.entity_type}:{self.entity_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """A snapshot of the namespace.
+
+    Attributes:
+        depth: Commands accepted and not settled (waiting, delayed, running, parked).
+        in_flight: Entities held by workers.
+        ready: Entities that wait for a worker.
+        delayed: Commands and retries that wait for their time.
+        paused: Entities, entity types and buses that were paused or drained; see `bus.entities.holds()`.
+        parked: Entities held by a poisoned command.
+        entities: Entities with work.
+        oldest_age: Seconds for which the entity at the head of the line has waited for a worker, 0.0 if none waits.
+        longest_running: Seconds for which the attempt that runs longest has run, as the workers said with their last sign of life.
+        dead_letters: Letters in the dead-letter queue.
+        accepted: Commands accepted since the namespace was made.
+        settled: Commands settled since then, whatever the outcome.
+        completed: Of those, their handler returned.
+        rejected: Of those, refused by their handler.
+        expired: Of those, not started in time for their caller.
+        dead_lettered: Commands dead-lettered since then (a replayed one may count again).
+        retried: Attempts since then that failed and were followed by another.
+        handed_back: Starts since then that were no attempt: the worker did not know the command, or was leaving.
+        workers: The live workers.
+    """
+
+    depth: int
+    in_flight: int
+    ready: int
+    delayed: int
+    paused: int
+    parked: int
+    entities: int
+    oldest_age: float
+    longest_running: float
+    dead_letters: int
+    accepted: int
+    settled: int
+    completed: int
+    rejected: int
+    expired: int
+    dead_lettered: int
+    retried: int
+    handed_back: int
+    workers: tuple[WorkerInfo, ...]

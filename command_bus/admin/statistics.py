@@ -6,24 +6,18 @@ import asyncio
 import math
 from typing import Any
 
+from command_bus.admin.info import Stats
 from command_bus.clock import mono
 from command_bus.errors import EntitiesStopped, IdleTimeout
-from command_bus.sending.receipts import Stats, WorkerInfo
-from command_bus.serialization.msgpack import Limits, Undecodable, pack, unpack
+from command_bus.serialization.announcements import WorkerInfo, read_worker
+from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.admin.statistics import Operations
-from command_bus.transport.redis.keys import KeySpace, mailbox_label
+from command_bus.transport.redis.keys import KeySpace
 
-__all__ = ["Monitor", "read_worker", "worker_record"]
+__all__ = ["Monitor"]
 
 _NAMED = 100
 _POLL_FIRST, _POLL_LAST = 0.01, 0.1  # seconds
-_LIMITS = Limits(max_bytes=1024 * 1024)
-_SLOTS = frozenset(WorkerInfo.__slots__)
-
-
-def worker_record(info: WorkerInfo) -> bytes:
-    """What a worker writes of itself."""
-    return pack({slot: getattr(info, slot) for slot in WorkerInfo.__slots__})
 
 
 class Monitor:
@@ -134,31 +128,6 @@ class Monitor:
                 if info is not None and info.seen_ms >= now - info.patience_ms:
                     found[info.name] = info
         return tuple(found.values())
-
-
-def read_worker(record: bytes) -> WorkerInfo | None:
-    """What a worker wrote of itself; None if it cannot be read. What a later version says besides is passed over."""
-    try:
-        values: Any = unpack(record, _LIMITS)
-        commands = tuple(values.pop("commands"))
-        info = WorkerInfo(**{name: value for name, value in values.items() if name in _SLOTS}, commands=commands)
-    except (Undecodable, TypeError, KeyError, AttributeError):
-        return None
-    return info if _fits(info) else None
-
-
-def _fits(info: WorkerInfo) -> bool:
-    """Whether each value is of its type: a record is what somebody wrote, and others compare and add up what is in it."""
-    texts: tuple[object, ...] = (info.name, info.host, *info.commands)
-    seconds: tuple[object, ...] = (info.lease, info.longest)
-    counts: tuple[object, ...] = (
-        info.pid, info.started_ms, info.seen_ms, info.concurrency, info.running, info.threads, info.awaiting_thread, info.awaiting_reply,
-    )  # fmt: skip
-    return (
-        all(isinstance(each, str) for each in texts)
-        and all(isinstance(each, int) for each in counts)
-        and all(isinstance(each, int | float) and math.isfinite(each) for each in seconds)
-    )
 
 
 def _number(value: bytes) -> int:

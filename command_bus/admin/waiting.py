@@ -6,22 +6,19 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
+from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.msgpack import Undecodable
 from command_bus.serialization.reply import Cancelled
 from command_bus.settings import BusSettings
-from command_bus.transport.marks import Windows, reading_limits
-from command_bus.transport.redis.admin.statistics import Operations, Waiting
+from command_bus.transport.marks import Windows, mailbox_in
+from command_bus.transport.records import Waiting
+from command_bus.transport.redis.admin.statistics import Operations
 from command_bus.transport.redis.keys import ShardKeys
 
-__all__ = ["WaitingLine", "grouped", "mailbox_in"]
+__all__ = ["WaitingLine", "grouped"]
 
 _TOGETHER = 64
 """Commands that are read at once, of several mailboxes: as many as the first page of one has."""
-
-
-def mailbox_in(mark: bytes) -> str:
-    """The mailbox where a command waits, behind the letter and the digest of its mark."""
-    return mark[9:].decode()
 
 
 def grouped(depths: Mapping[str, int]) -> Iterator[list[str]]:

@@ -17,8 +17,8 @@ from command_bus.clock import mono
 
 if TYPE_CHECKING:
     from command_bus.messages.message import Message
-    from command_bus.sending.options import CallOptions, DispatchOptions
-    from command_bus.sending.receipts import Receipt
+    from command_bus.messages.options import CallOptions, DispatchOptions
+    from command_bus.messages.receipts import Receipt
 
 __all__ = ["BlockingSender", "CommandContext", "Running", "Sender", "current_command", "running_command", "while_lent"]
 

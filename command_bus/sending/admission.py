@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 from command_bus.errors import CommandBusError, Draining, IdempotencyConflict, InvalidCommand, QueueFull
-from command_bus.sending.receipts import Receipt, kept
+from command_bus.messages.receipts import Receipt, kept
 from command_bus.transport.interfaces import Admission
 
 __all__ = ["receipt", "refusal", "status_of"]

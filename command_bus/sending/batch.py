@@ -10,9 +10,10 @@ from typing import Any
 
 from command_bus.errors import CommandBusError, TransportUnavailable
 from command_bus.messages.message import Message
+from command_bus.messages.outgoing import Envelope, Outbound
+from command_bus.messages.receipts import BatchOutcome, BatchResult
 from command_bus.sending.admission import refusal, status_of
-from command_bus.sending.envelope_builder import Envelope, Outbound, Sealer
-from command_bus.sending.receipts import BatchOutcome, BatchResult
+from command_bus.sending.envelope_builder import Sealer
 from command_bus.transport.interfaces import Admission, Producer, Silent, Submission
 
 __all__ = ["BatchSender"]

@@ -8,15 +8,16 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 from uuid import UUID
 
 from command_bus.clock import checked_seconds, mono
 from command_bus.errors import CallCycle, InvalidCommand, RegistrationError
 from command_bus.messages.context import Running, running_command
 from command_bus.messages.message import Message, MessageSpec, canonical_entity_id, check_entity_type, check_wire_name
+from command_bus.messages.outgoing import Envelope, Outbound
 from command_bus.messages.policies import EntityPolicy, Mailbox
 from command_bus.randomness import token
 from command_bus.serialization.envelope import (
@@ -28,71 +29,18 @@ from command_bus.serialization.envelope import (
     pack_envelope,
     packed_text,
 )
+from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.models import MessageCodec, codec_for
 from command_bus.serialization.msgpack import Limits, pack
 from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import NO_DIGEST, Submission
-from command_bus.transport.marks import reading_limits
-from command_bus.transport.redis.keys import free_mailbox, mailbox_label, mailbox_name
+from command_bus.transport.mailboxes import free_mailbox, mailbox_label, mailbox_name
 
-__all__ = ["Envelope", "Outbound", "Sealer", "new_command_id"]
+__all__ = ["Sealer", "new_command_id"]
 
-M_co = TypeVar("M_co", bound=Message[Any], covariant=True)
 _MAX_COMMAND_ID = 512
 _NIL = b"\xc0"
-
-
-@dataclass(frozen=True, slots=True)
-class Envelope(Generic[M_co]):
-    """A command with options of its own, for `dispatch_batch`.
-
-    Attributes:
-        command: The message.
-        command_id: As for `dispatch`.
-        delay: Seconds until it takes its place.
-        headers: As for `dispatch`.
-        expires: Seconds after which it is not started any more.
-        keep_result: Whether its result can be read later, by `bus.result(outcome.command_id, …)`; that of a given id can be anyway.
-    """
-
-    command: M_co
-    command_id: str | UUID | None = None
-    delay: float = 0.0
-    headers: Mapping[str, str] | None = None
-    expires: float | None = None
-    keep_result: bool = False
-
-
-@dataclass(slots=True)
-class Outbound:
-    """A message on its way out, as middleware sees it.
-
-    Attributes:
-        name: The wire name.
-        entity_type: The entity's type, or None.
-        entity_id: The canonical id, or None.
-        payload: The encoded payload.
-        command_id: Given or generated.
-        given_id: Whether the id is remembered, and the result with it: it was given, or the result is to be kept.
-        headers: May be added to.
-        command: The model, or None for a raw dispatch.
-        deadline: Monotonic time until which its caller waits, or None.
-    """
-
-    name: str
-    entity_type: str | None
-    entity_id: str | None
-    payload: bytes
-    command_id: str
-    given_id: bool
-    at_most_once: bool = False
-    headers: dict[str, str] = field(default_factory=dict)
-    command: Message[Any] | None = None
-    delay_ms: int = 0
-    ttl_ms: int | None = None
-    inbox: str | None = None
-    deadline: float | None = None
 
 
 class _Ids:

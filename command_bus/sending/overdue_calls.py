@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, TransportUnavailable, UnsuitableServer
 from command_bus.sending.whereabouts import Whereabouts, unserved, whereabouts
-from command_bus.transport.marks import reading_limits
+from command_bus.serialization.limits import reading_limits
 from command_bus.transport.redis.admin.sighting import Sightings
 from command_bus.transport.redis.connection.tasks import end_tasks
 

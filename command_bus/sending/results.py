@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from command_bus.admin.waiting import mailbox_in
 from command_bus.clock import checked_seconds, mono
 from command_bus.errors import BadResult, CommandTimeout, TransportUnavailable, UnknownCommand
 from command_bus.messages.context import while_lent
@@ -16,7 +15,7 @@ from command_bus.serialization.msgpack import Limits, Undecodable
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Completed, raise_or_value, unpack_reply
 from command_bus.transport.interfaces import Admission
-from command_bus.transport.redis.sending.rpc import reply_in
+from command_bus.transport.marks import mailbox_in, reply_in
 from command_bus.transport.redis.transport import RedisTransport
 
 if TYPE_CHECKING:
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 
     from command_bus.bus import CommandBus
     from command_bus.messages.message import Message
+    from command_bus.messages.outgoing import Outbound
     from command_bus.middleware import Sending
-    from command_bus.sending.envelope_builder import Outbound
 
 __all__ = ["Outcomes", "later"]
 

@@ -11,8 +11,8 @@ from command_bus.admin.info import WorkerStatus
 from command_bus.errors import CommandTimeout, nearest
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.msgpack import Limits, Undecodable
-from command_bus.transport.redis.admin.sighting import Sighting
-from command_bus.transport.redis.keys import mailbox_label
+from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.records import Sighting
 
 __all__ = ["Whereabouts", "unserved", "whereabouts"]
 

@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from pydantic import TypeAdapter
-from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
-
-from command_bus.admin.info import CommandInfo
-from command_bus.messages.message import Message, MessageSpec, Query
 from command_bus.serialization.announced_schema import plain_data, sound_schema
+from command_bus.serialization.msgpack import Limits, Undecodable, pack, unpack
 
-__all__ = ["announced", "more_facts"]
+__all__ = ["CommandInfo", "WorkerInfo", "announced", "read_worker", "worker_record"]
 
 _ESSENTIAL = frozenset({"entity", "key", "delivery", "schema"})
 _POLICY: dict[str, Any] = {"attempts": int, "on_poison": str, "timeout": int | float}
-
-
-def more_facts(kind: type[Message[Any]], spec: MessageSpec) -> dict[str, Any]:
-    """Kind, policies and the schema of the reply."""
-    retry = spec.retry
-    return {
-        "kind": "query" if issubclass(kind, Query) else "command",
-        "reply": _reply_schema(spec.reply),
-        "policy": {
-            "attempts": retry.attempts,
-            "delay": retry.delay,
-            "backoff": retry.backoff,
-            "max_delay": retry.max_delay,
-            "on_poison": spec.on_poison,
-            "timeout": spec.timeout,
-        },
-    }
 
 
 def announced(name: str, record: bytes, workers: tuple[str, ...]) -> CommandInfo | None:
@@ -71,8 +52,104 @@ def _policy(found: Any) -> dict[str, Any]:
     return {name: value for name, value in policy.items() if value is None or isinstance(value, _POLICY.get(name, object))}
 
 
-def _reply_schema(reply: Any) -> dict[str, Any] | None:
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """What a live worker says of itself.
+
+    Attributes:
+        name: Its consumer name, random per start.
+        host: Where it runs.
+        pid: Its process.
+        started_ms: When it started, by its wall clock.
+        seen_ms: Its last sign of life, by the server's clock.
+        concurrency: How many entities it runs at a time.
+        running: How many it held then.
+        commands: The wire names that it handles.
+        lease: Seconds of its leases.
+        longest: Seconds for which its longest attempt had run then.
+        threads: How many synchronous handlers it runs at a time.
+        awaiting_thread: Entities among `running` whose next command waited for one of its threads.
+        awaiting_reply: Entities among `running` whose handler waited for a reply of the bus; they do not count against `concurrency`.
+    """
+
+    name: str
+    host: str
+    pid: int
+    started_ms: int
+    seen_ms: int
+    concurrency: int
+    running: int
+    commands: tuple[str, ...]
+    lease: float = 30.0
+    longest: float = 0.0
+    threads: int = 0
+    awaiting_thread: int = 0
+    awaiting_reply: int = 0
+
+    @property
+    def patience_ms(self) -> int:
+        """After how long without a sign of life it is no longer counted as live."""
+        return int(max(self.lease * 2, 5.0) * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandInfo:
+    """A command as the workers announce it, the last that started deciding.
+
+    Attributes:
+        name: The wire name.
+        kind: `command` or `query`.
+        entity: The entity type, or None.
+        key: The field with the entity's id, or None.
+        delivery: `at_least_once` or `at_most_once`.
+        policy: Retries, timeout and what a poisoned one does; empty if the worker was of an earlier version.
+        schema: JSON Schema of its fields.
+        reply: JSON Schema of its reply; None if it has none that JSON Schema can tell.
+        workers: The live workers that handle it.
+    """
+
+    name: str
+    kind: str
+    entity: str | None
+    key: str | None
+    delivery: str
+    policy: Mapping[str, Any]
+    schema: Mapping[str, Any]
+    reply: Mapping[str, Any] | None
+    workers: tuple[str, ...]
+
+
+_LIMITS = Limits(max_bytes=1024 * 1024)
+
+
+_SLOTS = frozenset(WorkerInfo.__slots__)
+
+
+def worker_record(info: WorkerInfo) -> bytes:
+    """What a worker writes of itself."""
+    return pack({slot: getattr(info, slot) for slot in WorkerInfo.__slots__})
+
+
+def read_worker(record: bytes) -> WorkerInfo | None:
+    """What a worker wrote of itself; None if it cannot be read. What a later version says besides is passed over."""
     try:
-        return TypeAdapter(reply).json_schema(mode="serialization")
-    except (PydanticUserError, PydanticSchemaGenerationError):  # a type that JSON Schema lacks
+        values: Any = unpack(record, _LIMITS)
+        commands = tuple(values.pop("commands"))
+        info = WorkerInfo(**{name: value for name, value in values.items() if name in _SLOTS}, commands=commands)
+    except (Undecodable, TypeError, KeyError, AttributeError):
         return None
+    return info if _fits(info) else None
+
+
+def _fits(info: WorkerInfo) -> bool:
+    """Whether each value is of its type: a record is what somebody wrote, and others compare and add up what is in it."""
+    texts: tuple[object, ...] = (info.name, info.host, *info.commands)
+    seconds: tuple[object, ...] = (info.lease, info.longest)
+    counts: tuple[object, ...] = (
+        info.pid, info.started_ms, info.seen_ms, info.concurrency, info.running, info.threads, info.awaiting_thread, info.awaiting_reply,
+    )  # fmt: skip
+    return (
+        all(isinstance(each, str) for each in texts)
+        and all(isinstance(each, int) for each in counts)
+        and all(isinstance(each, int | float) and math.isfinite(each) for each in seconds)
+    )

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-__all__ = ["DEFAULT_LIMITS", "Limits", "Undecodable", "UnsupportedVersion", "excess"]
+from command_bus.settings import BusSettings
+
+__all__ = ["DEFAULT_LIMITS", "Limits", "Undecodable", "UnsupportedVersion", "excess", "reading_limits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +82,12 @@ def excess(value: Any, limits: Limits) -> str | None:
             return f"more than {limits.max_items} items in one collection"
         level = [child for node in level for child in _members(node) if type(child) in _CONTAINERS]
     return f"nested deeper than {limits.max_nesting} levels" if level else None
+
+
+_HEAD = 64 * 1024
+"""Bytes that an envelope or reply may have beside its payload."""
+
+
+def reading_limits(settings: BusSettings) -> Limits:
+    """The limits of what is read: whatever could be sent under these settings can be read."""
+    return Limits(max_bytes=settings.max_payload + _HEAD, max_nesting=settings.max_nesting)

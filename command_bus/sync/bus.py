@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
+from command_bus.admin.info import Stats
 from command_bus.bus import CommandBus
 from command_bus.keywords import BusArguments
 from command_bus.messages.message import Message
-from command_bus.sending.envelope_builder import Envelope
-from command_bus.sending.options import DispatchOptions
-from command_bus.sending.receipts import BatchResult, Stats, SyncReceipt
+from command_bus.messages.options import DispatchOptions
+from command_bus.messages.outgoing import Envelope
+from command_bus.messages.receipts import BatchResult, SyncReceipt
 from command_bus.sync.parts import SyncDeadLetters, SyncEntities, SyncEntityScope, SyncEvents, SyncFleet
 from command_bus.sync.thread import ThreadedBus, warn_of_event_loop
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from command_bus.admin.info import (
         AbortReport,
-        CommandInfo,
+        DeadLetter,
         EntityDetails,
         EntityOrder,
         EntityPage,
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
         WorkerStatus,
     )
     from command_bus.bus import CommandBus
-    from command_bus.sending.options import CallOptions, DispatchOptions
-    from command_bus.sending.receipts import DeadLetter, SyncReceipt
+    from command_bus.messages.options import CallOptions, DispatchOptions
+    from command_bus.messages.receipts import SyncReceipt
+    from command_bus.serialization.announcements import CommandInfo
     from command_bus.sync.thread import ThreadedBus
 
 __all__ = ["SyncDeadLetters", "SyncEntities", "SyncEntityScope", "SyncEvents", "SyncFleet"]

@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from command_bus.bus import CommandBus
 from command_bus.errors import BusClosed
-from command_bus.sending.receipts import Receipt, SyncReceipt, kept_blocking
+from command_bus.messages.receipts import Receipt, SyncReceipt, kept_blocking
 from command_bus.transport.redis.transport import RedisTransport
 
 __all__ = ["BlockingCallWarning", "BusThread", "ThreadedBus", "warn_of_event_loop"]

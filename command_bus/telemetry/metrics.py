@@ -24,9 +24,9 @@ except ImportError as error:  # pragma: no cover - depends on the environment
     raise MissingExtra("command_bus.telemetry.metrics needs prometheus-client: pip install 'command-bus[prometheus]'") from error
 
 if TYPE_CHECKING:
+    from command_bus.admin.info import Stats
     from command_bus.bus import CommandBus
     from command_bus.observer import WorkerFigures
-    from command_bus.sending.receipts import Stats
 
 __all__ = ["PrometheusMetrics", "merged"]
 

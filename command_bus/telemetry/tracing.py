@@ -25,10 +25,10 @@ from typing import Any, Literal
 
 from command_bus.errors import CommandRejected, MissingExtra, Reject
 from command_bus.messages.context import CommandContext, running_command
+from command_bus.messages.outgoing import Outbound
+from command_bus.messages.receipts import BatchResult
 from command_bus.middleware import Middleware, Sending
 from command_bus.sending.admission import refusal
-from command_bus.sending.envelope_builder import Outbound
-from command_bus.sending.receipts import BatchResult
 from command_bus.transport.interfaces import Admission
 from command_bus.transport.redis.keys import GROUP
 from command_bus.worker.failure_text import text_of

@@ -17,15 +17,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Self, TypeVar, Unpack
 
+from command_bus.admin.info import Stats
 from command_bus.bus import CommandBus
 from command_bus.clock import mono
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.keywords import BusOptions
 from command_bus.messages.context import running_command
 from command_bus.messages.message import Message
-from command_bus.sending.envelope_builder import Envelope
-from command_bus.sending.options import CallOptions, DispatchOptions
-from command_bus.sending.receipts import BatchResult, Receipt, Stats
+from command_bus.messages.options import CallOptions, DispatchOptions
+from command_bus.messages.outgoing import Envelope
+from command_bus.messages.receipts import BatchResult, Receipt
 from command_bus.testing.assertions import Noted
 from command_bus.testing.clock import VirtualClock
 from command_bus.testing.crashes import Crash, CrashPoint

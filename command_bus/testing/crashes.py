@@ -24,7 +24,7 @@ from command_bus.transport.redis.keys import KeySpace
 
 if TYPE_CHECKING:
     from command_bus.messages.context import CommandContext
-    from command_bus.sending.envelope_builder import Outbound
+    from command_bus.messages.outgoing import Outbound
 
 __all__ = ["CRASH_POINTS", "Crash", "CrashPoint", "Crashing"]
 

@@ -15,7 +15,7 @@ from command_bus.transport.interfaces import Admission
 
 if TYPE_CHECKING:
     from command_bus.messages.context import CommandContext
-    from command_bus.sending.envelope_builder import Outbound
+    from command_bus.messages.outgoing import Outbound
 
 __all__ = ["Handled", "Recorder", "Sent"]
 

@@ -5,22 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from command_bus.serialization.envelope import ENCRYPTED, GIVEN_ID, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope, digest
-from command_bus.serialization.msgpack import Limits
+from command_bus.serialization.envelope import (
+    ENCRYPTED,
+    GIVEN_ID,
+    IN_DISPATCH,
+    KEEP_OUTCOME,
+    WireEnvelope,
+    digest,
+)
 from command_bus.serialization.outcome import OutcomeRecord, Status
 from command_bus.serialization.reply import Outcome, pack_reply
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import NO_DIGEST, NOTHING_LEFT, Remembered, Started
 
-__all__ = ["Windows", "accepted_ms", "digest_of", "is_marked", "reading_limits"]
-
-_HEAD = 64 * 1024
-"""Bytes that an envelope or reply may have beside its payload."""
-
-
-def reading_limits(settings: BusSettings) -> Limits:
-    """The limits of what is read: whatever could be sent under these settings can be read."""
-    return Limits(max_bytes=settings.max_payload + _HEAD, max_nesting=settings.max_nesting)
+__all__ = ["Windows", "accepted_ms", "digest_of", "is_marked", "mailbox_in", "reply_in"]
 
 
 def accepted_ms(message: str) -> int:
@@ -125,3 +123,13 @@ class Windows:
             pack_reply(envelope.command_id, outcome),
         ).pack()
         return Remembered(envelope.command_id, b"", 0, dispatch=envelope.correlation_id, outcome=record)
+
+
+def mailbox_in(mark: bytes) -> str:
+    """The mailbox where a command waits, behind the letter and the digest of its mark."""
+    return mark[9:].decode()
+
+
+def reply_in(mark: bytes | None) -> bytes | None:
+    """The reply that a settled command's mark holds, or None while it waits (or if none was kept)."""
+    return mark[9:] if mark is not None and mark[:1] == b"d" and len(mark) > 9 else None

@@ -27,6 +27,7 @@ from command_bus.serialization.envelope import (
     WireEnvelope,
     unpack_envelope,
 )
+from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.msgpack import Undecodable
 from command_bus.serialization.protection import Protection, Signatures
@@ -46,8 +47,8 @@ from command_bus.serialization.reply import (
 from command_bus.serialization.text import printable
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import NOTHING_LEFT, Bury, Done, GiveBack, Lease, Park, Remembered, Retry, Started, Step
-from command_bus.transport.marks import Windows, accepted_ms, reading_limits
-from command_bus.transport.redis.keys import stands_in
+from command_bus.transport.mailboxes import stands_in
+from command_bus.transport.marks import Windows, accepted_ms
 from command_bus.worker.failure_text import named, text_of, trace_of
 from command_bus.worker.offers import Offers
 

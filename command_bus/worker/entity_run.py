@@ -22,7 +22,7 @@ from command_bus.transport.interfaces import (
     Steps,
     Take,
 )
-from command_bus.transport.redis.keys import mailbox_label
+from command_bus.transport.mailboxes import mailbox_label
 from command_bus.worker.executor import Executor
 
 __all__ = ["EntityRun"]

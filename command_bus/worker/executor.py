@@ -23,7 +23,7 @@ from command_bus.middleware import Handling
 from command_bus.randomness import JITTER
 from command_bus.serialization.text import printable
 from command_bus.transport.interfaces import ByOperator, GiveBack, GivenUp, Lease, Places, Policies, Started, Step
-from command_bus.transport.redis.keys import mailbox_label, type_of
+from command_bus.transport.mailboxes import mailbox_label, type_of
 from command_bus.worker.decisions import Decisions, Runnable
 from command_bus.worker.failure_text import text_of
 from command_bus.worker.lending import Lending

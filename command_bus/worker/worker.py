@@ -9,7 +9,6 @@ here and ended here.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
 import os
@@ -20,9 +19,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic.errors import PydanticInvalidForJsonSchema
-
-from command_bus.admin.statistics import worker_record
 from command_bus.clock import checked_seconds, wall_ms
 from command_bus.errors import CommandBusError, QueueFull
 from command_bus.handlers.injection import check_wired
@@ -30,13 +26,13 @@ from command_bus.handlers.registry import HandlerRegistry
 from command_bus.middleware import around_handle
 from command_bus.observer import WorkerFigures
 from command_bus.randomness import token
-from command_bus.sending.receipts import WorkerInfo
-from command_bus.serialization.announcements import more_facts
+from command_bus.serialization.announcements import WorkerInfo, worker_record
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings, strays
 from command_bus.transport.interfaces import Consumer
-from command_bus.transport.redis.keys import GROUP, mailbox_label
+from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.scripts import FORGET
 from command_bus.transport.redis.transport import RedisTransport
 from command_bus.transport.redis.worker.consumer import ConsumerLoop
@@ -45,6 +41,7 @@ from command_bus.transport.redis.worker.recovery import PendingRecovery
 from command_bus.transport.redis.worker.slots import Slots
 from command_bus.transport.redis.worker.step_batcher import StepBatcher
 from command_bus.worker.decisions import Decisions
+from command_bus.worker.descriptions import descriptions
 from command_bus.worker.entity_run import EntityRun
 from command_bus.worker.executor import STOPPING, Executor
 from command_bus.worker.signals import on_signals
@@ -256,21 +253,6 @@ def most_at_once(settings: BusSettings, registry: HandlerRegistry) -> int:
     if any(handler.is_async for handler in registry):
         return settings.concurrency
     return min(settings.concurrency, settings.threads)
-
-
-def descriptions(registry: HandlerRegistry) -> dict[str, bytes]:
-    """What a worker says of its commands, as JSON by wire name: enough to send them without their classes."""
-    found: dict[str, bytes] = {}
-    for handler in registry:
-        spec = handler.spec
-        try:
-            schema = handler.message_type.model_json_schema(by_alias=False)
-        except PydanticInvalidForJsonSchema:  # a field of a type that JSON Schema lacks: the class is needed then
-            continue
-        facts = {"entity": spec.entity, "key": spec.key, "delivery": spec.delivery, "schema": schema}
-        facts |= more_facts(handler.message_type, spec)
-        found[spec.name] = json.dumps(facts, sort_keys=True, default=str).encode()
-    return found
 
 
 class _Parts:

@@ -36,7 +36,7 @@ from command_bus import (
     RegistrationError,
 )
 from command_bus.serialization.envelope import WireEnvelope, pack_envelope
-from command_bus.transport.redis.keys import mailbox_label
+from command_bus.transport.mailboxes import mailbox_label
 from tests.conformance.bare import Bare
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import Put, Scene, scene, until

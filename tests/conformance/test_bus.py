@@ -28,7 +28,7 @@ from command_bus import (
     UnknownCommand,
 )
 from command_bus.embedded import EmbeddedServer
-from command_bus.sending.envelope_builder import Outbound
+from command_bus.messages.outgoing import Outbound
 from tests.conformance.conftest import Bench
 
 

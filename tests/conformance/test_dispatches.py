@@ -10,7 +10,7 @@ from zlib import crc32
 import pytest
 
 from command_bus import Command, CommandBus, DispatchConflict, DispatchFenced, EntityId, QueueFull, Reject, RetryPolicy
-from command_bus.sending.envelope_builder import Envelope
+from command_bus.messages.outgoing import Envelope
 from command_bus.serialization.envelope import IN_DISPATCH, KEEP_OUTCOME, WireEnvelope, pack_envelope
 from command_bus.serialization.outcome import OutcomeRecord
 from command_bus.serialization.reply import unpack_reply

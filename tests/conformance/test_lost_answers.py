@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from command_bus.errors import TransportUnavailable
+from command_bus.transport.mailboxes import EVERYTHING
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.keys import EVERYTHING
 from command_bus.transport.redis.scripts import OPERATE, Script
 from tests.conformance.bare import Bare, bare
 from tests.conformance.conftest import Bench

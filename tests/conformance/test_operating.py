@@ -25,11 +25,11 @@ from command_bus import (
 )
 from command_bus.clock import mono, wall_ms
 from command_bus.errors import EntitiesStopped
-from command_bus.sending.envelope_builder import Envelope
+from command_bus.messages.outgoing import Envelope
 from command_bus.serialization.envelope import IN_DISPATCH, WireEnvelope, pack_envelope
 from command_bus.transport.bulk import LoadItem, Opening, Version
 from command_bus.transport.interfaces import Admission, Released, Retry, Started
-from command_bus.transport.redis.keys import EVERYTHING
+from command_bus.transport.mailboxes import EVERYTHING
 from command_bus.transport.redis.scripts import REPAIR
 from tests.conformance.bare import TAKE, Bare, Hand, bare, done
 from tests.conformance.conftest import Bench

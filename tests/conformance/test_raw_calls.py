@@ -29,7 +29,7 @@ from command_bus import (
     Reject,
     RetryPolicy,
 )
-from command_bus.sending.envelope_builder import Outbound
+from command_bus.messages.outgoing import Outbound
 from tests.conformance.conftest import Bench
 
 SINCE = datetime(2026, 11, 21, tzinfo=UTC)

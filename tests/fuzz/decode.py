@@ -90,14 +90,13 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
     from pydantic import Field
 
     from command_bus import BusSettings, Command, CommandBusError, EntityId, InvalidCommand
-    from command_bus.admin.statistics import read_worker
     from command_bus.cli.codegen.clients import clients_of, schema_document
     from command_bus.cli.commands.schemas import problems
     from command_bus.cli.json_output import plainly
     from command_bus.handlers.handler import Handler
     from command_bus.handlers.registry import HandlerRegistry
     from command_bus.messages.message import Message
-    from command_bus.serialization.announcements import announced
+    from command_bus.serialization.announcements import announced, read_worker
     from command_bus.serialization.dead_letter import DeadLetterRecord
     from command_bus.serialization.envelope import unpack_envelope
     from command_bus.serialization.limits import Undecodable
@@ -175,8 +174,7 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
 
 def seeds() -> list[bytes]:
     """Valid bytes of every kind, to be changed."""
-    from command_bus.admin.statistics import worker_record
-    from command_bus.sending.receipts import WorkerInfo
+    from command_bus.serialization.announcements import WorkerInfo, worker_record
     from command_bus.serialization.envelope import WireEnvelope, pack_envelope
     from command_bus.serialization.msgpack import pack
     from command_bus.serialization.outcome import OutcomeRecord

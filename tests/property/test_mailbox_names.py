@@ -12,7 +12,8 @@ from redis.crc import key_slot
 from command_bus.errors import InvalidCommand
 from command_bus.messages.message import canonical_entity_id
 from command_bus.messages.policies import PerEntity, lanes
-from command_bus.transport.redis.keys import ShardKeys, free_mailbox, mailbox_label, mailbox_name, mailbox_parts, stands_in
+from command_bus.transport.mailboxes import free_mailbox, mailbox_label, mailbox_name, mailbox_parts, stands_in
+from command_bus.transport.redis.keys import ShardKeys
 
 AWKWARD = [
     "}",

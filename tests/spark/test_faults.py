@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from command_bus import CommandBusError, DispatchFenced, HandlerRegistry
 from command_bus.embedded import EmbeddedServer
-from command_bus.sending.envelope_builder import Envelope
+from command_bus.messages.outgoing import Envelope
 from command_bus.spark import PartitionDispatcher, Target, command_id, command_id_of, dispatch_dataframe
 from command_bus.spark.writing.writer import commit_dispatch
 from command_bus.transport.bulk import Opening, Version

@@ -11,12 +11,11 @@ pytest.importorskip("typer")
 
 import typer
 
-from command_bus.admin.info import EntityDetails, EntityInfo, HoldInfo
+from command_bus.admin.info import EntityDetails, EntityInfo, HoldInfo, Stats
 from command_bus.cli.commands.diagnosis import judge_work
 from command_bus.cli.commands.one_entity import Action, entity_and_action, ways_on
 from command_bus.cli.connection import Place
 from command_bus.cli.terminal import complain
-from command_bus.sending.receipts import Stats
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,9 @@ from hypothesis import given, settings
 
 pytest.importorskip("typer")
 
-from command_bus.admin.info import CommandInfo
 from command_bus.cli.codegen.checked_source import RefusedSource, check_source
 from command_bus.cli.codegen.clients import clients_of
-from command_bus.serialization.announcements import announced
+from command_bus.serialization.announcements import CommandInfo, announced
 from tests.fuzz.announcements import PAYLOAD, announcements
 
 MARK = "command_bus_was_here"

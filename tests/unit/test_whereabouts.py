@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from command_bus.admin.statistics import worker_record
-from command_bus.sending.receipts import WorkerInfo
 from command_bus.sending.whereabouts import Whereabouts, whereabouts
+from command_bus.serialization.announcements import WorkerInfo, worker_record
 from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.serialization.msgpack import Limits
-from command_bus.transport.redis.admin.entities import SurveyedEntity
-from command_bus.transport.redis.admin.holds import Hold
-from command_bus.transport.redis.admin.sighting import Sighting
+from command_bus.transport.records import Hold, Sighting, SurveyedEntity
 
 NOW = 1_800_000_000_000
 HELD: dict[str, Any] = {"holder": "w-1#3", "started_ms": NOW - 12_000, "attempt": 2}

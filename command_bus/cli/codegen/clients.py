@@ -23,7 +23,7 @@ from command_bus.messages.message import is_entity_type, is_wire_name
 from command_bus.messages.policies import Delivery
 
 if TYPE_CHECKING:
-    from command_bus.admin.info import CommandInfo
+    from command_bus.serialization.announcements import CommandInfo
 
 __all__ = ["Clients", "client_source", "clients_of", "schema_document"]
 

@@ -30,8 +30,8 @@ from command_bus.cli.unknown_names import warn_of_unknown
 
 if TYPE_CHECKING:
     from command_bus.admin.dead_letters import LetterFilters
+    from command_bus.admin.info import DeadLetter
     from command_bus.bus import CommandBus
-    from command_bus.sending.receipts import DeadLetter
 
     OnOne = Callable[[CommandBus, str], Awaitable[None]]
     OnAll = Callable[[CommandBus], Awaitable[None]]

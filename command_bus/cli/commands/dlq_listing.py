@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from command_bus.admin.dead_letters import LetterFilters
+    from command_bus.admin.info import DeadLetter
     from command_bus.bus import CommandBus
-    from command_bus.sending.receipts import DeadLetter
 
 __all__ = ["Listing", "count_line", "listed"]
 

@@ -15,7 +15,7 @@ from command_bus.cli.terminal import complain, escaped, say
 from command_bus.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from command_bus.admin.info import CommandInfo
+    from command_bus.serialization.announcements import CommandInfo
 
 __all__ = ["generate"]
 

@@ -13,9 +13,8 @@ from command_bus.cli.terminal import Shown, say
 from command_bus.errors import TransportUnavailable
 
 if TYPE_CHECKING:
-    from command_bus.admin.info import EntityPage, HoldInfo, WorkerStatus
+    from command_bus.admin.info import EntityPage, HoldInfo, Stats, WorkerStatus
     from command_bus.bus import CommandBus
-    from command_bus.sending.receipts import Stats
 
 __all__ = ["top"]
 

@@ -89,6 +89,6 @@ def _legible(line: str) -> str:
 
 
 def _entity(running: Running) -> str:
-    from command_bus.transport.redis.keys import mailbox_label  # a handler runs, so this is loaded
+    from command_bus.transport.mailboxes import mailbox_label
 
     return mailbox_label(running.mailbox)

@@ -28,9 +28,8 @@ from command_bus.serialization.limits import Limits, Undecodable
 from command_bus.serialization.msgpack import unpack
 from command_bus.spark.options import View
 from command_bus.transport.bulk import DispatchFacts, OutcomeStream
-from command_bus.transport.redis.admin.entities import SurveyedEntity
-from command_bus.transport.redis.admin.statistics import StoredLetter
-from command_bus.transport.redis.keys import mailbox_parts
+from command_bus.transport.mailboxes import mailbox_parts
+from command_bus.transport.records import StoredLetter, SurveyedEntity
 
 __all__ = [
     "Row",

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings
 from command_bus.serialization.envelope import KEEP_OUTCOME, unpack_envelope
-from command_bus.serialization.limits import Limits, Undecodable
+from command_bus.serialization.limits import Limits, Undecodable, reading_limits
 from command_bus.spark.target import Link, Target, link_to
 from command_bus.transport.bulk import DispatchFacts, OutcomeStream
-from command_bus.transport.marks import reading_limits
 from command_bus.transport.redis.admin.contents import Contents, Held
 
 if TYPE_CHECKING:

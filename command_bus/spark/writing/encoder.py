@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from command_bus.errors import CommandBusError, InvalidCommand
 from command_bus.messages.message import Message, canonical_entity_id
-from command_bus.sending.envelope_builder import Envelope
+from command_bus.messages.outgoing import Envelope
 from command_bus.serialization.envelope import KEEP_OUTCOME, EnvelopeStamp, WireEnvelope, packed_text
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.native import Packer
@@ -30,7 +30,7 @@ from command_bus.spark.writing.field_checks import all_of, fits, mask_of, pc, si
 from command_bus.spark.writing.partition import PartitionDispatcher, Reject, check_of, flags_of
 from command_bus.spark.writing.routes import Route
 from command_bus.transport.bulk import LoadItem
-from command_bus.transport.redis.keys import free_mailbox
+from command_bus.transport.mailboxes import free_mailbox
 
 __all__ = ["BatchEncoder", "Mapper", "Packed", "uncollected"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from command_bus.transport.bulk import Home, LoadItem
-from command_bus.transport.redis.keys import mailbox_parts
+from command_bus.transport.mailboxes import mailbox_parts
 
 __all__ = ["Homes"]
 

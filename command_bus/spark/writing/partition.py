@@ -21,7 +21,7 @@ from zlib import crc32
 
 from command_bus.errors import CommandBusError, DispatchStalled, InvalidCommand, InvalidRows, QueueFull
 from command_bus.messages.message import Message
-from command_bus.sending.envelope_builder import Envelope
+from command_bus.messages.outgoing import Envelope
 from command_bus.serialization.envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
 from command_bus.spark.options import OnInvalid
 from command_bus.spark.target import Link, Target, link_to

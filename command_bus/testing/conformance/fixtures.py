@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from command_bus.admin.info import DeadLetter
 from command_bus.bus import CommandBus
 from command_bus.handlers.registry import HandlerRegistry
-from command_bus.sending.receipts import DeadLetter
 from command_bus.testing.conformance.cut_connections import Severable
 from command_bus.transport.redis.connection.connections import ClientFactory
 

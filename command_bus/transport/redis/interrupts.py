@@ -18,9 +18,10 @@ from redis.asyncio import Redis
 from command_bus.clock import mono
 from command_bus.serialization.text import printable
 from command_bus.transport.interfaces import ByOperator, GivenUp, Lease
+from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import Patient
-from command_bus.transport.redis.keys import ShardKeys, mailbox_label
+from command_bus.transport.redis.keys import ShardKeys
 
 __all__ = ["Answer", "Attempt", "Interrupt", "Interrupter", "Interrupts", "Kind", "fill_request"]
 

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from command_bus import BusSettings, Command, CommandBus, EntityId, EntityPolicy, HandlerRegistry, Reject, SyncCommandBus
 from command_bus.keywords import BusArguments
-from command_bus.sending.options import CallOptions
+from command_bus.messages.options import CallOptions
 from command_bus.testing import TestBus
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, field_serializer, field_validator, model_serializer
 
 from command_bus import Command, EntityId, InvalidCommand, InvalidSettings
-from command_bus.sending.envelope_builder import Envelope
+from command_bus.messages.outgoing import Envelope
 from command_bus.serialization.envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME, unpack_envelope
 from command_bus.serialization.models import codec_for
 

@@ -29,7 +29,7 @@ from pydantic import (
 )
 
 from command_bus import Command, CommandBusError, EntityId
-from command_bus.sending.envelope_builder import Envelope
+from command_bus.messages.outgoing import Envelope
 from command_bus.serialization.models import codec_for
 
 pa = pytest.importorskip("pyarrow")

@@ -31,10 +31,9 @@ from command_bus.serialization.reply import (
     pack_reply,
 )
 from command_bus.transport.bulk import DispatchFacts, OutcomeStream
-from command_bus.transport.redis.admin.entities import SurveyedEntity
-from command_bus.transport.redis.admin.statistics import StoredLetter
+from command_bus.transport.mailboxes import mailbox_name, mailbox_parts
+from command_bus.transport.records import StoredLetter, SurveyedEntity
 from command_bus.transport.redis.bulk.outcomes import RedisOutcomes
-from command_bus.transport.redis.keys import mailbox_name, mailbox_parts
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")

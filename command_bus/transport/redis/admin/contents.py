@@ -12,7 +12,8 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from command_bus.transport.redis.admin.entities import Survey, SurveyedEntity
+from command_bus.transport.records import SurveyedEntity
+from command_bus.transport.redis.admin.entities import Survey
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.page_size import AnswerSize
 from command_bus.transport.redis.connection.retrying import Patient

@@ -6,57 +6,22 @@ Nothing here is a snapshot. Entities come by scans, so one that comes or goes me
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from redis.asyncio import Redis
 
-from command_bus.transport.redis.admin.holds import Hold, is_wide, parse_hold
-from command_bus.transport.redis.admin.statistics import StoredLetter
+from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, is_wide, scope_of
+from command_bus.transport.records import EntityState, Hold, StoredLetter, SurveyedEntity
+from command_bus.transport.redis.admin.holds import parse_hold
 from command_bus.transport.redis.connection.retrying import Patient
-from command_bus.transport.redis.keys import EVERYTHING, ShardKeys, is_mailbox, scope_of
+from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.scripts import SURVEY
 
-__all__ = ["EntityState", "Survey", "SurveyedEntity", "surveyed"]
+__all__ = ["Survey", "surveyed"]
 
-EntityState = Literal["waiting", "running", "retrying", "paused", "parked", "draining"]
 
 _PAGE = 500
 _STATES: dict[bytes, EntityState] = {b"r": "waiting", b"h": "running", b"w": "retrying"}
-
-
-@dataclass(frozen=True, slots=True)
-class SurveyedEntity:
-    """An entity that has work, or is paused or drained itself.
-
-    Attributes:
-        mailbox: Its mailbox's name.
-        state: What it waits for; `waiting` also if all that it has is delayed; `draining` if it waits and accepts nothing.
-        depth: Commands in its mailbox, the running one and delayed ones included.
-        oldest_ms: When the first of them was accepted; 0 if they are all delayed.
-        attempt: Of the command at its head: how often it was started.
-        holder: The lease under which that runs: a worker's name, `#` and a number; empty if it does not run.
-        first_ms: When that was first started; 0 if it never was.
-        started_ms: When this attempt of it started, about; 0 if it does not run.
-        letter: Of the dead letter by which it is parked, in its shard; empty if it is not.
-        hold: By whom it is paused or drained: itself, its type or the bus, the narrowest; None by none.
-    """
-
-    mailbox: str
-    state: EntityState
-    depth: int
-    oldest_ms: int
-    attempt: int
-    holder: str = ""
-    first_ms: int = 0
-    started_ms: int = 0
-    letter: str = ""
-    hold: Hold | None = None
-
-    @property
-    def is_delayed(self) -> bool:
-        """Return whether all that it has is delayed."""
-        return self.depth > 0 and not self.oldest_ms
 
 
 class Survey(Patient):

@@ -10,11 +10,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis.asyncio import Redis
 
 from command_bus.errors import TransportUnavailable
+from command_bus.transport.records import START, StoredEvent
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.connection.outage import Attempts
@@ -23,9 +24,8 @@ from command_bus.transport.redis.connection.retrying import Patient
 from command_bus.transport.redis.connection.tasks import end_tasks
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 
-__all__ = ["EventStreams", "StoredEvent"]
+__all__ = ["EventStreams"]
 
-START = "0-0"
 _BLOCK = 2.0
 _PAGE = 500
 _AHEAD = 4
@@ -33,19 +33,6 @@ _AHEAD = 4
 _AFTERWARDS_MS = 24 * 3600 * 1000
 """How long events stay once nothing is watched any more."""
 _log = logging.getLogger("command_bus.transport")
-
-
-class StoredEvent(NamedTuple):
-    """An entry as it is stored."""
-
-    shard: int
-    id: str
-    facts: list[str]
-    """Kind, attempt, fence, worker, detail; empty where there is none."""
-    mailbox: str
-    """Or a scope."""
-    names: bytes
-    """Four MessagePack texts (or nil): command id, wire name, entity type, entity id; empty if they could not be read."""
 
 
 _Page = list[StoredEvent]

@@ -16,46 +16,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from command_bus.messages.message import is_entity_type
+from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, is_wide, scope_of, type_scope
+from command_bus.transport.records import Hold, Mode
 from command_bus.transport.redis.admin.type_records import HELD, MAILBOXES
 from command_bus.transport.redis.connection.retrying import Patient
-from command_bus.transport.redis.keys import EVERYTHING, GROUP, ShardKeys, is_mailbox, scope_of, type_scope
+from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import OPERATE
 
-__all__ = ["Hold", "Mode", "Scopes", "is_wide", "parse_hold"]
+__all__ = ["Scopes", "parse_hold"]
 
-Mode = Literal["paused", "draining"]
 Verb = Literal["pause", "drain", "resume"]
 
 _PAGE = 200
 _WANTED: dict[Verb, Mode | None] = {"pause": "paused", "drain": "draining", "resume": None}
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """What an operator did to a scope.
-
-    Attributes:
-        scope: A mailbox's name, `<type>:*`, or `*`.
-        mode: Whether nothing is started, or nothing accepted.
-        since_ms: Since when, by the server's clock.
-        reason: What the operator said.
-        everywhere: Whether all shards have it; if not, a request broke off: ask again.
-    """
-
-    scope: str
-    mode: Mode
-    since_ms: int
-    reason: str
-    everywhere: bool = True
-
-
-def is_wide(scope: str) -> bool:
-    """Whether it concerns more than one mailbox."""
-    return scope.endswith(EVERYTHING)
 
 
 def parse_hold(scope: str, value: bytes) -> Hold:

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from command_bus.transport.mailboxes import is_mailbox
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.keys import KeySpace, is_mailbox
+from command_bus.transport.redis.keys import KeySpace
 
 __all__ = ["Lines"]
 

@@ -6,44 +6,24 @@ A sender may have fewer rights than an operator: what it may not read is left ou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from redis.asyncio import Redis
 
-from command_bus.transport.redis.admin.entities import SurveyedEntity, surveyed
-from command_bus.transport.redis.admin.holds import Hold, parse_hold
+from command_bus.transport.mailboxes import EVERYTHING, scope_of
+from command_bus.transport.records import Hold, Sighting
+from command_bus.transport.redis.admin.entities import surveyed
+from command_bus.transport.redis.admin.holds import parse_hold
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.page_size import AnswerSize
-from command_bus.transport.redis.keys import EVERYTHING, KeySpace, ShardKeys, scope_of
+from command_bus.transport.redis.keys import KeySpace, ShardKeys
 
-__all__ = ["Sighting", "Sightings"]
+__all__ = ["Sightings"]
 
 _PARKED = b"?"
 _PAGE = 100
 _MOST = 1000
 """Entries of a line that are gone through to find a command's place in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sighting:
-    """What the server holds of a command at a moment.
-
-    Attributes:
-        entity: Its mailbox.
-        mark: The command's mark; None if it has none.
-        retry_ms: When the retry of the mailbox's head is due, by the server's clock; None if it waits for none.
-        delayed_ms: When the command takes its place in line; None if it is not delayed.
-        workers: What the workers say of themselves; None if that may not be read.
-        now_ms: The server's time.
-    """
-
-    entity: SurveyedEntity
-    mark: bytes | None
-    retry_ms: int | None
-    delayed_ms: int | None
-    workers: tuple[bytes, ...] | None
-    now_ms: int
 
 
 class Sightings:

@@ -4,43 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from command_bus.transport.interfaces import Remembered
+from command_bus.transport.mailboxes import is_mailbox
+from command_bus.transport.records import StoredLetter, Waiting
 from command_bus.transport.redis.admin.mailboxes import Lines
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.page_size import AnswerSize
-from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys, is_mailbox
+from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import LETTER, REMOVE
 
-__all__ = ["Operations", "StoredLetter", "Waiting"]
+__all__ = ["Operations"]
 
 _PAGE = 200
 
 Leave = Callable[[bytes], Remembered]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredLetter:
-    """A dead letter as it is stored: `record` and `raw` are opaque here."""
-
-    id: str
-    mailbox: str
-    record: bytes
-    raw: bytes
-    parked: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A command that waits in a mailbox (`d:<command id>` if it is delayed)."""
-
-    id: str
-    envelope: bytes
 
 
 class Operations:

@@ -18,6 +18,7 @@ from command_bus.clock import mono
 from command_bus.errors import BusClosed, CommandBusError
 from command_bus.randomness import token
 from command_bus.serialization.reply import reply_id
+from command_bus.transport.marks import reply_in
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.connection.outage import Attempts
@@ -25,16 +26,11 @@ from command_bus.transport.redis.connection.pipe import Requests
 from command_bus.transport.redis.connection.tasks import end_tasks
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 
-__all__ = ["RpcHandler", "reply_in"]
+__all__ = ["RpcHandler"]
 
 BLOCK = 2.0
 _BITE = 256
 _log = logging.getLogger("command_bus.rpc")
-
-
-def reply_in(mark: bytes | None) -> bytes | None:
-    """The reply that a settled command's mark holds, or None while it waits (or if none was kept)."""
-    return mark[9:] if mark is not None and mark[:1] == b"d" and len(mark) > 9 else None
 
 
 class PendingReply:

@@ -21,10 +21,11 @@ from command_bus.clock import mono
 from command_bus.randomness import JITTER
 from command_bus.serialization.text import printable
 from command_bus.transport.interfaces import Bury, GiveBack, Lease, Started, Step, Steps
+from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.tasks import end_tasks
 from command_bus.transport.redis.interrupts import Interrupter
-from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys, mailbox_label
+from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.ready_stream import mailbox_of
 from command_bus.transport.redis.scripts import CLAIM
 from command_bus.transport.redis.worker.due_work import DueWork

@@ -1,0 +1,67 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+from command_bus.messages.message import Message
+
+__all__ = ["Envelope", "Outbound"]
+
+
+M_co = TypeVar("M_co", bound=Message[Any], covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope(Generic[M_co]):
+    """A command with options of its own, for `dispatch_batch`.
+
+    Attributes:
+        command: The message.
+        command_id: As for `dispatch`.
+        delay: Seconds until it takes its place.
+        headers: As for `dispatch`.
+        expires: Seconds after which it is not started any more.
+        keep_result: Whether its result can be read later, by `bus.result(outcome.command_id, …)`; that of a given id can be anyway.
+    """
+
+    command: M_co
+    command_id: str | UUID | None = None
+    delay: float = 0.0
+    headers: Mapping[str, str] | None = None
+    expires: float | None = None
+    keep_result: bool = False
+
+
+@dataclass(slots=True)
+class Outbound:
+    """A message on its way out, as middleware sees it.
+
+    Attributes:
+        name: The wire name.
+        entity_type: The entity's type, or None.
+        entity_id: The canonical id, or None.
+        payload: The encoded payload.
+        command_id: Given or generated.
+        given_id: Whether the id is remembered, and the result with it: it was given, or the result is to be kept.
+        headers: May be added to.
+        command: The model, or None for a raw dispatch.
+        deadline: Monotonic time until which its caller waits, or None.
+    """
+
+    name: str
+    entity_type: str | None
+    entity_id: str | None
+    payload: bytes
+    command_id: str
+    given_id: bool
+    at_most_once: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
+    command: Message[Any] | None = None
+    delay_ms: int = 0
+    ttl_ms: int | None = None
+    inbox: str | None = None
+    deadline: float | None = None

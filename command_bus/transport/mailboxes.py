@@ -1,0 +1,137 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import Final
+from urllib.parse import quote, unquote
+from zlib import crc32
+
+from command_bus.messages.policies import Lanes, Mailbox, PerEntity
+from command_bus.serialization.text import printable
+
+__all__ = [
+    "EVERYTHING",
+    "free_mailbox",
+    "is_mailbox",
+    "is_wide",
+    "mailbox_label",
+    "mailbox_name",
+    "mailbox_parts",
+    "scope_label",
+    "scope_of",
+    "stands_in",
+    "type_of",
+    "type_scope",
+]
+
+
+EVERYTHING: Final = "*"
+"""The scope of all mailboxes, in the hash of what is paused. No mailbox and no entity type has a `*` in its name."""
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.@-]+")
+
+
+_TYPE = re.compile(r"[:/]")
+
+
+_LONG = 512
+
+
+_FREE: Final = "~:"
+
+
+_HASHED: Final = "~"
+
+
+def mailbox_name(entity_type: str, entity_id: str, policy: Mailbox) -> str:
+    """The mailbox of an entity: `type:encoded-id`, or `type/lane` where entities share lanes.
+
+    Ids over 512 bytes are replaced by `~` and their SHA-256; the full id travels in the envelope.
+    """
+    if isinstance(policy, Lanes):
+        return f"{entity_type}/{crc32(entity_id.encode()) % policy.count}"
+    if len(entity_id) < _LONG and _PLAIN.fullmatch(entity_id):
+        return f"{entity_type}:{entity_id}"
+    return f"{entity_type}:{_encoded(entity_id)}"
+
+
+def _encoded(entity_id: str) -> str:
+    raw = entity_id.encode()
+    if len(raw) > _LONG:
+        return _HASHED + sha256(raw).hexdigest()
+    return quote(raw, safe="@").replace("~", "%7E")
+
+
+def free_mailbox(command_id: str) -> str:
+    """The mailbox of a command without an entity: its own, so that it waits for nobody."""
+    return _FREE + _encoded(command_id)
+
+
+def type_scope(entity_type: str | None) -> str:
+    """The scope of all mailboxes of an entity type, or (None) of all commands without an entity."""
+    return f"{_FREE[0] if entity_type is None else entity_type}:{EVERYTHING}"
+
+
+def scope_of(mailbox: str) -> str:
+    """The scope of all mailboxes of a mailbox's type."""
+    return f"{_TYPE.split(mailbox, maxsplit=1)[0]}:{EVERYTHING}"
+
+
+def is_mailbox(field: bytes) -> bool:
+    """Whether a field can be a mailbox's name. What is no text is nobody's, whoever wrote it: it is passed over."""
+    try:
+        field.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def mailbox_label(mailbox: str) -> str:
+    """The mailbox for people: `account:a-17`, `order (lane 3)`, `(no entity) id`; what cannot be printed is escaped."""
+    if mailbox.startswith(_FREE):
+        return printable(f"(no entity) {unquote(mailbox[len(_FREE) :])}")
+    kind, colon, rest = mailbox.partition(":")
+    if not colon:
+        kind, _, lane = mailbox.partition("/")
+        return printable(f"{kind} (lane {lane})")
+    return printable(f"{kind}:{unquote(rest)}")
+
+
+def scope_label(scope: str) -> str:
+    """A scope for people: a mailbox's label, `all account`, or `everything`."""
+    if scope == EVERYTHING:
+        return "everything"
+    kind, colon, rest = scope.partition(":")
+    if not colon or rest != EVERYTHING:
+        return mailbox_label(scope)
+    return "all without entity" if kind == _FREE[0] else printable(f"all {kind}")
+
+
+def mailbox_parts(mailbox: str) -> tuple[str | None, str | None]:
+    """Entity type and id as far as the name tells them: a lane holds many entities, and a long id is only a digest here."""
+    if mailbox.startswith(_FREE):
+        return None, None
+    kind, colon, rest = mailbox.partition(":")
+    if not colon:
+        return mailbox.partition("/")[0], None
+    return kind, None if rest.startswith(_HASHED) else unquote(rest)
+
+
+def stands_in(mailbox: str, entity_type: str | None, entity_id: str | None, command_id: str, policy: Mailbox | None) -> bool:
+    """Whether this is the one mailbox of that entity, under the policy of its type; None is that of a type without one, `per_entity()`."""
+    if entity_type is None or entity_id is None:
+        return mailbox == free_mailbox(command_id)
+    return mailbox == mailbox_name(entity_type, entity_id, policy or PerEntity())
+
+
+def type_of(mailbox: str) -> str | None:
+    """The entity type of a mailbox's entities; None for the mailbox of a command without an entity."""
+    return None if mailbox.startswith(_FREE) else _TYPE.split(mailbox, maxsplit=1)[0]
+
+
+def is_wide(scope: str) -> bool:
+    """Whether it concerns more than one mailbox."""
+    return scope.endswith(EVERYTHING)

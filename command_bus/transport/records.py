@@ -1,0 +1,123 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+__all__ = ["EntityState", "Hold", "Mode", "Sighting", "StoredEvent", "StoredLetter", "SurveyedEntity", "Waiting"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLetter:
+    """A dead letter as it is stored: `record` and `raw` are opaque here."""
+
+    id: str
+    mailbox: str
+    record: bytes
+    raw: bytes
+    parked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A command that waits in a mailbox (`d:<command id>` if it is delayed)."""
+
+    id: str
+    envelope: bytes
+
+
+EntityState = Literal["waiting", "running", "retrying", "paused", "parked", "draining"]
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyedEntity:
+    """An entity that has work, or is paused or drained itself.
+
+    Attributes:
+        mailbox: Its mailbox's name.
+        state: What it waits for; `waiting` also if all that it has is delayed; `draining` if it waits and accepts nothing.
+        depth: Commands in its mailbox, the running one and delayed ones included.
+        oldest_ms: When the first of them was accepted; 0 if they are all delayed.
+        attempt: Of the command at its head: how often it was started.
+        holder: The lease under which that runs: a worker's name, `#` and a number; empty if it does not run.
+        first_ms: When that was first started; 0 if it never was.
+        started_ms: When this attempt of it started, about; 0 if it does not run.
+        letter: Of the dead letter by which it is parked, in its shard; empty if it is not.
+        hold: By whom it is paused or drained: itself, its type or the bus, the narrowest; None by none.
+    """
+
+    mailbox: str
+    state: EntityState
+    depth: int
+    oldest_ms: int
+    attempt: int
+    holder: str = ""
+    first_ms: int = 0
+    started_ms: int = 0
+    letter: str = ""
+    hold: Hold | None = None
+
+    @property
+    def is_delayed(self) -> bool:
+        """Return whether all that it has is delayed."""
+        return self.depth > 0 and not self.oldest_ms
+
+
+Mode = Literal["paused", "draining"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What an operator did to a scope.
+
+    Attributes:
+        scope: A mailbox's name, `<type>:*`, or `*`.
+        mode: Whether nothing is started, or nothing accepted.
+        since_ms: Since when, by the server's clock.
+        reason: What the operator said.
+        everywhere: Whether all shards have it; if not, a request broke off: ask again.
+    """
+
+    scope: str
+    mode: Mode
+    since_ms: int
+    reason: str
+    everywhere: bool = True
+
+
+START = "0-0"
+
+
+class StoredEvent(NamedTuple):
+    """An entry as it is stored."""
+
+    shard: int
+    id: str
+    facts: list[str]
+    """Kind, attempt, fence, worker, detail; empty where there is none."""
+    mailbox: str
+    """Or a scope."""
+    names: bytes
+    """Four MessagePack texts (or nil): command id, wire name, entity type, entity id; empty if they could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What the server holds of a command at a moment.
+
+    Attributes:
+        entity: Its mailbox.
+        mark: The command's mark; None if it has none.
+        retry_ms: When the retry of the mailbox's head is due, by the server's clock; None if it waits for none.
+        delayed_ms: When the command takes its place in line; None if it is not delayed.
+        workers: What the workers say of themselves; None if that may not be read.
+        now_ms: The server's time.
+    """
+
+    entity: SurveyedEntity
+    mark: bytes | None
+    retry_ms: int | None
+    delayed_ms: int | None
+    workers: tuple[bytes, ...] | None
+    now_ms: int

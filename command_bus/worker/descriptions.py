@@ -1,0 +1,53 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError
+
+from command_bus.handlers.registry import HandlerRegistry
+from command_bus.messages.message import Message, MessageSpec, Query
+
+__all__ = ["descriptions", "more_facts"]
+
+
+def descriptions(registry: HandlerRegistry) -> dict[str, bytes]:
+    """What a worker says of its commands, as JSON by wire name: enough to send them without their classes."""
+    found: dict[str, bytes] = {}
+    for handler in registry:
+        spec = handler.spec
+        try:
+            schema = handler.message_type.model_json_schema(by_alias=False)
+        except PydanticInvalidForJsonSchema:  # a field of a type that JSON Schema lacks: the class is needed then
+            continue
+        facts = {"entity": spec.entity, "key": spec.key, "delivery": spec.delivery, "schema": schema}
+        facts |= more_facts(handler.message_type, spec)
+        found[spec.name] = json.dumps(facts, sort_keys=True, default=str).encode()
+    return found
+
+
+def more_facts(kind: type[Message[Any]], spec: MessageSpec) -> dict[str, Any]:
+    """Kind, policies and the schema of the reply."""
+    retry = spec.retry
+    return {
+        "kind": "query" if issubclass(kind, Query) else "command",
+        "reply": _reply_schema(spec.reply),
+        "policy": {
+            "attempts": retry.attempts,
+            "delay": retry.delay,
+            "backoff": retry.backoff,
+            "max_delay": retry.max_delay,
+            "on_poison": spec.on_poison,
+            "timeout": spec.timeout,
+        },
+    }
+
+
+def _reply_schema(reply: Any) -> dict[str, Any] | None:
+    try:
+        return TypeAdapter(reply).json_schema(mode="serialization")
+    except (PydanticUserError, PydanticSchemaGenerationError):  # a type that JSON Schema lacks
+        return None
