@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         HoldInfo,
         Stats,
         WaitingCommand,
-        WorkerStatus,
     )
     from command_bus.bus import CommandBus
     from command_bus.errors import (
@@ -81,7 +80,7 @@ if TYPE_CHECKING:
     from command_bus.messages.receipts import BatchOutcome, BatchResult, Receipt, SyncReceipt
     from command_bus.middleware import Middleware, Proceed, Sending
     from command_bus.observer import Observer
-    from command_bus.serialization.announcements import CommandInfo, WorkerInfo
+    from command_bus.serialization.announcements import CommandInfo, WorkerInfo, WorkerStatus
     from command_bus.serialization.protection import PayloadCipher
     from command_bus.settings import BusSettings
     from command_bus.sync.bus import SyncCommandBus
@@ -182,8 +181,8 @@ _HOMES = {
     "messages.context": "CommandContext",
     "admin.entity": "EntityScope",
     "admin.events": "Event",
-    "admin.info": "AbortReport DeadLetter EntityDetails EntityInfo EntityPage EntityTypeInfo HoldInfo Stats WaitingCommand WorkerStatus",
-    "serialization.announcements": "CommandInfo WorkerInfo",
+    "admin.info": "AbortReport DeadLetter EntityDetails EntityInfo EntityPage EntityTypeInfo HoldInfo Stats WaitingCommand",
+    "serialization.announcements": "CommandInfo WorkerInfo WorkerStatus",
     "messages.message": "Command EntityId Message Query",
     "middleware": "Middleware Proceed Sending",
     "observer": "Observer",

@@ -45,9 +45,9 @@ from command_bus.sending.results import Outcomes, later
 from command_bus.serialization.protection import PayloadCipher, Protection
 from command_bus.settings import BusSettings, SettingOverrides, resolved
 from command_bus.stand_in import OPEN, StandIn
-from command_bus.transport.interfaces import Admission, Submission
 from command_bus.transport.redis.connection.connections import ClientFactory
 from command_bus.transport.redis.transport import RedisTransport
+from command_bus.transport.submissions import Admission, Submission
 
 if TYPE_CHECKING:
     from command_bus.worker.worker import Worker

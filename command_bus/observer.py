@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
-from command_bus.transport.interfaces import Admission, Producer, Silent, Submission
+from command_bus.transport.interfaces import Producer
+from command_bus.transport.submissions import Admission, Silent, Submission
 
 if TYPE_CHECKING:
     from command_bus.messages.outgoing import Outbound

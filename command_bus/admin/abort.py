@@ -11,8 +11,9 @@ from command_bus.clock import checked_seconds, mono
 from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
 from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.msgpack import Undecodable
+from command_bus.transport.interrupts import Attempt, Interrupt, Kind
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.redis.interrupts import Attempt, Interrupt, Interrupts, Kind
+from command_bus.transport.redis.interrupts import Interrupts
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus

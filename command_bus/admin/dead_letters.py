@@ -16,10 +16,10 @@ from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.msgpack import Limits, Undecodable, unpack
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Cancelled, DeadLetterRecord
-from command_bus.transport.interfaces import NOTHING_LEFT, Remembered
 from command_bus.transport.marks import Windows, digest_of, is_marked
 from command_bus.transport.records import StoredLetter
 from command_bus.transport.redis.admin.statistics import Operations
+from command_bus.transport.steps import NOTHING_LEFT, Remembered
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from command_bus.admin.entities import entity_info
-from command_bus.admin.info import DeadLetter, EntityDetails, EntityInfo, WaitingCommand, WorkerStatus
+from command_bus.admin.info import DeadLetter, EntityDetails, EntityInfo, WaitingCommand
 from command_bus.errors import UnknownDeadLetter
+from command_bus.serialization.announcements import WorkerStatus
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.msgpack import Limits, Undecodable

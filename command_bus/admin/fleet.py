@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from command_bus.admin.info import WorkerStatus
-from command_bus.serialization.announcements import CommandInfo, announced, read_worker
+from command_bus.serialization.announcements import CommandInfo, WorkerStatus, announced, worker_statuses
 from command_bus.transport.redis.admin.inspection import Inspection
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
 
-__all__ = ["Fleet", "worker_statuses"]
+__all__ = ["Fleet"]
 
 
 class Fleet:
@@ -52,20 +50,3 @@ class Fleet:
     def _inspection(self) -> Inspection:
         transport = self._bus.transport
         return Inspection(transport.connections, transport.keys, patience=self._bus.settings.dispatch_timeout)
-
-
-def worker_statuses(records: Iterable[tuple[int, bytes]]) -> list[WorkerStatus]:
-    """The workers, live ones first, from what each says of itself and the server's time in ms when that was read."""
-    found: dict[str, WorkerStatus] = {}
-    for now_ms, record in records:
-        info = read_worker(record)
-        if info is None:
-            continue
-        silent = max(now_ms - info.seen_ms, 0)
-        known = found.get(info.name)
-        if known is None or silent / 1000 < known.silent_for:
-            found[info.name] = WorkerStatus(
-                info.name, info.host, info.pid, info.started_ms, silent / 1000, silent <= info.patience_ms, info.concurrency, info.running,
-                info.commands, max(silent - info.patience_ms, 0) / 1000, info.awaiting_thread, info.awaiting_reply,
-            )  # fmt: skip
-    return sorted(found.values(), key=lambda worker: (not worker.alive, worker.host, worker.started_ms, worker.name))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from command_bus.serialization.announcements import WorkerInfo
+from command_bus.serialization.announcements import WorkerInfo, WorkerStatus
 from command_bus.transport.records import EntityState
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "HoldInfo",
     "Stats",
     "WaitingCommand",
-    "WorkerStatus",
 ]
 
 EntityOrder = Literal["depth", "age", "attempt", "name"]
@@ -158,40 +157,6 @@ class EntityDetails:
     waiting: tuple[WaitingCommand, ...]
     letter: DeadLetter | None
     handlers: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStatus:
-    """A worker, live or lost.
-
-    Attributes:
-        name: Random per start.
-        host: Where it runs.
-        pid: Its process.
-        started_ms: When it started, by its clock.
-        silent_for: Seconds since its last sign of life.
-        alive: Whether that is less than two of its leases ago (at least 5 s). A lost one is forgotten after an hour, or after
-            ten leases if that is longer.
-        concurrency: Entities that it runs at a time.
-        running: How many it ran then.
-        commands: The wire names that it handles.
-        lost_for: Seconds that it has not been alive; 0.0 while it is.
-        awaiting_thread: Entities among `running` whose next command waited for a thread.
-        awaiting_reply: Entities among `running` whose handler waited for a reply; they do not count against `concurrency`.
-    """
-
-    name: str
-    host: str
-    pid: int
-    started_ms: int
-    silent_for: float
-    alive: bool
-    concurrency: int
-    running: int
-    commands: tuple[str, ...]
-    lost_for: float = 0.0
-    awaiting_thread: int = 0
-    awaiting_reply: int = 0
 
 
 AbortResult = Literal["ended", "finished", "nothing", "runs_on", "blocked", "unanswered"]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from command_bus.errors import CommandBusError, Draining, IdempotencyConflict, InvalidCommand, QueueFull
 from command_bus.messages.receipts import Receipt, kept
-from command_bus.transport.interfaces import Admission
+from command_bus.transport.submissions import Admission
 
 __all__ = ["receipt", "refusal", "status_of"]
 

@@ -14,7 +14,8 @@ from command_bus.messages.outgoing import Envelope, Outbound
 from command_bus.messages.receipts import BatchOutcome, BatchResult
 from command_bus.sending.admission import refusal, status_of
 from command_bus.sending.envelope_builder import Sealer
-from command_bus.transport.interfaces import Admission, Producer, Silent, Submission
+from command_bus.transport.interfaces import Producer
+from command_bus.transport.submissions import Admission, Silent, Submission
 
 __all__ = ["BatchSender"]
 

@@ -34,8 +34,8 @@ from command_bus.serialization.models import MessageCodec, codec_for
 from command_bus.serialization.msgpack import Limits, pack
 from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
-from command_bus.transport.interfaces import NO_DIGEST, Submission
 from command_bus.transport.mailboxes import free_mailbox, mailbox_label, mailbox_name
+from command_bus.transport.submissions import NO_DIGEST, Submission
 
 __all__ = ["Sealer", "new_command_id"]
 

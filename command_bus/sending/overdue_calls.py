@@ -19,8 +19,8 @@ from command_bus.transport.redis.admin.sighting import Sightings
 from command_bus.transport.redis.connection.tasks import end_tasks
 
 if TYPE_CHECKING:
-    from command_bus.admin.info import WorkerStatus
     from command_bus.bus import CommandBus
+    from command_bus.serialization.announcements import WorkerStatus
 
 __all__ = ["Unanswered"]
 

@@ -14,9 +14,9 @@ from command_bus.serialization.models import reply_codec_for
 from command_bus.serialization.msgpack import Limits, Undecodable
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Completed, raise_or_value, unpack_reply
-from command_bus.transport.interfaces import Admission
 from command_bus.transport.marks import mailbox_in, reply_in
 from command_bus.transport.redis.transport import RedisTransport
+from command_bus.transport.submissions import Admission
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from command_bus.admin.entities import hold_info
-from command_bus.admin.fleet import worker_statuses
-from command_bus.admin.info import WorkerStatus
 from command_bus.errors import CommandTimeout, nearest
+from command_bus.serialization.announcements import WorkerStatus, worker_statuses
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.msgpack import Limits, Undecodable
 from command_bus.transport.mailboxes import mailbox_label

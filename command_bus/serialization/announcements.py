@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from command_bus.serialization.announced_schema import plain_data, sound_schema
 from command_bus.serialization.msgpack import Limits, Undecodable, pack, unpack
 
-__all__ = ["CommandInfo", "WorkerInfo", "announced", "read_worker", "worker_record"]
+__all__ = ["CommandInfo", "WorkerInfo", "WorkerStatus", "announced", "read_worker", "worker_record", "worker_statuses"]
 
 _ESSENTIAL = frozenset({"entity", "key", "delivery", "schema"})
 _POLICY: dict[str, Any] = {"attempts": int, "on_poison": str, "timeout": int | float}
@@ -153,3 +153,54 @@ def _fits(info: WorkerInfo) -> bool:
         and all(isinstance(each, int) for each in counts)
         and all(isinstance(each, int | float) and math.isfinite(each) for each in seconds)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """A worker, live or lost.
+
+    Attributes:
+        name: Random per start.
+        host: Where it runs.
+        pid: Its process.
+        started_ms: When it started, by its clock.
+        silent_for: Seconds since its last sign of life.
+        alive: Whether that is less than two of its leases ago (at least 5 s). A lost one is forgotten after an hour, or after
+            ten leases if that is longer.
+        concurrency: Entities that it runs at a time.
+        running: How many it ran then.
+        commands: The wire names that it handles.
+        lost_for: Seconds that it has not been alive; 0.0 while it is.
+        awaiting_thread: Entities among `running` whose next command waited for a thread.
+        awaiting_reply: Entities among `running` whose handler waited for a reply; they do not count against `concurrency`.
+    """
+
+    name: str
+    host: str
+    pid: int
+    started_ms: int
+    silent_for: float
+    alive: bool
+    concurrency: int
+    running: int
+    commands: tuple[str, ...]
+    lost_for: float = 0.0
+    awaiting_thread: int = 0
+    awaiting_reply: int = 0
+
+
+def worker_statuses(records: Iterable[tuple[int, bytes]]) -> list[WorkerStatus]:
+    """The workers, live ones first, from what each says of itself and the server's time in ms when that was read."""
+    found: dict[str, WorkerStatus] = {}
+    for now_ms, record in records:
+        info = read_worker(record)
+        if info is None:
+            continue
+        silent = max(now_ms - info.seen_ms, 0)
+        known = found.get(info.name)
+        if known is None or silent / 1000 < known.silent_for:
+            found[info.name] = WorkerStatus(
+                info.name, info.host, info.pid, info.started_ms, silent / 1000, silent <= info.patience_ms, info.concurrency, info.running,
+                info.commands, max(silent - info.patience_ms, 0) / 1000, info.awaiting_thread, info.awaiting_reply,
+            )  # fmt: skip
+    return sorted(found.values(), key=lambda worker: (not worker.alive, worker.host, worker.started_ms, worker.name))

@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from command_bus.admin.fleet import worker_statuses
 from command_bus.bus import CommandBus
 from command_bus.errors import CommandBusError, InvalidSettings, QueueFull
 from command_bus.sending.envelope_builder import Sealer
+from command_bus.serialization.announcements import worker_statuses
 from command_bus.settings import BusSettings, redacted
 from command_bus.sync.thread import BusThread
 from command_bus.transport.redis.admin.inspection import Inspection

@@ -30,12 +30,11 @@ if TYPE_CHECKING:
         EntityState,
         EntityTypeInfo,
         HoldInfo,
-        WorkerStatus,
     )
     from command_bus.bus import CommandBus
     from command_bus.messages.options import CallOptions, DispatchOptions
     from command_bus.messages.receipts import SyncReceipt
-    from command_bus.serialization.announcements import CommandInfo
+    from command_bus.serialization.announcements import CommandInfo, WorkerStatus
     from command_bus.sync.thread import ThreadedBus
 
 __all__ = ["SyncDeadLetters", "SyncEntities", "SyncEntityScope", "SyncEvents", "SyncFleet"]

@@ -29,8 +29,8 @@ from command_bus.messages.outgoing import Outbound
 from command_bus.messages.receipts import BatchResult
 from command_bus.middleware import Middleware, Sending
 from command_bus.sending.admission import refusal
-from command_bus.transport.interfaces import Admission
 from command_bus.transport.redis.keys import GROUP
+from command_bus.transport.submissions import Admission
 from command_bus.worker.failure_text import text_of
 
 try:

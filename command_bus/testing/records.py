@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from command_bus.errors import Reject
 from command_bus.messages.message import Message
 from command_bus.middleware import Middleware, Sending
-from command_bus.transport.interfaces import Admission
+from command_bus.transport.submissions import Admission
 
 if TYPE_CHECKING:
     from command_bus.messages.context import CommandContext

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from command_bus.transport.interfaces import Admission
+from command_bus.transport.submissions import Admission
 
 __all__ = [
     "DispatchFacts",

@@ -16,7 +16,8 @@ from command_bus.serialization.envelope import (
 from command_bus.serialization.outcome import OutcomeRecord, Status
 from command_bus.serialization.reply import Outcome, pack_reply
 from command_bus.settings import BusSettings
-from command_bus.transport.interfaces import NO_DIGEST, NOTHING_LEFT, Remembered, Started
+from command_bus.transport.steps import NOTHING_LEFT, Remembered, Started
+from command_bus.transport.submissions import NO_DIGEST
 
 __all__ = ["Windows", "accepted_ms", "digest_of", "is_marked", "mailbox_in", "reply_in"]
 

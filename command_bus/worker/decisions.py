@@ -46,9 +46,9 @@ from command_bus.serialization.reply import (
 )
 from command_bus.serialization.text import printable
 from command_bus.settings import BusSettings
-from command_bus.transport.interfaces import NOTHING_LEFT, Bury, Done, GiveBack, Lease, Park, Remembered, Retry, Started, Step
 from command_bus.transport.mailboxes import stands_in
 from command_bus.transport.marks import Windows, accepted_ms
+from command_bus.transport.steps import NOTHING_LEFT, Bury, Done, GiveBack, Lease, Park, Remembered, Retry, Started, Step
 from command_bus.worker.failure_text import named, text_of, trace_of
 from command_bus.worker.offers import Offers
 

@@ -8,21 +8,9 @@ from collections.abc import Callable
 
 from command_bus.clock import mono
 from command_bus.serialization.text import printable
-from command_bus.transport.interfaces import (
-    Answer,
-    Bury,
-    Done,
-    Failed,
-    Follow,
-    GiveBack,
-    Lease,
-    Places,
-    Started,
-    Step,
-    Steps,
-    Take,
-)
+from command_bus.transport.interfaces import Places, Steps
 from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.steps import Answer, Bury, Done, Failed, Follow, GiveBack, Lease, Started, Step, Take
 from command_bus.worker.executor import Executor
 
 __all__ = ["EntityRun"]

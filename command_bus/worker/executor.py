@@ -22,8 +22,9 @@ from command_bus.messages.context import CommandContext, Running, Sender, curren
 from command_bus.middleware import Handling
 from command_bus.randomness import JITTER
 from command_bus.serialization.text import printable
-from command_bus.transport.interfaces import ByOperator, GiveBack, GivenUp, Lease, Places, Policies, Started, Step
+from command_bus.transport.interfaces import Places, Policies
 from command_bus.transport.mailboxes import mailbox_label, type_of
+from command_bus.transport.steps import ByOperator, GiveBack, GivenUp, Lease, Started, Step
 from command_bus.worker.decisions import Decisions, Runnable
 from command_bus.worker.failure_text import text_of
 from command_bus.worker.lending import Lending

@@ -15,7 +15,7 @@ from command_bus.observer import Observer
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.msgpack import Undecodable
-from command_bus.transport.interfaces import Bury, Done, GiveBack, Park, Retry, Started, Step
+from command_bus.transport.steps import Bury, Done, GiveBack, Park, Retry, Started, Step
 from command_bus.worker.decisions import Decisions, Runnable
 
 __all__ = ["ObservedDecisions"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from random import Random
 
-from command_bus.transport.interfaces import GiveBack, Retry
+from command_bus.transport.steps import GiveBack, Retry
 
 __all__ = ["Offers"]
 

@@ -10,21 +10,6 @@ from typing import Any
 from redis.asyncio import Redis
 
 from command_bus.clock import mono
-from command_bus.transport.interfaces import (
-    NO_DIGEST,
-    Answer,
-    Bury,
-    Done,
-    GiveBack,
-    Lease,
-    Park,
-    Remembered,
-    Retry,
-    Started,
-    Step,
-    Submission,
-    Take,
-)
 from command_bus.transport.redis.admin.holds import Scopes
 from command_bus.transport.redis.admin.statistics import Operations
 from command_bus.transport.redis.connection.connections import ClientFactory, Connections
@@ -34,6 +19,8 @@ from command_bus.transport.redis.sending.producer import StreamProducer
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.recovery import PendingRecovery
 from command_bus.transport.redis.worker.step_batcher import StepBatcher
+from command_bus.transport.steps import Answer, Bury, Done, GiveBack, Lease, Park, Remembered, Retry, Started, Step, Take
+from command_bus.transport.submissions import NO_DIGEST, Submission
 
 __all__ = ["TAKE", "Bare", "Hand", "Record", "bare", "bury", "done", "left", "park"]
 

@@ -24,7 +24,8 @@ from command_bus import (
     RetryPolicy,
     lanes,
 )
-from command_bus.transport.redis.interrupts import Interrupt, Interrupts
+from command_bus.transport.interrupts import Interrupt
+from command_bus.transport.redis.interrupts import Interrupts
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import until
 

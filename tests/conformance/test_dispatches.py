@@ -15,7 +15,7 @@ from command_bus.serialization.envelope import IN_DISPATCH, KEEP_OUTCOME, WireEn
 from command_bus.serialization.outcome import OutcomeRecord
 from command_bus.serialization.reply import unpack_reply
 from command_bus.transport.bulk import LoadItem, Opening, Version
-from command_bus.transport.interfaces import Admission
+from command_bus.transport.submissions import Admission
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import until
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from command_bus.transport.interfaces import NO_DIGEST, Retry, Started, Submission
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.scripts import PROMOTE, Script
+from command_bus.transport.steps import Retry, Started
+from command_bus.transport.submissions import NO_DIGEST, Submission
 from tests.conformance.bare import TAKE, Bare, Hand, bare, done
 from tests.conformance.conftest import Bench
 

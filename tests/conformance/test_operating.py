@@ -28,9 +28,10 @@ from command_bus.errors import EntitiesStopped
 from command_bus.messages.outgoing import Envelope
 from command_bus.serialization.envelope import IN_DISPATCH, WireEnvelope, pack_envelope
 from command_bus.transport.bulk import LoadItem, Opening, Version
-from command_bus.transport.interfaces import Admission, Released, Retry, Started
 from command_bus.transport.mailboxes import EVERYTHING
 from command_bus.transport.redis.scripts import REPAIR
+from command_bus.transport.steps import Released, Retry, Started
+from command_bus.transport.submissions import Admission
 from tests.conformance.bare import TAKE, Bare, Hand, bare, done
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import until

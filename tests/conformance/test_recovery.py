@@ -12,9 +12,9 @@ import pytest
 from redis.asyncio import Redis
 
 from command_bus import Command, CommandContext, CommandInterrupted, EntityId, RetryPolicy
-from command_bus.transport.interfaces import Gone, Started
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, Held
+from command_bus.transport.steps import Gone, Started
 from command_bus.worker.worker import Worker
 from tests.conformance.bare import TAKE, Bare, Hand, done
 from tests.conformance.conftest import Bench

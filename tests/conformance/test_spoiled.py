@@ -13,10 +13,11 @@ from redis.exceptions import ResponseError
 from command_bus import InvalidCommand, UnsuitableServer
 from command_bus.clock import mono
 from command_bus.transport.bulk import Opening, Version
-from command_bus.transport.interfaces import NO_DIGEST, Admission, GiveBack, Released, Retry, Started, Submission
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.scripts import ENQUEUE, Script
 from command_bus.transport.redis.sending.producer import _Waiting
+from command_bus.transport.steps import GiveBack, Released, Retry, Started
+from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
 from tests.conformance.bare import TAKE, Bare, bare, bury, done
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import Put, Scene, scene, until

@@ -13,25 +13,12 @@ import pytest
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, TransportUnavailable
-from command_bus.transport.interfaces import (
-    NO_DIGEST,
-    Admission,
-    Done,
-    Failed,
-    GiveBack,
-    Gone,
-    Lease,
-    Released,
-    Remembered,
-    Retry,
-    Started,
-    Step,
-    Submission,
-)
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.scripts import ENQUEUE, FORGET, REPAIR, SCRIPTS, TELLING
 from command_bus.transport.redis.sending.producer import _Waiting
 from command_bus.transport.redis.worker.step_batcher import _Shard
+from command_bus.transport.steps import Done, Failed, GiveBack, Gone, Lease, Released, Remembered, Retry, Started, Step
+from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
 from tests.conformance.bare import TAKE, Bare, Hand, bare, bury, done, left, park
 from tests.conformance.conftest import Bench
 

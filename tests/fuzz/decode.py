@@ -105,7 +105,7 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
     from command_bus.serialization.outcome import OutcomeRecord
     from command_bus.serialization.protection import Protection
     from command_bus.serialization.reply import raise_or_value, reply_id, unpack_reply
-    from command_bus.transport.interfaces import Started
+    from command_bus.transport.steps import Started
     from command_bus.worker.decisions import Decisions
 
     class Fuzzed(Command[dict[str, int]], entity="box"):

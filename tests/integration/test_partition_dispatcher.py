@@ -34,7 +34,7 @@ from command_bus.spark import PartitionDispatcher, Target
 from command_bus.spark import target as target_module
 from command_bus.spark.target import Link, link_to
 from command_bus.spark.writing.partition import Reject
-from command_bus.transport.interfaces import Admission
+from command_bus.transport.submissions import Admission
 
 NAMESPACE = "parts"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from command_bus.transport.interfaces import Lease, Started
+from command_bus.transport.steps import Lease, Started
 
 __all__ = ["MAX_DEPTH", "Ledger", "Line"]
 

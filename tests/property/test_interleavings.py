@@ -20,29 +20,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from command_bus.errors import TransportUnavailable
-from command_bus.transport.interfaces import (
-    NO_DIGEST,
-    Admission,
-    Answer,
-    Bury,
-    Done,
-    GiveBack,
-    Gone,
-    Lease,
-    Park,
-    Released,
-    Retry,
-    Started,
-    Step,
-    Submission,
-    Take,
-)
 from command_bus.transport.memory import MemoryClients
 from command_bus.transport.redis.connection.backoff import Backoff
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.scripts import Script
+from command_bus.transport.steps import Answer, Bury, Done, GiveBack, Gone, Lease, Park, Released, Retry, Started, Step, Take
+from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
 from tests.conformance.bare import TAKE, Bare, Hand, bury, done, left, park
 from tests.property.ledger import MAX_DEPTH, Ledger, Line
 

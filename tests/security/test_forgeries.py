@@ -13,9 +13,9 @@ from command_bus import BadSignature, BusSettings, EntityPolicy, TransportUnavai
 from command_bus.serialization.envelope import GIVEN_ID, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope, pack_envelope
 from command_bus.serialization.protection import Protection
 from command_bus.transport.bulk import Opening, Version
-from command_bus.transport.interfaces import Bury, Started
 from command_bus.transport.mailboxes import mailbox_name
 from command_bus.transport.memory import MemoryClients
+from command_bus.transport.steps import Bury, Started
 from command_bus.worker.decisions import Decisions
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import Put, Scene, scene, until

@@ -23,7 +23,7 @@ pytest.importorskip("typer")
 import typer
 
 from command_bus import Command, EntityId, HandlerRegistry, Query
-from command_bus.admin.info import EntityInfo, HoldInfo, Stats, WorkerStatus
+from command_bus.admin.info import EntityInfo, HoldInfo, Stats
 from command_bus.cli.codegen.clients import client_source, schema_document
 from command_bus.cli.codegen.type_names import class_name, members_of, type_of
 from command_bus.cli.commands.diagnosis import (
@@ -43,7 +43,7 @@ from command_bus.cli.commands.send import _as_sent
 from command_bus.cli.output import counted, duration
 from command_bus.cli.process.reload import changed, snapshot
 from command_bus.cli.terminal import shown
-from command_bus.serialization.announcements import CommandInfo, announced
+from command_bus.serialization.announcements import CommandInfo, WorkerStatus, announced
 from command_bus.settings import strays
 from command_bus.transport.redis.admin.examination import Examination
 from command_bus.worker.descriptions import descriptions

@@ -9,7 +9,7 @@ from command_bus import Command, EntityId, HandlerRegistry, RetryPolicy
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import AT_MOST_ONCE, WireEnvelope, pack_envelope
 from command_bus.settings import BusSettings
-from command_bus.transport.interfaces import Bury, GiveBack, Park, Started
+from command_bus.transport.steps import Bury, GiveBack, Park, Started
 from command_bus.worker.decisions import Decisions
 
 registry = HandlerRegistry()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from command_bus.transport.redis.interrupts import Interrupt
+from command_bus.transport.interrupts import Interrupt
 
 ASKED = Interrupt("abandon", "17|18-0", 5, "anna@host", "the ledger | hangs\nagain")
 

@@ -7,7 +7,6 @@ import secrets
 
 import pytest
 
-from command_bus.transport.interfaces import GiveBack
 from command_bus.transport.memory import MemoryClients
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import KeySpace
@@ -15,6 +14,7 @@ from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.recovery import PendingRecovery
 from command_bus.transport.redis.worker.step_batcher import StepBatcher
+from command_bus.transport.steps import GiveBack
 
 
 async def pauses(shards: int, lease: float) -> tuple[list[float], list[float]]:

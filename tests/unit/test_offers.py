@@ -13,7 +13,7 @@ import pytest
 from command_bus import HandlerRegistry
 from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.settings import BusSettings
-from command_bus.transport.interfaces import Bury, GiveBack, Retry, Started, Step
+from command_bus.transport.steps import Bury, GiveBack, Retry, Started, Step
 from command_bus.worker.decisions import Decisions
 
 BEGIN = 1_700_000_000_000

@@ -10,10 +10,10 @@ import pytest
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, TransportUnavailable, UnsuitableServer
-from command_bus.transport.interfaces import NO_DIGEST, Admission, Submission
 from command_bus.transport.redis.connection.outage import Outage
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.sending.producer import StreamProducer
+from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
 
 ENVELOPES = 8
 

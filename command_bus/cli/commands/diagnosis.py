@@ -12,7 +12,8 @@ from command_bus.cli.output import duration
 from command_bus.errors import some_of
 
 if TYPE_CHECKING:
-    from command_bus.admin.info import EntityInfo, HoldInfo, Stats, WorkerStatus
+    from command_bus.admin.info import EntityInfo, HoldInfo, Stats
+    from command_bus.serialization.announcements import WorkerStatus
     from command_bus.settings import Stray
     from command_bus.transport.redis.admin.examination import Examination
 

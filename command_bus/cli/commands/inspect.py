@@ -17,8 +17,8 @@ from command_bus.cli.unknown_names import warn_of_unknown
 from command_bus.errors import did_you_mean, some_of
 
 if TYPE_CHECKING:
-    from command_bus.admin.info import EntityInfo, EntityPage, HoldInfo, Stats, WorkerStatus
-    from command_bus.serialization.announcements import CommandInfo
+    from command_bus.admin.info import EntityInfo, EntityPage, HoldInfo, Stats
+    from command_bus.serialization.announcements import CommandInfo, WorkerStatus
 
 __all__ = ["Order", "State", "entities", "entity_table", "introspect", "stats", "stats_lines", "worker_table", "workers"]
 

@@ -13,8 +13,9 @@ from command_bus.cli.terminal import Shown, say
 from command_bus.errors import TransportUnavailable
 
 if TYPE_CHECKING:
-    from command_bus.admin.info import EntityPage, HoldInfo, Stats, WorkerStatus
+    from command_bus.admin.info import EntityPage, HoldInfo, Stats
     from command_bus.bus import CommandBus
+    from command_bus.serialization.announcements import WorkerStatus
 
 __all__ = ["top"]
 

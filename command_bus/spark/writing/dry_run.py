@@ -16,7 +16,7 @@ from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.spark.writing.task_results import PartitionResult, Reject, unfit
 from command_bus.spark.writing.writer import Writing, told
 from command_bus.transport.bulk import LoadItem
-from command_bus.transport.interfaces import Admission
+from command_bus.transport.submissions import Admission
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

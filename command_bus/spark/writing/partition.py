@@ -31,7 +31,7 @@ from command_bus.spark.writing.send_queue import Line
 from command_bus.spark.writing.stalls import Stall
 from command_bus.spark.writing.task_results import UNFIT, PartitionResult, Reject, unfit
 from command_bus.transport.bulk import LoadItem, Opening, Version
-from command_bus.transport.interfaces import Admission
+from command_bus.transport.submissions import Admission
 
 __all__ = ["PartitionDispatcher", "PartitionResult", "Reject", "check_of", "flags_of"]
 

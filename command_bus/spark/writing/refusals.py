@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from command_bus.spark.writing.send_queue import Line
 from command_bus.transport.bulk import LoadItem
-from command_bus.transport.interfaces import Admission
+from command_bus.transport.submissions import Admission
 
 __all__ = ["OF_ONE", "REFUSED", "Refusal"]
 

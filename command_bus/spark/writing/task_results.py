@@ -8,7 +8,7 @@ from typing import Any
 from zlib import crc32
 
 from command_bus.transport.bulk import LoadItem
-from command_bus.transport.interfaces import Admission
+from command_bus.transport.submissions import Admission
 
 __all__ = ["UNFIT", "PartitionResult", "Reject", "unfit"]
 

@@ -10,93 +10,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from dataclasses import replace
+from typing import Any
 
 from redis.asyncio import Redis
 
 from command_bus.clock import mono
 from command_bus.serialization.text import printable
-from command_bus.transport.interfaces import ByOperator, GivenUp, Lease
+from command_bus.transport.interrupts import Attempt, Interrupt
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import Patient
 from command_bus.transport.redis.keys import ShardKeys
+from command_bus.transport.steps import ByOperator, GivenUp, Lease
 
-__all__ = ["Answer", "Attempt", "Interrupt", "Interrupter", "Interrupts", "Kind", "fill_request"]
+__all__ = ["Interrupter", "Interrupts", "fill_request"]
 
-Kind = Literal["abort", "abandon"]
-"""`abort` cancels the handler and settles its command as interrupted when it has ended; `abandon` does that without waiting for the end."""
-
-Answer = Literal["", "cancelled", "told", "abandoned", "blocked"]
-"""What the holder has done: cancelled the handler; told one in a thread to end; given the entity up beside it; or nothing, since its event
-loop is blocked."""
 
 _KEPT_MS = 600_000
 _PATIENCE = 1.0
 """Seconds that a handler has to end before it is abandoned."""
 _log = logging.getLogger("command_bus.worker")
-
-
-@dataclass(frozen=True, slots=True)
-class Interrupt:
-    """A request to end one attempt.
-
-    Attributes:
-        kind: How.
-        running: Fence and message of the attempt, with a bar between.
-        asked_ms: When, by the server's clock.
-        by: Who asked.
-        reason: Why.
-        answer: What the holder says.
-        where: Where its event loop is blocked.
-    """
-
-    kind: Kind
-    running: str
-    asked_ms: int = 0
-    by: str = ""
-    reason: str = ""
-    answer: Answer = ""
-    where: str = ""
-
-    @property
-    def words(self) -> str:
-        """Why the attempt ended, for a dead letter, the log and the handler's context."""
-        return f"aborted by {self.by or 'an operator'}{f': {self.reason}' if self.reason else ''}"
-
-    def pack(self) -> str:
-        """The field's value. Only the last part, the reason, may have bars of its own."""
-        parts = (self.kind, self.running, str(self.asked_ms), self.answer, _plain(self.where), _plain(self.by), self.reason)
-        return "|".join(parts)
-
-    @classmethod
-    def unpack(cls, value: bytes) -> Self | None:
-        """What a field says; None if it is of a later release, or broken."""
-        parts: list[Any] = value.decode(errors="replace").split("|", 7)
-        if len(parts) != 8 or parts[0] not in ("abort", "abandon"):
-            return None
-        kind, fence, message, asked, answer, where, by, reason = parts
-        return cls(kind, f"{fence}|{message}", int(asked) if asked.isdecimal() else 0, by, reason, answer, where)
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """What runs in a mailbox.
-
-    Attributes:
-        running: Fence and message, with a bar between.
-        attempt: Which start of its command it is.
-        holder: The lease that it runs under: a worker's name, `#` and a number.
-        envelope: Of the command; empty if it is gone.
-        now_ms: The server's time.
-    """
-
-    running: str
-    attempt: int
-    holder: str
-    envelope: bytes
-    now_ms: int
 
 
 class Interrupts(Patient):
@@ -220,7 +154,3 @@ class Interrupter:
 
     async def _say(self, lease: Lease, interrupt: Interrupt) -> None:
         await self._connections.ask(_write, self._keys, lease.mailbox, interrupt)
-
-
-def _plain(text: str) -> str:
-    return text.replace("|", "/").replace("\n", " ")

@@ -9,7 +9,6 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from command_bus.transport.interfaces import Remembered
 from command_bus.transport.mailboxes import is_mailbox
 from command_bus.transport.records import StoredLetter, Waiting
 from command_bus.transport.redis.admin.mailboxes import Lines
@@ -17,6 +16,7 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.page_size import AnswerSize
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import LETTER, REMOVE
+from command_bus.transport.steps import Remembered
 
 __all__ = ["Operations"]
 

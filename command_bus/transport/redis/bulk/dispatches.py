@@ -18,12 +18,12 @@ from redis.asyncio import Redis
 from command_bus.clock import mono
 from command_bus.errors import DispatchConflict, DispatchFenced, Unconfirmed
 from command_bus.transport.bulk import DispatchFacts, Home, Loaded, LoadItem, Opening, OpenState, Version
-from command_bus.transport.interfaces import Admission
 from command_bus.transport.redis.bulk.outcomes import RedisOutcomes
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import Patient
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import DISPATCH, LOAD, Script
+from command_bus.transport.submissions import Admission
 
 __all__ = ["RedisDispatches"]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from struct import pack
 from typing import Any
 
-from command_bus.transport.interfaces import Submission
 from command_bus.transport.redis.keys import ShardKeys
+from command_bus.transport.submissions import Submission
 
 __all__ = ["enqueue_arguments"]
 

@@ -21,13 +21,13 @@ from typing import Any
 from command_bus.clock import mono
 from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable, Unconfirmed, UnsuitableServer
 from command_bus.randomness import token
-from command_bus.transport.interfaces import Admission, Silent, Submission
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.outage import Attempts
 from command_bus.transport.redis.connection.tasks import all_of
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import ENQUEUE
 from command_bus.transport.redis.sending.enqueue_arguments import enqueue_arguments
+from command_bus.transport.submissions import Admission, Silent, Submission
 
 __all__ = ["StreamProducer"]
 

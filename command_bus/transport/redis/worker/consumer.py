@@ -23,7 +23,7 @@ from redis.exceptions import ResponseError
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, TransportUnavailable
 from command_bus.serialization.text import printable
-from command_bus.transport.interfaces import GiveBack, Lease, Steps
+from command_bus.transport.interfaces import Steps
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.connection.outage import Attempts
@@ -32,6 +32,7 @@ from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.ready_stream import ensure_ready, mailbox_of
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.slots import Ask, Slots
+from command_bus.transport.steps import GiveBack, Lease
 
 __all__ = ["ConsumerLoop"]
 

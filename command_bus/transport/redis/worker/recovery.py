@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 from command_bus.clock import mono
 from command_bus.randomness import JITTER
 from command_bus.serialization.text import printable
-from command_bus.transport.interfaces import Bury, GiveBack, Lease, Started, Step, Steps
+from command_bus.transport.interfaces import Steps
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.tasks import end_tasks
@@ -33,6 +33,7 @@ from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, He
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.periodic import go_round
 from command_bus.transport.redis.worker.upkeep import Upkeep
+from command_bus.transport.steps import Bury, GiveBack, Lease, Started, Step
 
 __all__ = ["PendingRecovery"]
 

@@ -14,7 +14,13 @@ from collections import deque
 from typing import Any
 
 from command_bus.errors import CommandBusError
-from command_bus.transport.interfaces import (
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.outage import Attempts
+from command_bus.transport.redis.connection.page_size import AnswerSize
+from command_bus.transport.redis.connection.tasks import end_tasks
+from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.scripts import ADVANCE
+from command_bus.transport.steps import (
     NOTHING_LEFT,
     Answer,
     Bury,
@@ -31,12 +37,6 @@ from command_bus.transport.interfaces import (
     Step,
     Take,
 )
-from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.outage import Attempts
-from command_bus.transport.redis.connection.page_size import AnswerSize
-from command_bus.transport.redis.connection.tasks import end_tasks
-from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.scripts import ADVANCE
 
 __all__ = ["StepBatcher"]
 

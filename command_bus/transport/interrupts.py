@@ -1,0 +1,82 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+__all__ = ["Answer", "Attempt", "Interrupt", "Kind"]
+
+
+Kind = Literal["abort", "abandon"]
+"""`abort` cancels the handler and settles its command as interrupted when it has ended; `abandon` does that without waiting for the end."""
+
+
+Answer = Literal["", "cancelled", "told", "abandoned", "blocked"]
+"""What the holder has done: cancelled the handler; told one in a thread to end; given the entity up beside it; or nothing, since its event
+loop is blocked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """A request to end one attempt.
+
+    Attributes:
+        kind: How.
+        running: Fence and message of the attempt, with a bar between.
+        asked_ms: When, by the server's clock.
+        by: Who asked.
+        reason: Why.
+        answer: What the holder says.
+        where: Where its event loop is blocked.
+    """
+
+    kind: Kind
+    running: str
+    asked_ms: int = 0
+    by: str = ""
+    reason: str = ""
+    answer: Answer = ""
+    where: str = ""
+
+    @property
+    def words(self) -> str:
+        """Why the attempt ended, for a dead letter, the log and the handler's context."""
+        return f"aborted by {self.by or 'an operator'}{f': {self.reason}' if self.reason else ''}"
+
+    def pack(self) -> str:
+        """The field's value. Only the last part, the reason, may have bars of its own."""
+        parts = (self.kind, self.running, str(self.asked_ms), self.answer, _plain(self.where), _plain(self.by), self.reason)
+        return "|".join(parts)
+
+    @classmethod
+    def unpack(cls, value: bytes) -> Self | None:
+        """What a field says; None if it is of a later release, or broken."""
+        parts: list[Any] = value.decode(errors="replace").split("|", 7)
+        if len(parts) != 8 or parts[0] not in ("abort", "abandon"):
+            return None
+        kind, fence, message, asked, answer, where, by, reason = parts
+        return cls(kind, f"{fence}|{message}", int(asked) if asked.isdecimal() else 0, by, reason, answer, where)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What runs in a mailbox.
+
+    Attributes:
+        running: Fence and message, with a bar between.
+        attempt: Which start of its command it is.
+        holder: The lease that it runs under: a worker's name, `#` and a number.
+        envelope: Of the command; empty if it is gone.
+        now_ms: The server's time.
+    """
+
+    running: str
+    attempt: int
+    holder: str
+    envelope: bytes
+    now_ms: int
+
+
+def _plain(text: str) -> str:
+    return text.replace("|", "/").replace("\n", " ")

@@ -1,0 +1,207 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "NOTHING_LEFT",
+    "Answer",
+    "Bury",
+    "ByOperator",
+    "Done",
+    "Failed",
+    "Follow",
+    "GiveBack",
+    "GivenUp",
+    "Gone",
+    "Lease",
+    "Park",
+    "Released",
+    "Remembered",
+    "Retry",
+    "Started",
+    "Step",
+    "Take",
+]
+
+
+class ByOperator(str):
+    """A reason for which a handler is cancelled: an operator wants its attempt to end, and its command to be settled as interrupted."""
+
+    __slots__ = ()
+
+
+class GivenUp(ByOperator):
+    """Beside that, its command has been settled already: nothing waits for the end of the handler, which may be in a thread."""
+
+    __slots__ = ()
+
+
+@dataclass(slots=True)
+class Lease:
+    """The right to run one mailbox, held by this worker.
+
+    Attributes:
+        holder: Names this lease, not only its worker: what was started for another lease of the same worker is not its own.
+        deadline: Local monotonic time after which nothing may be started: taken before the server was asked, plus the lease.
+        running: Fence and message of the command that runs now, with a bar between; empty before the first start.
+        renew_until: Local time after which it is no longer renewed (an async handler far past its timeout), or None.
+        cancel: While a handler runs: interrupts it, because the lease is lost.
+        lost: Whether its handler was told so.
+        in_thread: Whether the handler that runs is in a thread, which nothing can stop.
+    """
+
+    shard: int
+    mailbox: str
+    activation: str
+    deadline: float
+    holder: str = ""
+    running: str = ""
+    renew_until: float | None = None
+    cancel: Callable[[str], None] | None = None
+    lost: bool = False
+    in_thread: bool = False
+
+
+@dataclass(slots=True)
+class Started:
+    """The head of a mailbox, started under its lease.
+
+    Attributes:
+        fence: Grows with every start in the shard.
+        message: Its id in the mailbox; the part before the dash is the time of acceptance in ms.
+        attempt: 1 for the first start.
+        first: The server's time of the first start in ms; below zero if an operator replayed it where it was parked.
+        now_ms: The server's time of this start.
+        envelope: None if the entry has no envelope at all.
+        raw: The entry's fields as they are, where there are others than an envelope.
+        confirmed: Whether the replicas that must know of the start do.
+    """
+
+    fence: str
+    message: str
+    attempt: int
+    first: int
+    now_ms: int
+    envelope: bytes | None
+    raw: Sequence[bytes] = ()
+    confirmed: bool = True
+
+    @property
+    def first_ms(self) -> int:
+        """The server's time of the first start."""
+        return abs(self.first)
+
+    @property
+    def replayed(self) -> bool:
+        """Whether an operator replayed it where it was parked."""
+        return self.first < 0
+
+
+@dataclass(slots=True, frozen=True)
+class Released:
+    """The lease was given up: the mailbox is empty, waits, is stopped, or is for somebody else to take."""
+
+    reason: Literal["idle", "yield", "wait", "stop"]
+
+
+@dataclass(slots=True, frozen=True)
+class Gone:
+    """The lease is not ours (any more): nothing was changed."""
+
+
+@dataclass(slots=True, frozen=True)
+class Failed:
+    """The step failed for this mailbox alone: one of its keys is of another type, say."""
+
+    reason: str
+
+
+Answer = Started | Released | Gone | Failed
+
+
+Follow = Literal["stay", "yield", "leave"]
+
+
+@dataclass(slots=True, frozen=True)
+class Take:
+    """Start the head of a mailbox whose activation was read."""
+
+
+@dataclass(slots=True, frozen=True)
+class Remembered:
+    """What settling leaves behind.
+
+    Attributes:
+        command_id: Empty if it is unknown (an envelope that cannot be read): then nothing is remembered.
+        mark: The value of the dedup mark; empty for a command that has none.
+        mark_ms: How long it is kept.
+        inbox: The process that waits for the reply, or empty.
+        reply: What is pushed to it.
+        dispatch: The dispatch that keeps the outcome, or empty.
+        outcome: What it keeps; empty if none does.
+        waits_ms: Of a command that nobody can vouch for: how long its mark is kept if it says that the command waits in this very mailbox.
+            Any other mark is left as it is, and `mark` is empty.
+    """
+
+    command_id: str
+    mark: bytes
+    mark_ms: int
+    inbox: str = ""
+    reply: bytes = b""
+    dispatch: str = ""
+    outcome: bytes = b""
+    waits_ms: int = 0
+
+
+NOTHING_LEFT = Remembered("", b"", 0)
+"""Of a command whose id nobody can repeat or ask for."""
+
+
+@dataclass(slots=True)
+class Done:
+    """The command is settled; `verb` says how it is counted: completed, rejected, expired."""
+
+    left: Remembered
+    follow: Follow = "stay"
+    verb: Literal["done", "deny", "lapse"] = "done"
+
+
+@dataclass(slots=True)
+class Bury:
+    """Dead-letter the command; its entity goes on."""
+
+    left: Remembered
+    record: bytes
+    raw: bytes
+    follow: Follow = "stay"
+
+
+@dataclass(slots=True, frozen=True)
+class Park:
+    """Dead-letter the command and hold its entity, the command still at its head, until an operator decides."""
+
+    left: Remembered
+    record: bytes
+    raw: bytes
+
+
+@dataclass(slots=True, frozen=True)
+class Retry:
+    """Start the command again after a delay; meanwhile its entity waits. `counts` says whether this was an attempt."""
+
+    delay_ms: int
+    counts: bool = True
+
+
+@dataclass(slots=True, frozen=True)
+class GiveBack:
+    """Let another worker start the command again at once. `counts` says whether this was an attempt."""
+
+    counts: bool
+
+
+Step = Take | Done | Bury | Park | Retry | GiveBack

@@ -1,0 +1,60 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from command_bus.errors import CommandBusError
+
+__all__ = ["NO_DIGEST", "Admission", "Silent", "Submission"]
+
+
+NO_DIGEST = bytes(8)
+"""The digest of a command whose id was generated: it cannot conflict."""
+
+
+@dataclass(slots=True)
+class Submission:
+    """One command on its way into a mailbox.
+
+    Attributes:
+        mailbox: The mailbox's name.
+        command_id: Unique per command; a repeat is answered `DUPLICATE`.
+        envelope: Opaque bytes.
+        digest: Eight bytes that differ between different commands; equal ids with unequal digests conflict.
+        max_depth: Commands that the mailbox may hold.
+        delay_ms: Milliseconds until the command takes its place in the mailbox.
+        marked: Whether a mark remembers the command id, because somebody may send it again or ask for its reply.
+        name: The command's wire name, for who observes.
+        renewed: Gives the envelope as it would be sealed now, or None: it stays right however late it leaves.
+    """
+
+    mailbox: str
+    command_id: str
+    envelope: bytes
+    digest: bytes
+    max_depth: int
+    delay_ms: int = 0
+    marked: bool = True
+    name: str = ""
+    renewed: Callable[[], bytes] | None = None
+
+
+class Admission(Enum):
+    """What became of a submission; the values are those of enqueue.lua."""
+
+    ACCEPTED = "+"
+    DUPLICATE = "="
+    CONFLICT = "!"
+    ENTITY_FULL = "e"
+    TOTAL_FULL = "t"
+    PREDECESSOR_REFUSED = "p"
+    WRONG_TYPE = "w"
+    OUT_OF_SEQUENCE = "s"
+    DRAINING = "d"
+
+
+Silent = dict[int, CommandBusError]
+"""Shards that were unavailable, each with how it showed."""
