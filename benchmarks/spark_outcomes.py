@@ -89,7 +89,7 @@ def _sizes(reading: Reading, part: OutcomePart, *, decoded: bool) -> Iterator[in
     if decoded:
         yield from (batch.num_rows for batch in reading.batches(part))
         return
-    outcomes = reading.link.transport.dispatches.outcomes
+    outcomes = reading.link.transport.bulk.outcomes
     for span in part.spans:
         after = span.after
         while after != span.until:

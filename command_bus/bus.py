@@ -1,6 +1,6 @@
 """`CommandBus`: the facade. It composes the parts and holds no protocol of its own.
 
-dispatch: command → Sealer (encode, name the mailbox) → StreamProducer (enqueue) → Receipt
+dispatch: command → EnvelopeBuilder (encode, name the mailbox) → StreamProducer (enqueue) → Receipt
 call:     the same, with an inbox → RpcHandler (wait for the reply) → the typed result
 """
 
@@ -19,8 +19,8 @@ from command_bus.admin.entity import EntityScope
 from command_bus.admin.events import Events
 from command_bus.admin.fleet import Fleet
 from command_bus.admin.info import Stats
-from command_bus.admin.statistics import Monitor
-from command_bus.admin.waiting import WaitingLine
+from command_bus.admin.statistics import Statistics
+from command_bus.admin.waiting import WaitingCommands
 from command_bus.clock import checked_seconds, mono
 from command_bus.errors import (
     BusClosed,
@@ -33,15 +33,15 @@ from command_bus.keywords import BusArguments
 from command_bus.messages.context import while_lent
 from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions
-from command_bus.messages.outgoing import Envelope, Outbound
+from command_bus.messages.outgoing import Envelope, OutgoingMessage
 from command_bus.messages.receipts import BatchResult, Receipt
 from command_bus.middleware import Middleware, Sending, around_batch, around_call, around_dispatch
 from command_bus.observer import ObservedProducer, Observer, observed_call
 from command_bus.sending.admission import receipt
 from command_bus.sending.batch import BatchSender
-from command_bus.sending.envelope_builder import Sealer
-from command_bus.sending.overdue_calls import Unanswered
-from command_bus.sending.results import Outcomes, later
+from command_bus.sending.envelope_builder import EnvelopeBuilder
+from command_bus.sending.overdue_calls import OverdueCalls
+from command_bus.sending.results import ResultReader, later
 from command_bus.serialization.protection import PayloadCipher, Protection
 from command_bus.settings import BusSettings, SettingOverrides, resolved
 from command_bus.stand_in import OPEN, StandIn
@@ -116,10 +116,10 @@ class CommandBus:
         self._opening = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
         self.protection = Protection.of(self.settings, cipher)
-        self._sealer = Sealer(self.settings, self.protection)
-        self._unanswered = Unanswered(self)
+        self._builder = EnvelopeBuilder(self.settings, self.protection)
+        self._overdue = OverdueCalls(self)
         self._send = around_dispatch(self.middleware, self._transmit)
-        self._prepare = around_dispatch(self.middleware, self._seal)
+        self._prepare = around_dispatch(self.middleware, self._build)
 
     @classmethod
     def in_memory(cls, **arguments: Unpack[BusArguments]) -> Self:
@@ -186,7 +186,7 @@ class CommandBus:
             self._closed = True
             transport, self._transport, self._home = self._transport, None, None
             OPEN.discard(self)
-        await self._unanswered.close()
+        await self._overdue.close()
         if transport is not None:
             await transport.close()
             if self._stand_in is not None:
@@ -195,7 +195,7 @@ class CommandBus:
     def _renew(self) -> None:
         """Be as before the first `open`: also for another event loop, so that an application can start twice in one process."""
         self._transport, self._home, self._closed, self._closing, self._opening = None, None, False, None, asyncio.Lock()
-        self._unanswered = Unanswered(self)
+        self._overdue = OverdueCalls(self)
         OPEN.discard(self)
 
     def __repr__(self) -> str:
@@ -237,12 +237,12 @@ class CommandBus:
             BusClosed: The bus is not open.
         """
         plain = command_id is None and not delay and not headers and expires is None and not keep_result
-        if plain and self._sealer.stamps and self._agreed(command):
-            submission = self._sealer.plain(command)
+        if plain and self._builder.can_build_fast and self._agreed(command):
+            submission = self._builder.build_fast(command)
             return receipt(
                 submission.command_id, await self.transport.producer.enqueue(submission, self.settings.dispatch_timeout)
             )
-        out = self._sealer.outbound(
+        out = self._builder.outbound(
             command, command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result
         )
         return receipt(out.command_id, await self._send(out), partial(later, self, type(command)) if keep_result else None)
@@ -262,7 +262,7 @@ class CommandBus:
     ) -> Receipt[Any]:
         """As `dispatch`, without the command's class: the worker validates the payload. `None, None` names no entity."""
         options = DispatchOptions(command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result)
-        out = self._sealer.raw(entity_type, entity_id, name, payload, **options)
+        out = self._builder.raw(entity_type, entity_id, name, payload, **options)
         return receipt(out.command_id, await self._send(out), partial(later, self, None) if keep_result else None)
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
@@ -275,7 +275,7 @@ class CommandBus:
         Raises:
             BusClosed: The bus is not open.
         """
-        sender = BatchSender(self._sealer, self.transport.producer, self._prepare, self.settings.dispatch_timeout, self._agreed)
+        sender = BatchSender(self._builder, self.transport.producer, self._prepare, self.settings.dispatch_timeout, self._agreed)
         result: BatchResult = await around_batch(self.middleware, partial(sender.send, commands))()
         return result
 
@@ -306,7 +306,7 @@ class CommandBus:
             CallCycle: A handler calls the entity that it runs for.
             InvalidCommand, QueueFull, IdempotencyConflict, TransportUnavailable, BusClosed: As for `dispatch`.
         """
-        out = self._sealer.outbound(command, command_id=command_id, headers=headers)
+        out = self._builder.outbound(command, command_id=command_id, headers=headers)
         value: R = await self._ask(out, type(command).spec().reply, timeout)
         return value
 
@@ -322,16 +322,16 @@ class CommandBus:
         headers: Mapping[str, str] | None = None,
     ) -> Any:
         """As `call`, without the command's class: the worker validates the payload, the reply is plain data. `None, None` names no entity."""
-        out = self._sealer.raw(entity_type, entity_id, name, payload, command_id=command_id, headers=headers)
+        out = self._builder.raw(entity_type, entity_id, name, payload, command_id=command_id, headers=headers)
         return await self._ask(out, Any, timeout)
 
-    def _ask(self, out: Outbound, reply_type: Any, timeout: float | None) -> Awaitable[Any]:
+    def _ask(self, out: OutgoingMessage, reply_type: Any, timeout: float | None) -> Awaitable[Any]:
         """Send it for a caller who waits so long, and give what its reply says."""
         seconds = self.settings.call_timeout if timeout is None else checked_seconds("timeout", timeout)
         deadline = mono() + seconds
         out.ttl_ms = max(1, int(seconds * 1000))
-        out.inbox = self.transport.rpc.process
-        exchange: Sending = partial(self._outcomes().exchange, self._send, self._sealer.place_of, reply_type, deadline)
+        out.inbox = self.transport.replies.process
+        exchange: Sending = partial(self._results().exchange, self._send, self._builder.place_of, reply_type, deadline)
         if self.observer is not None:
             exchange = partial(observed_call, self.observer, exchange)
         return around_call(self.middleware, exchange)(out)
@@ -362,7 +362,7 @@ class CommandBus:
         """
         timeout = checked_seconds("timeout", timeout, zero=True)
         reply_type = Any if command_type is None else command_type.spec().reply
-        result = self._outcomes().result(str(command_id), reply_type, timeout)
+        result = self._results().result(str(command_id), reply_type, timeout)
         return await (while_lent(result) if timeout > 0 else result)
 
     async def cancel(self, command_id: str | UUID) -> bool:
@@ -371,18 +371,18 @@ class CommandBus:
         Quick for ids that were given, for calls and for delayed commands. For the generated id of a dispatch every line is looked through:
         `bus.entity(…).cancel(…)` looks through one.
         """
-        return await WaitingLine(self.transport.operations, self.settings).cancel(str(command_id))
+        return await WaitingCommands(self.transport.operations, self.settings).cancel(str(command_id))
 
     def entity(self, entity_type: str, entity_id: str | int) -> EntityScope:
         """One entity: dispatch and call for it, see its depth, pause, drain, resume and purge it."""
-        return EntityScope(self, entity_type, entity_id, self._sealer.mailbox_of)
+        return EntityScope(self, entity_type, entity_id, self._builder.mailbox_of)
 
     # Looking.
 
     async def stats(self) -> Stats:
         """A snapshot of the namespace, in one round trip per shard."""
         transport = self.transport
-        return await Monitor(transport.operations, transport.keys).stats()
+        return await Statistics(transport.operations, transport.keys).stats()
 
     async def ping(self) -> float:
         """Seconds of one round trip to the server.
@@ -403,7 +403,7 @@ class CommandBus:
             IdleTimeout: There is still work after `timeout` seconds.
         """
         seconds = None if timeout is None else checked_seconds("timeout", timeout, zero=True)
-        await Monitor(self.transport.operations, self.transport.keys).until_idle(seconds)
+        await Statistics(self.transport.operations, self.transport.keys).until_idle(seconds)
 
     # Working.
 
@@ -458,15 +458,15 @@ class CommandBus:
 
         return shared_server()
 
-    def _outcomes(self) -> Outcomes:
-        return Outcomes(self.transport, self._sealer.reply_limits, self._unanswered, self.protection)
+    def _results(self) -> ResultReader:
+        return ResultReader(self.transport, self._builder.reply_limits, self._overdue, self.protection)
 
-    async def _transmit(self, out: Outbound) -> Admission:
-        """The innermost of the middleware around a dispatch: seal and enqueue."""
-        submission = await self._seal(out)
+    async def _transmit(self, out: OutgoingMessage) -> Admission:
+        """The innermost of the middleware around a dispatch: build and enqueue."""
+        submission = await self._build(out)
         return await self.transport.producer.enqueue(submission, self._patience(out))
 
-    def _patience(self, out: Outbound) -> float:
+    def _patience(self, out: OutgoingMessage) -> float:
         """Seconds that accepting it may take: a caller waits no longer than it said."""
         timeout = self.settings.dispatch_timeout
         return timeout if out.deadline is None else min(timeout, max(out.deadline - mono(), 0.001))
@@ -475,15 +475,15 @@ class CommandBus:
         """Whether a message can be sealed at once: no middleware wants to see it, and its entity type is agreed on."""
         if self.middleware:
             return False
-        entity_type = self._sealer.entity_of(message)
+        entity_type = self._builder.entity_of(message)
         return entity_type is None or self.transport.namespace.agreed(entity_type) is not None
 
-    async def _seal(self, out: Outbound) -> Submission:
+    async def _build(self, out: OutgoingMessage) -> Submission:
         """The submission of an outbound value; with the first of an entity type, agree on its mailboxes."""
         namespace = self.transport.namespace
         if out.entity_type is not None and namespace.agreed(out.entity_type) is None:
             await self._agree(out.entity_type, self._patience(out))
-        return self._sealer.seal(out)
+        return self._builder.build(out)
 
     async def _agree(self, entity_type: str, patience: float) -> None:
         """Record or compare how an entity type's mailboxes are, for as long as a dispatch may take: nothing of the command has left yet."""

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from command_bus.messages.context import CommandContext
-    from command_bus.messages.outgoing import Outbound
+    from command_bus.messages.outgoing import OutgoingMessage
     from command_bus.worker.decisions import Runnable
 
 __all__ = ["Handling", "Middleware", "Proceed", "Sending", "around_batch", "around_call", "around_dispatch", "around_handle"]
 
-Sending = Callable[["Outbound"], Awaitable[Any]]
+Sending = Callable[["OutgoingMessage"], Awaitable[Any]]
 """What `dispatch` and `call` of a `Middleware` await: the next middleware, in the end the sending itself."""
 
 Proceed = Callable[[], Awaitable[Any]]
@@ -31,14 +31,14 @@ class Middleware:
     Subclass it and override what you need. Await `proceed` once and return what it gave, or raise.
     """
 
-    async def dispatch(self, outbound: Outbound, proceed: Sending) -> Any:
+    async def dispatch(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
         """Wrap one command on its way to the server; it may add to `outbound.headers` before it proceeds.
 
         Every dispatch and call passes it, and each command of a batch, for which the server is asked only after all have passed.
         """
         return await proceed(outbound)
 
-    async def call(self, outbound: Outbound, proceed: Sending) -> Any:
+    async def call(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
         """Wrap a whole call, until its result is there; `dispatch` is within it, around the sending."""
         return await proceed(outbound)
 
@@ -71,7 +71,7 @@ def around_call(middleware: Sequence[Middleware], exchange: Sending) -> Sending:
     return exchange
 
 
-async def _calling(layer: Middleware, inner: Sending, outbound: Outbound) -> Any:
+async def _calling(layer: Middleware, inner: Sending, outbound: OutgoingMessage) -> Any:
     return await layer.call(outbound, inner)
 
 
@@ -83,7 +83,7 @@ def around_batch(middleware: Sequence[Middleware], send: Proceed) -> Proceed:
 
 
 def _sending(layer: Middleware, inner: Sending) -> Sending:
-    async def send(outbound: Outbound) -> Any:
+    async def send(outbound: OutgoingMessage) -> Any:
         return await layer.dispatch(outbound, inner)
 
     return send

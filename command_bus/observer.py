@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
 from command_bus.transport.interfaces import Producer
-from command_bus.transport.submissions import Admission, Silent, Submission
+from command_bus.transport.submissions import Admission, Submission, UnavailableShards
 
 if TYPE_CHECKING:
-    from command_bus.messages.outgoing import Outbound
+    from command_bus.messages.outgoing import OutgoingMessage
 
 __all__ = ["ObservedProducer", "Observer", "WorkerFigures", "observed_call"]
 
@@ -115,7 +115,7 @@ class ObservedProducer:
         return admission
 
     async def enqueue_many(
-        self, submissions: Sequence[Submission], timeout: float, silent: Silent | None = None
+        self, submissions: Sequence[Submission], timeout: float, silent: UnavailableShards | None = None
     ) -> list[Admission | CommandBusError]:
         """See `Producer`."""
         admissions = await self._producer.enqueue_many(submissions, timeout, silent)
@@ -124,7 +124,7 @@ class ObservedProducer:
         return admissions
 
 
-async def observed_call(observer: Observer, exchange: Callable[[Outbound], Awaitable[Any]], out: Outbound) -> Any:
+async def observed_call(observer: Observer, exchange: Callable[[OutgoingMessage], Awaitable[Any]], out: OutgoingMessage) -> Any:
     """The exchange of a call, and a word to the observer when it ends."""
     began, status = mono(), "given_up"
     try:

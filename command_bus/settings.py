@@ -21,7 +21,16 @@ from command_bus.errors import InvalidSettings, did_you_mean, nearest
 from command_bus.messages.policies import EntityPolicy
 from command_bus.server_urls import redacted, unverified, url_fault, weakened
 
-__all__ = ["BusSettings", "SettingOverrides", "SettingValues", "Stray", "redacted", "resolved", "strays", "unverified"]
+__all__ = [
+    "BusSettings",
+    "SettingOverrides",
+    "SettingValues",
+    "UnknownVariable",
+    "redacted",
+    "resolved",
+    "unknown_variables",
+    "unverified",
+]
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _KEY_ID = re.compile(r"[A-Za-z0-9_.-]{1,32}")
@@ -300,7 +309,7 @@ _SERVICE = re.compile(r"(.+_)?(SERVICE_(HOST|PORT(_.+)?)|PORT(_\d+_(TCP|UDP|SCTP
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
+class UnknownVariable:
     """A variable that no setting is read from.
 
     Attributes:
@@ -315,10 +324,10 @@ class Stray:
         return f"{self.name} is no setting and is not read{'' if self.meant is None else f'; did you mean {self.meant}?'}"
 
 
-def strays(names: Iterable[str]) -> list[Stray]:
+def unknown_variables(names: Iterable[str]) -> list[UnknownVariable]:
     """The variables among these names that have the prefix of settings and are none, by name."""
     known = {field.upper() for field in BusSettings.model_fields}
-    found: list[Stray] = []
+    found: list[UnknownVariable] = []
     for name in sorted(names):
         word = name.upper().removeprefix(_PREFIX)  # settings are read whatever the case
         if word == name.upper() or word.startswith(_OTHERS) or _SERVICE.fullmatch(word):
@@ -326,5 +335,5 @@ def strays(names: Iterable[str]) -> list[Stray]:
         head, nested, rest = word.partition("__")
         if head not in known:
             meant = nearest(head, known)
-            found.append(Stray(name, None if meant is None else f"{_PREFIX}{meant}{nested}{rest}"))
+            found.append(UnknownVariable(name, None if meant is None else f"{_PREFIX}{meant}{nested}{rest}"))
     return found

@@ -16,10 +16,10 @@ from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.msgpack import Limits, Undecodable, unpack
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Cancelled, DeadLetterRecord
-from command_bus.transport.marks import Windows, digest_of, is_marked
-from command_bus.transport.records import StoredLetter
+from command_bus.transport.marks import Retention, digest_of, is_marked
+from command_bus.transport.records import StoredDeadLetter
 from command_bus.transport.redis.admin.statistics import Operations
-from command_bus.transport.steps import NOTHING_LEFT, Remembered
+from command_bus.transport.steps import NO_SETTLEMENT, Settlement
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
@@ -55,7 +55,7 @@ class DeadLetters:
     def __init__(self, bus: CommandBus) -> None:
         self._bus = bus
         self._limits = reading_limits(bus.settings)
-        self._windows = Windows.of(bus.settings)
+        self._windows = Retention.of(bus.settings)
 
     async def list(self, *, limit: int | None = None, **filters: Unpack[LetterFilters]) -> AsyncIterator[DeadLetter]:
         """The letters, oldest first per shard, all filters applying.
@@ -115,7 +115,7 @@ class DeadLetters:
         envelope = self._envelope(stored)
         marked = is_marked(envelope) and not _nobody_vouches(stored)
         mark = b"q" + digest_of(envelope) + stored.mailbox.encode() if marked else b""
-        if not await self._operations.settle_letter(stored, "replay", Remembered(envelope.command_id, mark, 1)):
+        if not await self._operations.settle_letter(stored, "replay", Settlement(envelope.command_id, mark, 1)):
             raise _unknown(letter_id)
         return envelope.command_id
 
@@ -152,19 +152,19 @@ class DeadLetters:
     def _operations(self) -> Operations:
         return self._bus.transport.operations
 
-    async def _discard(self, stored: StoredLetter) -> bool:
+    async def _discard(self, stored: StoredDeadLetter) -> bool:
         envelope = self._envelope(stored)
         outcome = Cancelled("discarded by an operator")
-        left = NOTHING_LEFT if _nobody_vouches(stored) else self._windows.remembered(envelope, outcome, "discarded")
+        left = NO_SETTLEMENT if _nobody_vouches(stored) else self._windows.remembered(envelope, outcome, "discarded")
         return await self._operations.settle_letter(stored, "discard", replace(left, mark_ms=max(1, self._windows.dedup)))
 
-    async def _stored(self, letter_id: str) -> StoredLetter:
+    async def _stored(self, letter_id: str) -> StoredDeadLetter:
         stored = await self._operations.letter(letter_id)
         if stored is None:
             raise _unknown(letter_id)
         return stored
 
-    def _envelope(self, stored: StoredLetter) -> WireEnvelope:
+    def _envelope(self, stored: StoredDeadLetter) -> WireEnvelope:
         """The envelope, as far as it can be read; without an id there is nothing to remember."""
         try:
             return unpack_envelope(stored.raw, self._limits)
@@ -172,7 +172,7 @@ class DeadLetters:
             record = _record(stored)
             return WireEnvelope(record.command_id, record.name, record.entity_type, record.entity_id, b"")
 
-    def _read(self, stored: StoredLetter) -> DeadLetter:
+    def _read(self, stored: StoredDeadLetter) -> DeadLetter:
         record = _record(stored)
         letter = _ReadLetter(
             id=stored.id,
@@ -238,7 +238,7 @@ def _payload(raw: bytes, limits: Limits, protection: Protection | None) -> dict[
     return payload if isinstance(payload, dict) else None
 
 
-def _record(stored: StoredLetter) -> DeadLetterRecord:
+def _record(stored: StoredDeadLetter) -> DeadLetterRecord:
     """What is recorded of a letter; of one that cannot be read, that it cannot."""
     try:
         return DeadLetterRecord.unpack(stored.record)
@@ -263,7 +263,7 @@ def _matches(letter: DeadLetter, filters: LetterFilters) -> bool:
     return (since is None or failed >= since.timestamp()) and (until is None or failed < until.timestamp())
 
 
-def _nobody_vouches(stored: StoredLetter) -> bool:
+def _nobody_vouches(stored: StoredDeadLetter) -> bool:
     """Whether the command was not signed as it should have been: then what it names may be another's."""
     return _record(stored).reason == "bad_signature"
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from command_bus.admin.entity_types import forget_type, types_of
 from command_bus.admin.info import EntityInfo, EntityOrder, EntityPage, EntityState, EntityTypeInfo, HoldInfo
-from command_bus.admin.waiting import WaitingLine
+from command_bus.admin.waiting import WaitingCommands
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import check_entity_type
 from command_bus.transport.mailboxes import EVERYTHING, mailbox_label, mailbox_parts, scope_label, scope_of, type_scope
-from command_bus.transport.records import Hold, SurveyedEntity
+from command_bus.transport.records import Hold, StoredEntity
 from command_bus.transport.redis.admin.entities import Survey
 from command_bus.transport.redis.admin.inspection import Inspection
 
@@ -64,7 +64,7 @@ class Entities:
         Raises:
             TransportUnavailable: The server cannot be reached; with several shards some may be paused. Asking again is safe.
         """
-        return await self._bus.transport.scopes.pause(self._scope, reason)
+        return await self._bus.transport.holds.pause(self._scope, reason)
 
     async def drain(self, reason: str = "") -> bool:
         """Refuse their new commands (`Draining`) and work off what was accepted, until `resume`. False if they were drained.
@@ -74,7 +74,7 @@ class Entities:
         Raises:
             TransportUnavailable: As for `pause`.
         """
-        return await self._bus.transport.scopes.drain(self._scope, reason)
+        return await self._bus.transport.holds.drain(self._scope, reason)
 
     async def resume(self) -> bool:
         """Take back the `pause` or `drain` of exactly these; False if there was none.
@@ -84,7 +84,7 @@ class Entities:
         Raises:
             TransportUnavailable: As for `pause`.
         """
-        return await self._bus.transport.scopes.resume(self._scope)
+        return await self._bus.transport.holds.resume(self._scope)
 
     async def purge(self) -> int:
         """Remove all their waiting commands, not those that run; how many. Callers get `CommandCancelled`.
@@ -92,7 +92,7 @@ class Entities:
         What arrives meanwhile may stay: pause or drain first.
         """
         transport = self._bus.transport
-        line = WaitingLine(transport.operations, self._bus.settings)
+        line = WaitingCommands(transport.operations, self._bus.settings)
         removed = 0
         for index, shard in enumerate(transport.keys.shards):
             async for page in self._survey().entities(index):
@@ -102,7 +102,7 @@ class Entities:
 
     async def holds(self) -> list[HoldInfo]:
         """What of it is paused or drained as a type or as a whole; single entities are listed by `list(states={"paused"})`."""
-        found = [hold_info(hold) for hold in await self._bus.transport.scopes.wide()]
+        found = [hold_info(hold) for hold in await self._bus.transport.holds.wide()]
         return [hold for hold in found if self._scope in (EVERYTHING, type_scope(hold.entity_type)) or hold.what == "everything"]
 
     async def types(self) -> list[EntityTypeInfo]:
@@ -154,7 +154,7 @@ class Entities:
             raise InvalidSettings("limit and scan: at least 1")
         after = None if cursor is None else _read_cursor(cursor, order)
         seen = matching = 0
-        best: list[tuple[Place, SurveyedEntity]] = []
+        best: list[tuple[Place, StoredEntity]] = []
         async for entity in self._walk():
             seen += 1
             if seen > scan:
@@ -173,7 +173,7 @@ class Entities:
         infos = await self._described([entity for _, entity in shown])
         return EntityPage(infos, following, matching, complete=seen <= scan)
 
-    async def _walk(self) -> AsyncIterator[SurveyedEntity]:
+    async def _walk(self) -> AsyncIterator[StoredEntity]:
         survey = self._survey()
         for shard in range(self._bus.transport.keys.count):
             async for page in survey.entities(shard):
@@ -181,7 +181,7 @@ class Entities:
                     if self._has(entity.mailbox):
                         yield entity
 
-    async def _described(self, entities: Sequence[SurveyedEntity]) -> tuple[EntityInfo, ...]:
+    async def _described(self, entities: Sequence[StoredEntity]) -> tuple[EntityInfo, ...]:
         transport, settings = self._bus.transport, self._bus.settings
         inspection = Inspection(transport.connections, transport.keys, patience=settings.dispatch_timeout)
         due = await inspection.due_ms([entity.mailbox for entity in entities if entity.state == "retrying"])
@@ -201,7 +201,7 @@ class Entities:
         return self._scope in (EVERYTHING, scope_of(mailbox))
 
 
-def entity_info(entity: SurveyedEntity, shard: int, now_ms: int, *, retry_at_ms: int | None, due_ms: int | None) -> EntityInfo:
+def entity_info(entity: StoredEntity, shard: int, now_ms: int, *, retry_at_ms: int | None, due_ms: int | None) -> EntityInfo:
     """An entity for people."""
     kind, entity_id = mailbox_parts(entity.mailbox)
     return EntityInfo(
@@ -227,7 +227,7 @@ def hold_info(hold: Hold) -> HoldInfo:
     return HoldInfo(scope_label(hold.scope), entity_type, hold.mode, hold.since_ms, hold.reason, hold.everywhere)
 
 
-def _place(entity: SurveyedEntity, order: EntityOrder) -> Place:
+def _place(entity: StoredEntity, order: EntityOrder) -> Place:
     match order:
         case "depth":
             return -float(entity.depth), entity.mailbox

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from command_bus.admin.abort import Aborting
 from command_bus.admin.entity_details import details_of
-from command_bus.admin.waiting import WaitingLine
+from command_bus.admin.waiting import WaitingCommands
 from command_bus.errors import InvalidCommand
 from command_bus.messages.message import Message, canonical_entity_id, check_entity_type
 from command_bus.messages.options import CallOptions, DispatchOptions
@@ -61,18 +61,18 @@ class EntityScope:
 
     async def pause(self, reason: str = "") -> bool:
         """Start none of its commands until `resume`, across restarts; what runs is not touched. False if it was paused already."""
-        return await self._bus.transport.scopes.pause(self._mailbox, reason)
+        return await self._bus.transport.holds.pause(self._mailbox, reason)
 
     async def drain(self, reason: str = "") -> bool:
         """Refuse new commands for it (`Draining`) and work off what is there, until `resume`. False if it was drained already."""
-        return await self._bus.transport.scopes.drain(self._mailbox, reason)
+        return await self._bus.transport.holds.drain(self._mailbox, reason)
 
     async def resume(self) -> bool:
         """Go on after a pause or drain of this entity. False if there was none.
 
         A parked entity needs its dead letter replayed or discarded; one whose type or bus is paused waits for that.
         """
-        return await self._bus.transport.scopes.resume(self._mailbox)
+        return await self._bus.transport.holds.resume(self._mailbox)
 
     async def show(self, *, waiting: int = 20) -> EntityDetails:
         """All there is to know of it now: who holds it, since when, what is at its head, what waits behind, what stops it.
@@ -84,7 +84,7 @@ class EntityScope:
 
     async def cancel(self, command_id: str | UUID) -> bool:
         """As `CommandBus.cancel`, for a command of this entity: only its line is looked through."""
-        line = WaitingLine(self._bus.transport.operations, self._bus.settings)
+        line = WaitingCommands(self._bus.transport.operations, self._bus.settings)
         return await line.cancel_in(self._mailbox, str(command_id))
 
     async def abort(self, reason: str = "", *, by: str = "", wait: float = 10.0, force: bool = False) -> AbortReport:
@@ -109,7 +109,7 @@ class EntityScope:
 
     async def purge(self) -> int:
         """Remove all its waiting commands, not the one that runs; how many. Their callers get `CommandCancelled`."""
-        line = WaitingLine(self._bus.transport.operations, self._bus.settings)
+        line = WaitingCommands(self._bus.transport.operations, self._bus.settings)
         return await line.purge(self._mailbox, self.type, self.id)
 
     def _own(self, command: Message[R]) -> Message[R]:

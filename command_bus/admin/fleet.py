@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from command_bus.serialization.announcements import CommandInfo, WorkerStatus, announced, worker_statuses
+from command_bus.serialization.announcements import CommandInfo, WorkerStatus, read_description, worker_statuses
 from command_bus.transport.redis.admin.inspection import Inspection
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Fleet:
         return worker_statuses(await self._inspection().workers())
 
     async def commands(self) -> list[CommandInfo]:
-        """The live registry: what the workers announced, by wire name, with the live workers that handle each.
+        """The live registry: what the workers read_description, by wire name, with the live workers that handle each.
 
         A command that no live worker handles is in it as long as the namespace is, with no workers.
 
@@ -38,7 +38,7 @@ class Fleet:
         live = [worker for worker in await self.workers() if worker.alive]
         found: list[CommandInfo] = []
         for name, record in sorted((await self._inspection().commands()).items()):
-            info = announced(name, record, tuple(worker.name for worker in live if name in worker.commands))
+            info = read_description(name, record, tuple(worker.name for worker in live if name in worker.commands))
             if info is not None:
                 found.append(info)
         return found

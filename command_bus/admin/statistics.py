@@ -14,13 +14,13 @@ from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.admin.statistics import Operations
 from command_bus.transport.redis.keys import KeySpace
 
-__all__ = ["Monitor"]
+__all__ = ["Statistics"]
 
 _NAMED = 100
 _POLL_FIRST, _POLL_LAST = 0.01, 0.1  # seconds
 
 
-class Monitor:
+class Statistics:
     """Reads the figures of all shards.
 
     Args:

@@ -10,12 +10,12 @@ from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.msgpack import Undecodable
 from command_bus.serialization.reply import Cancelled
 from command_bus.settings import BusSettings
-from command_bus.transport.marks import Windows, mailbox_in
+from command_bus.transport.marks import Retention, mailbox_in
 from command_bus.transport.records import Waiting
 from command_bus.transport.redis.admin.statistics import Operations
 from command_bus.transport.redis.keys import ShardKeys
 
-__all__ = ["WaitingLine", "grouped"]
+__all__ = ["WaitingCommands", "grouped"]
 
 _TOGETHER = 64
 """Commands that are read at once, of several mailboxes: as many as the first page of one has."""
@@ -35,13 +35,13 @@ def grouped(depths: Mapping[str, int]) -> Iterator[list[str]]:
         yield group
 
 
-class WaitingLine:
+class WaitingCommands:
     """What waits in mailboxes."""
 
     def __init__(self, operations: Operations, settings: BusSettings) -> None:
         self._operations = operations
         self._limits = reading_limits(settings)
-        self._windows = Windows.of(settings)
+        self._windows = Retention.of(settings)
 
     async def cancel(self, command_id: str) -> bool:
         """Remove one waiting command; False if it runs, has run or is unknown.

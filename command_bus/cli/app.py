@@ -17,7 +17,7 @@ from command_bus.cli import PROGRAM
 from command_bus.cli.connection import App, Namespace, Place, Url
 from command_bus.cli.lazy_commands import Listed, program_class
 from command_bus.cli.process.options import ExitCode, LogFormat, LogLevel, WorkerOptions
-from command_bus.cli.terminal import complain, say
+from command_bus.cli.terminal import print_error, say
 
 __all__ = ["app"]
 
@@ -219,7 +219,7 @@ def dev(
 
     place = _without_app(Place.named(context), "dev")
     if place.url is not None:
-        complain("dev starts a server of its own: leave --url out, or run `worker --reload` on that server")
+        print_error("dev starts a server of its own: leave --url out, or run `worker --reload` on that server")
         raise typer.Exit(ExitCode.USAGE)
     configure(log_level, LogFormat.TEXT)
     options = WorkerOptions(
@@ -250,13 +250,13 @@ def _refuse_open_password(place: Place) -> None:
             "password into COMMAND_BUS_PASSWORD, which is used where the URL has none"
         )
     if fault is not None:
-        complain(f"--url: {fault}")
+        print_error(f"--url: {fault}")
         raise typer.Exit(ExitCode.USAGE)
 
 
 def _without_app(place: Place, command: str) -> Place:
     """The place, for a command whose argument names the application."""
     if place.app is not None:
-        complain(f"--app is for the other commands: name the application as the argument, `{command} {place.app}`")
+        print_error(f"--app is for the other commands: name the application as the argument, `{command} {place.app}`")
         raise typer.Exit(ExitCode.USAGE)
     return place

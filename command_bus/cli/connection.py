@@ -26,7 +26,7 @@ import typer
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.process.options import Outcome
-from command_bus.cli.terminal import complain, confirmed
+from command_bus.cli.terminal import confirmed, print_error
 from command_bus.errors import CommandBusError, CommandTimeout, InvalidSettings, TransportUnavailable
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ __all__ = [
     "Place",
     "Url",
     "Yes",
+    "confirm_or_exit",
     "connected",
     "execute",
     "given_before",
     "import_bus",
     "placed",
-    "refuse_unless_sure",
     "settings_of",
 ]
 
@@ -162,16 +162,16 @@ def execute(work: Callable[[], Awaitable[T]], *, sends: bool = False) -> T:
     try:
         return asyncio.run(_awaited(work))
     except TransportUnavailable as error:
-        complain(error.message)
+        print_error(error.message)
         raise typer.Exit(Outcome.UNKNOWN if sends and error.outcome_unknown else Outcome.UNREACHABLE) from None
     except CommandTimeout as error:
-        complain(f"{error.code}: {error.message}")
+        print_error(f"{error.code}: {error.message}")
         raise typer.Exit(Outcome.UNKNOWN) from None
     except InvalidSettings as error:
-        complain(error.message)
+        print_error(error.message)
         raise typer.Exit(Outcome.USAGE) from None
     except CommandBusError as error:
-        complain(f"{error.code}: {error.message}" if error.message else type(error).__name__)
+        print_error(f"{error.code}: {error.message}" if error.message else type(error).__name__)
         raise typer.Exit(Outcome.FAILED) from None
     except KeyboardInterrupt:
         raise typer.Exit(Outcome.INTERRUPTED) from None
@@ -197,7 +197,7 @@ async def connected(place: Place) -> AsyncGenerator[CommandBus]:
         yield bus
 
 
-def refuse_unless_sure(question: str, *, yes: bool) -> None:
+def confirm_or_exit(question: str, *, yes: bool) -> None:
     """Ask whoever sits there; without terminal and `--yes` nothing is done.
 
     Raises:
@@ -206,7 +206,7 @@ def refuse_unless_sure(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        complain(f"{question} There is nobody to ask: pass --yes")
+        print_error(f"{question} There is nobody to ask: pass --yes")
         raise typer.Exit(Outcome.USAGE)
     if not confirmed(question):
         raise typer.Exit(Outcome.FAILED)

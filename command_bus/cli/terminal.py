@@ -14,7 +14,7 @@ import typer
 
 from command_bus.cli import PROGRAM
 
-__all__ = ["Shown", "complain", "confirmed", "escaped", "escaped_json", "say", "shown"]
+__all__ = ["Shown", "confirmed", "escaped", "escaped_json", "print_error", "say", "shown"]
 
 _TWO_STOPS = re.compile(r"(?<=[^\s./])\.\.(?=\s|$)")  # not an ellipsis, nor a folder
 
@@ -30,7 +30,7 @@ def say(text: str = "", *, newline: bool = True, aside: bool = False) -> None:
     typer.echo(_line(text), nl=newline, err=aside)
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     """Print one line for people, to standard error. A sentence of a library's may end within ours: its full stop is not doubled."""
     text = _TWO_STOPS.sub(".", " ".join(message.split()))
     print(f"{PROGRAM}: {_line(text)}", file=sys.stderr)  # noqa: T201 - a program's answer

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import typer
 
 from command_bus.cli.process.options import Outcome
-from command_bus.cli.terminal import complain
+from command_bus.cli.terminal import print_error
 
 __all__ = ["moment_of"]
 
@@ -32,6 +32,6 @@ def moment_of(text: str | None) -> datetime | None:
         found = datetime.fromisoformat(text)
         found.timestamp()
     except (ValueError, OverflowError):
-        complain(f"{text!r} is no age such as 30m, 2h or 7d, and no time such as 2026-11-21T10:00")
+        print_error(f"{text!r} is no age such as 30m, 2h or 7d, and no time such as 2026-11-21T10:00")
         raise typer.Exit(Outcome.USAGE) from None
     return found

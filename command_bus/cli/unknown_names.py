@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from command_bus.cli.terminal import complain
+from command_bus.cli.terminal import print_error
 from command_bus.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ async def warn_of_unknown(bus: CommandBus, *, entity_type: str | None = None, co
     """
     commands = {each.name: each.entity for each in await bus.fleet.commands()}
     commands |= {handler.spec.name: handler.spec.entity for handler in bus.registry}
-    types = {*await bus.transport.scopes.used(), *(kind for kind in commands.values() if kind is not None)}
+    types = {*await bus.transport.holds.used(), *(kind for kind in commands.values() if kind is not None)}
     for what, name, known in (
         ("entity type", None if entity_type == "~" else entity_type, types),
         ("command", command, {*commands}),
     ):
         if name is not None and name not in known:
             hint = did_you_mean(name, known)
-            complain(f"no {what} {name!r} is known here{hint or (done and '.')} {done}")
+            print_error(f"no {what} {name!r} is known here{hint or (done and '.')} {done}")

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from command_bus.messages.message import Message
 
-__all__ = ["Envelope", "Outbound"]
+__all__ = ["Envelope", "OutgoingMessage"]
 
 
 M_co = TypeVar("M_co", bound=Message[Any], covariant=True)
@@ -37,7 +37,7 @@ class Envelope(Generic[M_co]):
 
 
 @dataclass(slots=True)
-class Outbound:
+class OutgoingMessage:
     """A message on its way out, as middleware sees it.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Many commands in few steps: seal a window of them, enqueue it, and seal the next one while the server is at work."""
+"""Many commands in few steps: build a window of them, enqueue it, and build the next one while the server is at work."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from command_bus.errors import CommandBusError, TransportUnavailable
 from command_bus.messages.message import Message
-from command_bus.messages.outgoing import Envelope, Outbound
+from command_bus.messages.outgoing import Envelope, OutgoingMessage
 from command_bus.messages.receipts import BatchOutcome, BatchResult
 from command_bus.sending.admission import refusal, status_of
-from command_bus.sending.envelope_builder import Sealer
+from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.transport.interfaces import Producer
-from command_bus.transport.submissions import Admission, Silent, Submission
+from command_bus.transport.submissions import Admission, Submission, UnavailableShards
 
 __all__ = ["BatchSender"]
 
@@ -43,7 +43,7 @@ class BatchSender:
     """Sends one batch; after a refused command of an entity, its later ones are refused as well. An outage is waited for once per shard.
 
     Args:
-        sealer: Encodes and names mailboxes.
+        builder: Encodes and names mailboxes.
         producer: Enqueues.
         prepare: Turns an outbound value into a submission: agreement on its entity type, middleware, sealing.
         timeout: Seconds per step.
@@ -52,19 +52,19 @@ class BatchSender:
 
     def __init__(
         self,
-        sealer: Sealer,
+        builder: EnvelopeBuilder,
         producer: Producer,
-        prepare: Callable[[Outbound], Awaitable[Submission]],
+        prepare: Callable[[OutgoingMessage], Awaitable[Submission]],
         timeout: float,
         agreed: Callable[[Message[Any]], bool],
     ) -> None:
-        self._sealer = sealer
+        self._builder = builder
         self._producer = producer
         self._prepare = prepare
         self._timeout = timeout
         self._agreed = agreed
         self._refused: set[str] = set()
-        self._silent: Silent = {}
+        self._silent: UnavailableShards = {}
         self._unagreed: dict[str, TransportUnavailable] = {}
 
     async def send(self, commands: Iterable[_Item]) -> BatchResult:
@@ -93,28 +93,28 @@ class BatchSender:
     async def _seal_window(self, source: Iterator[_Item]) -> list[_Sealed]:
         """As many sealed commands as leave together, fewer at the end."""
         sealed: list[_Sealed] = []
-        stamps = self._sealer.stamps
+        can_build_fast = self._builder.can_build_fast
         while len(sealed) < self._producer.window:
             items = list(itertools.islice(source, _SLICE))
-            sealed += [(self._stamped(item) if stamps else None) or await self._seal(item) for item in items]
+            sealed += [(self._stamped(item) if can_build_fast else None) or await self._build(item) for item in items]
             if len(items) < _SLICE:
                 break
             await asyncio.sleep(0)
         return sealed
 
     def _stamped(self, item: _Item) -> _Sealed | None:
-        """The submission of a message without options that no middleware wants to see, or why there is none; None: `_seal` knows."""
+        """The submission of a message without options that no middleware wants to see, or why there is none; None: `_build` knows."""
         if isinstance(item, Envelope):
             return None
         try:
-            return self._sealer.plain(item) if self._agreed(item) else None
+            return self._builder.build_fast(item) if self._agreed(item) else None
         except CommandBusError as error:
             return self._unsealed(item, error)
 
-    async def _seal(self, item: _Item) -> _Sealed:
+    async def _build(self, item: _Item) -> _Sealed:
         """The submission of an item, or why there is none. A server that was away for the first of an entity type is not waited for again."""
         try:
-            out = self._sealer.of_item(item)
+            out = self._builder.of_item(item)
             entity_type = out.entity_type or ""
             if (away := self._unagreed.get(entity_type)) is not None:
                 return self._unsealed(item, away)
@@ -128,7 +128,7 @@ class BatchSender:
             return self._unsealed(item, error)
 
     def _unsealed(self, item: _Item, error: CommandBusError) -> _Unsealed:
-        return _Unsealed(BatchOutcome("", "rejected", error), self._sealer.mailbox_if_known(item))
+        return _Unsealed(BatchOutcome("", "rejected", error), self._builder.mailbox_if_known(item))
 
     async def _enqueue(self, window: list[_Sealed]) -> list[BatchOutcome]:
         """Send what nothing before it keeps back; the outcome of each."""

@@ -1,6 +1,6 @@
 """What leaves this process: a command with its options, turned into bytes and a place in line.
 
-command + options → Outbound (what middleware sees) → Submission (what the transport takes)
+command + options → OutgoingMessage (what middleware sees) → Submission (what the transport takes)
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from command_bus.clock import checked_seconds, mono
 from command_bus.errors import CallCycle, InvalidCommand, RegistrationError
 from command_bus.messages.context import Running, running_command
 from command_bus.messages.message import Message, MessageSpec, canonical_entity_id, check_entity_type, check_wire_name
-from command_bus.messages.outgoing import Envelope, Outbound
+from command_bus.messages.outgoing import Envelope, OutgoingMessage
 from command_bus.messages.policies import EntityPolicy, Mailbox
 from command_bus.randomness import token
 from command_bus.serialization.envelope import (
     AT_MOST_ONCE,
     GIVEN_ID,
-    EnvelopeStamp,
+    EnvelopeTemplate,
     WireEnvelope,
     digest,
     pack_envelope,
@@ -37,7 +37,7 @@ from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import free_mailbox, mailbox_label, mailbox_name
 from command_bus.transport.submissions import NO_DIGEST, Submission
 
-__all__ = ["Sealer", "new_command_id"]
+__all__ = ["EnvelopeBuilder", "new_command_id"]
 
 _MAX_COMMAND_ID = 512
 _NIL = b"\xc0"
@@ -71,10 +71,10 @@ class _Route:
     codec: MessageCodec[Any]
     mailbox: Mailbox
     max_depth: int
-    stamp: EnvelopeStamp
+    stamp: EnvelopeTemplate
 
 
-class Sealer:
+class EnvelopeBuilder:
     """Turns messages and raw payloads into outbound values, and those into submissions. Pure: no I/O.
 
     Args:
@@ -102,7 +102,7 @@ class Sealer:
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
-    ) -> Outbound:
+    ) -> OutgoingMessage:
         """A message with its options, checked and encoded.
 
         Raises:
@@ -111,7 +111,7 @@ class Sealer:
         route = self._routes.get(type(message)) or self._bind(message)
         spec = route.spec
         entity_id = None if spec.key is None else canonical_entity_id(getattr(message, spec.key, None))
-        out = Outbound(
+        out = OutgoingMessage(
             spec.name,
             spec.entity,
             entity_id,
@@ -139,7 +139,7 @@ class Sealer:
         headers: Mapping[str, str] | None = None,
         expires: float | None = None,
         keep_result: bool = False,
-    ) -> Outbound:
+    ) -> OutgoingMessage:
         """A message without its class.
 
         Raises:
@@ -149,7 +149,7 @@ class Sealer:
             raise InvalidCommand("an entity has a type and an id: give both, or neither for a message that runs freely")
         if not isinstance(payload, Mapping) or not all(isinstance(key, str) for key in payload):
             raise InvalidCommand(f"the payload of {name!r} is a mapping of field names to values")
-        out = Outbound(
+        out = OutgoingMessage(
             check_wire_name(name),
             None if entity_type is None else check_entity_type(entity_type),
             None if entity_id is None else canonical_entity_id(entity_id),
@@ -161,7 +161,7 @@ class Sealer:
         _schedule(out, delay, expires)
         return out
 
-    def seal(self, out: Outbound) -> Submission:
+    def build(self, out: OutgoingMessage) -> Submission:
         """The submission of an outbound value: its envelope packed, its mailbox named.
 
         Raises:
@@ -198,12 +198,12 @@ class Sealer:
         return self.pack(replace(envelope, ttl_ms=_left_ms(deadline)))
 
     @property
-    def stamps(self) -> bool:
+    def can_build_fast(self) -> bool:
         """Whether `plain` can do it: nothing is encrypted, and no handler runs here whose ids a message would carry."""
         return not self._encrypts and running_command() is None
 
-    def plain(self, message: Message[Any]) -> Submission:
-        """A message without options as `seal` would make it of its `outbound`, for no middleware to see: in a third of the time.
+    def build_fast(self, message: Message[Any]) -> Submission:
+        """A message without options as `build` would make it of its `outbound`, for no middleware to see: in a third of the time.
 
         Raises:
             InvalidCommand: As `outbound`.
@@ -228,7 +228,7 @@ class Sealer:
         """
         return (self._routes.get(type(message)) or self._bind(message)).spec.entity
 
-    def of_item(self, item: Message[Any] | Envelope[Any]) -> Outbound:
+    def of_item(self, item: Message[Any] | Envelope[Any]) -> OutgoingMessage:
         """An item of a batch.
 
         Raises:
@@ -262,11 +262,11 @@ class Sealer:
         """The mailbox of an entity."""
         return mailbox_name(entity_type, entity_id, self._settings.entity(entity_type).mailbox)
 
-    def place_of(self, out: Outbound) -> str:
+    def place_of(self, out: OutgoingMessage) -> str:
         """The mailbox of an outbound value."""
         return self._mailbox(out, self._settings.entity(out.entity_type))
 
-    def _mailbox(self, out: Outbound, policy: EntityPolicy) -> str:
+    def _mailbox(self, out: OutgoingMessage, policy: EntityPolicy) -> str:
         if out.entity_type is None or out.entity_id is None:
             return free_mailbox(out.command_id)
         return mailbox_name(out.entity_type, out.entity_id, policy.mailbox)
@@ -285,7 +285,7 @@ class Sealer:
         policy = self._settings.entity(spec.entity)
         flags = AT_MOST_ONCE if spec.delivery == "at_most_once" else 0
         sample = None if spec.entity is None else "x"
-        stamp = EnvelopeStamp(WireEnvelope("x", spec.name, spec.entity, sample, b"", flags), self.sign)
+        stamp = EnvelopeTemplate(WireEnvelope("x", spec.name, spec.entity, sample, b"", flags), self.sign)
         depth = policy.max_depth or self._settings.max_depth
         route = self._routes[kind] = _Route(spec, codec_for(kind), policy.mailbox, depth, stamp)
         return route
@@ -295,14 +295,14 @@ def _left_ms(deadline: float) -> int:
     return max(1, int((deadline - mono()) * 1000))
 
 
-def _cycle(out: Outbound, running: Running) -> CallCycle:
+def _cycle(out: OutgoingMessage, running: Running) -> CallCycle:
     return CallCycle(
         f"the handler of {running.name} calls {out.name} on {mailbox_label(running.mailbox)}, which it holds itself: "
         "the call would wait for its own handler. Dispatch it instead, or do the work in place"
     )
 
 
-def _schedule(out: Outbound, delay: float, expires: float | None) -> None:
+def _schedule(out: OutgoingMessage, delay: float, expires: float | None) -> None:
     out.delay_ms = _milliseconds("delay", delay, zero=True)
     if expires is not None:
         out.ttl_ms = _milliseconds("expires", expires) - out.delay_ms

@@ -1,4 +1,4 @@
-"""`Unanswered`: what is said of calls that wait in vain: a warning while they wait, and where the command is when their time is over.
+"""`OverdueCalls`: what is said of calls that wait in vain: a warning while they wait, and where the command is when their time is over.
 
 One timer serves all calls in flight, so that one that is answered quickly costs an entry in a dictionary. The timer looks at the oldest
 call. Calls for which nobody works are warned of once a minute for each command.
@@ -15,14 +15,14 @@ from command_bus.clock import mono
 from command_bus.errors import CommandBusError, TransportUnavailable, UnsuitableServer
 from command_bus.sending.whereabouts import Whereabouts, unserved, whereabouts
 from command_bus.serialization.limits import reading_limits
-from command_bus.transport.redis.admin.sighting import Sightings
+from command_bus.transport.redis.admin.sighting import CommandLocator
 from command_bus.transport.redis.connection.tasks import end_tasks
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
     from command_bus.serialization.announcements import WorkerStatus
 
-__all__ = ["Unanswered"]
+__all__ = ["OverdueCalls"]
 
 _log = logging.getLogger("command_bus.rpc")
 _WARN_AFTER = 5.0
@@ -34,7 +34,7 @@ _AT_ONCE = 8
 _NOTHING = Whereabouts()
 
 
-class Unanswered:
+class OverdueCalls:
     """The calls of one bus that wait for a reply.
 
     Args:
@@ -87,7 +87,7 @@ class Unanswered:
 
     async def _look(self, mailbox: str, command_id: str, name: str) -> Whereabouts:
         transport = self._bus.transport
-        sightings = Sightings(transport.connections, transport.keys)
+        sightings = CommandLocator(transport.connections, transport.keys)
         sighting = await sightings.look(mailbox, command_id)
         line: Sequence[tuple[str, bytes]] = ()
         if self._may_read_lines and sighting.entity.depth:

@@ -9,7 +9,7 @@ from command_bus.clock import checked_seconds, mono
 from command_bus.errors import BadResult, CommandTimeout, TransportUnavailable, UnknownCommand
 from command_bus.messages.context import while_lent
 from command_bus.sending.admission import receipt
-from command_bus.sending.overdue_calls import Unanswered
+from command_bus.sending.overdue_calls import OverdueCalls
 from command_bus.serialization.models import reply_codec_for
 from command_bus.serialization.msgpack import Limits, Undecodable
 from command_bus.serialization.protection import Protection
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from command_bus.bus import CommandBus
     from command_bus.messages.message import Message
-    from command_bus.messages.outgoing import Outbound
+    from command_bus.messages.outgoing import OutgoingMessage
     from command_bus.middleware import Sending
 
-__all__ = ["Outcomes", "later"]
+__all__ = ["ResultReader", "later"]
 
 _POLL_FIRST, _POLL_LAST = 0.01, 0.5
 
@@ -37,7 +37,7 @@ async def later(bus: CommandBus, command_type: type[Message[Any]] | None, comman
     return await bus.result(command_id, command_type, timeout=seconds)
 
 
-class Outcomes:
+class ResultReader:
     """Reads outcomes of one open bus.
 
     Args:
@@ -48,9 +48,9 @@ class Outcomes:
     """
 
     def __init__(
-        self, transport: RedisTransport, limits: Limits, unanswered: Unanswered, protection: Protection | None = None
+        self, transport: RedisTransport, limits: Limits, unanswered: OverdueCalls, protection: Protection | None = None
     ) -> None:
-        self._unanswered = unanswered
+        self._overdue = unanswered
         self._protection = protection
         self._transport = transport
         self._limits = limits
@@ -70,7 +70,7 @@ class Outcomes:
         return raise_or_value(outcome, reply_codec_for(reply_type), command_id, self._limits)
 
     async def exchange(
-        self, send: Sending, place_of: Callable[[Outbound], str], reply_type: Any, deadline: float, out: Outbound
+        self, send: Sending, place_of: Callable[[OutgoingMessage], str], reply_type: Any, deadline: float, out: OutgoingMessage
     ) -> Any:
         """Send a command and wait for its reply: the innermost of the middleware around a call.
 
@@ -81,10 +81,10 @@ class Outcomes:
             deadline: Monotonic time until which its caller waits.
             out: The command.
         """
-        replies = self._transport.rpc
+        replies = self._transport.replies
         out.deadline = deadline
         reply = replies.expect(out.command_id)
-        waiting = self._unanswered.begin(out.name)
+        waiting = self._overdue.begin(out.name)
         try:
             admission = await send(out)
             receipt(out.command_id, admission)
@@ -92,10 +92,10 @@ class Outcomes:
             record = await while_lent(self.polled(out.command_id, deadline) if duplicate else reply.within(deadline))
         finally:
             replies.forget(reply)
-            self._unanswered.end(waiting)
+            self._overdue.end(waiting)
         if record is None:
             waited = (out.ttl_ms or 0) / 1000
-            seen = await self._unanswered.whereabouts(place_of(out), out.command_id, out.name, waited)
+            seen = await self._overdue.whereabouts(place_of(out), out.command_id, out.name, waited)
             raise seen.timeout(
                 f"{out.name} {out.command_id}: no reply within {waited:g} s; its outcome is unknown, ask bus.result({out.command_id!r}) later",
                 out.command_id,
@@ -132,7 +132,7 @@ class Outcomes:
             message = f"command {command_id} is accepted and not settled yet"
             if timeout <= 0:  # it is asked again and again; nobody waited
                 raise CommandTimeout(message, command_id=command_id)
-            seen = await self._unanswered.whereabouts(mailbox_in(waiting), command_id, "", timeout)
+            seen = await self._overdue.whereabouts(mailbox_in(waiting), command_id, "", timeout)
             raise seen.timeout(message, command_id)
         raise UnknownCommand(
             f"no result of command {command_id!r} is kept: it is unknown, was dispatched without an id of yours, or its time is over"

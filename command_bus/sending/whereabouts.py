@@ -11,7 +11,7 @@ from command_bus.serialization.announcements import WorkerStatus, worker_statuse
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.msgpack import Limits, Undecodable
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.records import Sighting
+from command_bus.transport.records import CommandLocation
 
 __all__ = ["Whereabouts", "unserved", "whereabouts"]
 
@@ -65,7 +65,7 @@ class _Place:
 
 
 def whereabouts(
-    sighting: Sighting, line: Sequence[tuple[str, bytes]], command_id: str, name: str, where: str, limits: Limits
+    sighting: CommandLocation, line: Sequence[tuple[str, bytes]], command_id: str, name: str, where: str, limits: Limits
 ) -> Whereabouts:
     """Where a command is.
 
@@ -121,7 +121,7 @@ def unserved(name: str, live: Sequence[WorkerStatus], where: str) -> tuple[str, 
     return "no_handler", f"{who} in {where} {verb} {name!r}{meant}. Handled are: {shown or 'no commands'}"
 
 
-def _place(sighting: Sighting, line: Sequence[tuple[str, bytes]], command_id: str, name: str, limits: Limits) -> _Place:
+def _place(sighting: CommandLocation, line: Sequence[tuple[str, bytes]], command_id: str, name: str, limits: Limits) -> _Place:
     found = [_named(envelope, limits) for _, envelope in line]
     position = next((index for index, (each, _) in enumerate(found, 1) if each == command_id), None)
     if position is None and sighting.entity.depth == 1 and sighting.mark is not None and sighting.delayed_ms is None:
@@ -140,7 +140,7 @@ def _named(envelope: bytes, limits: Limits) -> tuple[str, str]:
     return read.command_id, read.name
 
 
-def _standing(sighting: Sighting, place: _Place, workers: Sequence[WorkerStatus] | None) -> tuple[str, list[str]]:
+def _standing(sighting: CommandLocation, place: _Place, workers: Sequence[WorkerStatus] | None) -> tuple[str, list[str]]:
     """The state of a command by what its entity does."""
     entity, label = sighting.entity, mailbox_label(sighting.entity.mailbox)
     first = place.position == 1
@@ -166,7 +166,7 @@ def _standing(sighting: Sighting, place: _Place, workers: Sequence[WorkerStatus]
     return "", [f"The line of {label} holds {entity.depth} commands. At its head is {place.head or 'a command'}{head}"]
 
 
-def _runs(sighting: Sighting, workers: Sequence[WorkerStatus] | None) -> str:
+def _runs(sighting: CommandLocation, workers: Sequence[WorkerStatus] | None) -> str:
     entity = sighting.entity
     name = entity.holder.partition("#")[0]
     worker = next((each for each in workers or () if each.name == name), None)
@@ -180,7 +180,7 @@ def _is_busy(name: str, live: Sequence[WorkerStatus]) -> bool:
     return bool(able) and all(worker.running >= worker.concurrency for worker in able)
 
 
-def _running_for(sighting: Sighting) -> float | None:
+def _running_for(sighting: CommandLocation) -> float | None:
     started_ms = sighting.entity.started_ms
     return max(sighting.now_ms - started_ms, 0) / 1000 if started_ms else None
 

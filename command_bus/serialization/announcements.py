@@ -11,14 +11,14 @@ from typing import Any
 from command_bus.serialization.announced_schema import plain_data, sound_schema
 from command_bus.serialization.msgpack import Limits, Undecodable, pack, unpack
 
-__all__ = ["CommandInfo", "WorkerInfo", "WorkerStatus", "announced", "read_worker", "worker_record", "worker_statuses"]
+__all__ = ["CommandInfo", "WorkerInfo", "WorkerStatus", "read_description", "read_worker", "worker_record", "worker_statuses"]
 
 _ESSENTIAL = frozenset({"entity", "key", "delivery", "schema"})
 _POLICY: dict[str, Any] = {"attempts": int, "on_poison": str, "timeout": int | float}
 
 
-def announced(name: str, record: bytes, workers: tuple[str, ...]) -> CommandInfo | None:
-    """A command as it was announced, without what does not fit (see `sound_schema`); None for what cannot be read."""
+def read_description(name: str, record: bytes, workers: tuple[str, ...]) -> CommandInfo | None:
+    """A command as it was read_description, without what does not fit (see `sound_schema`); None for what cannot be read."""
     try:
         facts: Any = json.loads(record, parse_constant=lambda _: None)
     except (ValueError, RecursionError):

@@ -30,7 +30,7 @@ __all__ = [
     "HEAD_LIMIT",
     "IN_DISPATCH",
     "KEEP_OUTCOME",
-    "EnvelopeStamp",
+    "EnvelopeTemplate",
     "Sign",
     "UnsupportedVersion",
     "WireEnvelope",
@@ -135,7 +135,7 @@ def pack_envelope(envelope: WireEnvelope, sign: Sign | None = None) -> bytes:
     return data if sign is None else _signed(_SIGNED + data[1:], sign)
 
 
-class EnvelopeStamp:
+class EnvelopeTemplate:
     """Packs envelopes that differ in command id, entity id and payload only, as `pack_envelope` would, in a fifth of the time.
 
     Args:

@@ -169,7 +169,7 @@ class _Job:
 
     def run(self, link: Link) -> DispatchReport:
         """Send the rows, unless they were sent before."""
-        dispatches = link.transport.dispatches
+        dispatches = link.transport.bulk
         facts = link.wait(dispatches.facts(self.version.dispatch_id))
         batch = self.writing.options.version is None
         done = facts is not None and facts.version >= self.version.number
@@ -204,7 +204,7 @@ class _Job:
         except PySparkException as error:
             raise typed(error) from None
         now = Fingerprint(found.rows, found.digest or 0, self.writing.commands, self.writing.made_of)
-        known = link.wait(link.transport.dispatches.fingerprints(facts.dispatch_id))
+        known = link.wait(link.transport.bulk.fingerprints(facts.dispatch_id))
         check_repeated(self.version, facts, known, now)
         _log.warning(
             "dispatch %r was sent before, it was committed at %s: nothing is added this time",

@@ -162,7 +162,7 @@ def dispatch_report(
     """
     target = Target.resolve(url, namespace)
     link = link_to(target, PLANNING)
-    facts = link.wait(link.transport.dispatches.facts(dispatch_id))
+    facts = link.wait(link.transport.bulk.facts(dispatch_id))
     if facts is None:
         raise InvalidSettings(
             f"there is no dispatch {dispatch_id!r} at {target.label}: it was never opened, forgotten after rememberFor, or the server was flushed"

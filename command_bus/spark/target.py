@@ -20,7 +20,7 @@ from pydantic import SecretStr
 
 from command_bus.bus import CommandBus
 from command_bus.errors import CommandBusError, InvalidSettings, QueueFull
-from command_bus.sending.envelope_builder import Sealer
+from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.serialization.announcements import worker_statuses
 from command_bus.settings import BusSettings, redacted
 from command_bus.sync.thread import BusThread
@@ -103,7 +103,7 @@ class Link:
         self.settings = BusSettings(**given, **choices)
         self._thread = BusThread(CommandBus(settings=self.settings))
         self.pid = self._thread.pid
-        self.sealer = Sealer(self.settings)
+        self.builder = EnvelopeBuilder(self.settings)
         self._agreed: set[str] = set()
 
     @property

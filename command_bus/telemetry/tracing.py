@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from command_bus.errors import CommandRejected, MissingExtra, Reject
 from command_bus.messages.context import CommandContext, running_command
-from command_bus.messages.outgoing import Outbound
+from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.messages.receipts import BatchResult
 from command_bus.middleware import Middleware, Sending
 from command_bus.sending.admission import refusal
@@ -69,7 +69,7 @@ class Tracing(Middleware):
         self._tracer = trace.get_tracer("command_bus", tracer_provider=tracer_provider)
         self._mode = mode
 
-    async def dispatch(self, outbound: Outbound, proceed: Sending) -> Any:
+    async def dispatch(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
         """See `Middleware`."""
         if _in_batch.get():  # whose span is around this one
             self._inject(outbound)
@@ -81,7 +81,7 @@ class Tracing(Middleware):
                 _fail(span, refused)
             return admission
 
-    async def call(self, outbound: Outbound, proceed: Sending) -> Any:
+    async def call(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
         """See `Middleware`."""
         with self._span("call", outbound.name, SpanKind.CLIENT, _sending(outbound)):
             return await proceed(outbound)
@@ -146,7 +146,7 @@ class Tracing(Middleware):
                 _fail(span, error)
                 raise
 
-    def _inject(self, outbound: Outbound) -> None:
+    def _inject(self, outbound: OutgoingMessage) -> None:
         _W3C.inject(outbound.headers)
         if _in_batch.get() and "traceparent" in outbound.headers:
             outbound.headers[_MODE] = _LINK
@@ -157,7 +157,7 @@ def _fail(span: Span, error: BaseException) -> None:
     span.set_status(Status(StatusCode.ERROR, text_of(error)))
 
 
-def _sending(outbound: Outbound) -> dict[str, Any]:
+def _sending(outbound: OutgoingMessage) -> dict[str, Any]:
     running = running_command()
     found: dict[str, Any] = {
         "messaging.message.id": outbound.command_id,

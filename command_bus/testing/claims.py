@@ -80,7 +80,7 @@ class Claims:
             self._serve_results(bus)
             bus.middleware = layers = (self._layer, *bus.middleware)
             bus._send = around_dispatch(layers, bus._transmit)
-            bus._prepare = around_dispatch(layers, bus._seal)
+            bus._prepare = around_dispatch(layers, bus._build)
         bus._clients = process
 
     def _serve_results(self, bus: CommandBus) -> None:

@@ -24,7 +24,7 @@ from command_bus.transport.redis.keys import KeySpace
 
 if TYPE_CHECKING:
     from command_bus.messages.context import CommandContext
-    from command_bus.messages.outgoing import Outbound
+    from command_bus.messages.outgoing import OutgoingMessage
 
 __all__ = ["CRASH_POINTS", "Crash", "CrashPoint", "Crashing"]
 
@@ -94,11 +94,11 @@ class Crashing(Middleware):
             self._end_once_settled()
         return _result(note)
 
-    async def dispatch(self, outbound: Outbound, proceed: Sending) -> Any:
+    async def dispatch(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
         """See `Middleware`: what a handler sends is noted as what the program sends."""
         return await self._recorder.dispatch(outbound, proceed)
 
-    async def call(self, outbound: Outbound, proceed: Sending) -> Any:
+    async def call(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
         """See `Middleware`."""
         return await self._recorder.call(outbound, proceed)
 

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from typing import Any
 
-from command_bus.admin.statistics import Monitor
+from command_bus.admin.statistics import Statistics
 from command_bus.bus import CommandBus
 from command_bus.errors import EntitiesStopped
 from command_bus.handlers.registry import HandlerRegistry
@@ -77,7 +77,7 @@ class Fleet:
         """Whether there is work left that no operator has to move."""
         for bus in self._stage().buses:
             with contextlib.suppress(EntitiesStopped):
-                if await Monitor(bus.transport.operations, bus.transport.keys).busy():
+                if await Statistics(bus.transport.operations, bus.transport.keys).busy():
                     return True
         return False
 

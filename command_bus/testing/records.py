@@ -15,7 +15,7 @@ from command_bus.transport.submissions import Admission
 
 if TYPE_CHECKING:
     from command_bus.messages.context import CommandContext
-    from command_bus.messages.outgoing import Outbound
+    from command_bus.messages.outgoing import OutgoingMessage
 
 __all__ = ["Handled", "Recorder", "Sent"]
 
@@ -90,7 +90,7 @@ class Recorder(Middleware):
         here = asyncio.get_running_loop()
         return [note for loop, note in list(self._under_way.values()) if loop is here]
 
-    async def call(self, outbound: Outbound, proceed: Sending) -> Any:
+    async def call(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
         """See `Middleware`."""
         return await self.served(proceed(outbound))
 
@@ -105,7 +105,7 @@ class Recorder(Middleware):
             raise note.error
         return note.value
 
-    async def dispatch(self, outbound: Outbound, proceed: Sending) -> Any:
+    async def dispatch(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
         """See `Middleware`. A batch is sealed here and sent later: then there is no answer yet."""
         answer = await proceed(outbound)
         entity = None if outbound.entity_type is None else f"{outbound.entity_type}:{outbound.entity_id}"

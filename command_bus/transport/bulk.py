@@ -14,8 +14,9 @@ from typing import Literal, Protocol
 from command_bus.transport.submissions import Admission
 
 __all__ = [
+    "BulkDispatches",
+    "BulkOutcomes",
     "DispatchFacts",
-    "Dispatches",
     "Home",
     "LoadItem",
     "Loaded",
@@ -23,7 +24,6 @@ __all__ = [
     "Opening",
     "OutcomePage",
     "OutcomeStream",
-    "Outcomes",
     "Version",
 ]
 
@@ -131,8 +131,8 @@ class OutcomeStream:
     """How one shard's stream of a dispatch's outcomes stands.
 
     Attributes:
-        length: Outcomes that are kept.
-        added: Outcomes that there ever were; None if the server does not count them (Redis before 7).
+        length: BulkOutcomes that are kept.
+        added: BulkOutcomes that there ever were; None if the server does not count them (Redis before 7).
         first: Id of the oldest that is kept, or an empty text.
         last: Id of the newest that there ever was. What is behind it comes later.
         left_ms: How long it is kept yet, if no outcome is added.
@@ -154,7 +154,7 @@ OutcomePage = tuple[list[bytes], list[bytes]]
 """Entry ids and records, which are opaque here. Two lists, because there are millions."""
 
 
-class Outcomes(Protocol):
+class BulkOutcomes(Protocol):
     """Reads outcomes: a stream per dispatch and shard. Ids are ordered, and a stream only grows at its end."""
 
     async def streams(self, places: Sequence[tuple[str, int]]) -> list[OutcomeStream | None]:
@@ -166,7 +166,7 @@ class Outcomes(Protocol):
         ...
 
     async def page(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> OutcomePage:
-        """Outcomes behind `after` (empty: from the first on) up to and with `until`, oldest first."""
+        """BulkOutcomes behind `after` (empty: from the first on) up to and with `until`, oldest first."""
         ...
 
     async def skip(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> tuple[str, int]:
@@ -174,11 +174,11 @@ class Outcomes(Protocol):
         ...
 
 
-class Dispatches(Protocol):
+class BulkDispatches(Protocol):
     """Loads dispatches and tells of them. Every method repeats what is ambiguous: each is idempotent."""
 
     @property
-    def outcomes(self) -> Outcomes:
+    def outcomes(self) -> BulkOutcomes:
         """What became of their commands."""
         ...
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from command_bus.errors import CommandBusError
 from command_bus.messages.policies import Mailbox
 from command_bus.transport.steps import Answer, Lease, Step
-from command_bus.transport.submissions import Admission, Silent, Submission
+from command_bus.transport.submissions import Admission, Submission, UnavailableShards
 
 __all__ = ["Consumer", "Places", "Policies", "Producer", "Recovery", "Replies", "Reply", "Steps"]
 
@@ -36,7 +36,7 @@ class Producer(Protocol):
         ...
 
     async def enqueue_many(
-        self, submissions: Sequence[Submission], timeout: float, silent: Silent | None = None
+        self, submissions: Sequence[Submission], timeout: float, silent: UnavailableShards | None = None
     ) -> list[Admission | CommandBusError]:
         """Accept many commands, in order per mailbox; an outcome per command, or the error because of which there is none.
 
@@ -168,7 +168,7 @@ class Recovery(Protocol):
         """Begin to watch; returns at once."""
         ...
 
-    def kick(self, shard: int) -> None:
+    def wake(self, shard: int) -> None:
         """Something may be due earlier than known."""
         ...
 

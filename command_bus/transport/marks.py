@@ -16,10 +16,10 @@ from command_bus.serialization.envelope import (
 from command_bus.serialization.outcome import OutcomeRecord, Status
 from command_bus.serialization.reply import Outcome, pack_reply
 from command_bus.settings import BusSettings
-from command_bus.transport.steps import NOTHING_LEFT, Remembered, Started
+from command_bus.transport.steps import NO_SETTLEMENT, Settlement, Started
 from command_bus.transport.submissions import NO_DIGEST
 
-__all__ = ["Windows", "accepted_ms", "digest_of", "is_marked", "mailbox_in", "reply_in"]
+__all__ = ["Retention", "accepted_ms", "digest_of", "is_marked", "mailbox_in", "reply_in"]
 
 
 def accepted_ms(message: str) -> int:
@@ -47,7 +47,7 @@ def is_marked(envelope: WireEnvelope) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class Retention:
     """How long settled commands are remembered, in ms; and who settles them, for the outcomes of dispatches."""
 
     dedup: int
@@ -66,7 +66,7 @@ class Windows:
         status: Status = "cancelled",
         started: Started | None = None,
         message: str = "",
-    ) -> Remembered:
+    ) -> Settlement:
         """What settling leaves: the mark, with the reply where somebody may ask for it, the reply itself, and a dispatch's outcome.
 
         Args:
@@ -79,12 +79,12 @@ class Windows:
         if envelope.flags & IN_DISPATCH and not envelope.inbox:
             return self._in_dispatch(envelope, outcome, status, started, message)
         if not is_marked(envelope):
-            return NOTHING_LEFT
+            return NO_SETTLEMENT
         record = pack_reply(envelope.command_id, outcome)
         kept = self.dedup if envelope.flags & GIVEN_ID else 0
         if envelope.inbox:
             kept = max(kept, self.reply)
-        return Remembered(
+        return Settlement(
             envelope.command_id,
             b"d" + digest_of(envelope) + record,
             max(kept, 1),
@@ -92,23 +92,23 @@ class Windows:
             record if envelope.inbox else b"",
         )
 
-    def answered(self, envelope: WireEnvelope, outcome: Outcome) -> Remembered:
+    def answered(self, envelope: WireEnvelope, outcome: Outcome) -> Settlement:
         """What is left of a command that nobody vouches for: a reply to the inbox that it names, and nothing else.
 
         It may name the id of another command, or of another's dispatch: what is remembered of those must not be its doing. If it was sent
         in good faith, its own mark does not wait for ever.
         """
         if not envelope.command_id:
-            return NOTHING_LEFT
+            return NO_SETTLEMENT
         reply = pack_reply(envelope.command_id, outcome) if envelope.inbox else b""
-        return Remembered(envelope.command_id, b"", 0, envelope.inbox or "", reply, waits_ms=max(1, self.dedup))
+        return Settlement(envelope.command_id, b"", 0, envelope.inbox or "", reply, waits_ms=max(1, self.dedup))
 
     def _in_dispatch(
         self, envelope: WireEnvelope, outcome: Outcome, status: Status, started: Started | None, message: str
-    ) -> Remembered:
+    ) -> Settlement:
         """A dispatch's command leaves no mark: while it is open the dispatch knows the id, afterwards its fence does."""
         if not envelope.flags & KEEP_OUTCOME or not envelope.correlation_id:
-            return NOTHING_LEFT
+            return NO_SETTLEMENT
         place = started.message if started is not None else message
         record = OutcomeRecord(
             status,
@@ -123,7 +123,7 @@ class Windows:
             place,
             pack_reply(envelope.command_id, outcome),
         ).pack()
-        return Remembered(envelope.command_id, b"", 0, dispatch=envelope.correlation_id, outcome=record)
+        return Settlement(envelope.command_id, b"", 0, dispatch=envelope.correlation_id, outcome=record)
 
 
 def mailbox_in(mark: bytes) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-__all__ = ["EntityState", "Hold", "Mode", "Sighting", "StoredEvent", "StoredLetter", "SurveyedEntity", "Waiting"]
+__all__ = ["CommandLocation", "EntityState", "Hold", "Mode", "StoredDeadLetter", "StoredEntity", "StoredEvent", "Waiting"]
 
 
 @dataclass(frozen=True, slots=True)
-class StoredLetter:
+class StoredDeadLetter:
     """A dead letter as it is stored: `record` and `raw` are opaque here."""
 
     id: str
@@ -31,7 +31,7 @@ EntityState = Literal["waiting", "running", "retrying", "paused", "parked", "dra
 
 
 @dataclass(frozen=True, slots=True)
-class SurveyedEntity:
+class StoredEntity:
     """An entity that has work, or is paused or drained itself.
 
     Attributes:
@@ -103,7 +103,7 @@ class StoredEvent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class CommandLocation:
     """What the server holds of a command at a moment.
 
     Attributes:
@@ -115,7 +115,7 @@ class Sighting:
         now_ms: The server's time.
     """
 
-    entity: SurveyedEntity
+    entity: StoredEntity
     mark: bytes | None
     retry_ms: int | None
     delayed_ms: int | None

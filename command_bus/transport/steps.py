@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from typing import Literal
 
 __all__ = [
-    "NOTHING_LEFT",
+    "NO_SETTLEMENT",
     "Answer",
-    "Bury",
     "ByOperator",
+    "DeadLetterStep",
     "Done",
-    "Failed",
     "Follow",
     "GiveBack",
     "GivenUp",
-    "Gone",
     "Lease",
+    "LeaseLost",
     "Park",
     "Released",
-    "Remembered",
     "Retry",
+    "Settlement",
     "Started",
     "Step",
+    "StepFailed",
     "Take",
 ]
 
@@ -109,18 +109,18 @@ class Released:
 
 
 @dataclass(slots=True, frozen=True)
-class Gone:
+class LeaseLost:
     """The lease is not ours (any more): nothing was changed."""
 
 
 @dataclass(slots=True, frozen=True)
-class Failed:
+class StepFailed:
     """The step failed for this mailbox alone: one of its keys is of another type, say."""
 
     reason: str
 
 
-Answer = Started | Released | Gone | Failed
+Answer = Started | Released | LeaseLost | StepFailed
 
 
 Follow = Literal["stay", "yield", "leave"]
@@ -132,7 +132,7 @@ class Take:
 
 
 @dataclass(slots=True, frozen=True)
-class Remembered:
+class Settlement:
     """What settling leaves behind.
 
     Attributes:
@@ -157,7 +157,7 @@ class Remembered:
     waits_ms: int = 0
 
 
-NOTHING_LEFT = Remembered("", b"", 0)
+NO_SETTLEMENT = Settlement("", b"", 0)
 """Of a command whose id nobody can repeat or ask for."""
 
 
@@ -165,16 +165,16 @@ NOTHING_LEFT = Remembered("", b"", 0)
 class Done:
     """The command is settled; `verb` says how it is counted: completed, rejected, expired."""
 
-    left: Remembered
+    left: Settlement
     follow: Follow = "stay"
     verb: Literal["done", "deny", "lapse"] = "done"
 
 
 @dataclass(slots=True)
-class Bury:
+class DeadLetterStep:
     """Dead-letter the command; its entity goes on."""
 
-    left: Remembered
+    left: Settlement
     record: bytes
     raw: bytes
     follow: Follow = "stay"
@@ -184,7 +184,7 @@ class Bury:
 class Park:
     """Dead-letter the command and hold its entity, the command still at its head, until an operator decides."""
 
-    left: Remembered
+    left: Settlement
     record: bytes
     raw: bytes
 
@@ -204,4 +204,4 @@ class GiveBack:
     counts: bool
 
 
-Step = Take | Done | Bury | Park | Retry | GiveBack
+Step = Take | Done | DeadLetterStep | Park | Retry | GiveBack

@@ -8,7 +8,7 @@ from enum import Enum
 
 from command_bus.errors import CommandBusError
 
-__all__ = ["NO_DIGEST", "Admission", "Silent", "Submission"]
+__all__ = ["NO_DIGEST", "Admission", "Submission", "UnavailableShards"]
 
 
 NO_DIGEST = bytes(8)
@@ -56,5 +56,5 @@ class Admission(Enum):
     DRAINING = "d"
 
 
-Silent = dict[int, CommandBusError]
+UnavailableShards = dict[int, CommandBusError]
 """Shards that were unavailable, each with how it showed."""

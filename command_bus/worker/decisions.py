@@ -47,8 +47,19 @@ from command_bus.serialization.reply import (
 from command_bus.serialization.text import printable
 from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import stands_in
-from command_bus.transport.marks import Windows, accepted_ms
-from command_bus.transport.steps import NOTHING_LEFT, Bury, Done, GiveBack, Lease, Park, Remembered, Retry, Started, Step
+from command_bus.transport.marks import Retention, accepted_ms
+from command_bus.transport.steps import (
+    NO_SETTLEMENT,
+    DeadLetterStep,
+    Done,
+    GiveBack,
+    Lease,
+    Park,
+    Retry,
+    Settlement,
+    Started,
+    Step,
+)
 from command_bus.worker.failure_text import named, text_of, trace_of
 from command_bus.worker.offers import Offers
 
@@ -135,7 +146,7 @@ class Decisions:
         self._worker = worker
         self._random = random or JITTER
         self._limits = reading_limits(settings)
-        self._windows = Windows.of(settings, worker)
+        self._windows = Retention.of(settings, worker)
         self._offers = Offers(self._random)
         self._warned_of: set[str] = set()
         self._unknown_grace_ms = int(settings.unknown_grace * 1000)
@@ -171,7 +182,7 @@ class Decisions:
         """The handler returned: settle the command, whatever can be sent of its result."""
         envelope = run.envelope
         if not (envelope.inbox or envelope.flags & (GIVEN_ID | KEEP_OUTCOME)):
-            return Done(NOTHING_LEFT)
+            return Done(NO_SETTLEMENT)
         try:
             packed = reply_codec_for(run.handler.spec.reply).encode(value, self._limits)
             outcome: Outcome = Completed(packed) if self._protection is None else self._protection.reply(envelope, packed)
@@ -230,7 +241,9 @@ class Decisions:
             )
             envelope = _partial(error)
             left = self._left_of_unread(started, envelope, Interrupted(text))
-            return Bury(left, self._record(started, envelope, "interrupted", "Interrupted", text), started.envelope or b"")
+            return DeadLetterStep(
+                left, self._record(started, envelope, "interrupted", "Interrupted", text), started.envelope or b""
+            )
         except Undecodable:
             pass
         return self.interrupted(started, why)
@@ -241,12 +254,12 @@ class Decisions:
         raw = started.envelope if started.envelope is not None else b"".join(started.raw)
         envelope = _partial(error)
         record = self._record(started, envelope, "undecodable", "Undecodable", str(error))
-        return Bury(self._left_of_unread(started, envelope, Invalid(str(error))), record, raw)
+        return DeadLetterStep(self._left_of_unread(started, envelope, Invalid(str(error))), record, raw)
 
-    def _left_of_unread(self, started: Started, envelope: WireEnvelope, outcome: Outcome) -> Remembered:
+    def _left_of_unread(self, started: Started, envelope: WireEnvelope, outcome: Outcome) -> Settlement:
         """What is left of a command of which only a part can be read. Where commands are signed, its id may be anybody's."""
         if not envelope.command_id:
-            return NOTHING_LEFT
+            return NO_SETTLEMENT
         if self._signatures is not None:
             return self._windows.answered(envelope, outcome)
         return self._windows.remembered(envelope, outcome, "dead_lettered", started)
@@ -265,7 +278,9 @@ class Decisions:
     def _forged(self, started: Started, envelope: WireEnvelope, fault: str) -> Step:
         text = f"bad signature: {fault}"
         left = self._windows.answered(envelope, Forged(text))
-        return Bury(left, self._record(started, envelope, "bad_signature", "BadSignature", text), started.envelope or b"")
+        return DeadLetterStep(
+            left, self._record(started, envelope, "bad_signature", "BadSignature", text), started.envelope or b""
+        )
 
     def _clear(self, envelope: WireEnvelope) -> bytes:
         """The payload, decrypted.
@@ -283,7 +298,7 @@ class Decisions:
         left = self._windows.remembered(envelope, Expired(text), "expired", started)
         if envelope.inbox:
             return Done(left, verb="lapse")
-        return Bury(left, self._record(started, envelope, "expired", "Expired", text), started.envelope or b"")
+        return DeadLetterStep(left, self._record(started, envelope, "expired", "Expired", text), started.envelope or b"")
 
     def _unknown(self, started: Started, envelope: WireEnvelope, reason: str, text: str) -> Step:
         """Leave it to a newer worker for a while: a rolling deploy must not lose it."""
@@ -296,7 +311,7 @@ class Decisions:
             left = self._windows.remembered(envelope, outcome, "dead_lettered", started)
         else:
             left = self._left_of_unread(started, envelope, outcome)
-        return Bury(left, self._record(started, envelope, reason, "NoHandler", text), started.envelope or b"")
+        return DeadLetterStep(left, self._record(started, envelope, reason, "NoHandler", text), started.envelope or b"")
 
     def _warn_once(self, envelope: WireEnvelope, text: str) -> None:
         if envelope.name in self._warned_of or len(self._warned_of) >= _UNKNOWN_NAMES:
@@ -333,7 +348,7 @@ class Decisions:
             choice = self._settings.entity(envelope.entity_type).on_poison or "skip"
         left = self._windows.remembered(envelope, outcome, "parked" if choice == "park" else "dead_lettered", started)
         raw = started.envelope or b""
-        return Park(left, record, raw) if choice == "park" else Bury(left, record, raw)
+        return Park(left, record, raw) if choice == "park" else DeadLetterStep(left, record, raw)
 
     def _record(
         self, started: Started, envelope: WireEnvelope, reason: str, error_type: str, text: str, trace: str = ""

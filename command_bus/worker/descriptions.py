@@ -11,10 +11,10 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerati
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.message import Message, MessageSpec, Query
 
-__all__ = ["descriptions", "more_facts"]
+__all__ = ["describe_command", "describe_commands"]
 
 
-def descriptions(registry: HandlerRegistry) -> dict[str, bytes]:
+def describe_commands(registry: HandlerRegistry) -> dict[str, bytes]:
     """What a worker says of its commands, as JSON by wire name: enough to send them without their classes."""
     found: dict[str, bytes] = {}
     for handler in registry:
@@ -24,12 +24,12 @@ def descriptions(registry: HandlerRegistry) -> dict[str, bytes]:
         except PydanticInvalidForJsonSchema:  # a field of a type that JSON Schema lacks: the class is needed then
             continue
         facts = {"entity": spec.entity, "key": spec.key, "delivery": spec.delivery, "schema": schema}
-        facts |= more_facts(handler.message_type, spec)
+        facts |= describe_command(handler.message_type, spec)
         found[spec.name] = json.dumps(facts, sort_keys=True, default=str).encode()
     return found
 
 
-def more_facts(kind: type[Message[Any]], spec: MessageSpec) -> dict[str, Any]:
+def describe_command(kind: type[Message[Any]], spec: MessageSpec) -> dict[str, Any]:
     """Kind, policies and the schema of the reply."""
     retry = spec.retry
     return {

@@ -10,7 +10,7 @@ from command_bus.clock import mono
 from command_bus.serialization.text import printable
 from command_bus.transport.interfaces import Places, Steps
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.steps import Answer, Bury, Done, Failed, Follow, GiveBack, Lease, Started, Step, Take
+from command_bus.transport.steps import Answer, DeadLetterStep, Done, Follow, GiveBack, Lease, Started, Step, StepFailed, Take
 from command_bus.worker.executor import Executor
 
 __all__ = ["EntityRun"]
@@ -65,10 +65,10 @@ class EntityRun:
                 return
             commands += 1
             self.handled += 1
-            if type(step) is Done or type(step) is Bury:
+            if type(step) is Done or type(step) is DeadLetterStep:
                 step.follow = self._follow(lease.shard, commands, began)
             answer = await self._steps.advance(lease, step)
-            if type(answer) is Failed:
+            if type(answer) is StepFailed:
                 answer = await self._repaired(lease, step, answer)
 
     def _follow(self, shard: int, commands: int, began: float) -> Follow:
@@ -84,11 +84,11 @@ class EntityRun:
 
     async def _advance(self, lease: Lease, step: Step) -> Answer:
         answer = await self._steps.advance(lease, step)
-        return await self._repaired(lease, step, answer) if type(answer) is Failed else answer
+        return await self._repaired(lease, step, answer) if type(answer) is StepFailed else answer
 
     async def _repaired(self, lease: Lease, step: Step, answer: Answer) -> Answer:
         """A step that failed, again and again, as a key of the entity is of another type: an operator must repair it, nothing is lost."""
-        while isinstance(answer, Failed) and not self._stopping():
+        while isinstance(answer, StepFailed) and not self._stopping():
             entity = mailbox_label(lease.mailbox)
             _log.error(
                 "%s is stuck: %s. Repair the key; its work goes on then",

@@ -15,7 +15,7 @@ from command_bus.observer import Observer
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.msgpack import Undecodable
-from command_bus.transport.steps import Bury, Done, GiveBack, Park, Retry, Started, Step
+from command_bus.transport.steps import DeadLetterStep, Done, GiveBack, Park, Retry, Started, Step
 from command_bus.worker.decisions import Decisions, Runnable
 
 __all__ = ["ObservedDecisions"]
@@ -86,7 +86,7 @@ class ObservedDecisions(Decisions):
         match step:
             case Done():  # the caller of an expired call was told, and there is no letter
                 self._observer.handled(self._name_in(started), "expired")
-            case Bury() | Park():
+            case DeadLetterStep() | Park():
                 record = DeadLetterRecord.unpack(step.record)
                 name = self._known(record.name)
                 self._observer.handled(name, record.reason)
@@ -98,7 +98,7 @@ class ObservedDecisions(Decisions):
         match step:
             case Retry() | GiveBack():
                 self._observer.retried(name)
-            case Bury() | Park():
+            case DeadLetterStep() | Park():
                 self._observer.dead_lettered(name, DeadLetterRecord.unpack(step.record).reason)
             case _:
                 pass

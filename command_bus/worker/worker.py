@@ -29,7 +29,7 @@ from command_bus.randomness import token
 from command_bus.serialization.announcements import WorkerInfo, worker_record
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.protection import Protection
-from command_bus.settings import BusSettings, strays
+from command_bus.settings import BusSettings, unknown_variables
 from command_bus.transport.interfaces import Consumer
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.keys import GROUP
@@ -41,7 +41,7 @@ from command_bus.transport.redis.worker.recovery import PendingRecovery
 from command_bus.transport.redis.worker.slots import Slots
 from command_bus.transport.redis.worker.step_batcher import StepBatcher
 from command_bus.worker.decisions import Decisions
-from command_bus.worker.descriptions import descriptions
+from command_bus.worker.descriptions import describe_commands
 from command_bus.worker.entity_run import EntityRun
 from command_bus.worker.executor import STOPPING, Executor
 from command_bus.worker.signals import on_signals
@@ -148,7 +148,7 @@ class Worker:
             _log.warning(
                 "no handler for %s, which is declared: its commands wait for a worker that has one, then are dead-lettered", name
             )
-        for stray in strays(os.environ):
+        for stray in unknown_variables(os.environ):
             _log.warning("%s", stray)
         if not self._bus.is_open:
             await self._bus.open()
@@ -217,7 +217,7 @@ class Worker:
     async def _describe(self) -> None:
         """Tell clients without our classes what our commands look like; a server without memory must not keep us from draining it."""
         try:
-            await self._bus.transport.operations.describe(descriptions(self.registry))
+            await self._bus.transport.operations.describe(describe_commands(self.registry))
         except QueueFull as error:
             _log.warning("what commands look like could not be published, only Spark writers by wire name miss it: %s", error)
 
@@ -305,7 +305,7 @@ class _Parts:
             leases=self.leases,
             steps=self._steps,
             run=self._runs.run,
-            kick=self._recovery.kick,
+            wake=self._recovery.wake,
             settle=partial(self._recovery.settle, ours=True),
         )
 

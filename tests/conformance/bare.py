@@ -10,7 +10,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from command_bus.clock import mono
-from command_bus.transport.redis.admin.holds import Scopes
+from command_bus.transport.redis.admin.holds import Holds
 from command_bus.transport.redis.admin.statistics import Operations
 from command_bus.transport.redis.connection.connections import ClientFactory, Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace
@@ -19,7 +19,19 @@ from command_bus.transport.redis.sending.producer import StreamProducer
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.recovery import PendingRecovery
 from command_bus.transport.redis.worker.step_batcher import StepBatcher
-from command_bus.transport.steps import Answer, Bury, Done, GiveBack, Lease, Park, Remembered, Retry, Started, Step, Take
+from command_bus.transport.steps import (
+    Answer,
+    DeadLetterStep,
+    Done,
+    GiveBack,
+    Lease,
+    Park,
+    Retry,
+    Settlement,
+    Started,
+    Step,
+    Take,
+)
 from command_bus.transport.submissions import NO_DIGEST, Submission
 
 __all__ = ["TAKE", "Bare", "Hand", "Record", "bare", "bury", "done", "left", "park"]
@@ -28,9 +40,9 @@ TAKE = Take()
 _FOREVER = mono() + 1e6
 
 
-def left(command_id: str, *, inbox: str = "", mark_ms: int = 60_000) -> Remembered:
+def left(command_id: str, *, inbox: str = "", mark_ms: int = 60_000) -> Settlement:
     """What settling a command leaves."""
-    return Remembered(
+    return Settlement(
         command_id, b"d" + NO_DIGEST + b"outcome", mark_ms, inbox, b"reply of " + command_id.encode() if inbox else b""
     )
 
@@ -39,8 +51,8 @@ def done(command_id: str, follow: Any = "stay", **options: Any) -> Done:
     return Done(left(command_id, **options), follow)
 
 
-def bury(command_id: str, follow: Any = "stay", **options: Any) -> Bury:
-    return Bury(left(command_id, **options), b"why", command_id.encode(), follow)
+def bury(command_id: str, follow: Any = "stay", **options: Any) -> DeadLetterStep:
+    return DeadLetterStep(left(command_id, **options), b"why", command_id.encode(), follow)
 
 
 def park(command_id: str, **options: Any) -> Park:
@@ -122,7 +134,7 @@ class Bare:
         self.connections = connections or Connections(clients).at(self.shard.prefix)
         self.producer = StreamProducer(self.connections, self.keys, max_total_depth=10_000, max_pending=10_000)
         self.operations = Operations(self.connections, self.keys, reply_ttl=60)
-        self.scopes = Scopes(self.connections, self.keys, patience=5)
+        self.scopes = Holds(self.connections, self.keys, patience=5)
 
     @property
     def client(self) -> Redis:

@@ -28,7 +28,7 @@ from command_bus import (
     UnknownCommand,
 )
 from command_bus.embedded import EmbeddedServer
-from command_bus.messages.outgoing import Outbound
+from command_bus.messages.outgoing import OutgoingMessage
 from tests.conformance.conftest import Bench
 
 
@@ -84,7 +84,7 @@ async def test_middleware_sees_every_dispatch_and_every_attempt(bench: Bench) ->
     log: list[str] = []
 
     class Trace(Middleware):
-        async def dispatch(self, outbound: Outbound, proceed: Callable[[Outbound], Awaitable[Any]]) -> Any:
+        async def dispatch(self, outbound: OutgoingMessage, proceed: Callable[[OutgoingMessage], Awaitable[Any]]) -> Any:
             outbound.headers["trace"] = "t-1"
             log.append(f"send {outbound.name}")
             return await proceed(outbound)

@@ -29,7 +29,7 @@ from command_bus import (
     Reject,
     RetryPolicy,
 )
-from command_bus.messages.outgoing import Outbound
+from command_bus.messages.outgoing import OutgoingMessage
 from tests.conformance.conftest import Bench
 
 SINCE = datetime(2026, 11, 21, tzinfo=UTC)
@@ -168,7 +168,7 @@ async def test_middleware_is_around_it(bench: Bench, balances: dict[str, Decimal
     log: list[str] = []
 
     class Trace(Middleware):
-        async def call(self, outbound: Outbound, proceed: Callable[[Outbound], Awaitable[Any]]) -> Any:
+        async def call(self, outbound: OutgoingMessage, proceed: Callable[[OutgoingMessage], Awaitable[Any]]) -> Any:
             log.append(f"call {outbound.name} {outbound.headers} {outbound.command}")
             return await proceed(outbound)
 

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from command_bus import Command, CommandContext, CommandInterrupted, EntityId, RetryPolicy
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, Held
-from command_bus.transport.steps import Gone, Started
+from command_bus.transport.steps import LeaseLost, Started
 from command_bus.worker.worker import Worker
 from tests.conformance.bare import TAKE, Bare, Hand, done
 from tests.conformance.conftest import Bench
@@ -213,7 +213,7 @@ async def test_an_interrupted_command_that_must_not_run_twice_is_told(bench: Ben
             (letter,) = [letter async for letter in bus.dead_letters.list()]
             assert (letter.reason, letter.attempts, letter.command_id) == ("interrupted", 1, "once")
         assert log.starts == [("a", 2, 1)]
-        assert await ghost.do(lease, done("once")) == Gone(), "it wakes too late"
+        assert await ghost.do(lease, done("once")) == LeaseLost(), "it wakes too late"
     await _close(ghost)
 
 
@@ -311,7 +311,7 @@ async def test_a_reply_lost_with_its_connection_is_read_again(bench: Bench, log:
     async with bench.bus() as bus, bus.worker():
         calls = [asyncio.create_task(bus.call(Work(line=f"l{number}", number=number), timeout=20)) for number in range(30)]
         await until(lambda: len(log.starts) == 30)
-        inbox = bus.transport.keys.shards[0].inbox(bus.transport.rpc.process)
+        inbox = bus.transport.keys.shards[0].inbox(bus.transport.replies.process)
         stolen = asyncio.create_task(_steal(bench, inbox, 3))
         popping = "blmpop" if bus.transport.facts.bites else "brpop"
         await until(lambda: _waits(client, "blpop"))

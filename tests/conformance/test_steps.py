@@ -17,7 +17,7 @@ from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.scripts import ENQUEUE, FORGET, REPAIR, SCRIPTS, TELLING
 from command_bus.transport.redis.sending.producer import _Waiting
 from command_bus.transport.redis.worker.step_batcher import _Shard
-from command_bus.transport.steps import Done, Failed, GiveBack, Gone, Lease, Released, Remembered, Retry, Started, Step
+from command_bus.transport.steps import Done, GiveBack, Lease, LeaseLost, Released, Retry, Settlement, Started, Step, StepFailed
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
 from tests.conformance.bare import TAKE, Bare, Hand, bare, bury, done, left, park
 from tests.conformance.conftest import Bench
@@ -222,7 +222,7 @@ async def test_another_lease_of_the_same_worker_takes_nothing_that_is_started(sh
     await shelf.put(BOX, "c1")
     lease, started = await hand.start()
     before = await shelf.everything()
-    assert await hand.do(hand.lease(BOX, lease.activation), TAKE) == Gone()
+    assert await hand.do(hand.lease(BOX, lease.activation), TAKE) == LeaseLost()
     assert await shelf.everything() == before
     assert await hand.do(lease, done("c1")) == Released("idle")
     assert started.attempt == 1
@@ -236,7 +236,7 @@ async def test_a_take_in_another_name_claims_the_activation(shelf: Bare, hand: H
     assert isinstance(await other.do(other.lease(BOX, lease.activation), TAKE), Started)
     (pending,) = await shelf.client.xpending_range(shelf.shard.ready, GROUP, min="-", max="+", count=10)
     assert pending["consumer"] == b"w2"
-    assert await hand.do(lease, TAKE) == Gone()
+    assert await hand.do(lease, TAKE) == LeaseLost()
 
 
 # Settling.
@@ -256,7 +256,7 @@ async def test_a_repeated_settling_counts_once_and_gives_the_same_next(
     assert (counters["settled"], counters["depth"]) == (1, 1)
     assert await shelf.client.xlen(shelf.shard.dead) == (1 if step_for is bury else 0)
     first, again = await hand.again(lease, step_for("c2"))
-    assert (first, again) == (Released("idle"), Gone())
+    assert (first, again) == (Released("idle"), LeaseLost())
     assert await shelf.nothing_of(BOX)
     assert (await shelf.counters())["settled"] == 2
 
@@ -269,7 +269,7 @@ async def test_a_repeated_letting_go_is_gone_and_changes_nothing(
     lease, _ = await hand.start()
     assert isinstance(await hand.do(Lease(**_as_dict(lease)), step_for("c1")), Released)
     before = await shelf.everything()
-    assert await hand.do(lease, step_for("c1")) == Gone()
+    assert await hand.do(lease, step_for("c1")) == LeaseLost()
     assert await shelf.everything() == before
 
 
@@ -286,7 +286,7 @@ async def test_settling_leaves_mark_and_reply_in_one_step(shelf: Bare, hand: Han
     assert 0 < await shelf.client.pttl(inbox) <= 60_000
     assert await shelf.client.get(mark) == b"d" + NO_DIGEST + b"outcome"
     assert 0 < await shelf.client.pttl(mark) <= 5000
-    await hand.do(lease, Done(Remembered("c2", b"", 0)))
+    await hand.do(lease, Done(Settlement("c2", b"", 0)))
     assert await shelf.client.get(shelf.shard.mark("c2")) == b"q" + NO_DIGEST + BOX.encode(), "as it was put"
 
 
@@ -304,7 +304,7 @@ async def test_one_broken_mailbox_fails_alone_in_its_batch(shelf: Bare, hand: Ha
     good, bad, also_good = [await answer for answer in answers]
     assert isinstance(good, Started)
     assert isinstance(also_good, Started)
-    assert isinstance(bad, Failed)
+    assert isinstance(bad, StepFailed)
     assert "WRONGTYPE" in bad.reason
     assert await shelf.client.xlen(shelf.shard.dead) == 2
     await shelf.client.rename(aside, broken)
@@ -359,7 +359,7 @@ async def test_a_lost_lease_changes_nothing(
     lease, _ = await hand.start()
     await lose(shelf, hand, lease)
     before = await shelf.everything()
-    assert await hand.do(lease, step_for("c1")) == Gone()
+    assert await hand.do(lease, step_for("c1")) == LeaseLost()
     assert await shelf.everything() == before
 
 
@@ -377,7 +377,7 @@ async def test_an_invented_lease_changes_nothing(shelf: Bare, hand: Hand, step_f
         Lease(0, BOX, lease.activation, 0.0, "w2#1", f"{started.fence}|1-1"),
     ]
     for invented in wrong:
-        assert await other.do(invented, step_for("c1")) == Gone()
+        assert await other.do(invented, step_for("c1")) == LeaseLost()
     assert await shelf.everything() == before
 
 
@@ -518,7 +518,7 @@ async def test_what_was_delivered_and_not_taken_is_handed_back_untouched(shelf: 
     await shelf.put(BOX, "c1")
     lease = await hand.read_one()
     assert await hand.do(lease, GiveBack(counts=False)) == Released("yield")
-    assert await hand.do(lease, TAKE) == Gone()
+    assert await hand.do(lease, TAKE) == LeaseLost()
     _, started = await shelf.hand("w2").start()
     assert started.attempt == 1
 
@@ -713,7 +713,7 @@ async def test_a_purge_leaves_the_running_command_alone_and_nothing_else(shelf: 
     assert await shelf.client.xlen(shelf.shard.dead) == 0
     if state == "delivered":
         assert lease is not None
-        assert await hand.do(lease, TAKE) == Gone()
+        assert await hand.do(lease, TAKE) == LeaseLost()
 
 
 @pytest.mark.parametrize("state", ["waiting", "parked"])
@@ -824,8 +824,8 @@ async def test_repair_gives_lost_activations_back_and_only_those(shelf: Bare, ha
     other = shelf.hand("w2")
     again = {lease.mailbox: lease for lease in await other.read()}
     assert isinstance(await other.do(again["box:ready"], TAKE), Started)
-    assert await other.do(again["box:held"], TAKE) == Gone(), "it was started: that is for the recovery to decide"
-    assert await hand.do(leases["box:held"], done("box:held1")) == Gone(), "and not by its old holder"
+    assert await other.do(again["box:held"], TAKE) == LeaseLost(), "it was started: that is for the recovery to decide"
+    assert await hand.do(leases["box:held"], done("box:held1")) == LeaseLost(), "and not by its old holder"
 
 
 # The headers are the contract.

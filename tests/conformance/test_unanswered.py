@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from command_bus import Command, CommandBus, CommandTimeout, EntityId, HandlerRegistry, RetryPolicy, unanswered
-from command_bus.transport.redis.admin.sighting import Sightings
+from command_bus.transport.redis.admin.sighting import CommandLocator
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import until
 
@@ -167,12 +167,12 @@ async def test_the_look_never_hides_the_timeout(bench: Bench, monkeypatch: pytes
         raise RuntimeError("no")
 
     async with bench.bus() as bus:
-        monkeypatch.setattr(Sightings, "look", endless)
+        monkeypatch.setattr(CommandLocator, "look", endless)
         began = time.monotonic()
         error = await in_vain(bus, Refund(account="a"), 0.2)
         assert (error.state, error.workers) == ("", None)
         assert time.monotonic() - began < 1.0
-        monkeypatch.setattr(Sightings, "look", broken)
+        monkeypatch.setattr(CommandLocator, "look", broken)
         assert (await in_vain(bus, Refund(account="a"), 0.05)).state == ""
 
 
@@ -186,7 +186,7 @@ async def test_a_warning_while_nobody_serves_a_call(
         calls.append(asyncio.create_task(bus.call(Ping(), timeout=10)))
         await until(lambda: len(_warnings(caplog)) == 2)
         calls.append(asyncio.create_task(bus.call(Refund(account="later"), timeout=10)))
-        watched = bus._unanswered
+        watched = bus._overdue
         await until(lambda: watched._number == len(calls))
         await until(lambda: not watched._waiting and watched._warner is not None and watched._warner.done())
         assert ["no live worker" in each for each in _warnings(caplog)] == [True, True]
@@ -209,11 +209,11 @@ async def test_calls_that_are_answered_share_one_timer(bench: Bench, gate: Gate,
     monkeypatch.setattr("command_bus.admin.fleet.Fleet.workers", workers)
     async with bench.bus() as bus, bus.worker():
         await asyncio.gather(*(bus.call(Refund(account=f"a-{n}"), timeout=10) for n in range(50)))
-        assert not bus._unanswered._waiting
-        first = bus._unanswered._timer
+        assert not bus._overdue._waiting
+        first = bus._overdue._timer
         assert first is not None
         await bus.call(Refund(account="a"), timeout=10)
-        assert bus._unanswered._timer is first
+        assert bus._overdue._timer is first
     assert first.cancelled()
     assert looks == 0
 

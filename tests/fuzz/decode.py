@@ -96,7 +96,7 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
     from command_bus.handlers.handler import Handler
     from command_bus.handlers.registry import HandlerRegistry
     from command_bus.messages.message import Message
-    from command_bus.serialization.announcements import announced, read_worker
+    from command_bus.serialization.announcements import read_description, read_worker
     from command_bus.serialization.dead_letter import DeadLetterRecord
     from command_bus.serialization.envelope import unpack_envelope
     from command_bus.serialization.limits import Undecodable
@@ -147,7 +147,7 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
         return raise_or_value(outcome, reply_codec_for(dict[str, int]), command_id)
 
     def announcement(data: bytes) -> Any:
-        info = announced("Fuzzed", data, ())
+        info = read_description("Fuzzed", data, ())
         if info is None:
             return None
         ast.parse(clients_of([info], "fuzz").source)

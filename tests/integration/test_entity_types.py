@@ -140,7 +140,7 @@ def test_a_misspelt_name_is_compared_with_some_of_very_many(monkeypatch: pytest.
         compared.append(len(names))
         return []
 
-    monkeypatch.setattr("command_bus.spelling.get_close_matches", close)
+    monkeypatch.setattr("difflib.get_close_matches", close)
     did_you_mean("acount", (f"type-{number}" for number in range(MANY)))
     assert compared == [300]
     monkeypatch.undo()

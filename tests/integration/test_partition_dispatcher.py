@@ -73,7 +73,7 @@ def waiting(target: Target, book: str) -> list[int]:
 
     async def read() -> list[int]:
         found: list[int] = []
-        async for page in link.transport.operations.waiting(link.sealer.mailbox_of("book", book)):
+        async for page in link.transport.operations.waiting(link.builder.mailbox_of("book", book)):
             found += [link_payload(each.envelope)["number"] for each in page]
         return found
 
@@ -327,7 +327,7 @@ def test_conflicting_ids_meet_the_policy(target: Target, policy: Any) -> None:
     link = link_to(target)
 
     async def noted() -> list[Any]:
-        return [row async for row in link.transport.dispatches.rejects("d")]
+        return [row async for row in link.transport.bulk.rejects("d")]
 
     assert len(link.wait(noted())) == (1 if policy == "quarantine" else 0)
 

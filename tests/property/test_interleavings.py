@@ -26,7 +26,20 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.scripts import Script
-from command_bus.transport.steps import Answer, Bury, Done, GiveBack, Gone, Lease, Park, Released, Retry, Started, Step, Take
+from command_bus.transport.steps import (
+    Answer,
+    DeadLetterStep,
+    Done,
+    GiveBack,
+    Lease,
+    LeaseLost,
+    Park,
+    Released,
+    Retry,
+    Started,
+    Step,
+    Take,
+)
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
 from tests.conformance.bare import TAKE, Bare, Hand, bury, done, left, park
 from tests.property.ledger import MAX_DEPTH, Ledger, Line
@@ -206,7 +219,7 @@ class Interleavings(RuleBasedStateMachine):
         """Note what a step did, if it was allowed to do it."""
         line = self.ledger.line(lease.mailbox)
         if line.held is not lease:
-            assert isinstance(answer, Gone | Released) or isinstance(step, Take), f"{answer} for who holds nothing"
+            assert isinstance(answer, LeaseLost | Released) or isinstance(step, Take), f"{answer} for who holds nothing"
             if isinstance(answer, Released):
                 assert isinstance(step, Take | GiveBack), "what was delivered is taken or given back"
             if isinstance(answer, Started):
@@ -228,14 +241,14 @@ class Interleavings(RuleBasedStateMachine):
         match step:
             case Done():
                 self.ledger.end(command, "done")
-            case Bury():
+            case DeadLetterStep():
                 self.ledger.buried(command)
             case Park():
                 line.parked = True
                 line.let_go(counts=True)
             case Retry(_, counts) | GiveBack(counts):
                 line.let_go(counts=counts)
-        if isinstance(step, Bury | Park):
+        if isinstance(step, DeadLetterStep | Park):
             self.find_letters()
 
     def find_letters(self) -> None:

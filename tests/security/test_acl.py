@@ -375,7 +375,7 @@ async def test_a_pipeline_loads_dispatches_and_reads_their_outcomes(place: Place
                 dispatcher.dispatch_batch(rows)
                 dispatcher.reject(RowReject.of(command_id="x", command="Work", entity=None, reason="invalid", error="no", row={}))
         link = link_to(target)
-        link.wait(link.transport.dispatches.commit(version, "{}", 60_000))
+        link.wait(link.transport.bulk.commit(version, "{}", 60_000))
 
     async def read() -> list[str]:
         """All that the Spark side asks of the transport."""
@@ -383,7 +383,7 @@ async def test_a_pipeline_loads_dispatches_and_reads_their_outcomes(place: Place
         async with bus:
             transport = bus.transport
             assert (await bus.stats()).accepted > 50
-            dispatches, outcomes = transport.dispatches, transport.dispatches.outcomes
+            dispatches, outcomes = transport.bulk, transport.bulk.outcomes
             assert await dispatches.names() == ["d"]
             assert await dispatches.facts("d") is not None
             assert len([row async for row in dispatches.rejects("d")]) == 1

@@ -15,7 +15,7 @@ from command_bus.serialization.protection import Protection
 from command_bus.transport.bulk import Opening, Version
 from command_bus.transport.mailboxes import mailbox_name
 from command_bus.transport.memory import MemoryClients
-from command_bus.transport.steps import Bury, Started
+from command_bus.transport.steps import DeadLetterStep, Started
 from command_bus.worker.decisions import Decisions
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import Put, Scene, scene, until
@@ -60,7 +60,7 @@ FORGERS = [unsigned, of_another_key, undecodable, of_a_later_version]
 async def test_a_forged_row_leaves_no_outcome_whoever_gives_it_up(bench: Bench, forge: Any) -> None:
     async with scene(bench, unknown_grace=0.01, **SIGNED) as stage:
         version = Version("sales")
-        await stage.bus.transport.dispatches.open(version, Opening(keep_ms=60_000))
+        await stage.bus.transport.bulk.open(version, Opening(keep_ms=60_000))
         row = envelope("row-1", IN_DISPATCH | KEEP_OUTCOME, correlation_id="sales")
         await stage.inject("box:a", {"e": forge(bench, row)})
         letter = await stage.letter()
@@ -130,7 +130,7 @@ def test_a_forged_command_whose_worker_was_lost_leaves_no_outcome_either() -> No
     row = envelope("row-1", IN_DISPATCH | KEEP_OUTCOME | 2, correlation_id="sales")
     for data in (pack_envelope(row), pack_envelope(row)[:-1], b"\x9c\x02" + pack_envelope(row)[2:]):
         step = decisions.lost(Started("1", "1-1", 9, 1, 10**15, data))
-        assert isinstance(step, Bury)
+        assert isinstance(step, DeadLetterStep)
         assert (step.left.mark, step.left.outcome, step.left.reply) == (b"", b"", b"")
 
 

@@ -17,8 +17,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from command_bus import BadSignature, BusSettings, CommandBus, EntityPolicy, Envelope, HandlerRegistry, lanes
-from command_bus.sending.envelope_builder import Sealer
-from command_bus.serialization.envelope import GIVEN_ID, EnvelopeStamp, WireEnvelope, pack_envelope, packed_text, unpack_envelope
+from command_bus.sending.envelope_builder import EnvelopeBuilder
+from command_bus.serialization.envelope import (
+    GIVEN_ID,
+    EnvelopeTemplate,
+    WireEnvelope,
+    pack_envelope,
+    packed_text,
+    unpack_envelope,
+)
 from command_bus.serialization.native import Packer
 from command_bus.serialization.protection import Protection, Signatures
 from command_bus.spark.target import Target, link_to
@@ -177,13 +184,13 @@ def test_the_stamp_signs_as_the_packer_does() -> None:
         packed_id = Packer().pack(None) if entity_id is None else packed_text(entity_id)
         for size in (1, 300, 70_000):
             whole = replace(template, command_id="c-1", entity_id=entity_id, payload=bytes(size))
-            assert EnvelopeStamp(template, sign).pack(packed_text("c-1"), packed_id, bytes(size)) == pack_envelope(whole, sign)
+            assert EnvelopeTemplate(template, sign).pack(packed_text("c-1"), packed_id, bytes(size)) == pack_envelope(whole, sign)
 
 
 def test_nothing_signs_and_nothing_verifies_without_keys() -> None:
     assert Protection.of(BusSettings()) is None
-    sealer = Sealer(BusSettings())
-    assert (sealer.pack, sealer.sign) == (pack_envelope, None)
+    builder = EnvelopeBuilder(BusSettings())
+    assert (builder.pack, builder.sign) == (pack_envelope, None)
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])

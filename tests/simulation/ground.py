@@ -11,8 +11,8 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
-import command_bus.worker.worker
-from command_bus import clock, outbound, randomness
+from command_bus import clock, randomness
+from command_bus.sending.envelope_builder import new_command_id
 from command_bus.testing.simulated.patching import TaskKeeper, rebind
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.worker.threads import HandlerThreads
@@ -58,7 +58,7 @@ def ground(seed: int, loop: SimLoop) -> Iterator[None]:
         rebind("wall_ms", clock.wall_ms, lambda: int((loop.time() + 1_700_000_000) * 1000)),
         rebind("LeaseKeeper", LeaseKeeper, LaneKeeper),
         rebind("HandlerThreads", HandlerThreads, SimThreads),
-        rebind("descriptions", command_bus.worker.descriptions, _descriptions),
+        rebind("describe_commands", describe_commands, _descriptions),
     ]
     before, level = randomness.token, logger.level
     source = randomness._source
@@ -66,7 +66,7 @@ def ground(seed: int, loop: SimLoop) -> Iterator[None]:
     randomness.JITTER.seed(f"jitter {seed}")
     SimThreads.random.seed(f"threads {seed}")
     SimThreads.are_late = True
-    outbound.new_command_id.begin()
+    new_command_id.begin()
     logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
@@ -74,13 +74,13 @@ def ground(seed: int, loop: SimLoop) -> Iterator[None]:
         logger.setLevel(level)
         randomness.use_tokens_from(source)
         randomness.JITTER.seed()
-        outbound.new_command_id.begin()
+        new_command_id.begin()
         for restore in undo:
             restore()
     assert before is randomness.token
 
 
-_describe = command_bus.worker.descriptions
+_describe = describe_commands
 
 
 @lru_cache

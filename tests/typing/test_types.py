@@ -1,7 +1,7 @@
 """mypy and pyright agree with the annotations in `cases`: what is right has its exact type, what is wrong is an error.
 
 In the cases `assert_type` states types, and each expected error has an ignore comment, which is an error where it is not needed.
-So a case is right if the checker has nothing to say; and without the comments it must complain at exactly those lines.
+So a case is right if the checker has nothing to say; and without the comments it must print_error at exactly those lines.
 """
 
 from __future__ import annotations

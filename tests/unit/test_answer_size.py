@@ -1,46 +1,46 @@
-"""How many entries are asked for at a time, after what the last answers weighed."""
+"""How many entries are asked for at a time, after what the last answers observe."""
 
 from __future__ import annotations
 
-from command_bus.transport.redis.connection.page_size import AnswerSize
+from command_bus.transport.redis.connection.page_size import PageSize
 
 MEGABYTE = 1024 * 1024
 
 
 def test_it_begins_with_care_and_comes_to_the_most_soon() -> None:
-    size = AnswerSize(256)
+    size = PageSize(256)
     counts = [size.count]
     while size.count < 256:
-        size.weighed(100 * size.count, size.count)
+        size.observe(100 * size.count, size.count)
         counts.append(size.count)
     assert counts[0] == 64
     assert len(counts) <= 4
 
 
 def test_large_entries_are_believed_at_once() -> None:
-    size = AnswerSize(256)
-    size.weighed(64 * MEGABYTE, 64)
+    size = PageSize(256)
+    size.observe(64 * MEGABYTE, 64)
     assert size.count == 1
 
 
 def test_large_entries_are_forgotten_by_and_by() -> None:
-    size = AnswerSize(256)
-    size.weighed(MEGABYTE, 1)
+    size = PageSize(256)
+    size.observe(MEGABYTE, 1)
     counts = []
     while size.count < 256:
-        size.weighed(100, 1)
+        size.observe(100, 1)
         counts.append(size.count)
     assert counts == [2, 4, 8, 16, 32, 64, 128, 256]
 
 
 def test_an_empty_answer_says_nothing() -> None:
-    size = AnswerSize(256)
-    size.weighed(0, 0)
+    size = PageSize(256)
+    size.observe(0, 0)
     assert size.count == 64
 
 
 def test_entries_without_content_do_not_divide_by_zero() -> None:
-    size = AnswerSize(256)
+    size = PageSize(256)
     for _ in range(40):
-        size.weighed(0, 10)
+        size.observe(0, 10)
     assert size.count == 256

@@ -236,18 +236,18 @@ def test_imports_form_no_cycle() -> None:
 
 @every_module
 def test_libraries_are_imported_at_home_only(module: str) -> None:
-    strays = [
+    unknown_variables = [
         f"line {item.line}: {item.target} belongs to {', '.join(HOMES[library]) or 'no module of the package'}"
         for item in IMPORTS[module]
         if (library := item.target.partition(".")[0]) in HOMES and not any(within(module, home) for home in HOMES[library])
     ]
-    assert not strays
+    assert not unknown_variables
 
 
 def test_the_transport_interfaces_know_no_server() -> None:
     interfaces = [name for name in FILES if within(name, f"{PACKAGE}.transport.interfaces")]
-    strays = [item for name in interfaces for item in IMPORTS[name] if "redis" in item.target]
-    assert not strays
+    unknown_variables = [item for name in interfaces for item in IMPORTS[name] if "redis" in item.target]
+    assert not unknown_variables
 
 
 def test_import_loads_nothing_of_an_extra() -> None:

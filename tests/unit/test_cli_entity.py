@@ -15,7 +15,7 @@ from command_bus.admin.info import EntityDetails, EntityInfo, HoldInfo, Stats
 from command_bus.cli.commands.diagnosis import judge_work
 from command_bus.cli.commands.one_entity import Action, entity_and_action, ways_on
 from command_bus.cli.connection import Place
-from command_bus.cli.terminal import complain
+from command_bus.cli.terminal import print_error
 
 
 @pytest.mark.parametrize(
@@ -120,5 +120,5 @@ def _entity(**values: Any) -> EntityInfo:
     ],
 )
 def test_a_complaint_has_no_full_stop_twice(message: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    complain(message)
+    print_error(message)
     assert capsys.readouterr().err == f"command-bus: {line}\n"

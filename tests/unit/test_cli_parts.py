@@ -43,10 +43,10 @@ from command_bus.cli.commands.send import _as_sent
 from command_bus.cli.output import counted, duration
 from command_bus.cli.process.reload import changed, snapshot
 from command_bus.cli.terminal import shown
-from command_bus.serialization.announcements import CommandInfo, WorkerStatus, announced
-from command_bus.settings import strays
+from command_bus.serialization.announcements import CommandInfo, WorkerStatus, read_description
+from command_bus.settings import unknown_variables
 from command_bus.transport.redis.admin.examination import Examination
-from command_bus.worker.descriptions import descriptions
+from command_bus.worker.descriptions import describe_commands
 
 
 class Color(Enum):
@@ -96,7 +96,7 @@ def _commands(*kinds: type[Any]) -> list[CommandInfo]:
 
         handle.__annotations__["command"] = kind
         registry.handles(kind)(handle)
-    found = [announced(name, record, ()) for name, record in descriptions(registry).items()]
+    found = [read_description(name, record, ()) for name, record in describe_commands(registry).items()]
     return [each for each in found if each is not None]
 
 
@@ -338,7 +338,7 @@ class TestDoctor:
         assert all("dlq purge --until 30d" in each.advice for each in found)
 
     def test_variables_that_are_no_settings(self) -> None:
-        found = judge_environment(strays(["COMMAND_BUS_LEESE", "COMMAND_BUS_XYZZY"]))
+        found = judge_environment(unknown_variables(["COMMAND_BUS_LEESE", "COMMAND_BUS_XYZZY"]))
         assert [(each.grade, each.advice) for each in found] == [("warning", "write COMMAND_BUS_LEASE"), ("ok", "")]
 
     def test_entities_that_stand_still(self) -> None:

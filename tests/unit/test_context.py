@@ -6,8 +6,8 @@ import asyncio
 import pickle
 import threading
 
+from command_bus.messages import context as context_module
 from command_bus.messages.context import CommandContext, Running, current_command
-from command_bus.messages.message import context as context_module
 
 
 def test_a_test_needs_to_give_only_what_it_cares_for() -> None:

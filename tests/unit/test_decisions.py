@@ -9,7 +9,7 @@ from command_bus import Command, EntityId, HandlerRegistry, RetryPolicy
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import AT_MOST_ONCE, WireEnvelope, pack_envelope
 from command_bus.settings import BusSettings
-from command_bus.transport.steps import Bury, GiveBack, Park, Started
+from command_bus.transport.steps import DeadLetterStep, GiveBack, Park, Started
 from command_bus.worker.decisions import Decisions
 
 registry = HandlerRegistry()
@@ -47,7 +47,7 @@ def test_a_worker_that_does_not_know_the_policy_leaves_it_to_one_that_does(attem
 
 
 def test_what_must_not_run_twice_is_given_up_by_any_worker() -> None:
-    assert isinstance(decisions(HandlerRegistry()).interrupted(started(1, AT_MOST_ONCE)), Bury)
+    assert isinstance(decisions(HandlerRegistry()).interrupted(started(1, AT_MOST_ONCE)), DeadLetterStep)
 
 
 def of_a_later_version(age: float) -> Started:
@@ -65,7 +65,7 @@ def test_what_a_newer_worker_was_running_is_left_to_a_newer_worker(age: float) -
 
 def test_but_not_for_ever() -> None:
     step = decisions(registry).lost(of_a_later_version(200))
-    assert isinstance(step, Bury)
+    assert isinstance(step, DeadLetterStep)
     letter = DeadLetterRecord.unpack(step.record)
     assert (letter.reason, letter.command_id, letter.name) == ("interrupted", "c-1", "Often")
     assert step.raw == of_a_later_version(0).envelope
@@ -79,5 +79,5 @@ def test_what_was_lost_and_can_be_read_is_interrupted() -> None:
 
 def test_what_was_lost_and_nobody_can_read_is_undecodable() -> None:
     step = decisions(registry).lost(Started("7", "1-0", 1, 1, 1, b"garbage"))
-    assert isinstance(step, Bury)
+    assert isinstance(step, DeadLetterStep)
     assert DeadLetterRecord.unpack(step.record).reason == "undecodable"

@@ -19,7 +19,7 @@ from command_bus import (
     RetryPolicy,
 )
 from command_bus.clock import LONGEST
-from command_bus.sending.envelope_builder import Sealer
+from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.spark.options import duration_ms
 
 TOO_LONG = [1e308, 1e18, math.nextafter(LONGEST, math.inf)]
@@ -37,8 +37,8 @@ def _declared(timeout: float) -> object:
 
 
 GIVEN: dict[str, tuple[Callable[[Any], object], type[Exception]]] = {
-    "delay": (lambda seconds: Sealer(BusSettings()).outbound(Move(box="a"), delay=seconds), InvalidCommand),
-    "expires": (lambda seconds: Sealer(BusSettings()).outbound(Move(box="a"), expires=seconds), InvalidCommand),
+    "delay": (lambda seconds: EnvelopeBuilder(BusSettings()).outbound(Move(box="a"), delay=seconds), InvalidCommand),
+    "expires": (lambda seconds: EnvelopeBuilder(BusSettings()).outbound(Move(box="a"), expires=seconds), InvalidCommand),
     "RetryPolicy delay": (lambda seconds: RetryPolicy(delay=seconds), InvalidSettings),
     "RetryPolicy max_delay": (lambda seconds: RetryPolicy(max_delay=seconds), InvalidSettings),
     "handler timeout": (_declared, RegistrationError),

@@ -6,7 +6,7 @@ import pytest
 
 from command_bus import CommandBus, HandlerRegistry
 from command_bus.embedded import URL_VARIABLE
-from command_bus.settings import strays
+from command_bus.settings import unknown_variables
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from command_bus.settings import strays
     ],
 )
 def test_a_misspelt_variable_is_told_of(variable: str, told: str) -> None:
-    assert [str(each) for each in strays(["PATH", variable])] == [told]
+    assert [str(each) for each in unknown_variables(["PATH", variable])] == [told]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_a_misspelt_variable_is_told_of(variable: str, told: str) -> None:
     ],
 )  # fmt: skip
 def test_what_others_set_is_not(variable: str) -> None:
-    assert strays([variable]) == []
+    assert unknown_variables([variable]) == []
 
 
 async def test_a_worker_warns_of_a_misspelt_variable(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""Whatever is announced, `generate` writes Python that only declares, or leaves that command out and says so."""
+"""Whatever is read_description, `generate` writes Python that only declares, or leaves that command out and says so."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytest.importorskip("typer")
 
 from command_bus.cli.codegen.checked_source import RefusedSource, check_source
 from command_bus.cli.codegen.clients import clients_of
-from command_bus.serialization.announcements import CommandInfo, announced
+from command_bus.serialization.announcements import CommandInfo, read_description
 from tests.fuzz.announcements import PAYLOAD, announcements
 
 MARK = "command_bus_was_here"
@@ -29,7 +29,7 @@ def info(name: str = "Deposit", **changes: Any) -> CommandInfo:
         "schema": model(),
         **changes,
     }  # fmt: skip
-    found = announced(name, json.dumps(record).encode(), ())
+    found = read_description(name, json.dumps(record).encode(), ())
     assert found is not None
     return found
 
@@ -120,7 +120,7 @@ def test_nothing_that_is_announced_becomes_code(attack: str, tmp_path: Path, mon
 @settings(max_examples=150)
 @given(announcements())
 def test_whatever_is_announced_the_text_only_declares(records: dict[str, bytes]) -> None:
-    found = [each for name, record in records.items() if (each := announced(name, record, ())) is not None]
+    found = [each for name, record in records.items() if (each := read_description(name, record, ())) is not None]
     clients = clients_of(found, "shop")
     tree = ast.parse(clients.source)
     calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from command_bus.transport.redis.worker.slots import Slots
+from command_bus.worker import lending as lending_module
 from command_bus.worker.lending import Lending
-from command_bus.worker.worker import lending as lending_module
 
 
 def one_of(slots: Slots, *, beyond: bool = False) -> Lending:

@@ -13,7 +13,7 @@ import pytest
 from command_bus import HandlerRegistry
 from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.settings import BusSettings
-from command_bus.transport.steps import Bury, GiveBack, Retry, Started, Step
+from command_bus.transport.steps import DeadLetterStep, GiveBack, Retry, Started, Step
 from command_bus.worker.decisions import Decisions
 
 BEGIN = 1_700_000_000_000
@@ -31,7 +31,7 @@ class OldWorker:
         """Its decision; times in seconds."""
         started = Started("7", "1-0", 1, BEGIN + int(waiting_since * 1000), BEGIN + int(now * 1000), ENVELOPE)
         step = self._decisions.read(started)
-        assert isinstance(step, (GiveBack, Retry, Bury))
+        assert isinstance(step, (GiveBack, Retry, DeadLetterStep))
         return step
 
     def offers(self, entities: int, seconds: float) -> list[list[float]]:
@@ -87,7 +87,7 @@ def test_what_is_near_the_end_of_its_grace_is_offered_more_often(left: float, mo
 
 
 def test_it_is_given_up_when_its_grace_is_over() -> None:
-    assert isinstance(OldWorker(grace=60).read(60.1), Bury)
+    assert isinstance(OldWorker(grace=60).read(60.1), DeadLetterStep)
 
 
 def test_a_clock_that_goes_back_makes_nobody_wait_longer() -> None:

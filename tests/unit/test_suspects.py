@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from command_bus.transport.redis.worker.expired_leases import Held, Suspects
+from command_bus.transport.redis.worker.expired_leases import Held, LeaseWatch
 
 LEASE = 30.0
 
 
-def looked(suspects: Suspects, at: float, *held: Held) -> list[Held]:
+def looked(suspects: LeaseWatch, at: float, *held: Held) -> list[Held]:
     """All leases, read within 10 ms."""
     assert suspects.wants_all(at)
     return suspects.all(held, at, at + 0.01)
 
 
 def test_a_lost_lease_is_over_when_its_idle_time_says_so_and_our_clock_too() -> None:
-    suspects = Suspects(LEASE)
+    suspects = LeaseWatch(LEASE)
     assert suspects.idle([Held("1-0", 4, 17.0)], 100.0) == []
     assert suspects.idle([Held("1-0", 4, 29.0)], 112.0) == []
     assert suspects.idle([Held("1-0", 4, 30.1)], 113.1) == [Held("1-0", 4, 30.1)]
 
 
 def test_a_renewal_begins_it_anew() -> None:
-    suspects = Suspects(LEASE)
+    suspects = LeaseWatch(LEASE)
     suspects.idle([Held("1-0", 4, 17.0)], 100.0)
     assert suspects.idle([Held("1-0", 5, 3600.0)], 113.5) == [], "the clock has jumped ahead"
     assert suspects.idle([Held("1-0", 5, 3606.5)], 120.0) == []
@@ -30,7 +30,7 @@ def test_a_renewal_begins_it_anew() -> None:
 
 def test_whatever_the_servers_clock_says_a_lease_that_nobody_renews_ends() -> None:
     """It went back, by an hour: nothing is idle."""
-    suspects = Suspects(LEASE)
+    suspects = LeaseWatch(LEASE)
     item = Held("1-0", 4, 0.0)
     assert looked(suspects, 100.0, item) == []
     assert not suspects.wants_all(114.9)
@@ -41,7 +41,7 @@ def test_whatever_the_servers_clock_says_a_lease_that_nobody_renews_ends() -> No
 
 
 def test_who_renews_is_left_alone_however_often_one_looks() -> None:
-    suspects = Suspects(LEASE)
+    suspects = LeaseWatch(LEASE)
     for number in range(20):
         at = 100.0 + 15.2 * number
         assert looked(suspects, at, Held("1-0", number, 0.0), Held("2-0", 1 + number // 2, 0.0)) == []
@@ -49,7 +49,7 @@ def test_who_renews_is_left_alone_however_often_one_looks() -> None:
 
 def test_it_counts_from_when_the_first_answer_came_to_when_the_next_was_asked_for() -> None:
     """The server read it in between: what it was at the ends nobody knows."""
-    suspects = Suspects(LEASE)
+    suspects = LeaseWatch(LEASE)
     item = Held("1-0", 1, 0.0)
     suspects.all([item], 100.0, 107.0)
     assert suspects.all([item], 136.9, 140.0) == []
@@ -57,7 +57,7 @@ def test_it_counts_from_when_the_first_answer_came_to_when_the_next_was_asked_fo
 
 
 def test_a_lease_that_was_taken_or_settled_is_forgotten() -> None:
-    suspects = Suspects(LEASE)
+    suspects = LeaseWatch(LEASE)
     looked(suspects, 100.0, Held("1-0", 1, 0.0))
     looked(suspects, 116.0)
     assert looked(suspects, 131.5, Held("1-0", 1, 0.0)) == []
@@ -65,7 +65,7 @@ def test_a_lease_that_was_taken_or_settled_is_forgotten() -> None:
 
 def test_an_idle_time_that_passes_is_believed() -> None:
     """An old renewal that came late set the sequence back: what was seen then is no proof."""
-    suspects = Suspects(LEASE)
+    suspects = LeaseWatch(LEASE)
     assert looked(suspects, 100.0, Held("1-0", 4, 0.0)) == []
     assert looked(suspects, 116.0, Held("1-0", 4, 1.0)) == []
     assert looked(suspects, 131.5, Held("1-0", 4, 0.0)) == []
@@ -73,7 +73,7 @@ def test_an_idle_time_that_passes_is_believed() -> None:
 
 def test_all_are_looked_at_seldom() -> None:
     for lease, pause in ((30.0, 15.0), (1.0, 2.0)):
-        suspects = Suspects(lease)
+        suspects = LeaseWatch(lease)
         suspects.all([], 100.0, 100.0)
         assert not suspects.wants_all(100.0 + pause - 0.01)
         assert suspects.wants_all(100.0 + pause)

@@ -8,7 +8,7 @@ from command_bus.sending.whereabouts import Whereabouts, whereabouts
 from command_bus.serialization.announcements import WorkerInfo, worker_record
 from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.serialization.msgpack import Limits
-from command_bus.transport.records import Hold, Sighting, SurveyedEntity
+from command_bus.transport.records import CommandLocation, Hold, StoredEntity
 
 NOW = 1_800_000_000_000
 HELD: dict[str, Any] = {"holder": "w-1#3", "started_ms": NOW - 12_000, "attempt": 2}
@@ -29,15 +29,15 @@ def seen(
     state: Any, *command_ids: str, hold: Hold | None = None, workers: tuple[bytes, ...] | None = (worker(),), **facts: Any
 ) -> Whereabouts:
     """Where command `c` is in a line of these commands."""
-    of_entity = {name: facts.pop(name) for name in tuple(facts) if name in SurveyedEntity.__slots__}
-    entity = SurveyedEntity("account:a", state, len(command_ids), 0, **{"attempt": 0, "hold": hold, **of_entity})
+    of_entity = {name: facts.pop(name) for name in tuple(facts) if name in StoredEntity.__slots__}
+    entity = StoredEntity("account:a", state, len(command_ids), 0, **{"attempt": 0, "hold": hold, **of_entity})
     values: dict[str, Any] = {
         "mark": b"q" + bytes(8) + b"account:a",
         "retry_ms": None,
         "delayed_ms": None,
         **facts,
     }
-    sighting = Sighting(entity=entity, workers=workers, now_ms=NOW, **values)
+    sighting = CommandLocation(entity=entity, workers=workers, now_ms=NOW, **values)
     return whereabouts(sighting, line(*command_ids), "c", "Refund", "namespace 'shop' on redis://x", Limits())
 
 
@@ -61,15 +61,15 @@ def test_behind_others() -> None:
 
 def test_where_its_line_may_not_be_read() -> None:
     """Nothing is claimed of its place; of the only command there is, it is known."""
-    entity = SurveyedEntity("account:a", "running", 5, 0, **HELD)
-    sighting = Sighting(entity, b"q", None, None, None, NOW)
+    entity = StoredEntity("account:a", "running", 5, 0, **HELD)
+    sighting = CommandLocation(entity, b"q", None, None, None, NOW)
     found = whereabouts(sighting, (), "c", "Refund", "x", Limits())
     assert (found.state, found.position, found.workers, found.handlers) == ("", None, None, None)
     assert (
         found.hint
         == "The line of account:a holds 5 commands. At its head is a command, which has run for 12 s (attempt 2) on worker w-1"
     )
-    alone = Sighting(SurveyedEntity("account:a", "running", 1, 0, **HELD), b"q", None, None, None, NOW)
+    alone = CommandLocation(StoredEntity("account:a", "running", 1, 0, **HELD), b"q", None, None, None, NOW)
     assert whereabouts(alone, (), "c", "Refund", "x", Limits()).state == "running"
 
 

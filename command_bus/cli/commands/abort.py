@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from command_bus.cli import PROGRAM
-from command_bus.cli.connection import Place, connected, execute, refuse_unless_sure
+from command_bus.cli.connection import Place, confirm_or_exit, connected, execute
 from command_bus.cli.json_output import plainly
 from command_bus.cli.process.options import Outcome
-from command_bus.cli.terminal import complain, say
+from command_bus.cli.terminal import print_error, say
 
 if TYPE_CHECKING:
     from command_bus.admin.info import AbortReport, EntityDetails
@@ -43,16 +43,16 @@ def abort(
     if not yes:
         question = _question(execute(look))
         if question is None:
-            complain(f"{name}: nothing runs, so nothing was ended")
+            print_error(f"{name}: nothing runs, so nothing was ended")
             raise typer.Exit(Outcome.FAILED)
-        refuse_unless_sure(question + (_RISK if force else ""), yes=yes)
+        confirm_or_exit(question + (_RISK if force else ""), yes=yes)
     report = execute(act)
     if as_json:
         say(plainly(report))
     elif report.result == "ended":
         say(f"{report.entity}: {_told(report)}")
     else:
-        complain(f"{report.entity}: {_told(report)}")
+        print_error(f"{report.entity}: {_told(report)}")
     if report.result != "ended":
         raise typer.Exit(Outcome.UNKNOWN if report.result == "unanswered" else Outcome.FAILED)
 

@@ -14,14 +14,14 @@ from command_bus.cli.connection import (
     Json,
     Place,
     Yes,
+    confirm_or_exit,
     connected,
     execute,
     placed,
-    refuse_unless_sure,
 )
 from command_bus.cli.json_output import plainly
 from command_bus.cli.process.options import Outcome
-from command_bus.cli.terminal import complain, say
+from command_bus.cli.terminal import print_error, say
 from command_bus.cli.unknown_names import warn_of_unknown
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def purge(
     say(f"{what}: {counted(depth, 'waiting command', 'waiting commands')} of {counted(entities, 'entity', 'entities')}")
     if dry_run or not depth:
         return
-    refuse_unless_sure("Remove them? It cannot be undone.", yes=yes)
+    confirm_or_exit("Remove them? It cannot be undone.", yes=yes)
     removed: int = _act(place, entity_type, lambda chosen: chosen.purge())
     say(f"{what}: {counted(removed, 'command', 'commands')} removed")
 
@@ -244,10 +244,10 @@ def entity(
         say(f"{name}: {counted(count, 'waiting command', 'waiting commands')}")
         if dry_run or not count:
             return
-        refuse_unless_sure("Remove them? It cannot be undone.", yes=yes)
+        confirm_or_exit("Remove them? It cannot be undone.", yes=yes)
     done = execute(act)
     if done is None:
-        complain(f"{name} was neither paused nor drained itself{_why_not(execute(details))}")
+        print_error(f"{name} was neither paused nor drained itself{_why_not(execute(details))}")
         raise typer.Exit(Outcome.FAILED)
     say(f"{name}: {done}")
 
@@ -255,7 +255,7 @@ def entity(
 def _refuse_misfits(action: Action, *, dry_run: bool, force: bool) -> None:
     for given, option, fits in ((dry_run, "--dry-run", Action.PURGE), (force, "--force", Action.ABORT)):
         if given and action is not fits:
-            complain(f"{option} goes with {fits}")
+            print_error(f"{option} goes with {fits}")
             raise typer.Exit(Outcome.USAGE)
 
 
@@ -379,10 +379,10 @@ def _chosen(bus: CommandBus, entity_type: str | None) -> Entities:
 def _what(entity_type: str | None, everything: bool) -> str:
     """The words for it; a type or `--all`, and not both."""
     if (entity_type is None) != everything:
-        complain("name an entity type, or --all for the whole bus")
+        print_error("name an entity type, or --all for the whole bus")
         raise typer.Exit(Outcome.USAGE)
     if entity_type is not None and ":" in entity_type:
-        complain(
+        print_error(
             f"{entity_type} is one entity, not a type: write `{PROGRAM} entity {entity_type} pause` (or resume, drain, purge)"
         )
         raise typer.Exit(Outcome.USAGE)

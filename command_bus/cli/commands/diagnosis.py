@@ -14,7 +14,7 @@ from command_bus.errors import some_of
 if TYPE_CHECKING:
     from command_bus.admin.info import EntityInfo, HoldInfo, Stats
     from command_bus.serialization.announcements import WorkerStatus
-    from command_bus.settings import Stray
+    from command_bus.settings import UnknownVariable
     from command_bus.transport.redis.admin.examination import Examination
 
 __all__ = [
@@ -217,7 +217,7 @@ def judge_mailboxes(seen: Examination, entities: int) -> list[Finding]:
     return [Finding("mailbox size", "warning", f"{found}, and {entities:,} entities have one", advice)]
 
 
-def judge_environment(found: Sequence[Stray]) -> list[Finding]:
+def judge_environment(found: Sequence[UnknownVariable]) -> list[Finding]:
     """Variables that look like settings: a warning if it is clear what one was meant to be, else others may use the prefix."""
     return [
         Finding("environment", "warning" if each.meant else "ok", str(each), f"write {each.meant}" if each.meant else "")

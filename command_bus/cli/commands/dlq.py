@@ -16,15 +16,15 @@ from command_bus.cli.connection import (
     Json,
     Place,
     Yes,
+    confirm_or_exit,
     connected,
     execute,
     given_before,
     placed,
-    refuse_unless_sure,
 )
 from command_bus.cli.json_output import plainly
 from command_bus.cli.process.options import Outcome
-from command_bus.cli.terminal import complain, say, shown
+from command_bus.cli.terminal import print_error, say, shown
 from command_bus.cli.times import moment_of
 from command_bus.cli.unknown_names import warn_of_unknown
 
@@ -251,7 +251,7 @@ def discard(
 
     for found in execute(look):
         say(f"{found.id}: {found.name} {found.command_id} of {found.entity or 'no entity'}, {found.reason}")
-    refuse_unless_sure("Discard them? It cannot be undone.", yes=yes)
+    confirm_or_exit("Discard them? It cannot be undone.", yes=yes)
 
     async def work() -> None:
         async with connected(place) as bus:
@@ -313,7 +313,7 @@ class _Choice:
         """
         narrowed = any(value is not None for value in self.filters.values())
         if sum((bool(self.letters), narrowed, self.everything)) != 1:
-            complain("name letters, or filters, or --all")
+            print_error("name letters, or filters, or --all")
             raise typer.Exit(Outcome.USAGE)
 
 
@@ -347,7 +347,7 @@ def _settle(place: Place, choice: _Choice, question: str, one: OnOne | None, on_
     counts = execute(count)
     say(count_line(counts))
     if counts and not choice.dry_run:
-        refuse_unless_sure(question, yes=yes)
+        confirm_or_exit(question, yes=yes)
         execute(together)
 
 
@@ -359,7 +359,7 @@ def _filters(
         entity_type, _, found = entity_type.partition(":")
         entity_id = found or None
     if entity_id is not None and entity_type is None:
-        complain("--id goes with --type: ids are unique within a type only")
+        print_error("--id goes with --type: ids are unique within a type only")
         raise typer.Exit(Outcome.USAGE)
     return {
         "entity_type": entity_type,

@@ -55,14 +55,18 @@ def doctor(
 async def _examined(place: Place) -> list[Finding]:
     from command_bus.cli.commands.diagnosis import Finding, judge_environment, judge_namespace, judge_server, worst
     from command_bus.errors import CommandBusError, TransportUnavailable
-    from command_bus.settings import strays
+    from command_bus.settings import unknown_variables
     from command_bus.transport.redis.admin.examination import examine
     from command_bus.transport.redis.connection.credentials import connection_options
 
     settings = settings_of(place)
     seen = await examine(settings.server_url or "", settings.namespace, connection_options(settings), settings.dispatch_timeout)
     named = settings.shards if "shards" in settings.model_fields_set else None
-    findings = [*judge_server(seen), *judge_environment(strays(os.environ)), *judge_namespace(seen, settings.namespace, named)]
+    findings = [
+        *judge_server(seen),
+        *judge_environment(unknown_variables(os.environ)),
+        *judge_namespace(seen, settings.namespace, named),
+    ]
     if "shards" not in seen.meta or worst([each for each in findings if each.about in ("role", "version", "scripts")]) == "bad":
         return findings
     try:

@@ -11,7 +11,7 @@ from command_bus.cli.completion import command_names
 from command_bus.cli.connection import Place, connected, execute, placed
 from command_bus.cli.json_output import plainly
 from command_bus.cli.process.options import Outcome
-from command_bus.cli.terminal import complain, escaped, say
+from command_bus.cli.terminal import escaped, print_error, say
 from command_bus.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def generate(
     Exit codes: 0 written, 1 unknown command, nothing announced, or not up to date, 2 wrong usage, 4 no server.
     """  # noqa: D301
     if check and out is None:
-        complain("--check compares with a file: name it with --out")
+        print_error("--check compares with a file: name it with --out")
         raise typer.Exit(Outcome.USAGE)
 
     async def work() -> tuple[list[CommandInfo], str]:
@@ -64,7 +64,7 @@ def generate(
         say(escaped(text, kept="\n\t"), newline=False)
     elif check:
         if not out.exists() or out.read_text(encoding="utf-8") != text:
-            complain(f"{out} is not what the workers announce: write it anew without --check")
+            print_error(f"{out} is not what the workers announce: write it anew without --check")
             raise typer.Exit(Outcome.FAILED)
         say(f"{out}: up to date")
     else:
@@ -82,7 +82,7 @@ def _chosen(found: list[CommandInfo], names: list[str] | None) -> list[CommandIn
     if unknown or not found:
         known = [each.name for each in found]
         for each in unknown or ["any command"]:
-            complain(f"no worker has announced {each}{did_you_mean(each, known)}")
+            print_error(f"no worker has announced {each}{did_you_mean(each, known)}")
         raise typer.Exit(Outcome.FAILED)
     return [each for each in found if not names or each.name in names]
 
@@ -108,7 +108,7 @@ def _source(chosen: list[CommandInfo], namespace: str, *, whole: bool) -> tuple[
 
     clients = clients_of(chosen, namespace)
     for each, reason in clients.refused.items():
-        complain(f"{each} is left out, as what was announced of it can be no class: {reason}")
+        print_error(f"{each} is left out, as what was announced of it can be no class: {reason}")
     count = len(chosen) - len(clients.refused)
     if not count or (clients.refused and not whole):
         raise typer.Exit(Outcome.FAILED)

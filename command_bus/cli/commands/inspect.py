@@ -12,7 +12,7 @@ from command_bus.cli.completion import command_names, entity_types
 from command_bus.cli.connection import Json, Place, connected, execute, placed
 from command_bus.cli.json_output import plain, plainly
 from command_bus.cli.process.options import Outcome
-from command_bus.cli.terminal import Shown, complain, say
+from command_bus.cli.terminal import Shown, print_error, say
 from command_bus.cli.unknown_names import warn_of_unknown
 from command_bus.errors import did_you_mean, some_of
 
@@ -134,7 +134,7 @@ def entities(
         words = ["entities", *([] if entity_type is None else [entity_type]), *chosen, "--cursor", page.cursor]
         say(f"{page.matching:,} match; more: {place.command(*words)}")
     if not page.complete:
-        complain("there are more entities than were looked at: the order is that of those")
+        print_error("there are more entities than were looked at: the order is that of those")
 
 
 def entity_table(page: EntityPage) -> Shown:
@@ -244,7 +244,7 @@ def introspect(
         chosen = next((each for each in found if each.name == name), None)
         if chosen is None:
             known = [each.name for each in found]
-            complain(f"no worker has announced {name!r}; announced are: {some_of(known)}{did_you_mean(name, known)}")
+            print_error(f"no worker has announced {name!r}; announced are: {some_of(known)}{did_you_mean(name, known)}")
             raise typer.Exit(Outcome.FAILED)
         say(plainly(chosen))
         return

@@ -9,7 +9,7 @@ import typer
 
 from command_bus.cli.connection import Place
 from command_bus.cli.process.options import Outcome
-from command_bus.cli.terminal import complain
+from command_bus.cli.terminal import print_error
 from command_bus.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ def entity_and_action(words: list[str]) -> tuple[str, str, Action]:
     if not colon and rest:
         entity_id, *rest = rest
     if not entity_id or len(rest) > 1:
-        complain("name one entity as TYPE:ID or TYPE ID, then an action or none, as in: command-bus entity account:a-17 pause")
+        print_error("name one entity as TYPE:ID or TYPE ID, then an action or none, as in: command-bus entity account:a-17 pause")
         raise typer.Exit(Outcome.USAGE)
     action = rest[0] if rest else Action.SHOW
     if action not in {*Action}:
-        complain(f"{action!r} is no action: {', '.join(Action)}{did_you_mean(action, [each.value for each in Action])}")
+        print_error(f"{action!r} is no action: {', '.join(Action)}{did_you_mean(action, [each.value for each in Action])}")
         raise typer.Exit(Outcome.USAGE)
     return entity_type, entity_id, Action(action)

@@ -13,7 +13,7 @@ from command_bus.cli.completion import command_names
 from command_bus.cli.connection import Json, Place, connected, execute, placed
 from command_bus.cli.json_output import plainly
 from command_bus.cli.process.options import Outcome
-from command_bus.cli.terminal import complain, say
+from command_bus.cli.terminal import print_error, say
 from command_bus.errors import did_you_mean, some_of
 
 if TYPE_CHECKING:
@@ -120,13 +120,13 @@ def _fields(given: str | None) -> dict[str, Any]:
             where, given = given, Path(given[1:]).read_text(encoding="utf-8")
         values = json.loads(given or "{}")
     except OSError as error:
-        complain(f"{where} cannot be read: {error.strerror}")
+        print_error(f"{where} cannot be read: {error.strerror}")
         raise typer.Exit(Outcome.USAGE) from None
     except ValueError as error:
-        complain(f"{where} is no JSON: {error}")
+        print_error(f"{where} is no JSON: {error}")
         raise typer.Exit(Outcome.USAGE) from None
     if not isinstance(values, dict):
-        complain(f'{where}: the fields of a command are a JSON object, as in \'{{"account_id": "a-1"}}\'')
+        print_error(f'{where}: the fields of a command are a JSON object, as in \'{{"account_id": "a-1"}}\'')
         raise typer.Exit(Outcome.USAGE)
     return values
 
@@ -134,7 +134,7 @@ def _fields(given: str | None) -> dict[str, Any]:
 def _headers(given: list[str] | None) -> dict[str, str] | None:
     pairs = [each.partition("=") for each in given or ()]
     if wrong := [name for name, equals, _ in pairs if not equals or not name]:
-        complain(f"--header {wrong[0]!r}: write NAME=VALUE")
+        print_error(f"--header {wrong[0]!r}: write NAME=VALUE")
         raise typer.Exit(Outcome.USAGE)
     return {name: value for name, _, value in pairs} or None
 
@@ -155,7 +155,7 @@ def _by_class(bus: CommandBus, name: str, values: dict[str, Any]) -> Message[Any
     try:
         return kind.model_validate_json(json.dumps(values))
     except ValidationError as error:
-        complain(f"{name}: {problems_of(error)}")
+        print_error(f"{name}: {problems_of(error)}")
         raise typer.Exit(Outcome.USAGE) from None
 
 
@@ -179,14 +179,14 @@ async def _by_announcement(bus: CommandBus, name: str, values: dict[str, Any]) -
     if info is None:
         known = [each.name for each in await bus.fleet.commands()]
         shown = f"{some_of(known)}{did_you_mean(name, known)}"
-        complain(f"no worker has announced {name!r}, so it cannot be checked; announced are: {shown}")
+        print_error(f"no worker has announced {name!r}, so it cannot be checked; announced are: {shown}")
         raise typer.Exit(Outcome.USAGE)
     if found := problems(values, info.schema):
-        complain(f"{name}: {'; '.join(found)}")
+        print_error(f"{name}: {'; '.join(found)}")
         raise typer.Exit(Outcome.USAGE)
     if info.key is None:
         return None, None
     if info.key not in values:  # what was announced of it did not say so
-        complain(f"{name}: {info.key} is missing")
+        print_error(f"{name}: {info.key} is missing")
         raise typer.Exit(Outcome.USAGE)
     return info.entity, values[info.key]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from command_bus.cli.completion import entity_types
-from command_bus.cli.connection import Json, Place, Yes, connected, execute, given_before, placed, refuse_unless_sure
+from command_bus.cli.connection import Json, Place, Yes, confirm_or_exit, connected, execute, given_before, placed
 from command_bus.cli.json_output import plainly
 from command_bus.cli.process.options import Outcome
-from command_bus.cli.terminal import complain, escaped, say
+from command_bus.cli.terminal import escaped, print_error, say
 
 if TYPE_CHECKING:
     from command_bus.admin.info import EntityTypeInfo
@@ -80,9 +80,9 @@ def forget_type(
 
     found = execute(look)
     if found is None:
-        complain(f"there is no entity type {entity_type!r} on record: `types list` shows them")
+        print_error(f"there is no entity type {entity_type!r} on record: `types list` shows them")
         raise typer.Exit(Outcome.FAILED)
-    refuse_unless_sure(f"Forget that {found.name} has mailboxes {found.mailboxes or 'not agreed on yet'}?", yes=yes)
+    confirm_or_exit(f"Forget that {found.name} has mailboxes {found.mailboxes or 'not agreed on yet'}?", yes=yes)
 
     async def work() -> bool:
         async with connected(place) as bus:

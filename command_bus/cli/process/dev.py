@@ -9,10 +9,10 @@ from pathlib import Path
 
 import typer
 
-from command_bus.cli.connection import Place, Yes, refuse_unless_sure
+from command_bus.cli.connection import Place, Yes, confirm_or_exit
 from command_bus.cli.process.options import ExitCode, Outcome, WorkerOptions
 from command_bus.cli.process.supervisor import run_supervisor
-from command_bus.cli.terminal import complain, say
+from command_bus.cli.terminal import print_error, say
 from command_bus.embedded import forget_shared_server, shared_server
 from command_bus.errors import CommandBusError
 
@@ -40,14 +40,14 @@ def forget(context: typer.Context, *, yes: Yes = False) -> None:
     Exit codes: 0 deleted, or there was nothing, 1 the server runs, or not wanted, 2 wrong usage, or nobody to ask.
     """  # noqa: D301
     if Place.named(context) != Place():
-        complain(
+        print_error(
             "forget concerns the development server of this folder, which no --url, --namespace or --app names: leave them out"
         )
         raise typer.Exit(Outcome.USAGE)
-    refuse_unless_sure("Delete the commands and dead letters that this project's development server has kept?", yes=yes)
+    confirm_or_exit("Delete the commands and dead letters that this project's development server has kept?", yes=yes)
     try:
         folder = forget_shared_server()
     except CommandBusError as error:
-        complain(error.message)
+        print_error(error.message)
         raise typer.Exit(Outcome.FAILED) from None
     say("there was nothing to delete" if folder is None else f"deleted {folder}")

@@ -30,7 +30,7 @@ class Position:
 
     Attributes:
         entry: The id that was read last; `BEGINNING` if none was.
-        count: Outcomes up to it; None if that is unknown.
+        count: BulkOutcomes up to it; None if that is unknown.
     """
 
     entry: str

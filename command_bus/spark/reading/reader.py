@@ -120,7 +120,7 @@ class BatchReader(DataSourceReader):
             if ends is not None and (since is not None or until is not None):
                 low = "-" if since is None else f"{since}-0"
                 high = stream.last if until is None else f"({until}-0"
-                ends = link.wait(link.transport.dispatches.outcomes.ends(name, shard, low, high))
+                ends = link.wait(link.transport.bulk.outcomes.ends(name, shard, low, high))
             if ends is not None:
                 yield Span(name, shard, before(ends[0]), ends[1], stream.length), ends[0]
         if lost and since is None and options.dispatch_id is not None:
@@ -146,7 +146,7 @@ class BatchReader(DataSourceReader):
                 yield from self._letters(link, part)
             case "rejects":
                 for name in part.names:
-                    for rejects in _taken(link, link.transport.dispatches.rejects(name), count):
+                    for rejects in _taken(link, link.transport.bulk.rejects(name), count):
                         yield [reject_row(name, record) for _, record in rejects]
             case _:
                 yield from _chunked(_dispatches(link, part.names), count)
@@ -207,7 +207,7 @@ def _survey(link: Link) -> Survey:
 
 
 def _dispatches(link: Link, names: Iterable[str]) -> Iterator[Row]:
-    dispatches = link.transport.dispatches
+    dispatches = link.transport.bulk
     for name in names:
         facts = link.wait(dispatches.facts(name))
         if facts is not None:

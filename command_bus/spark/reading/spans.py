@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from command_bus.transport.bulk import Outcomes
+from command_bus.transport.bulk import BulkOutcomes
 
 __all__ = ["ROWS_PER_TASK", "Span", "before", "cut", "ms_of", "pack_spans", "rows_per_task"]
 
 ROWS_PER_TASK = 250_000
-"""Outcomes that one task should read, about: a second's work."""
+"""BulkOutcomes that one task should read, about: a second's work."""
 _LAST = 2**64 - 1
 
 
@@ -55,7 +55,7 @@ def rows_per_task(total: int, partitions: int | None) -> int:
     return max(min(ROWS_PER_TASK, -(-total // (partitions or 1))), 1)
 
 
-async def cut(outcomes: Outcomes, span: Span, first: str, pieces: int) -> list[Span]:
+async def cut(outcomes: BulkOutcomes, span: Span, first: str, pieces: int) -> list[Span]:
     """The span in so many pieces, fewer where there is nothing to cut; `first` is the id of its first outcome."""
     parts = [(span.after, first, span.until)]
     while len(parts) < pieces:

@@ -67,7 +67,7 @@ class OutcomeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a micro-batch should end.
 
         Raises:
-            InvalidSettings: Outcomes were trimmed before this query came to them, and it should fail then.
+            InvalidSettings: BulkOutcomes were trimmed before this query came to them, and it should fail then.
         """
         with plainly():
             known = positions_of(start)
@@ -101,7 +101,7 @@ class OutcomeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The streams of the dispatches that are remembered, and of those that are being read though they are forgotten."""
         named = self._reading.options.dispatch_id
         link = self._reading.link
-        names = [named] if named is not None else link.wait(link.transport.dispatches.names())
+        names = [named] if named is not None else link.wait(link.transport.bulk.names())
         found = self._reading.streams(dict.fromkeys([*names, *start]))
         return {(name, shard): stream for name, shard, stream in found}
 
@@ -132,7 +132,7 @@ class OutcomeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadMaxRows) or sum(waiting.values()) <= limit.max_rows:
             return {place: _end(streams[place]) for place in waiting}
         link = self._reading.link
-        outcomes = link.transport.dispatches.outcomes
+        outcomes = link.transport.bulk.outcomes
         ends: dict[Place, Position] = {}
         for place, share in zip(waiting, shares(list(waiting.values()), limit.max_rows), strict=True):
             if not share:
@@ -151,7 +151,7 @@ class OutcomeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = known.get(place) or Position(self._first, 0)
             if begin.entry == end.entry:
                 continue
-            found = link.wait(link.transport.dispatches.outcomes.ends(*place, f"({begin.entry}", end.entry))
+            found = link.wait(link.transport.bulk.outcomes.ends(*place, f"({begin.entry}", end.entry))
             if found is not None:
                 rows = (end.count or 0) - (begin.count or 0)
                 yield Span(*place, begin.entry, end.entry, max(rows, 1)), found[0]

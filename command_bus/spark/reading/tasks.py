@@ -69,7 +69,7 @@ class Reading:
             InvalidSettings: The option names one that nothing is known of, or that keeps no outcomes where these are asked for.
         """
         link, named = self.link, self.options.dispatch_id
-        dispatches = link.transport.dispatches
+        dispatches = link.transport.bulk
         if named is None:
             return list(self.only) if self.only is not None else link.wait(dispatches.names())
         facts = link.wait(dispatches.facts(named))
@@ -88,7 +88,7 @@ class Reading:
         """The streams of outcomes of dispatches, with their shards."""
         link = self.link
         places = [(name, shard) for name in names for shard in range(link.transport.keys.count)]
-        found = link.wait(link.transport.dispatches.outcomes.streams(places))
+        found = link.wait(link.transport.bulk.outcomes.streams(places))
         return [(*place, stream) for place, stream in zip(places, found, strict=True) if stream is not None]
 
     def tasks(self, spans: Iterable[tuple[Span, str]]) -> list[InputPartition]:
@@ -96,14 +96,14 @@ class Reading:
         spans = list(spans)
         rows = rows_per_task(sum(span.rows for span, _ in spans), self.options.partitions)
         link = self.link
-        outcomes = link.transport.dispatches.outcomes
+        outcomes = link.transport.bulk.outcomes
         parts = [part for span, first in spans for part in link.wait(cut(outcomes, span, first, -(-span.rows // rows)))]
         return [OutcomePart(part) for part in pack_spans(parts, rows)]
 
     def batches(self, part: OutcomePart) -> Iterator[Any]:
         """The Arrow batches of a task, one for each page."""
         link, count = self.link, self.options.page
-        outcomes = link.transport.dispatches.outcomes
+        outcomes = link.transport.bulk.outcomes
         for span in part.spans:
             after = span.after
             while after != span.until:

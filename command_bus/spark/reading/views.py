@@ -29,7 +29,7 @@ from command_bus.serialization.msgpack import unpack
 from command_bus.spark.options import View
 from command_bus.transport.bulk import DispatchFacts, OutcomeStream
 from command_bus.transport.mailboxes import mailbox_parts
-from command_bus.transport.records import StoredLetter, SurveyedEntity
+from command_bus.transport.records import StoredDeadLetter, StoredEntity
 
 __all__ = [
     "Row",
@@ -130,7 +130,7 @@ def packed_json(packed: bytes) -> str | None:
         return None
 
 
-def dead_letter_row(letter: StoredLetter) -> Row:
+def dead_letter_row(letter: StoredDeadLetter) -> Row:
     """A row of `deadLetters`. Its dispatch is known where that keeps outcomes: only then is the command's correlation id the dispatch's."""
     try:
         record = DeadLetterRecord.unpack(letter.record)
@@ -158,7 +158,7 @@ def reject_row(dispatch_id: str, record: bytes) -> Row:
     return (dispatch_id, *(text or None for text in texts), json.dumps(facts.get("row"), ensure_ascii=False))
 
 
-def entity_row(entity: SurveyedEntity, shard: int) -> Row:
+def entity_row(entity: StoredEntity, shard: int) -> Row:
     """A row of `entities`. The entity is unknown of a lane, and of an id so long that the mailbox only has its digest."""
     kind, name = mailbox_parts(entity.mailbox)
     return (kind, name, entity.mailbox, entity.state, entity.depth, entity.oldest_ms, entity.attempt, shard)

@@ -56,7 +56,7 @@ class Evidence:
             InvalidSettings: Nothing is, or the dispatch keeps no outcomes.
         """
         link = link_to(target)
-        facts = link.wait(link.transport.dispatches.facts(dispatch_id))
+        facts = link.wait(link.transport.bulk.facts(dispatch_id))
         if facts is None:
             raise InvalidSettings(
                 f"nothing is known of dispatch {dispatch_id!r} at {target.label}: it was never opened, or is remembered no more (remember_for)"
@@ -77,7 +77,7 @@ class Evidence:
 
     @property
     def trimmed(self) -> int:
-        """Outcomes that are known to be kept no more."""
+        """BulkOutcomes that are known to be kept no more."""
         return sum(stream.trimmed for stream in self.streams if stream is not None)
 
     @property
@@ -168,5 +168,5 @@ def _of_dispatch(page: list[Held], dispatch_id: str, limits: Limits) -> Iterator
 
 def _streams(link: Link, dispatch_id: str) -> list[OutcomeStream | None]:
     places: list[tuple[str, int]] = [(dispatch_id, shard) for shard in range(link.transport.keys.count)]
-    found: Any = link.wait(link.transport.dispatches.outcomes.streams(places))
+    found: Any = link.wait(link.transport.bulk.outcomes.streams(places))
     return list(found)

@@ -103,7 +103,7 @@ class Figures:
         last_ms: When the last outcome came.
         step_ms: Width of a step of `accepted` and `finished`.
         accepted: Commands per step.
-        finished: Outcomes per step.
+        finished: BulkOutcomes per step.
         latency: Quantile (`p50` …) to ms from acceptance to the end.
         handling: Likewise from the first start to the end.
         bins: Lower end in ms and count of commands by latency; eight in a factor of ten.

@@ -22,7 +22,7 @@ import pyarrow as pa
 from command_bus.errors import CommandBusError, InvalidCommand
 from command_bus.messages.message import Message, canonical_entity_id
 from command_bus.messages.outgoing import Envelope
-from command_bus.serialization.envelope import KEEP_OUTCOME, EnvelopeStamp, WireEnvelope, packed_text
+from command_bus.serialization.envelope import KEEP_OUTCOME, EnvelopeTemplate, WireEnvelope, packed_text
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.native import Packer
 from command_bus.spark.writing.columns import Unreadable, rows_of, values_of
@@ -162,7 +162,7 @@ class _RouteEncoder:
         self._route = route
         self._id_column = id_column
         self._link = link
-        self._stamp = EnvelopeStamp(template, link.sealer.sign)
+        self._stamp = EnvelopeTemplate(template, link.builder.sign)
         self._limits = Limits(max_bytes=link.settings.max_payload, max_nesting=link.settings.max_nesting)
         self._seed = crc32(spec.name.encode())
         self._places: dict[Any, tuple[int, str, bytes, str]] = {}
@@ -279,7 +279,7 @@ class _RouteEncoder:
             if len(self._places) >= _MOST_ENTITIES:
                 self._places.clear()
             text = canonical_entity_id(key)
-            mailbox = self._link.sealer.mailbox_of(spec.entity, text)
+            mailbox = self._link.builder.mailbox_of(spec.entity, text)
             place = self._places[key] = (self._link.shard_of(mailbox), mailbox, packed_text(text), text)
         return place
 

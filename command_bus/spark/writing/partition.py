@@ -139,7 +139,7 @@ class PartitionDispatcher:
         self._began = time.monotonic()
         link = self.link
         self._trust = max(link.settings.max_depth // _TRUST, 1)
-        dispatches = link.transport.dispatches
+        dispatches = link.transport.bulk
         self.result.done = link.patiently(lambda: dispatches.open(self.version, self.opening), self._max_wait) == "done"
 
     def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> PartitionResult:
@@ -171,17 +171,17 @@ class PartitionDispatcher:
                 "the commands of a dispatch have no delay or deadline of their own: use CommandBus.dispatch_batch"
             )
         link = self.link
-        out = link.sealer.of_item(command)
+        out = link.builder.of_item(command)
         if out.entity_type is not None:
             link.agree(out.entity_type, self._max_wait)
-        submission = link.sealer.seal(out)
+        submission = link.builder.build(out)
         flags = flags_of(self.opening, at_most_once=out.at_most_once)
         envelope = WireEnvelope(
             out.command_id, out.name, out.entity_type, out.entity_id, out.payload, flags,
             correlation_id=self.version.dispatch_id if flags & KEEP_OUTCOME else None, headers=out.headers or None,
         )  # fmt: skip
         check = check_of(out.name, out.payload)
-        item = (submission.mailbox, out.command_id, check, link.sealer.pack(envelope), out.entity_id or "", sequence)
+        item = (submission.mailbox, out.command_id, check, link.builder.pack(envelope), out.entity_id or "", sequence)
         return link.shard_of(submission.mailbox), item
 
     def add(self, shard: int, items: Iterable[LoadItem]) -> None:
@@ -325,7 +325,7 @@ class PartitionDispatcher:
         try:
             if self._watched:
                 link = self.link
-                link.wait(link.transport.dispatches.note(self.version, text))
+                link.wait(link.transport.bulk.note(self.version, text))
                 return
         except CommandBusError:
             pass  # the server has no memory, say: then whoever reads this process's log is told
@@ -360,7 +360,7 @@ class PartitionDispatcher:
         link = self.link
         suspects, new = self._suspects(chunk)
         home = self._homes.of(chunk, new)
-        work = link.transport.dispatches.load(
+        work = link.transport.bulk.load(
             self.version, shard, chunk, backlog=self._max_backlog, sequenced=self._sequenced, suspects=suspects, home=home
         )
         try:
@@ -402,7 +402,7 @@ class PartitionDispatcher:
             return
         link = self.link
         rows = [(reject.key, reject.record) for reject in rejects]
-        dispatches = link.transport.dispatches
+        dispatches = link.transport.bulk
         if not link.patiently(lambda: dispatches.reject(self.version, rows, self._max_rejects), self._max_wait):
             raise self._too_many()
 

@@ -60,7 +60,7 @@ class Watch:
     def _look(self) -> DispatchFacts | None:
         """How it stands, and hand on what tasks have noted; None while that cannot be read: the tasks say what they cannot do."""
         try:
-            facts = self._link.wait(self._link.transport.dispatches.facts(self._version.dispatch_id))
+            facts = self._link.wait(self._link.transport.bulk.facts(self._version.dispatch_id))
         except CommandBusError:
             return None
         if facts is not None and facts.note and facts.note != self._noted:

@@ -304,7 +304,7 @@ def commit_dispatch(
         TransportUnavailable: The server cannot be reached.
     """
     link = link_to(target)
-    dispatches = link.transport.dispatches
+    dispatches = link.transport.bulk
     done = link.patiently(lambda: dispatches.open(version, opening), _COMMIT_WAIT) == "done"
     if fingerprint is not None and (done or any(result.done for result in results)):
         facts = link.wait(dispatches.facts(version.dispatch_id))

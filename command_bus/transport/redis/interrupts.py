@@ -20,7 +20,7 @@ from command_bus.serialization.text import printable
 from command_bus.transport.interrupts import Attempt, Interrupt
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.retrying import Patient
+from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.steps import ByOperator, GivenUp, Lease
 
@@ -33,7 +33,7 @@ _PATIENCE = 1.0
 _log = logging.getLogger("command_bus.worker")
 
 
-class Interrupts(Patient):
+class Interrupts(RetryingRequests):
     """The operator's side."""
 
     async def running(self, mailbox: str) -> Attempt | None:

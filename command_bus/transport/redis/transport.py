@@ -8,9 +8,9 @@ from command_bus.clock import mono
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import Producer
 from command_bus.transport.redis.admin.events import EventStreams
-from command_bus.transport.redis.admin.holds import Scopes
+from command_bus.transport.redis.admin.holds import Holds
 from command_bus.transport.redis.admin.statistics import Operations
-from command_bus.transport.redis.bulk.dispatches import RedisDispatches
+from command_bus.transport.redis.bulk.dispatches import RedisBulkDispatches
 from command_bus.transport.redis.connection.clients import clients_of
 from command_bus.transport.redis.connection.connections import ClientFactory, Connections, Replicas
 from command_bus.transport.redis.connection.credentials import connection_options
@@ -38,8 +38,8 @@ class RedisTransport:
             connections, keys, max_total_depth=settings.max_total_depth, max_pending=settings.max_pending
         )
         self.producer: Producer = self._stream  # an observer may stand before it
-        self.rpc = RpcHandler(connections, keys, bites=facts.bites)
-        self.dispatches = RedisDispatches(
+        self.replies = RpcHandler(connections, keys, bites=facts.bites)
+        self.bulk = RedisBulkDispatches(
             connections,
             keys,
             max_depth=settings.max_depth,
@@ -47,7 +47,7 @@ class RedisTransport:
             patience=settings.dispatch_timeout,
         )
         self.operations = Operations(connections, keys, reply_ttl=settings.reply_ttl)
-        self.scopes = Scopes(connections, keys, patience=settings.dispatch_timeout)
+        self.holds = Holds(connections, keys, patience=settings.dispatch_timeout)
         self.events = EventStreams(connections, keys, patience=settings.dispatch_timeout)
 
     @classmethod
@@ -74,6 +74,6 @@ class RedisTransport:
     async def close(self) -> None:
         """Let accepted work leave, tell whoever waits for a reply, then close the connections: each part, whatever another raises."""
         try:
-            await all_of(self._stream.close(), self.rpc.close(), self.events.close())
+            await all_of(self._stream.close(), self.replies.close(), self.events.close())
         finally:
             await self.connections.close()

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from command_bus import BusSettings, Command
-from command_bus.sending.envelope_builder import Sealer
+from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.target import Target
 from command_bus.spark.writing.encoder import BatchEncoder
@@ -27,7 +27,7 @@ class Offline(PartitionDispatcher):
         super().__init__(Target("redis://nowhere", "t"), dispatch_id="dispatch-1", opening=Opening(keep_ms=1000 if keep else 0))
         bus_settings = BusSettings(namespace="t", **options)
         self._offline: Any = SimpleNamespace(
-            settings=bus_settings, sealer=Sealer(bus_settings), agree=lambda *_: None, shard_of=lambda _: 3
+            settings=bus_settings, builder=EnvelopeBuilder(bus_settings), agree=lambda *_: None, shard_of=lambda _: 3
         )
 
     @property

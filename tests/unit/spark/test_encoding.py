@@ -180,8 +180,8 @@ def test_arrow_and_pydantic_agree_row_by_row(rows: list[dict[str, Any]]) -> None
             continue
         shard, (mailbox, command_id, check, envelope, entity, number) = packed
         assert (shard, command_id, entity, number) == (3, row["command_id"], row["thing"], 0)
-        out = dispatcher.link.sealer.of_item(Envelope(message, command_id=row["command_id"]))
-        assert mailbox == dispatcher.link.sealer.seal(out).mailbox
+        out = dispatcher.link.builder.of_item(Envelope(message, command_id=row["command_id"]))
+        assert mailbox == dispatcher.link.builder.build(out).mailbox
         found = unpack_envelope(envelope)
         assert (found.command_id, found.name, found.entity_type, found.entity_id) == (
             command_id,
@@ -356,7 +356,7 @@ def test_a_mapper_s_command_has_the_entity_of_its_column() -> None:
 @pytest.mark.parametrize("command", [Whole, Single])
 def test_serializers_are_heard(command: type[Command[None]]) -> None:
     (packed,) = encode({"command_id": ["a"], "thing": ["x"], "count": [1]}, command)
-    out = Offline().link.sealer.of_item(Envelope(command.model_validate({"thing": "x", "count": 1}), command_id="a"))
+    out = Offline().link.builder.of_item(Envelope(command.model_validate({"thing": "x", "count": 1}), command_id="a"))
     assert unpack_envelope(packed[1][3]).payload == out.payload
     assert b"count\xcd\x03\xe9" in out.payload  # 1,001
 
@@ -429,7 +429,7 @@ def test_what_arrow_and_the_model_may_see_differently_the_model_judges(command: 
     columns = {"command_id": ["a"]} | ({"note": ["a]"]} if command is Classes else {})
     (packed,) = encode(columns, command, dispatcher=Offline(max_payload=200))
     with pytest.raises(InvalidCommand) as caught:
-        Offline(max_payload=200).link.sealer.of_item(
+        Offline(max_payload=200).link.builder.of_item(
             codec_for(command).validate({n: v[0] for n, v in columns.items() if n == "note"})
         )
     assert why(packed) == caught.value.message

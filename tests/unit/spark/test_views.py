@@ -32,8 +32,8 @@ from command_bus.serialization.reply import (
 )
 from command_bus.transport.bulk import DispatchFacts, OutcomeStream
 from command_bus.transport.mailboxes import mailbox_name, mailbox_parts
-from command_bus.transport.records import StoredLetter, SurveyedEntity
-from command_bus.transport.redis.bulk.outcomes import RedisOutcomes
+from command_bus.transport.records import StoredDeadLetter, StoredEntity
+from command_bus.transport.redis.bulk.outcomes import RedisBulkOutcomes
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
@@ -192,15 +192,15 @@ class TestRows:
         facts = DeadLetterRecord(reason="failed", command_id="c", name="Pay", attempts=3, accepted_ms=NOON, failed_ms=NOON)
         for flags, dispatch in ((IN_DISPATCH | KEEP_OUTCOME, "d"), (IN_DISPATCH, None), (0, None)):
             envelope = WireEnvelope("c", "Pay", "account", "a-1", pack({"n": 1}), flags, correlation_id="d")
-            row = dead_letter_row(StoredLetter("0-5-1", "account:a-1", facts.pack(), pack_envelope(envelope), parked=True))
+            row = dead_letter_row(StoredDeadLetter("0-5-1", "account:a-1", facts.pack(), pack_envelope(envelope), parked=True))
             shown = batch_of("deadLetters", [row]).to_pylist()[0]
             assert (shown["id"], shown["dispatch_id"], shown["payload"], shown["parked"]) == ("0-5-1", dispatch, '{"n":1}', True)
             assert (shown["failed_at"], shown["first_started_at"], shown["traceback"]) == (AT_NOON, None, None)
 
     def test_a_letter_of_damaged_bytes_is_shown_all_the_same(self):
-        shown = batch_of("deadLetters", [dead_letter_row(StoredLetter("0-5-1", "", b"\xc1", b"junk", parked=False))]).to_pylist()[
-            0
-        ]
+        shown = batch_of(
+            "deadLetters", [dead_letter_row(StoredDeadLetter("0-5-1", "", b"\xc1", b"junk", parked=False))]
+        ).to_pylist()[0]
         assert (shown["reason"], shown["payload"], shown["command_id"]) == ("unknown", None, None)
 
     def test_a_reject_keeps_its_row_as_json(self):
@@ -231,7 +231,7 @@ class TestRows:
     )
     def test_a_mailbox_tells_its_entity_as_far_as_it_knows_it(self, mailbox, parts):
         assert mailbox_parts(mailbox) == parts
-        row = entity_row(SurveyedEntity(mailbox, "waiting", 2, 0, 0), 1)
+        row = entity_row(StoredEntity(mailbox, "waiting", 2, 0, 0), 1)
         assert batch_of("entities", [row]).to_pylist()[0]["entity"] == parts[1]
 
     @pytest.mark.parametrize(
@@ -262,8 +262,8 @@ class TestRows:
         assert json.loads(json_text({"a": [Decimal(1), {2}, b"\xff", float("-inf")]})) == {"a": ["1", [2], "_w==", "-Infinity"]}
 
 
-class Recorded(RedisOutcomes):
-    """Outcomes that a test makes up, by their times."""
+class Recorded(RedisBulkOutcomes):
+    """BulkOutcomes that a test makes up, by their times."""
 
     def __init__(self, *times: int) -> None:
         self.times = sorted(times)

@@ -12,11 +12,11 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from command_bus.transport.records import SurveyedEntity
+from command_bus.transport.records import StoredEntity
 from command_bus.transport.redis.admin.entities import Survey
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.page_size import AnswerSize
-from command_bus.transport.redis.connection.retrying import Patient
+from command_bus.transport.redis.connection.page_size import PageSize
+from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 
 __all__ = ["Contents"]
@@ -24,14 +24,14 @@ __all__ = ["Contents"]
 _PAGE = 1_000  # commands of one mailbox per request, at most
 _LOT = 10_000  # commands per round trip, at most
 
-_Place = tuple[SurveyedEntity, str]
+_Place = tuple[StoredEntity, str]
 """A mailbox, and where to go on in it."""
 
-Held = tuple[SurveyedEntity, list[bytes]]
+Held = tuple[StoredEntity, list[bytes]]
 """A mailbox, and envelopes that wait in it; a long one comes in several parts."""
 
 
-class Contents(Patient):
+class Contents(RetryingRequests):
     """Reads mailboxes with their commands; delayed ones, which are in no mailbox yet, are not among them."""
 
     def __init__(self, connections: Connections, keys: KeySpace, *, patience: float) -> None:
@@ -40,7 +40,7 @@ class Contents(Patient):
 
     async def pages(self, shard: int) -> AsyncIterator[list[Held]]:
         """The mailboxes of a shard with the envelopes in them, oldest first."""
-        keys, size = self._keys.shards[shard], AnswerSize(_LOT)
+        keys, size = self._keys.shards[shard], PageSize(_LOT)
         async for page in self._survey.entities(shard):
             left = deque((entity, "-") for entity in page if entity.depth)
             while left:
@@ -48,7 +48,7 @@ class Contents(Patient):
                 places = _lot(left, each, size.count)
                 answers = await self._read(keys, places, each)
                 found = [[(fields or {}).get(b"e", b"") for _, fields in entries] for entries in answers]
-                size.weighed(sum(len(envelope) for held in found for envelope in held), sum(map(len, found)))
+                size.observe(sum(len(envelope) for held in found for envelope in held), sum(map(len, found)))
                 yield [(entity, held) for (entity, _), held in zip(places, found, strict=True)]
                 left.extendleft(
                     (entity, f"({entries[-1][0].decode()}")

@@ -11,9 +11,9 @@ from typing import Any
 from redis.asyncio import Redis
 
 from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, is_wide, scope_of
-from command_bus.transport.records import EntityState, Hold, StoredLetter, SurveyedEntity
+from command_bus.transport.records import EntityState, Hold, StoredDeadLetter, StoredEntity
 from command_bus.transport.redis.admin.holds import parse_hold
-from command_bus.transport.redis.connection.retrying import Patient
+from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.scripts import SURVEY
 
@@ -24,10 +24,10 @@ _PAGE = 500
 _STATES: dict[bytes, EntityState] = {b"r": "waiting", b"h": "running", b"w": "retrying"}
 
 
-class Survey(Patient):
+class Survey(RetryingRequests):
     """Reads entities and dead letters in pages."""
 
-    async def entities(self, shard: int) -> AsyncIterator[list[SurveyedEntity]]:
+    async def entities(self, shard: int) -> AsyncIterator[list[StoredEntity]]:
         """The entities of a shard, page by page: what has work, then what only is paused or has only delayed commands."""
         keys = self._keys.shards[shard]
         seen: set[bytes] = set()
@@ -42,7 +42,7 @@ class Survey(Patient):
                 if not cursor:
                     break
 
-    async def look(self, mailbox: str) -> SurveyedEntity:
+    async def look(self, mailbox: str) -> StoredEntity:
         """One mailbox, whether there is work in it or not."""
         return (await self._look(self._keys.shards[self._keys.shard_of(mailbox)], [mailbox.encode()]))[0]
 
@@ -52,13 +52,13 @@ class Survey(Patient):
         found = await self._ask(keys, lambda client: client.xrevrange(keys.dead, high, "-", count=1))
         return found[0][0].decode() if found else None
 
-    async def letters(self, shard: int, after: str, until: str, count: int) -> list[tuple[str, StoredLetter]]:
+    async def letters(self, shard: int, after: str, until: str, count: int) -> list[tuple[str, StoredDeadLetter]]:
         """Dead letters behind `after` (empty: from the first on) up to and with `until`, oldest first, by their ids in the shard."""
         keys = self._keys.shards[shard]
         page = await self._ask(keys, lambda client: client.xrange(keys.dead, f"({after}" if after else "-", until, count=count))
         return [(entry.decode(), _letter(shard, entry.decode(), fields)) for entry, fields in page]
 
-    async def _look(self, keys: ShardKeys, names: list[bytes]) -> list[SurveyedEntity]:
+    async def _look(self, keys: ShardKeys, names: list[bytes]) -> list[StoredEntity]:
         texts = [name.decode() for name in names]
         wide = [*dict.fromkeys(map(scope_of, texts)), EVERYTHING]
 
@@ -89,7 +89,7 @@ def surveyed(
     later: bytes | None,
     length: int,
     head: bytes,
-) -> SurveyedEntity:
+) -> StoredEntity:
     """What the keys say of a mailbox together. A paused entity whose command still runs is running.
 
     Args:
@@ -111,7 +111,7 @@ def surveyed(
         shown = "paused"
     elif shown == "waiting" and found:
         shown = "draining"
-    return SurveyedEntity(
+    return StoredEntity(
         mailbox,
         shown,
         max(length, 0) + _number(later),
@@ -130,8 +130,8 @@ def _number(value: bytes | None) -> int:
     return int(value) if value is not None and value.isdigit() else 0
 
 
-def _letter(shard: int, entry: str, fields: dict[bytes, bytes]) -> StoredLetter:
-    return StoredLetter(
+def _letter(shard: int, entry: str, fields: dict[bytes, bytes]) -> StoredDeadLetter:
+    return StoredDeadLetter(
         f"{shard}-{entry}",
         fields.get(b"m", b"").decode(errors="replace"),
         fields.get(b"r", b""),

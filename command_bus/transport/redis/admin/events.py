@@ -20,7 +20,7 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.connection.outage import Attempts
 from command_bus.transport.redis.connection.pipe import Requests
-from command_bus.transport.redis.connection.retrying import Patient
+from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.connection.tasks import end_tasks
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 
@@ -38,7 +38,7 @@ _log = logging.getLogger("command_bus.transport")
 _Page = list[StoredEvent]
 
 
-class EventStreams(Patient):
+class EventStreams(RetryingRequests):
     """Switches events on and off, and reads them."""
 
     def __init__(self, connections: Connections, keys: KeySpace, *, patience: float) -> None:

@@ -22,11 +22,11 @@ from command_bus.messages.message import is_entity_type
 from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, is_wide, scope_of, type_scope
 from command_bus.transport.records import Hold, Mode
 from command_bus.transport.redis.admin.type_records import HELD, MAILBOXES
-from command_bus.transport.redis.connection.retrying import Patient
+from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import OPERATE
 
-__all__ = ["Scopes", "parse_hold"]
+__all__ = ["Holds", "parse_hold"]
 
 Verb = Literal["pause", "drain", "resume"]
 
@@ -43,7 +43,7 @@ def parse_hold(scope: str, value: bytes) -> Hold:
     return Hold(scope, "draining" if mode == b"d" else "paused", int(since), reason.decode(errors="replace"))
 
 
-class Scopes(Patient):
+class Holds(RetryingRequests):
     """Holds and lets go. Every step may be repeated, and is until the server answers."""
 
     async def pause(self, scope: str, reason: str) -> bool:

@@ -9,11 +9,11 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from command_bus.transport.redis.connection.retrying import Patient
+from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import HOMES
 
-__all__ = ["Closeup", "Inspection"]
+__all__ = ["Inspection", "MailboxHead"]
 
 _LAST_MS = 2.0**53  # up to here a score is exact
 _PAGE = 1000
@@ -22,7 +22,7 @@ _BYTES = 4 << 20  # of delayed commands that one script looks at: a few millisec
 
 
 @dataclass(frozen=True, slots=True)
-class Closeup:
+class MailboxHead:
     """One mailbox, from near.
 
     Attributes:
@@ -36,7 +36,7 @@ class Closeup:
     shard: int
 
 
-class Inspection(Patient):
+class Inspection(RetryingRequests):
     """Reads a little, but all of it."""
 
     async def now_ms(self) -> int:
@@ -44,7 +44,7 @@ class Inspection(Patient):
         seconds, micros = await self._ask(self._keys.shards[0], lambda client: client.time())
         return int(seconds * 1000 + micros // 1000)
 
-    async def closeup(self, mailbox: str, count: int) -> Closeup:
+    async def closeup(self, mailbox: str, count: int) -> MailboxHead:
         """A mailbox with its first `count` entries."""
         index = self._keys.shard_of(mailbox)
         keys = self._keys.shards[index]
@@ -53,7 +53,7 @@ class Inspection(Patient):
         state, activation = [*(record or b"").split(b"|"), b""][:2]
         lease = await self._lease(keys, activation.decode(errors="replace")) if state == b"h" else None
         found = tuple((entry.decode(), (fields or {}).get(b"e", b"")) for entry, fields in entries)
-        return Closeup(lease, found[:count], index)
+        return MailboxHead(lease, found[:count], index)
 
     async def due_ms(self, mailboxes: Sequence[str]) -> dict[str, int]:
         """When the retries of these mailboxes are due, where one waits."""

@@ -1,4 +1,4 @@
-"""`Sightings`: where one command is, read in a single request, for a caller who waited in vain.
+"""`CommandLocator`: where one command is, read in a single request, for a caller who waited in vain.
 
 A sender may have fewer rights than an operator: what it may not read is left out, and the rest is told.
 """
@@ -11,14 +11,14 @@ from typing import Any
 from redis.asyncio import Redis
 
 from command_bus.transport.mailboxes import EVERYTHING, scope_of
-from command_bus.transport.records import Hold, Sighting
+from command_bus.transport.records import CommandLocation, Hold
 from command_bus.transport.redis.admin.entities import surveyed
 from command_bus.transport.redis.admin.holds import parse_hold
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.page_size import AnswerSize
+from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 
-__all__ = ["Sightings"]
+__all__ = ["CommandLocator"]
 
 _PARKED = b"?"
 _PAGE = 100
@@ -26,7 +26,7 @@ _MOST = 1000
 """Entries of a line that are gone through to find a command's place in it."""
 
 
-class Sightings:
+class CommandLocator:
     """Looks once, without repeating what fails.
 
     Args:
@@ -38,7 +38,7 @@ class Sightings:
         self._connections = connections
         self._keys = keys
 
-    async def look(self, mailbox: str, command_id: str) -> Sighting:
+    async def look(self, mailbox: str, command_id: str) -> CommandLocation:
         """Where a command of this mailbox is.
 
         Raises:
@@ -50,7 +50,7 @@ class Sightings:
         scopes = (mailbox, scope_of(mailbox), EVERYTHING)
         holds = {scope: parse_hold(scope, value) for scope, value in zip(scopes, paused or (), strict=False) if value is not None}
         seconds, micros = time or (0, 0)
-        return Sighting(
+        return CommandLocation(
             entity=surveyed(mailbox, holds, record, _PARKED if _is_parked(record, holds) else None, later, length or 0, b""),
             mark=mark,
             retry_ms=None if retry is None else int(retry),
@@ -67,7 +67,7 @@ class Sightings:
         """
         keys = self._shard(mailbox)
         found: list[tuple[str, bytes]] = []
-        size, start = AnswerSize(_PAGE), "-"
+        size, start = PageSize(_PAGE), "-"
         while len(found) < _MOST:
             asked = size.count
             page: Any = await self._connections.at(keys.prefix).ask(
@@ -76,7 +76,7 @@ class Sightings:
             found += [(entry.decode(), (fields or {}).get(b"e", b"")) for entry, fields in page]
             if len(page) < asked:
                 break
-            size.weighed(sum(len(envelope) for _, envelope in found[-len(page) :]), len(page))
+            size.observe(sum(len(envelope) for _, envelope in found[-len(page) :]), len(page))
             start = "(" + found[-1][0]
         return found
 

@@ -10,19 +10,19 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from command_bus.transport.mailboxes import is_mailbox
-from command_bus.transport.records import StoredLetter, Waiting
+from command_bus.transport.records import StoredDeadLetter, Waiting
 from command_bus.transport.redis.admin.mailboxes import Lines
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.page_size import AnswerSize
+from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import LETTER, REMOVE
-from command_bus.transport.steps import Remembered
+from command_bus.transport.steps import Settlement
 
 __all__ = ["Operations"]
 
 _PAGE = 200
 
-Leave = Callable[[bytes], Remembered]
+Leave = Callable[[bytes], Settlement]
 
 
 class Operations:
@@ -148,13 +148,13 @@ class Operations:
 
     async def delayed(self, keys: ShardKeys) -> AsyncIterator[list[tuple[str, Waiting]]]:
         """The delayed commands of a shard with their mailboxes, page by page."""
-        cursor, size = 0, AnswerSize(_PAGE)
+        cursor, size = 0, PageSize(_PAGE)
         while True:
             answer: Any = await self._at(keys).ask(
                 lambda client, at, count: client.hscan(keys.delayed, at, count=count), cursor, size.count
             )
             cursor, values = answer
-            size.weighed(sum(map(len, values.values())), len(values))
+            size.observe(sum(map(len, values.values())), len(values))
             cut = ((command, value.partition(b"\n")) for command, value in values.items())
             yield [
                 (parts[0].decode(), Waiting("d:" + command.decode(), parts[2]))
@@ -164,7 +164,7 @@ class Operations:
             if not cursor:
                 return
 
-    async def remove(self, mailbox: str, commands: Iterable[tuple[Waiting, Remembered]]) -> int:
+    async def remove(self, mailbox: str, commands: Iterable[tuple[Waiting, Settlement]]) -> int:
         """Take waiting commands out of line, answering their callers; how many there still were."""
         keys = self._shard(mailbox)
         names = [
@@ -189,7 +189,7 @@ class Operations:
 
     # Dead letters.
 
-    async def letters(self, start: str = "-") -> AsyncIterator[StoredLetter]:
+    async def letters(self, start: str = "-") -> AsyncIterator[StoredDeadLetter]:
         """All letters, oldest first per shard."""
         for index, keys in enumerate(self._keys.shards):
             async for page in self._stream(keys, keys.dead, start):
@@ -198,7 +198,7 @@ class Operations:
 
     async def _stream(self, keys: ShardKeys, key: str, start: str) -> AsyncIterator[list[tuple[bytes, dict[bytes, bytes]]]]:
         """The entries of a stream from `start` on, page by page."""
-        size = AnswerSize(_PAGE)
+        size = PageSize(_PAGE)
         while True:
             asked = size.count
             found: Any = await self._at(keys).ask(lambda client, at, count: client.xrange(key, min=at, count=count), start, asked)
@@ -208,9 +208,9 @@ class Operations:
                 start = "(" + page[-1][0].decode()
             if len(page) < asked:
                 return
-            size.weighed(sum(len(value) for _, fields in page for value in fields.values()), len(page))
+            size.observe(sum(len(value) for _, fields in page for value in fields.values()), len(page))
 
-    async def letter(self, letter_id: str) -> StoredLetter | None:
+    async def letter(self, letter_id: str) -> StoredDeadLetter | None:
         """One letter, or None."""
         place = self._place(letter_id)
         if place is None:
@@ -227,7 +227,7 @@ class Operations:
         )
         return min((int(page[0][0].partition(b"-")[0]) for page in pages if page), default=None)
 
-    async def settle_letter(self, letter: StoredLetter, verb: str, left: Remembered) -> bool:
+    async def settle_letter(self, letter: StoredDeadLetter, verb: str, left: Settlement) -> bool:
         """Replay or discard a letter; False if it is gone already."""
         place = self._place(letter.id)
         if place is None:
@@ -253,13 +253,13 @@ class Operations:
         return self._keys.shards[self._keys.shard_of(mailbox)]
 
 
-def _keeping(keys: ShardKeys, left: Remembered, otherwise: str) -> tuple[str, str]:
+def _keeping(keys: ShardKeys, left: Settlement, otherwise: str) -> tuple[str, str]:
     """The keys of the dispatch that keeps an outcome."""
     return (keys.dispatch(left.dispatch), keys.outcomes(left.dispatch)) if left.outcome else (otherwise, otherwise)
 
 
-def _letter(shard: int, entry: bytes, fields: dict[bytes, bytes]) -> StoredLetter:
-    return StoredLetter(
+def _letter(shard: int, entry: bytes, fields: dict[bytes, bytes]) -> StoredDeadLetter:
+    return StoredDeadLetter(
         f"{shard}-{entry.decode()}",
         fields.get(b"m", b"").decode(errors="replace"),
         fields.get(b"r", b""),

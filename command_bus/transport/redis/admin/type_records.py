@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from command_bus.transport.redis.connection.retrying import Patient
+from command_bus.transport.redis.connection.retrying import RetryingRequests
 
 __all__ = ["HELD", "MAILBOXES", "TypeRecord", "TypeRecords", "type_of_field"]
 
@@ -33,7 +33,7 @@ def type_of_field(field: bytes) -> str | None:
     return None if prefix is None else field.removeprefix(prefix).decode(errors="backslashreplace")
 
 
-class TypeRecords(Patient):
+class TypeRecords(RetryingRequests):
     """Reads the records, and takes one back."""
 
     async def all(self) -> dict[str, TypeRecord]:

@@ -1,4 +1,4 @@
-"""`RedisDispatches`: dispatches in bulk, by the steps load.lua and dispatch.lua.
+"""`RedisBulkDispatches`: dispatches in bulk, by the steps load.lua and dispatch.lua.
 
 Every request is idempotent under its version, so one whose reply was lost is simply asked again.
 """
@@ -18,22 +18,22 @@ from redis.asyncio import Redis
 from command_bus.clock import mono
 from command_bus.errors import DispatchConflict, DispatchFenced, Unconfirmed
 from command_bus.transport.bulk import DispatchFacts, Home, Loaded, LoadItem, Opening, OpenState, Version
-from command_bus.transport.redis.bulk.outcomes import RedisOutcomes
+from command_bus.transport.redis.bulk.outcomes import RedisBulkOutcomes
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.retrying import Patient
+from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import DISPATCH, LOAD, Script
 from command_bus.transport.submissions import Admission
 
-__all__ = ["RedisDispatches"]
+__all__ = ["RedisBulkDispatches"]
 
 _ADMISSIONS = {ord(admission.value): admission for admission in Admission}
 _DONE, _GONE, _FOREIGN, _FULL, _SPLIT = b"done", b"gone", b"foreign", b"full", b"split|"
 _PAGE = 500
 
 
-class RedisDispatches(Patient):
-    """Implements `Dispatches`.
+class RedisBulkDispatches(RetryingRequests):
+    """Implements `BulkDispatches`.
 
     Args:
         connections: Of this process.
@@ -50,10 +50,10 @@ class RedisDispatches(Patient):
         self._max_depth = max_depth
         self._max_total_depth = max_total_depth
         self._remember_ms: dict[str, int] = {}
-        self.outcomes = RedisOutcomes(connections, keys, patience=patience)
+        self.outcomes = RedisBulkOutcomes(connections, keys, patience=patience)
 
     async def open(self, version: Version, opening: Opening) -> OpenState:
-        """See `Dispatches`.
+        """See `BulkDispatches`.
 
         Raises:
             DispatchConflict: The id is another owner's.
@@ -79,7 +79,7 @@ class RedisDispatches(Patient):
         suspects: Collection[str] | None = None,
         home: Home | None = None,
     ) -> Loaded:
-        """See `Dispatches`. At most 1,000 items.
+        """See `BulkDispatches`. At most 1,000 items.
 
         Raises:
             DispatchConflict: Another partition of the run has begun an entity that is new here.
@@ -129,7 +129,7 @@ class RedisDispatches(Patient):
         return Loaded(done=False, admissions=[_ADMISSIONS[code] for code in answer[:count]], shared=int(answer[count:] or 0))
 
     async def reject(self, version: Version, rows: Iterable[tuple[str, bytes]], limit: int | None) -> bool:
-        """See `Dispatches`.
+        """See `BulkDispatches`.
 
         Raises:
             DispatchFenced: The version is not open.
@@ -145,17 +145,17 @@ class RedisDispatches(Patient):
         return True
 
     async def note(self, version: Version, text: str) -> None:
-        """See `Dispatches`."""
+        """See `BulkDispatches`."""
         await self._step(self._keys.shards[0], "note", version, (text,))
 
     async def fingerprints(self, dispatch_id: str) -> dict[int, str]:
-        """See `Dispatches`."""
+        """See `BulkDispatches`."""
         first = self._keys.shards[0]
         found: Any = await self._ask(first, lambda client, key: client.hgetall(key), first.fingerprints(dispatch_id))
         return {int(number): text.decode() for number, text in found.items()}
 
     async def commit(self, version: Version, summary: str, remember_ms: int, fingerprint: str = "") -> None:
-        """See `Dispatches`.
+        """See `BulkDispatches`.
 
         Raises:
             DispatchFenced: It is not open.
@@ -166,7 +166,7 @@ class RedisDispatches(Patient):
                 raise _fenced(version)
 
     async def facts(self, dispatch_id: str) -> DispatchFacts | None:
-        """See `Dispatches`."""
+        """See `BulkDispatches`."""
 
         async def read(client: Redis, key: str) -> Any:
             pipeline = client.pipeline(transaction=False)
@@ -180,7 +180,7 @@ class RedisDispatches(Patient):
         return _facts(dispatch_id, records, min(left, default=0)) if records else None
 
     async def rejects(self, dispatch_id: str) -> AsyncIterator[tuple[str, bytes]]:
-        """See `Dispatches`."""
+        """See `BulkDispatches`."""
         cursor = 0
         first = self._keys.shards[0]
         key = first.rejects(dispatch_id)
@@ -197,7 +197,7 @@ class RedisDispatches(Patient):
                 return
 
     async def names(self) -> list[str]:
-        """See `Dispatches`."""
+        """See `BulkDispatches`."""
         found = await asyncio.gather(
             *(self._ask(shard, lambda client, key: client.zrange(key, 0, -1), shard.dispatches) for shard in self._keys.shards)
         )

@@ -1,4 +1,4 @@
-"""`RedisOutcomes`: reads the streams of outcomes.
+"""`RedisBulkOutcomes`: reads the streams of outcomes.
 
 They are read by the million, so a page is taken as the server sent it: redis-py's own reading of XRANGE makes a dict and a tuple of
 every entry, which takes longer than all that follows. Every request is a plain read and is repeated while the server restarts.
@@ -13,21 +13,21 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from command_bus.transport.bulk import OutcomePage, OutcomeStream
-from command_bus.transport.redis.connection.retrying import Patient
+from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.scripts import SKIP
 
-__all__ = ["RedisOutcomes"]
+__all__ = ["RedisBulkOutcomes"]
 
 _PLACES = 500  # asked at a time
 _STRIDE = 10_000  # entries that one call steps over: the server does nothing else meanwhile
 _AS_SENT = b"XRANGE"  # redis-py knows how to read the answer to "XRANGE"
 
 
-class RedisOutcomes(Patient):
-    """Implements `Outcomes`."""
+class RedisBulkOutcomes(RetryingRequests):
+    """Implements `BulkOutcomes`."""
 
     async def streams(self, places: Sequence[tuple[str, int]]) -> list[OutcomeStream | None]:
-        """See `Outcomes`."""
+        """See `BulkOutcomes`."""
         by_shard: dict[int, list[str]] = {}
         for name, shard in places:
             by_shard.setdefault(shard, []).append(name)
@@ -51,7 +51,7 @@ class RedisOutcomes(Patient):
         return [_stream(*pair) for pair in zip(answers[::2], answers[1::2], strict=True)]
 
     async def ends(self, dispatch_id: str, shard: int, low: str, high: str) -> tuple[str, str] | None:
-        """See `Outcomes`."""
+        """See `BulkOutcomes`."""
         key = self._key(dispatch_id, shard)
 
         async def read(client: Redis) -> Any:
@@ -64,14 +64,14 @@ class RedisOutcomes(Patient):
         return (first[0][0].decode(), last[0][0].decode()) if first and last else None
 
     async def page(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> OutcomePage:
-        """See `Outcomes`."""
+        """See `BulkOutcomes`."""
         key = self._key(dispatch_id, shard)
         words = (_AS_SENT, key, _behind(after), until, "COUNT", count)
         page = await self._ask(self._keys.shards[shard], lambda client: client.execute_command(*words))
         return [entry[0] for entry in page], [entry[1][1] for entry in page]
 
     async def skip(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> tuple[str, int]:
-        """See `Outcomes`."""
+        """See `BulkOutcomes`."""
         key = self._key(dispatch_id, shard)
         at, total = after, 0
         while total < count:

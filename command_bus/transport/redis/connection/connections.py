@@ -32,7 +32,7 @@ from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, tra
 from command_bus.transport.redis.connection.leaving import leaving, sync_leaving
 from command_bus.transport.redis.connection.outage import Outage
 from command_bus.transport.redis.connection.pipe import Pipe, Requests
-from command_bus.transport.redis.connection.pipe_client import PipedRedis
+from command_bus.transport.redis.connection.pipe_client import PipeRedis
 from command_bus.transport.redis.connection.tasks import all_of
 from command_bus.transport.redis.scripts import SCRIPTS, Script
 
@@ -194,7 +194,7 @@ class Connections:
         """The client for short requests."""
         if self._commands is None:
             self._refuse_if_closed()
-            self._commands = PipedRedis(self.scripts) if isinstance(self.scripts, Pipe) else self.factory.commands()
+            self._commands = PipeRedis(self.scripts) if isinstance(self.scripts, Pipe) else self.factory.commands()
         return self._commands
 
     @property

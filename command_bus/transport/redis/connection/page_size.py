@@ -1,19 +1,19 @@
-"""`AnswerSize`: how many entries to ask for at a time, where nobody knows beforehand how large they are.
+"""`PageSize`: how many entries to ask for at a time, where nobody knows beforehand how large they are.
 
 A payload may have a few bytes or many megabytes. Requests that count entries alone would make the server copy hundreds of megabytes in
-one go, while all others wait, and would not get through a slow link in time. What the last answers weighed is the best guess at the next.
+one go, while all others wait, and would not get through a slow link in time. What the last answers observe is the best guess at the next.
 """
 
 from __future__ import annotations
 
-__all__ = ["AnswerSize"]
+__all__ = ["PageSize"]
 
 _WANTED = 1024 * 1024
 """Bytes that an answer should have at most: a server copies that in about a millisecond."""
 _FIRST_GUESS = 16 * 1024
 
 
-class AnswerSize:
+class PageSize:
     """Guesses how many entries make an answer of a good size.
 
     Args:
@@ -27,7 +27,7 @@ class AnswerSize:
         self._guess = _FIRST_GUESS
         self.count = self._entries()
 
-    def weighed(self, size: int, entries: int) -> None:
+    def observe(self, size: int, entries: int) -> None:
         """An answer came: so many bytes for so many entries. Large ones are believed at once, small ones by and by."""
         if entries:
             guess = max(size // entries, self._guess // 2)

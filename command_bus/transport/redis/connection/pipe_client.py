@@ -1,4 +1,4 @@
-"""`PipedRedis`: redis-py's commands and the parsers of their answers, over a pipe.
+"""`PipeRedis`: redis-py's commands and the parsers of their answers, over a pipe.
 
 What is rare shares the connection of the scripts, so that a process has one connection for all that does not block.
 """
@@ -15,7 +15,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from command_bus.transport.redis.connection.pipe import Requests
 
-__all__ = ["PipedRedis"]
+__all__ = ["PipeRedis"]
 
 _template: Any = Redis(protocol=2)
 _PARSERS: Any = dict(_template.response_callbacks)
@@ -33,7 +33,7 @@ def _parsed(name: str, answer: Any, options: dict[str, Any]) -> Any:
     return answer if parse is None else parse(answer, **options)
 
 
-class PipedRedis(Redis):
+class PipeRedis(Redis):
     """A client without a pool: its requests leave over a pipe, which somebody else closes."""
 
     def __init__(self, pipe: Requests) -> None:

@@ -1,4 +1,4 @@
-"""`Patient`: requests to the shards of a namespace that may be repeated, and are until the server answers or patience ends."""
+"""`RetryingRequests`: requests to the shards of a namespace that may be repeated, and are until the server answers or patience ends."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import Script
 
-__all__ = ["Patient"]
+__all__ = ["RetryingRequests"]
 
 
-class Patient:
+class RetryingRequests:
     """What reads and operates on a namespace has in common.
 
     Args:

@@ -27,7 +27,7 @@ from command_bus.transport.redis.connection.tasks import all_of
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import ENQUEUE
 from command_bus.transport.redis.sending.enqueue_arguments import enqueue_arguments
-from command_bus.transport.submissions import Admission, Silent, Submission
+from command_bus.transport.submissions import Admission, Submission, UnavailableShards
 
 __all__ = ["StreamProducer"]
 
@@ -85,17 +85,17 @@ class StreamProducer:
         return lane.submit((submission,), mono() + timeout, alone=True)
 
     async def enqueue_many(
-        self, submissions: Sequence[Submission], timeout: float, silent: Silent | None = None
+        self, submissions: Sequence[Submission], timeout: float, silent: UnavailableShards | None = None
     ) -> list[Admission | CommandBusError]:
         """See `Producer`."""
-        noted: Silent = {} if silent is None else silent
+        noted: UnavailableShards = {} if silent is None else silent
         if self._keys.count == 1 and self._is_one_request(submissions):
             answers = await self._answers(0, submissions, timeout, noted)
             return [answers] * len(submissions) if isinstance(answers, CommandBusError) else [*answers]
         return await self._enqueue_in_chunks(submissions, timeout, noted)
 
     async def _enqueue_in_chunks(
-        self, submissions: Sequence[Submission], timeout: float, silent: Silent
+        self, submissions: Sequence[Submission], timeout: float, silent: UnavailableShards
     ) -> list[Admission | CommandBusError]:
         """The shards side by side, each chunk by chunk; a refused command keeps its mailbox's later ones back."""
         by_shard: dict[int, list[int]] = {}
@@ -127,7 +127,7 @@ class StreamProducer:
         return list(outcomes.values())
 
     async def _answers(
-        self, shard: int, submissions: Sequence[Submission], timeout: float, silent: Silent
+        self, shard: int, submissions: Sequence[Submission], timeout: float, silent: UnavailableShards
     ) -> list[Admission] | CommandBusError:
         """What a shard answers, or why there is no answer. One that was silent before is not asked."""
         if (error := silent.get(shard)) is not None:

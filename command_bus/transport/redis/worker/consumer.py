@@ -56,7 +56,7 @@ class ConsumerLoop:
         leases: Holds what was read.
         steps: Gives back what exceeds the slots.
         run: Runs one mailbox under its lease until it gives it up.
-        kick: Called when something became due earlier than known (a tick arrived).
+        wake: Called when something became due earlier than known (a tick arrived).
         settle: Decides what becomes of activations that are this worker's, but that it does not hold.
     """
 
@@ -70,7 +70,7 @@ class ConsumerLoop:
         leases: LeaseKeeper,
         steps: Steps,
         run: Callable[[Lease], Awaitable[None]],
-        kick: Callable[[int], None],
+        wake: Callable[[int], None],
         settle: Callable[[int, list[tuple[str, str]]], Awaitable[None]],
     ) -> None:
         self._connections = connections
@@ -80,7 +80,7 @@ class ConsumerLoop:
         self._leases = leases
         self._steps = steps
         self._run = run
-        self._kick = kick
+        self._kick = wake
         self.settle = settle
         self._readers: list[_Reader] = []
         self._running: set[asyncio.Task[None]] = set()

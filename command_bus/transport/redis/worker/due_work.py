@@ -25,7 +25,7 @@ from command_bus.randomness import JITTER
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import HOMES, PROMOTE
-from command_bus.transport.redis.worker.periodic import go_round
+from command_bus.transport.redis.worker.periodic import run_periodically
 
 __all__ = ["DueTimes", "DueWork", "Member"]
 
@@ -126,14 +126,14 @@ class DueWork:
         self._times = DueTimes()
         self._woken = asyncio.Event()
 
-    def kick(self) -> None:
+    def wake(self) -> None:
         """Something may be due earlier than known."""
         self._times.told()
         self._woken.set()
 
     async def run(self) -> None:
         """Promote for ever."""
-        await go_round(self.turn, self._woken, f"{self._keys.prefix} due work", self._connections.outage)
+        await run_periodically(self.turn, self._woken, f"{self._keys.prefix} due work", self._connections.outage)
 
     async def turn(self) -> float:
         """Promote what is due: the seconds until the next look."""

@@ -1,4 +1,4 @@
-"""`Suspects`: which leases are over, told from what is pending, by two clocks.
+"""`LeaseWatch`: which leases are over, told from what is pending, by two clocks.
 
 By the server's clock a lease is over when its entry has been idle for its length. That clock can jump ahead, so one that looks more than
 half over is watched for the rest of its time on our own clock. And it can go back: then idle times are 0 until it has caught up, be it an
@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["Held", "Suspects", "rest_of"]
+__all__ = ["Held", "LeaseWatch", "rest_of"]
 
 SUSPECT = 0.55
 """The part of a lease without renewal after which its owner is watched: later than it renews, early enough for `_SHORTEST_WATCH`."""
@@ -63,7 +63,7 @@ class _Known(NamedTuple):
     since: float
 
 
-class Suspects:
+class LeaseWatch:
     """The leases of a shard that are watched.
 
     Args:

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 from command_bus.errors import CommandBusError
 from command_bus.transport.redis.connection.outage import Attempts, Outage
 
-__all__ = ["go_round"]
+__all__ = ["run_periodically"]
 
 _log = logging.getLogger("command_bus.worker")
 
 
-async def go_round(turn: Callable[[], Awaitable[float]], woken: asyncio.Event, what: str, outage: Outage) -> None:
+async def run_periodically(turn: Callable[[], Awaitable[float]], woken: asyncio.Event, what: str, outage: Outage) -> None:
     """Take turns for ever.
 
     Args:

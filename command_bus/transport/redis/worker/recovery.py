@@ -1,6 +1,6 @@
 """`PendingRecovery`: takes over expired leases; beside it the tasks that wake what is due and keep a shard in order.
 
-A lease is the pending entry of an activation. The server's clock, by which it is idle, can jump either way, so `Suspects` watches it on
+A lease is the pending entry of an activation. The server's clock, by which it is idle, can jump either way, so `LeaseWatch` watches it on
 this process's own clock as well; and it is taken over (`claim.lua`, which only one of several recoverers wins) only if its renewal
 sequence is still what was seen: nobody renewed it meanwhile.
 
@@ -29,11 +29,11 @@ from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.ready_stream import mailbox_of
 from command_bus.transport.redis.scripts import CLAIM
 from command_bus.transport.redis.worker.due_work import DueWork
-from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, Held, Suspects
+from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, Held, LeaseWatch
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
-from command_bus.transport.redis.worker.periodic import go_round
+from command_bus.transport.redis.worker.periodic import run_periodically
 from command_bus.transport.redis.worker.upkeep import Upkeep
-from command_bus.transport.steps import Bury, GiveBack, Lease, Started, Step
+from command_bus.transport.steps import DeadLetterStep, GiveBack, Lease, Started, Step
 
 __all__ = ["PendingRecovery"]
 
@@ -41,7 +41,7 @@ _log = logging.getLogger("command_bus.worker")
 _PAGE = 500
 _CLAIMS = 200
 _CHECK, _CHECKS = 1.0, 4
-"""Suspects are looked for so often: in seconds at most, and times per lease, so that a short one is over at most a third of it late."""
+"""LeaseWatch are looked for so often: in seconds at most, and times per lease, so that a short one is over at most a third of it late."""
 _LOOKS = 64
 """Shards that are looked at in a second, for suspects and for due work: of more, each is looked at more seldom, for looks cost an idle worker
 its time. Four times per lease remain."""
@@ -96,9 +96,9 @@ class PendingRecovery:
             work = {"recovery": watch.run(), "due": due.run(), "upkeep": upkeep.run()}
             self._tasks += [loop.create_task(each, name=f"command_bus.{name} {watch.keys.prefix}") for name, each in work.items()]
 
-    def kick(self, shard: int) -> None:
+    def wake(self, shard: int) -> None:
         """Something may be due earlier than known."""
-        self.due[shard].kick()
+        self.due[shard].wake()
 
     async def settle(self, shard: int, activations: list[tuple[str, str]], *, ours: bool = False) -> None:
         """Settle activations (id, mailbox) that nobody holds; with `ours`, none whose holder was another worker, which may live."""
@@ -140,13 +140,13 @@ class _Watch:
         self._lease = lease
         self._steps = steps
         self._decide = decide
-        self._suspects = Suspects(lease)
+        self._suspects = LeaseWatch(lease)
         self._leases = leases
         self._interrupter = Interrupter(connections, keys, lambda: leases.of_shard(shard), self._abandon)
         self._interrupts_at = 0.0
 
     async def run(self) -> None:
-        await go_round(self.turn, asyncio.Event(), f"{self.keys.prefix} recovery", self._connections.outage)
+        await run_periodically(self.turn, asyncio.Event(), f"{self.keys.prefix} recovery", self._connections.outage)
 
     async def turn(self) -> float:
         """Take over what is over: the seconds until the next look."""
@@ -250,7 +250,7 @@ class _Watch:
         if step is None:
             return  # its lease will end again, and somebody else take it
         self._tell(holder.partition("#")[0], mailbox_label(mailbox), int(attempt), why)
-        if isinstance(step, Bury):
+        if isinstance(step, DeadLetterStep):
             step.follow = "leave"  # the next command is for whoever reads the new activation: nobody here would run it
         await self._steps.advance(lease, step)
 

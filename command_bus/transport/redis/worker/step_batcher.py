@@ -16,25 +16,25 @@ from typing import Any
 from command_bus.errors import CommandBusError
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.outage import Attempts
-from command_bus.transport.redis.connection.page_size import AnswerSize
+from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.connection.tasks import end_tasks
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import ADVANCE
 from command_bus.transport.steps import (
-    NOTHING_LEFT,
+    NO_SETTLEMENT,
     Answer,
-    Bury,
+    DeadLetterStep,
     Done,
-    Failed,
     GiveBack,
-    Gone,
     Lease,
+    LeaseLost,
     Park,
     Released,
-    Remembered,
     Retry,
+    Settlement,
     Started,
     Step,
+    StepFailed,
     Take,
 )
 
@@ -45,9 +45,9 @@ MAX_BYTES = 1024 * 1024
 _SMALL = 100  # bytes of a step that carries nothing
 _log = logging.getLogger("command_bus.transport")
 _SETTLED: dict[bytes, Answer] = {reason.encode(): Released(reason) for reason in ("idle", "yield", "wait", "stop")}
-_SETTLED[b"gone"] = Gone()
+_SETTLED[b"gone"] = LeaseLost()
 _NO_FIELDS: list[bytes] = []
-_GIVEN_UP = (Bury, Park)
+_GIVEN_UP = (DeadLetterStep, Park)
 
 _Waiting = tuple[Lease, Step, "asyncio.Future[Answer]"]
 
@@ -81,7 +81,7 @@ class _Shard:
         self._head_keys += [keys.watched, keys.events]
         self._head_args: list[Any] = [GROUP, owner, reply_ttl_ms]
         self._line: deque[_Waiting] = deque()
-        self._answers = AnswerSize(MAX_STEPS)
+        self._answers = PageSize(MAX_STEPS)
         self._loop: asyncio.AbstractEventLoop
         self.sender: asyncio.Task[None] | None = None
 
@@ -122,7 +122,7 @@ class _Shard:
                 waiting.set_result(result)
             elif type(result) is Started:
                 self._give_back(lease)
-        self._answers.weighed(size, len(batch))
+        self._answers.observe(size, len(batch))
 
     def _give_back(self, lease: Lease) -> None:
         """Hand a command back untouched that was started for a task which was cancelled meanwhile: nobody runs it."""
@@ -149,7 +149,7 @@ def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: l
     extra: list[Any] = []
     match step:
         case Done(left, follow, verb):
-            if left is not NOTHING_LEFT:
+            if left is not NO_SETTLEMENT:
                 flags = _leave(keys, left, names, extra)
                 args += (_VERBS[verb] + _FOLLOWS[follow] + flags, lease.activation, lease.holder, lease.running, *extra)
             else:
@@ -160,7 +160,7 @@ def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: l
             args += ("wl", lease.activation, lease.holder, lease.running, delay_ms, int(counts))
         case GiveBack(counts):
             args += ("gl", lease.activation, lease.holder, lease.running, int(counts))
-        case Bury(left, record, raw, follow):
+        case DeadLetterStep(left, record, raw, follow):
             flags = _leave(keys, left, names, extra)
             args += ("b" + _FOLLOWS[follow] + flags, lease.activation, lease.holder, lease.running, *extra, record, raw)
         case Park(left, record, raw):
@@ -168,7 +168,7 @@ def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: l
             args += ("pl" + flags, lease.activation, lease.holder, lease.running, *extra, record, raw)
 
 
-def _leave(keys: ShardKeys, left: Remembered, names: list[str], args: list[Any]) -> str:
+def _leave(keys: ShardKeys, left: Settlement, names: list[str], args: list[Any]) -> str:
     """Append what a settled command leaves; the letters for it."""
     flags = ""
     if left.mark:
@@ -208,17 +208,17 @@ def _size(step: Step) -> int:
     """About how many bytes a step carries."""
     if isinstance(step, _GIVEN_UP):
         return _SMALL + _size_of(step.left) + len(step.record) + len(step.raw)
-    return _SMALL + _size_of(step.left) if type(step) is Done and step.left is not NOTHING_LEFT else _SMALL
+    return _SMALL + _size_of(step.left) if type(step) is Done and step.left is not NO_SETTLEMENT else _SMALL
 
 
-def _size_of(left: Remembered) -> int:
+def _size_of(left: Settlement) -> int:
     return len(left.mark) + len(left.reply) + len(left.outcome)
 
 
 def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool) -> Answer:
     """What a step came to that did not give up its lease, from its two values."""
     if state == b"error":
-        return Failed(body.decode(errors="replace"))
+        return StepFailed(body.decode(errors="replace"))
     fence, message, attempt, first = state.decode().split("|")
     lease.running = fence + "|" + message
     envelope, fields = (body, _NO_FIELDS) if type(body) is bytes else (_envelope_in(body), body)

@@ -18,7 +18,7 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.ready_stream import repair_page
 from command_bus.transport.redis.scripts import FORGET
-from command_bus.transport.redis.worker.periodic import go_round
+from command_bus.transport.redis.worker.periodic import run_periodically
 
 __all__ = ["Upkeep", "part_between"]
 
@@ -64,7 +64,7 @@ class Upkeep:
 
     async def run(self) -> None:
         """See to the shard for ever."""
-        await go_round(self.turn, asyncio.Event(), f"{self._keys.prefix} upkeep", self._connections.outage)
+        await run_periodically(self.turn, asyncio.Event(), f"{self._keys.prefix} upkeep", self._connections.outage)
 
     async def turn(self) -> float:
         """Look at a page of mailboxes, and now and then at the workers: the seconds until the next."""
