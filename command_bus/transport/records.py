@@ -1,11 +1,24 @@
-"""TODO."""
+"""Plain values that a transport stores and returns: entities, holds, dead letters, waiting commands, events."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-__all__ = ["CommandLocation", "EntityState", "Hold", "Mode", "StoredDeadLetter", "StoredEntity", "StoredEvent", "Waiting"]
+__all__ = [
+    "CommandLocation",
+    "Contents",
+    "EntityState",
+    "Hold",
+    "MailboxHead",
+    "Mode",
+    "ShardSnapshot",
+    "StoredDeadLetter",
+    "StoredEntity",
+    "StoredEvent",
+    "TypeRecord",
+    "Waiting",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +34,17 @@ class StoredDeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A command that waits in a mailbox (`d:<command id>` if it is delayed)."""
+    """A command that waits in a mailbox.
+
+    Attributes:
+        id: Its id in the mailbox; the command id if it is delayed.
+        envelope: Opaque bytes; empty if the entry has none.
+        delayed: Whether it takes its place in the mailbox later.
+    """
 
     id: str
     envelope: bytes
+    delayed: bool = False
 
 
 EntityState = Literal["waiting", "running", "retrying", "paused", "parked", "draining"]
@@ -121,3 +141,66 @@ class CommandLocation:
     delayed_ms: int | None
     workers: tuple[bytes, ...] | None
     now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxHead:
+    """The first commands of one mailbox, and its lease.
+
+    Attributes:
+        lease_ms: Milliseconds since the lease was renewed; None if nobody holds it.
+        entries: Message ids and envelopes.
+        shard: The mailbox's shard.
+    """
+
+    lease_ms: int | None
+    entries: tuple[tuple[str, bytes], ...]
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSnapshot:
+    """The figures of one shard at one moment.
+
+    Attributes:
+        counters: Counters since the namespace was made, by name.
+        ready: Activations, those that workers hold included.
+        in_flight: Activations that workers hold.
+        oldest_ready_ms: When the first one became ready that nobody holds; None if there is none.
+        due: Retries and delayed commands that wait for their time.
+        active: Mailboxes with work.
+        paused: Scopes that are paused or drained.
+        parked: Mailboxes that a dead letter holds.
+        dead: Dead letters.
+        workers: The records of the workers.
+        now_ms: The server's time.
+    """
+
+    counters: dict[str, int]
+    ready: int
+    in_flight: int
+    oldest_ready_ms: int | None
+    due: int
+    active: int
+    paused: frozenset[str]
+    parked: int
+    dead: int
+    workers: tuple[bytes, ...]
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRecord:
+    """One entity type.
+
+    Attributes:
+        fields: The stored fields.
+        mailboxes: The text of its mailbox policy; None if the type was only paused or drained.
+    """
+
+    fields: dict[bytes, bytes]
+    mailboxes: str | None
+
+
+Contents = tuple[StoredEntity, list[bytes]]
+"""A mailbox, and envelopes that wait in it; a long one comes in several parts."""

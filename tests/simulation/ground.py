@@ -15,6 +15,7 @@ from command_bus import clock, randomness
 from command_bus.sending.envelope_builder import new_command_id
 from command_bus.testing.simulated.patching import TaskKeeper, rebind
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.worker.descriptions import describe_commands
 from command_bus.worker.threads import HandlerThreads
 from tests.simulation.loop import LANE, SimLoop
 from tests.simulation.threads import SimThreads

@@ -112,6 +112,10 @@ class ShardKeys:
         """The stream of what became of a dispatch's commands."""
         return self._bulk + _encoded(dispatch_id) + ":out"
 
+    def keeping(self, dispatch_id: str | None, otherwise: str) -> tuple[str, str]:
+        """Return record and outcomes of the dispatch that keeps an outcome; without one `otherwise` twice, which a script leaves alone."""
+        return (otherwise, otherwise) if dispatch_id is None else (self.dispatch(dispatch_id), self.outcomes(dispatch_id))
+
     def rejects(self, dispatch_id: str) -> str:
         """The rows of a dispatch that are no commands."""
         return self._bulk + _encoded(dispatch_id) + ":bad"

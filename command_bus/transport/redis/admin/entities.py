@@ -5,29 +5,34 @@ Nothing here is a snapshot. Entities come by scans, so one that comes or goes me
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, is_wide, scope_of
-from command_bus.transport.records import EntityState, Hold, StoredDeadLetter, StoredEntity
+from command_bus.transport.records import EntityState, Hold, MailboxHead, StoredEntity
 from command_bus.transport.redis.admin.holds import parse_hold
 from command_bus.transport.redis.connection.retrying import RetryingRequests
-from command_bus.transport.redis.keys import ShardKeys
-from command_bus.transport.redis.scripts import SURVEY
+from command_bus.transport.redis.keys import GROUP, ShardKeys
+from command_bus.transport.redis.scripts import HOMES, SURVEY
 
-__all__ = ["Survey", "surveyed"]
+__all__ = ["RedisEntities", "surveyed"]
 
 
 _PAGE = 500
+_DUE_PAGE = 1000
+_LAST_MS = 2.0**53  # up to here a score is exact
+_FARTHEST = 100_000  # members of `due` that are looked through for the first of a mailbox
+_BYTES = 4 << 20  # of delayed commands that one script looks at: a few milliseconds
 _STATES: dict[bytes, EntityState] = {b"r": "waiting", b"h": "running", b"w": "retrying"}
 
 
-class Survey(RetryingRequests):
-    """Reads entities and dead letters in pages."""
+class RedisEntities(RetryingRequests):
+    """Implements `EntityReader`."""
 
-    async def entities(self, shard: int) -> AsyncIterator[list[StoredEntity]]:
+    async def pages(self, shard: int) -> AsyncIterator[list[StoredEntity]]:
         """The entities of a shard, page by page: what has work, then what only is paused or has only delayed commands."""
         keys = self._keys.shards[shard]
         seen: set[bytes] = set()
@@ -46,17 +51,81 @@ class Survey(RetryingRequests):
         """One mailbox, whether there is work in it or not."""
         return (await self._look(self._keys.shards[self._keys.shard_of(mailbox)], [mailbox.encode()]))[0]
 
-    async def newest_letter(self, shard: int, high: str = "+") -> str | None:
-        """The id of a shard's newest dead letter up to a bound, which is written as for XRANGE; None if there is none."""
-        keys = self._keys.shards[shard]
-        found = await self._ask(keys, lambda client: client.xrevrange(keys.dead, high, "-", count=1))
-        return found[0][0].decode() if found else None
+    async def now_ms(self) -> int:
+        """The first shard's clock."""
+        seconds, micros = await self._ask(self._keys.shards[0], lambda client: client.time())
+        return int(seconds * 1000 + micros // 1000)
 
-    async def letters(self, shard: int, after: str, until: str, count: int) -> list[tuple[str, StoredDeadLetter]]:
-        """Dead letters behind `after` (empty: from the first on) up to and with `until`, oldest first, by their ids in the shard."""
-        keys = self._keys.shards[shard]
-        page = await self._ask(keys, lambda client: client.xrange(keys.dead, f"({after}" if after else "-", until, count=count))
-        return [(entry.decode(), _letter(shard, entry.decode(), fields)) for entry, fields in page]
+    async def head(self, mailbox: str, count: int) -> MailboxHead:
+        """A mailbox with its first `count` entries."""
+        index = self._keys.shard_of(mailbox)
+        keys = self._keys.shards[index]
+        entries: Any = await self._ask(keys, lambda client: client.xrange(keys.mailbox(mailbox), count=max(count, 1)))
+        record: bytes | None = await self._ask(keys, lambda client: client.hget(keys.active, mailbox))
+        state, activation = [*(record or b"").split(b"|"), b""][:2]
+        lease = await self._lease(keys, activation.decode(errors="replace")) if state == b"h" else None
+        found = tuple((entry.decode(), (fields or {}).get(b"e", b"")) for entry, fields in entries)
+        return MailboxHead(lease, found[:count], index)
+
+    async def retry_times(self, mailboxes: Sequence[str]) -> dict[str, int]:
+        """When the retries of these mailboxes are due, where one waits."""
+        return {
+            name.removeprefix("r:"): at for name, at in (await self._scores([(box, f"r:{box}") for box in mailboxes])).items()
+        }
+
+    async def delayed_times(self, mailbox: str, command_ids: Sequence[str]) -> dict[str, int]:
+        """When these delayed commands take their place."""
+        scores = await self._scores([(mailbox, f"d:{command}") for command in command_ids])
+        return {name.removeprefix("d:"): at for name, at in scores.items()}
+
+    async def first_delayed(self, mailboxes: Iterable[str]) -> dict[str, int]:
+        """When the first delayed command of each of these takes its place; of those left out none is among the first of its shard."""
+        by_shard: dict[int, set[str]] = {}
+        for mailbox in mailboxes:
+            by_shard.setdefault(self._keys.shard_of(mailbox), set()).add(mailbox)
+        found: dict[str, int] = {}
+        for shard, wanted in by_shard.items():
+            at = 0
+            while not wanted <= found.keys() and at < _FARTHEST:
+                passed, homes = await self._due_page(self._keys.shards[shard], at)
+                if not passed:
+                    break
+                at += passed
+                found |= {home: due for home, due in reversed(homes) if home in wanted - found.keys()}
+        return found
+
+    async def _due_page(self, keys: ShardKeys, start: int) -> tuple[int, list[tuple[str, int]]]:
+        """How many members of `due` were looked at from one on, and of the delayed commands among them mailbox and time, first ones first."""
+        members: Any = await self._ask(
+            keys, lambda client: client.zrange(keys.due, start, start + _DUE_PAGE - 1, withscores=True)
+        )
+        at = [place for place, (name, _) in enumerate(members) if name[:2] == b"d:"]
+        if not at:
+            return len(members), []
+        homes = await self._run(keys, HOMES, [keys.delayed], [_BYTES, *(members[place][0][2:] for place in at)])
+        passed = len(members) if len(homes) == len(at) else at[len(homes)]
+        return passed, [(home.decode(errors="replace"), _ms(members[place][1])) for home, place in zip(homes, at, strict=False)]
+
+    async def _scores(self, places: Sequence[tuple[str, str]]) -> dict[str, int]:
+        """The scores of members of `due`, by the mailbox that tells the shard."""
+        by_shard: dict[int, list[str]] = {}
+        for mailbox, member in places:
+            by_shard.setdefault(self._keys.shard_of(mailbox), []).append(member)
+        found: dict[str, int] = {}
+        for shard, members in by_shard.items():
+            scores = await self._ask(self._keys.shards[shard], _scores_of, self._keys.shards[shard].due, members)
+            found |= {member: _ms(score) for member, score in zip(members, scores, strict=True) if score is not None}
+        return found
+
+    async def _lease(self, keys: ShardKeys, activation: str) -> int | None:
+        async def read(client: Redis) -> Any:
+            try:
+                return await client.xpending_range(keys.ready, GROUP, min=activation, max=activation, count=1)
+            except ResponseError:  # the group is gone
+                return []
+
+        pending = await self._ask(keys, read)
+        return int(pending[0]["time_since_delivered"]) if pending else None
 
     async def _look(self, keys: ShardKeys, names: list[bytes]) -> list[StoredEntity]:
         texts = [name.decode() for name in names]
@@ -130,11 +199,13 @@ def _number(value: bytes | None) -> int:
     return int(value) if value is not None and value.isdigit() else 0
 
 
-def _letter(shard: int, entry: str, fields: dict[bytes, bytes]) -> StoredDeadLetter:
-    return StoredDeadLetter(
-        f"{shard}-{entry}",
-        fields.get(b"m", b"").decode(errors="replace"),
-        fields.get(b"r", b""),
-        fields.get(b"e", b""),
-        fields.get(b"p") == b"1",
-    )
+def _ms(score: float) -> int:
+    """A time as a score: who adds one may add infinity."""
+    return int(max(min(score, _LAST_MS), 0.0))
+
+
+async def _scores_of(client: Redis, key: str, members: list[str]) -> Any:
+    pipeline = client.pipeline(transaction=False)
+    for member in members:
+        pipeline.zscore(key, member)
+    return await pipeline.execute()

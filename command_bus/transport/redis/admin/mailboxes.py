@@ -1,40 +1,135 @@
-"""`Lines`: where commands stand, over all mailboxes of a namespace."""
+"""Mailboxes: what waits in them, page by page, and taking commands out."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
+from redis.asyncio import Redis
+
 from command_bus.transport.mailboxes import is_mailbox
+from command_bus.transport.records import Contents, StoredEntity, Waiting
+from command_bus.transport.redis.admin.entities import RedisEntities
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.connection.page_size import PageSize
+from command_bus.transport.redis.connection.retrying import RetryingRequests
+from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.scripts import REMOVE
+from command_bus.transport.steps import Settlement
 
-__all__ = ["Lines"]
+__all__ = ["RedisMailboxes"]
 
-_PAGE = 500
+_PAGE = 200
+_SCAN = 500
+_MOST_OF_ONE = 1_000  # commands of one mailbox per request
+_LOT = 10_000  # commands per round trip
+
+_Place = tuple[StoredEntity, str]
+"""A mailbox, and where to go on in it."""
 
 
-class Lines:
-    """Looks for mailboxes.
+class RedisMailboxes(RetryingRequests):
+    """Implements `Mailboxes`.
 
     Args:
         connections: Of this process.
         keys: The shards.
+        patience: As for `RetryingRequests`.
+        reply_ttl: Seconds that an inbox lives after a reply was pushed.
+        entities: Finds the mailboxes.
     """
 
-    def __init__(self, connections: Connections, keys: KeySpace) -> None:
-        self._connections = connections
-        self._keys = keys
+    def __init__(
+        self, connections: Connections, keys: KeySpace, *, patience: float, reply_ttl: float, entities: RedisEntities
+    ) -> None:
+        super().__init__(connections, keys, patience=patience)
+        self._entities = entities
+        self._reply_ttl_ms = int(reply_ttl * 1000)
 
-    async def delayed(self, command_id: str, mailbox: str | None = None) -> tuple[str, bytes] | None:
-        """A delayed command by its id: the mailbox that it will stand in, and its envelope. Only of this mailbox, if one is named."""
-        shards = self._keys.shards if mailbox is None else [self._keys.shards[self._keys.shard_of(mailbox)]]
-        values = await asyncio.gather(
-            *(
-                self._connections.at(shard.prefix).ask(lambda client, key: client.hget(key, command_id), shard.delayed)
-                for shard in shards
+    async def depth(self, mailbox: str) -> int:
+        """Commands that a mailbox holds, delayed ones included."""
+        keys = self._keys_of(mailbox)
+
+        async def read(client: Redis) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            pipeline.xlen(keys.mailbox(mailbox))
+            pipeline.hget(keys.later, mailbox)
+            return await pipeline.execute()
+
+        length, later = await self._ask_once(keys, read)
+        return int(length) + int(later or 0)
+
+    async def waiting(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
+        """What waits in a mailbox, page by page, delayed commands last."""
+        async for page in self.lined_up(mailbox):
+            yield page
+        keys = self._keys_of(mailbox)
+        if not await self._ask_once(keys, lambda client: client.hexists(keys.later, mailbox)):
+            return
+        async for delayed in self.delayed(self._keys.shard_of(mailbox)):
+            found = [command for home, command in delayed if home == mailbox]
+            if found:
+                yield found
+
+    async def lined_up(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
+        """What waits in a mailbox now, page by page, without the delayed commands."""
+        keys = self._keys_of(mailbox)
+        async for page in self._entries(keys, keys.mailbox(mailbox), "-"):
+            yield [Waiting(entry.decode(), fields.get(b"e", b"")) for entry, fields in page]
+
+    async def delayed(self, shard: int) -> AsyncIterator[list[tuple[str, Waiting]]]:
+        """The delayed commands of a shard with their mailboxes, page by page."""
+        keys = self._keys.shards[shard]
+        cursor, size = 0, PageSize(_PAGE)
+        while True:
+            answer: Any = await self._ask_once(
+                keys, lambda client, at, count: client.hscan(keys.delayed, at, count=count), cursor, size.count
             )
+            cursor, values = answer
+            size.observe(sum(map(len, values.values())), len(values))
+            cut = ((command, value.partition(b"\n")) for command, value in values.items())
+            yield [
+                (parts[0].decode(), Waiting(command.decode(), parts[2], delayed=True))
+                for command, parts in cut
+                if is_mailbox(parts[0]) and is_mailbox(command)
+            ]
+            if not cursor:
+                return
+
+    async def remove(self, mailbox: str, commands: Iterable[tuple[Waiting, Settlement]]) -> int:
+        """Take waiting commands out of line, answering their callers; how many there still were."""
+        keys = self._keys_of(mailbox)
+        names = [
+            keys.ready,
+            keys.active,
+            keys.stats,
+            keys.due,
+            keys.delayed,
+            keys.later,
+            keys.parked,
+            keys.dead,
+            keys.mailbox(mailbox),
+            keys.watched,
+            keys.events,
+        ]
+        args: list[Any] = [GROUP, mailbox, self._reply_ttl_ms]
+        for command, left in commands:
+            mark = keys.mark(left.command_id)
+            names += (
+                mark,
+                keys.inbox(left.inbox) if left.reply else mark,
+                *keys.keeping(left.dispatch if left.outcome else None, mark),
+            )
+            args += (f"d:{command.id}" if command.delayed else command.id, left.mark_ms, left.mark, left.reply, left.outcome)
+        return int(await self._run_once(keys, REMOVE, names, args))
+
+    async def find_delayed(self, command_id: str, mailbox: str | None = None) -> tuple[str, bytes] | None:
+        """A delayed command by its id: the mailbox that it will stand in, and its envelope. Only of this mailbox, if one is named."""
+        shards = self._keys.shards if mailbox is None else [self._keys_of(mailbox)]
+        values = await asyncio.gather(
+            *(self._ask_once(shard, lambda client, key: client.hget(key, command_id), shard.delayed) for shard in shards)
         )
         for value in values:
             name, _, envelope = (value or b"").partition(b"\n")
@@ -42,13 +137,13 @@ class Lines:
                 return name.decode(), envelope
         return None
 
-    async def all(self) -> AsyncIterator[str]:
+    async def names(self) -> AsyncIterator[str]:
         """Every mailbox that has work, in no order, perhaps one twice."""
         for shard in self._keys.shards:
             cursor = 0
             while True:
-                answer: Any = await self._connections.at(shard.prefix).ask(
-                    lambda client, key, at: client.hscan(key, at, count=_PAGE), shard.active, cursor
+                answer: Any = await self._ask_once(
+                    shard, lambda client, key, at: client.hscan(key, at, count=_SCAN), shard.active, cursor
                 )
                 cursor, page = answer
                 for name in page:
@@ -56,3 +151,41 @@ class Lines:
                         yield name.decode()
                 if not cursor:
                     break
+
+    async def contents(self, shard: int) -> AsyncIterator[list[Contents]]:
+        """The mailboxes of a shard with the envelopes in them, oldest first."""
+        keys, size = self._keys.shards[shard], PageSize(_LOT)
+        async for page in self._entities.pages(shard):
+            left = deque((entity, "-") for entity in page if entity.depth)
+            while left:
+                each = min(_MOST_OF_ONE, size.count)
+                places = _lot(left, each, size.count)
+                answers = await self._read_lot(keys, places, each)
+                found = [[(fields or {}).get(b"e", b"") for _, fields in entries] for entries in answers]
+                size.observe(sum(len(envelope) for held in found for envelope in held), sum(map(len, found)))
+                yield [(entity, held) for (entity, _), held in zip(places, found, strict=True)]
+                left.extendleft(
+                    (entity, f"({entries[-1][0].decode()}")
+                    for (entity, _), entries in zip(places, answers, strict=True)
+                    if len(entries) == each
+                )
+
+    async def _read_lot(self, keys: ShardKeys, places: Sequence[_Place], count: int) -> list[Any]:
+        async def read(client: Redis) -> Any:
+            pipeline = client.pipeline(transaction=False)
+            for entity, start in places:
+                pipeline.xrange(keys.mailbox(entity.mailbox), min=start, count=count)
+            return await pipeline.execute()
+
+        found: list[Any] = await self._ask(keys, read)
+        return found
+
+
+def _lot(left: deque[_Place], each: int, most: int) -> list[_Place]:
+    """What is read in one round trip, taken from what is left: at least one mailbox, each with at most `each` of its commands."""
+    lot = [left.popleft()]
+    size = min(lot[0][0].depth, each)
+    while left and size + min(left[0][0].depth, each) <= most:
+        lot.append(left.popleft())
+        size += min(lot[-1][0].depth, each)
+    return lot

@@ -5,26 +5,12 @@ A field of `meta` each, `mailbox:<type>` and `held:<type>`. Whoever may send may
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from command_bus.transport.records import TypeRecord
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 
-__all__ = ["HELD", "MAILBOXES", "TypeRecord", "TypeRecords", "type_of_field"]
+__all__ = ["HELD", "MAILBOXES", "RedisTypeRecords", "type_of_field"]
 
 MAILBOXES, HELD = b"mailbox:", b"held:"
-
-
-@dataclass(frozen=True, slots=True)
-class TypeRecord:
-    """One entity type.
-
-    Attributes:
-        fields: As they stand there.
-        mailboxes: What its mailboxes are, as it is written; None if the type was only paused or drained.
-    """
-
-    fields: dict[bytes, bytes]
-    mailboxes: str | None
 
 
 def type_of_field(field: bytes) -> str | None:
@@ -33,8 +19,8 @@ def type_of_field(field: bytes) -> str | None:
     return None if prefix is None else field.removeprefix(prefix).decode(errors="backslashreplace")
 
 
-class TypeRecords(RetryingRequests):
-    """Reads the records, and takes one back."""
+class RedisTypeRecords(RetryingRequests):
+    """Implements `TypeRecords`."""
 
     async def all(self) -> dict[str, TypeRecord]:
         """All of them, by type."""

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
+
+from redis.asyncio import Redis
 
 from command_bus.clock import mono
 from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import Script
 
-__all__ = ["RetryingRequests"]
+__all__ = ["Entry", "RetryingRequests"]
+
+Entry = tuple[bytes, dict[bytes, bytes]]
+"""An entry of a stream: its id and its fields."""
+
+_PAGE = 200
 
 
 class RetryingRequests:
@@ -37,6 +46,36 @@ class RetryingRequests:
         place = self._connections.at(shard.prefix)
         return await place.insist(lambda: place.run(script, names, args), mono() + self._patience)
 
+    async def _ask_once(self, shard: ShardKeys, request: Any, *args: Any) -> Any:
+        """Return the answer to a plain request that is sent once: somebody waits who would rather know now."""
+        return await self._connections.at(shard.prefix).ask(request, *args)
+
+    async def _run_once(self, shard: ShardKeys, script: Script, names: list[str], args: list[Any]) -> Any:
+        """Return the answer of a script that must not run twice."""
+        return await self._connections.at(shard.prefix).run(script, names, args)
+
+    def _keys_of(self, mailbox: str) -> ShardKeys:
+        """Return the keys of the shard that has a mailbox."""
+        return self._keys.shards[self._keys.shard_of(mailbox)]
+
+    async def _entries(self, shard: ShardKeys, key: str, start: str) -> AsyncIterator[list[Entry]]:
+        """Yield the entries of a stream from `start` on, page by page."""
+        size = PageSize(_PAGE)
+        while True:
+            asked = size.count
+            found: Any = await self._ask_once(shard, _range, key, start, asked)
+            page = [(entry, fields or {}) for entry, fields in found]
+            if page:
+                yield page
+                start = "(" + page[-1][0].decode()
+            if len(page) < asked:
+                return
+            size.observe(sum(len(value) for _, fields in page for value in fields.values()), len(page))
+
     async def _everywhere(self, request: Any) -> list[Any]:
         """The answers of all shards, in their order, to `request(client, keys of the shard)`."""
         return await asyncio.gather(*(self._ask(shard, request, shard) for shard in self._keys.shards))
+
+
+def _range(client: Redis, key: str, start: str, count: int) -> Any:
+    return client.xrange(key, min=start, count=count)

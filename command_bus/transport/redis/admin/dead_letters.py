@@ -1,0 +1,92 @@
+"""Dead letters: one stream per shard. Read them in pages, settle one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from command_bus.transport.records import StoredDeadLetter
+from command_bus.transport.redis.connection.retrying import RetryingRequests
+from command_bus.transport.redis.keys import GROUP
+from command_bus.transport.redis.scripts import LETTER
+from command_bus.transport.steps import Settlement
+
+__all__ = ["RedisDeadLetters"]
+
+_PAGE = 200
+
+
+class RedisDeadLetters(RetryingRequests):
+    """Implements `DeadLetterStore`."""
+
+    async def all(self) -> AsyncIterator[StoredDeadLetter]:
+        """All letters, oldest first per shard."""
+        for index, keys in enumerate(self._keys.shards):
+            async for page in self._entries(keys, keys.dead, "-"):
+                for entry, fields in page:
+                    yield _letter(index, entry, fields)
+
+    async def get(self, letter_id: str) -> StoredDeadLetter | None:
+        """One letter, or None."""
+        place = self._place(letter_id)
+        if place is None:
+            return None
+        index, entry = place
+        keys = self._keys.shards[index]
+        found: Any = await self._ask_once(keys, lambda client: client.xrange(keys.dead, entry, entry))
+        return _letter(index, found[0][0], found[0][1]) if found else None
+
+    async def oldest_ms(self) -> int | None:
+        """When the oldest letter of all was written, by the server's clock, or None."""
+        pages = await asyncio.gather(
+            *(self._ask_once(keys, lambda client, key: client.xrange(key, count=1), keys.dead) for keys in self._keys.shards)
+        )
+        return min((int(page[0][0].partition(b"-")[0]) for page in pages if page), default=None)
+
+    async def settle(self, letter: StoredDeadLetter, verb: str, left: Settlement) -> bool:
+        """Replay or discard a letter; False if it is gone already."""
+        place = self._place(letter.id)
+        if place is None:
+            return False
+        index, entry = place
+        keys = self._keys.shards[index]
+        names = [keys.ready, keys.active, keys.stats, keys.paused, keys.parked, keys.dead]
+        mark = keys.mark(left.command_id)
+        names += [
+            keys.mailbox(letter.mailbox),
+            mark,
+            *keys.keeping(left.dispatch if left.outcome else None, mark),
+            keys.watched,
+            keys.events,
+        ]
+        args = [GROUP, verb, entry, letter.mailbox, left.mark_ms, left.mark, left.outcome]
+        return bool(await self._run_once(keys, LETTER, names, args) != b"gone")
+
+    async def newest(self, shard: int, high: str = "+") -> str | None:
+        """The id of a shard's newest dead letter up to a bound, which is written as for XRANGE; None if there is none."""
+        keys = self._keys.shards[shard]
+        found = await self._ask(keys, lambda client: client.xrevrange(keys.dead, high, "-", count=1))
+        return found[0][0].decode() if found else None
+
+    async def page(self, shard: int, after: str, until: str, count: int) -> list[tuple[str, StoredDeadLetter]]:
+        """Dead letters behind `after` (empty: from the first on) up to and with `until`, oldest first, by their ids in the shard."""
+        keys = self._keys.shards[shard]
+        page = await self._ask(keys, lambda client: client.xrange(keys.dead, f"({after}" if after else "-", until, count=count))
+        return [(entry.decode(), _letter(shard, entry, fields)) for entry, fields in page]
+
+    def _place(self, letter_id: str) -> tuple[int, str] | None:
+        shard, _, entry = letter_id.partition("-")
+        if not shard.isdecimal() or int(shard) >= self._keys.count or not entry.replace("-", "").isdecimal():
+            return None
+        return int(shard), entry
+
+
+def _letter(shard: int, entry: bytes, fields: dict[bytes, bytes]) -> StoredDeadLetter:
+    return StoredDeadLetter(
+        f"{shard}-{entry.decode()}",
+        fields.get(b"m", b"").decode(errors="replace"),
+        fields.get(b"r", b""),
+        fields.get(b"e", b""),
+        fields.get(b"p") == b"1",
+    )

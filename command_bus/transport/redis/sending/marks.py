@@ -1,0 +1,25 @@
+"""`RedisMarks`: the marks of command ids."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from redis.asyncio import Redis
+
+from command_bus.transport.redis.connection.retrying import RetryingRequests
+
+__all__ = ["RedisMarks"]
+
+
+class RedisMarks(RetryingRequests):
+    """Implements `Marks`."""
+
+    async def read(self, command_id: str) -> list[bytes]:
+        """See `Marks`."""
+        values = await asyncio.gather(*(self._ask_once(shard, _get, shard.mark(command_id)) for shard in self._keys.shards))
+        return [value for value in values if value is not None]
+
+
+def _get(client: Redis, key: str) -> Any:
+    return client.get(key)
