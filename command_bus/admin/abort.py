@@ -13,7 +13,7 @@ from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.msgpack import Undecodable
 from command_bus.transport.interrupts import Attempt, Interrupt, Kind
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.redis.interrupts import Interrupts
+from command_bus.transport.redis.admin.interrupts import RedisInterrupts
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
@@ -39,7 +39,7 @@ class Aborting:
         self._mailbox = mailbox
         self._entity = (entity_type, entity_id)
         self._limits = reading_limits(bus.settings)
-        self._interrupts = Interrupts(transport.connections, transport.keys, patience=bus.settings.dispatch_timeout)
+        self._interrupts = RedisInterrupts(transport.connections, transport.keys, patience=bus.settings.dispatch_timeout)
 
     async def abort(self, reason: str, *, by: str, wait: float, force: bool) -> AbortReport:
         """See `EntityScope.abort`."""

@@ -1,21 +1,71 @@
-"""The seams of the transport: what a producer, a worker, a caller and an operator may ask of it.
+"""What a transport provides, as protocols: one part for each role, so that a producer never meets consumer code.
 
-Each part sees only its own interface, so that a producer never meets consumer code. Envelopes and replies are opaque bytes here.
-A *mailbox* is the name that `keys.mailbox_name` gives an entity (or its lane); a *lease* is the right to run a mailbox's commands.
+`Transport` holds the parts. A sender uses `producer`, `replies`, `marks`, `agreements` and `locations`; a worker uses `worker_side`; an
+operator uses the rest; bulk loads use `bulk` (see `bulk.py`). The values that pass through are in `submissions.py`, `steps.py`,
+`records.py`, `interrupts.py` and `marks.py`. Envelopes and replies are opaque bytes here.
+
+A *mailbox* is the name that `mailboxes.mailbox_name` gives an entity (or its lane); a *lease* is the right to run a mailbox's commands.
+A *shard* is a number below `Transport.shards`: all commands of a mailbox are in one shard, and a shard can be read by itself.
 """
 
 from __future__ import annotations
 
 from asyncio import Future, Task
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from command_bus.errors import CommandBusError
 from command_bus.messages.policies import Mailbox
-from command_bus.transport.steps import Answer, Lease, Step
+from command_bus.transport.bulk import BulkDispatches
+from command_bus.transport.interrupts import Attempt, Interrupt
+from command_bus.transport.records import (
+    CommandLocation,
+    Contents,
+    Hold,
+    MailboxHead,
+    ShardSnapshot,
+    StoredDeadLetter,
+    StoredEntity,
+    StoredEvent,
+    TypeRecord,
+    Waiting,
+)
+from command_bus.transport.steps import Answer, Lease, Settlement, Started, Step
 from command_bus.transport.submissions import Admission, Submission, UnavailableShards
 
-__all__ = ["Consumer", "Places", "Policies", "Producer", "Recovery", "Replies", "Reply", "Steps"]
+__all__ = [
+    "Agreements",
+    "Announcements",
+    "CommandLocator",
+    "Consumer",
+    "DeadLetterStore",
+    "EntityReader",
+    "EventStreams",
+    "Holds",
+    "Interrupts",
+    "Leases",
+    "Mailboxes",
+    "Marks",
+    "Places",
+    "Policies",
+    "Producer",
+    "Replies",
+    "Reply",
+    "Statistics",
+    "Steps",
+    "Transport",
+    "TypeRecords",
+    "WorkerSide",
+    "WorkerSideOptions",
+]
+
+
+Run = Callable[[Lease], Awaitable[None]]
+"""Runs the commands of a mailbox under a lease, until the lease is given up."""
+
+Decide = Callable[[Started, str], Step | None]
+"""Decides what to do with a command that was interrupted, and for what reason; None leaves it to another worker."""
 
 
 class Producer(Protocol):
@@ -118,6 +168,14 @@ class Places(Protocol):
         ...
 
 
+class Marks(Protocol):
+    """Reads the marks of command ids; `marks.py` says what is in one."""
+
+    async def read(self, command_id: str) -> list[bytes]:
+        """Return the marks of a command id: several if it was accepted in several shards."""
+        ...
+
+
 class Policies(Protocol):
     """Knows what mailboxes the entities of a type have in a namespace."""
 
@@ -134,15 +192,301 @@ class Policies(Protocol):
         ...
 
 
+class Agreements(Policies, Protocol):
+    """What all clients of a namespace agree on: the mailbox policy of each entity type."""
+
+    def agreed(self, entity_type: str) -> Mailbox | None:
+        """Return the policy of an entity type, if it was agreed on; None while others wait for an agreement, so that none is overtaken."""
+        ...
+
+    async def agree(self, entity_type: str, deadline: float = 0.0) -> Mailbox:
+        """Record or compare the policy of an entity type, once, or repeatedly until a monotonic deadline.
+
+        Raises:
+            InvalidSettings: The namespace recorded another policy.
+            TooManyEntityTypes: The namespace has as many types as it may have.
+            TransportUnavailable: There was no answer in time.
+        """
+        ...
+
+    def forget(self, entity_type: str) -> None:
+        """Agree on this type again before its next command."""
+        ...
+
+
+class CommandLocator(Protocol):
+    """Finds one command for a caller whose time is over. A sender may have few rights: what it may not read is left out."""
+
+    async def look(self, mailbox: str, command_id: str) -> CommandLocation:
+        """Return where a command of this mailbox is.
+
+        Raises:
+            CommandBusError: The server cannot be asked.
+        """
+        ...
+
+    async def line(self, mailbox: str) -> Sequence[tuple[str, bytes]]:
+        """Return the first entries of a mailbox: message ids and envelopes.
+
+        Raises:
+            CommandBusError: The server cannot be asked, or this user may not read mailboxes.
+        """
+        ...
+
+
+class Announcements(Protocol):
+    """What workers publish of themselves and of their commands; the records are opaque here."""
+
+    async def describe(self, records: dict[str, bytes]) -> None:
+        """Store the descriptions of commands, by wire name."""
+        ...
+
+    async def described(self, name: str) -> bytes | None:
+        """Return the last description of a command, or None."""
+        ...
+
+    async def commands(self) -> dict[str, bytes]:
+        """Return the last description of each command."""
+        ...
+
+    async def workers(self) -> list[tuple[int, bytes]]:
+        """Return the records of live and lost workers, one per shard, each with the shard's time in ms."""
+        ...
+
+
+class Statistics(Protocol):
+    """Figures from counters and lengths, never from a scan of commands."""
+
+    async def snapshot(self, shard: int) -> ShardSnapshot:
+        """Return the figures of one shard."""
+        ...
+
+    async def stopped(self, shard: int, limit: int) -> list[str] | None:
+        """Return at most `limit` mailboxes that only an operator can move; None if any other mailbox has work."""
+        ...
+
+
+class EntityReader(Protocol):
+    """Reads entities. Nothing here is a snapshot: an entity that comes or goes meanwhile may be missing; none comes twice."""
+
+    def pages(self, shard: int) -> AsyncIterator[list[StoredEntity]]:
+        """Yield the entities of a shard that have work, or are paused or drained themselves."""
+        ...
+
+    async def look(self, mailbox: str) -> StoredEntity:
+        """Return one mailbox, with or without work."""
+        ...
+
+    async def head(self, mailbox: str, count: int) -> MailboxHead:
+        """Return a mailbox's lease and its first `count` commands."""
+        ...
+
+    async def retry_times(self, mailboxes: Sequence[str]) -> dict[str, int]:
+        """Return when the retries of these mailboxes are due, in ms, where one waits."""
+        ...
+
+    async def delayed_times(self, mailbox: str, command_ids: Sequence[str]) -> dict[str, int]:
+        """Return when these delayed commands take their place, in ms."""
+        ...
+
+    async def first_delayed(self, mailboxes: Iterable[str]) -> dict[str, int]:
+        """Return when the first delayed command of each mailbox takes its place, in ms, as far as that is found quickly."""
+        ...
+
+    async def now_ms(self) -> int:
+        """Return the server's time."""
+        ...
+
+
+class Mailboxes(Protocol):
+    """Reads what waits in mailboxes, and takes commands out."""
+
+    async def depth(self, mailbox: str) -> int:
+        """Return how many commands a mailbox holds, delayed ones included."""
+        ...
+
+    def names(self) -> AsyncIterator[str]:
+        """Yield every mailbox that has work, in no order, perhaps one twice."""
+        ...
+
+    def waiting(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
+        """Yield what waits in a mailbox, page by page, delayed commands last."""
+        ...
+
+    def lined_up(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
+        """Yield what waits in a mailbox, page by page, without delayed commands."""
+        ...
+
+    def delayed(self, shard: int) -> AsyncIterator[list[tuple[str, Waiting]]]:
+        """Yield the delayed commands of a shard with their mailboxes, page by page."""
+        ...
+
+    def contents(self, shard: int) -> AsyncIterator[list[Contents]]:
+        """Yield the mailboxes of a shard with the envelopes in them, oldest first. No command that waits all the while is missing."""
+        ...
+
+    async def find_delayed(self, command_id: str, mailbox: str | None = None) -> tuple[str, bytes] | None:
+        """Return the mailbox and the envelope of a delayed command; None if there is none (in this mailbox)."""
+        ...
+
+    async def remove(self, mailbox: str, commands: Iterable[tuple[Waiting, Settlement]]) -> int:
+        """Take waiting commands out of a mailbox, answer their callers, and return how many were still there."""
+        ...
+
+
+class DeadLetterStore(Protocol):
+    """Reads dead letters, and settles one at a time."""
+
+    def all(self) -> AsyncIterator[StoredDeadLetter]:
+        """Yield all dead letters, oldest first per shard."""
+        ...
+
+    async def get(self, letter_id: str) -> StoredDeadLetter | None:
+        """Return one dead letter, or None."""
+        ...
+
+    async def oldest_ms(self) -> int | None:
+        """Return when the oldest dead letter was written, by the server's clock, or None."""
+        ...
+
+    async def newest(self, shard: int, high: str = "+") -> str | None:
+        """Return the id of a shard's newest dead letter up to a bound; None if there is none."""
+        ...
+
+    async def page(self, shard: int, after: str, until: str, count: int) -> list[tuple[str, StoredDeadLetter]]:
+        """Return dead letters behind `after` (empty: from the first) up to and with `until`, by their ids in the shard."""
+        ...
+
+    async def settle(self, letter: StoredDeadLetter, verb: str, left: Settlement) -> bool:
+        """Carry out `replay` or `discard`; return False if the dead letter is gone."""
+        ...
+
+
+class Holds(Protocol):
+    """Pauses, drains and resumes a scope: one mailbox, all of an entity type, or everything."""
+
+    async def pause(self, scope: str, reason: str) -> bool:
+        """Start nothing of it any more; return False if it was paused."""
+        ...
+
+    async def drain(self, scope: str, reason: str) -> bool:
+        """Accept nothing new for it; return False if it was drained."""
+        ...
+
+    async def resume(self, scope: str) -> bool:
+        """Take back a pause or drain of exactly this scope; return False if there was none."""
+        ...
+
+    async def wide(self) -> list[Hold]:
+        """Return what is paused or drained as a type or as a whole, the whole first, then by name."""
+        ...
+
+    async def used(self) -> list[str]:
+        """Return the entity types that commands were sent to, or that settings have named."""
+        ...
+
+
+class TypeRecords(Protocol):
+    """Reads the records of entity types, and takes one back."""
+
+    async def all(self) -> dict[str, TypeRecord]:
+        """Return all records, by type."""
+        ...
+
+    async def remove(self, record: TypeRecord) -> None:
+        """Take a record back."""
+        ...
+
+    async def restore(self, record: TypeRecord) -> None:
+        """Write a record again, unless another client has meanwhile."""
+        ...
+
+
+class EventStreams(Protocol):
+    """Switches events on and off, and reads them. A *place* is an event's id in its shard."""
+
+    async def watch(self, types: Sequence[str], kept: int) -> None:
+        """Record events of these types (`*`: of all), and keep about `kept` events per shard."""
+        ...
+
+    async def unwatch(self, types: Sequence[str]) -> None:
+        """Record events of these types no more; without any, no events at all."""
+        ...
+
+    async def watched(self) -> dict[str, int]:
+        """Return what is watched on all shards, and how many events are kept."""
+        ...
+
+    async def ends(self) -> list[str]:
+        """Return the id of the last event of each shard."""
+        ...
+
+    def kept(self, places: Sequence[str]) -> AsyncIterator[StoredEvent]:
+        """Yield what lies behind a place in each shard and happened before this began, shard by shard."""
+        ...
+
+    def follow(self, places: Sequence[str]) -> AsyncIterator[StoredEvent]:
+        """Yield what comes behind a place in each shard, in order per shard, until the streams are closed."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether they are closed."""
+        ...
+
+
+class Interrupts(Protocol):
+    """Asks the worker that runs a command to end its attempt."""
+
+    async def running(self, mailbox: str) -> Attempt | None:
+        """Return what runs in a mailbox now, or None."""
+        ...
+
+    async def request(self, mailbox: str, interrupt: Interrupt) -> None:
+        """Ask the holder of a mailbox to end an attempt."""
+        ...
+
+    async def answer(self, mailbox: str) -> Interrupt | None:
+        """Return the request with the holder's answer; None if there is none."""
+        ...
+
+    async def withdraw(self, mailbox: str) -> None:
+        """Take back a request."""
+        ...
+
+
+class Leases(Protocol):
+    """The leases that a worker holds, renewed in the background."""
+
+    @property
+    def lost(self) -> int:
+        """How many were lost so far."""
+        ...
+
+    @property
+    def longest(self) -> float:
+        """Seconds for which the longest attempt has run."""
+        ...
+
+    @property
+    def overdue(self) -> float:
+        """Seconds for which the renewal has been silent beyond its time."""
+        ...
+
+    def __len__(self) -> int:
+        """Return how many leases are held."""
+        ...
+
+
 class Consumer(Protocol):
-    """Feeds activations to whoever runs them, never more than there are free slots."""
+    """Reads activations and runs them, never more than there are free places."""
 
     async def start(self) -> None:
-        """Begin to read; returns at once."""
+        """Begin to read; return at once."""
         ...
 
     async def stop_reading(self) -> None:
-        """Read no more; what was delivered meanwhile is handed back untouched."""
+        """Read no more; hand back untouched what was delivered meanwhile."""
         ...
 
     @property
@@ -161,21 +505,177 @@ class Consumer(Protocol):
         ...
 
 
-class Recovery(Protocol):
-    """Takes over what nobody holds any more, and wakes what has become due."""
+@dataclass(frozen=True, slots=True)
+class WorkerSideOptions:
+    """What a worker asks of its transport.
 
-    def start(self) -> None:
-        """Begin to watch; returns at once."""
+    Attributes:
+        name: The worker's name, different for each start.
+        lease: Seconds that a lease lives.
+        reply_ttl: Seconds that a reply waits for its caller.
+        places: Entities that it runs at a time.
+        max_lent: Places that may be lent at a time.
+        is_stuck: Whether some of the work cannot be run here for now.
+        heartbeat: Makes the worker's record of the server's time in ms.
+    """
+
+    name: str
+    lease: float
+    reply_ttl: float
+    places: int
+    max_lent: int
+    is_stuck: Callable[[], bool]
+    heartbeat: Callable[[int], bytes]
+
+
+class WorkerSide(Protocol):
+    """What a transport provides for one worker."""
+
+    @property
+    def places(self) -> Places:
+        """Where entities run."""
         ...
 
-    def wake(self, shard: int) -> None:
-        """Something may be due earlier than known."""
+    @property
+    def steps(self) -> Steps:
+        """Carries out steps."""
         ...
 
-    async def settle(self, shard: int, activations: list[tuple[str, str]], *, ours: bool = False) -> None:
-        """Settle activations (id, mailbox) that nobody holds; with `ours`, none whose holder was another worker, which may live."""
+    @property
+    def leases(self) -> Leases:
+        """What this worker holds."""
         ...
 
-    async def stop(self) -> None:
-        """Stop watching."""
+    @property
+    def consumer(self) -> Consumer:
+        """Reads; there after `begin`."""
+        ...
+
+    @property
+    def recovered(self) -> int:
+        """Leases taken over from lost workers so far."""
+        ...
+
+    def begin(self, run: Run, decide: Decide) -> None:
+        """Make `consumer`, which runs a mailbox by `run` and settles what a lost worker has started by `decide`."""
+        ...
+
+    async def start(self) -> None:
+        """Begin to renew leases, to recover and to read."""
+        ...
+
+    def cancel_all(self, reason: str) -> None:
+        """Interrupt every handler that runs."""
+        ...
+
+    async def stop(self, patience: float) -> None:
+        """Recover no more, let steps leave within `patience` seconds, end all leases and sign off."""
+        ...
+
+
+class Transport(Protocol):
+    """One open connection to a namespace, with its parts.
+
+    Attributes:
+        label: Names the server for people, without a password.
+        shards: How many shards the namespace has.
+    """
+
+    label: str
+    shards: int
+    producer: Producer  # an observer may stand before the transport's own
+
+    @property
+    def replies(self) -> Replies:
+        """Receives replies."""
+        ...
+
+    @property
+    def marks(self) -> Marks:
+        """Reads marks."""
+        ...
+
+    @property
+    def agreements(self) -> Agreements:
+        """What all clients agree on."""
+        ...
+
+    @property
+    def locations(self) -> CommandLocator:
+        """Finds single commands."""
+        ...
+
+    @property
+    def announcements(self) -> Announcements:
+        """What workers publish."""
+        ...
+
+    @property
+    def statistics(self) -> Statistics:
+        """Figures."""
+        ...
+
+    @property
+    def entities(self) -> EntityReader:
+        """Reads entities."""
+        ...
+
+    @property
+    def mailboxes(self) -> Mailboxes:
+        """Reads what waits."""
+        ...
+
+    @property
+    def dead_letters(self) -> DeadLetterStore:
+        """Reads and settles dead letters."""
+        ...
+
+    @property
+    def holds(self) -> Holds:
+        """Pauses and drains."""
+        ...
+
+    @property
+    def types(self) -> TypeRecords:
+        """Reads entity types."""
+        ...
+
+    @property
+    def events(self) -> EventStreams:
+        """Reads events."""
+        ...
+
+    @property
+    def interrupts(self) -> Interrupts:
+        """Ends attempts."""
+        ...
+
+    @property
+    def bulk(self) -> BulkDispatches:
+        """Loads dispatches in bulk."""
+        ...
+
+    @property
+    def reconnects(self) -> int:
+        """How often a request was repeated because it had no answer."""
+        ...
+
+    def shard_of(self, mailbox: str) -> int:
+        """Return the shard of a mailbox."""
+        ...
+
+    def worker_side(self, options: WorkerSideOptions) -> WorkerSide:
+        """Make the parts of one worker."""
+        ...
+
+    async def ping(self) -> None:
+        """Send one request and wait for its answer.
+
+        Raises:
+            TransportUnavailable: There is none.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let accepted work leave, fail calls that wait, and close the connections."""
         ...

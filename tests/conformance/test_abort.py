@@ -25,7 +25,7 @@ from command_bus import (
     lanes,
 )
 from command_bus.transport.interrupts import Interrupt
-from command_bus.transport.redis.interrupts import Interrupts
+from command_bus.transport.redis.admin.interrupts import RedisInterrupts
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import until
 
@@ -252,7 +252,7 @@ async def test_a_request_never_hits_another_attempt(bench: Bench, seen: Seen) ->
         await bus.dispatch(Hang(box="a"))
         await seen.started()
         transport = bus.transport
-        interrupts = Interrupts(transport.connections, transport.keys, patience=5)
+        interrupts = RedisInterrupts(transport.connections, transport.keys, patience=5)
         attempt = await interrupts.running("box:a")
         assert attempt is not None
         fence, _, message = attempt.running.partition("|")

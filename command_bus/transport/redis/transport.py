@@ -1,4 +1,4 @@
-"""The parts of a producer's side, opened and closed together."""
+"""`RedisTransport`: the parts of one open bus, opened and closed together."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ from typing import Self
 
 from command_bus.clock import mono
 from command_bus.settings import BusSettings
-from command_bus.transport.interfaces import Producer
-from command_bus.transport.redis.admin.events import EventStreams
-from command_bus.transport.redis.admin.holds import Holds
-from command_bus.transport.redis.admin.statistics import Operations
+from command_bus.transport.interfaces import Producer, WorkerSide, WorkerSideOptions
+from command_bus.transport.redis.admin.announcements import RedisAnnouncements
+from command_bus.transport.redis.admin.dead_letters import RedisDeadLetters
+from command_bus.transport.redis.admin.entities import RedisEntities
+from command_bus.transport.redis.admin.events import RedisEventStreams
+from command_bus.transport.redis.admin.holds import RedisHolds
+from command_bus.transport.redis.admin.interrupts import RedisInterrupts
+from command_bus.transport.redis.admin.mailboxes import RedisMailboxes
+from command_bus.transport.redis.admin.statistics import RedisStatistics
+from command_bus.transport.redis.admin.type_records import RedisTypeRecords
 from command_bus.transport.redis.bulk.dispatches import RedisBulkDispatches
 from command_bus.transport.redis.connection.clients import clients_of
 from command_bus.transport.redis.connection.connections import ClientFactory, Connections, Replicas
@@ -18,6 +24,8 @@ from command_bus.transport.redis.connection.tasks import all_of
 from command_bus.transport.redis.connection.tls_probe import telling_tls
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.namespace import Namespace, ServerFacts, open_namespace
+from command_bus.transport.redis.sending.locator import RedisLocator
+from command_bus.transport.redis.sending.marks import RedisMarks
 from command_bus.transport.redis.sending.producer import StreamProducer
 from command_bus.transport.redis.sending.rpc import RpcHandler
 
@@ -25,7 +33,13 @@ __all__ = ["RedisTransport"]
 
 
 class RedisTransport:
-    """Connections, producer, replies and operations of one open bus."""
+    """Implements `Transport`.
+
+    Attributes:
+        connections: Of this process.
+        keys: The shards' key names.
+        facts: What the server said of itself.
+    """
 
     def __init__(
         self, connections: Connections, keys: KeySpace, settings: BusSettings, facts: ServerFacts, namespace: Namespace
@@ -33,22 +47,32 @@ class RedisTransport:
         self.connections = connections
         self.keys = keys
         self.facts = facts
-        self.namespace = namespace
+        self.label = connections.label
+        self.shards = keys.count
+        self.shard_of = keys.shard_of
+        self.agreements = namespace
         self._stream = StreamProducer(
             connections, keys, max_total_depth=settings.max_total_depth, max_pending=settings.max_pending
         )
         self.producer: Producer = self._stream  # an observer may stand before it
         self.replies = RpcHandler(connections, keys, bites=facts.bites)
+        self.locations = RedisLocator(connections, keys)
+        patience = settings.dispatch_timeout
         self.bulk = RedisBulkDispatches(
-            connections,
-            keys,
-            max_depth=settings.max_depth,
-            max_total_depth=settings.max_total_depth,
-            patience=settings.dispatch_timeout,
+            connections, keys, max_depth=settings.max_depth, max_total_depth=settings.max_total_depth, patience=patience
         )
-        self.operations = Operations(connections, keys, reply_ttl=settings.reply_ttl)
-        self.holds = Holds(connections, keys, patience=settings.dispatch_timeout)
-        self.events = EventStreams(connections, keys, patience=settings.dispatch_timeout)
+        self.marks = RedisMarks(connections, keys, patience=patience)
+        self.announcements = RedisAnnouncements(connections, keys, patience=patience)
+        self.statistics = RedisStatistics(connections, keys, patience=patience)
+        self.entities = RedisEntities(connections, keys, patience=patience)
+        self.mailboxes = RedisMailboxes(
+            connections, keys, patience=patience, reply_ttl=settings.reply_ttl, entities=self.entities
+        )
+        self.dead_letters = RedisDeadLetters(connections, keys, patience=patience)
+        self.holds = RedisHolds(connections, keys, patience=patience)
+        self.types = RedisTypeRecords(connections, keys, patience=patience)
+        self.events = RedisEventStreams(connections, keys, patience=patience)
+        self.interrupts = RedisInterrupts(connections, keys, patience=patience)
 
     @classmethod
     async def open(cls, server: ClientFactory | str, settings: BusSettings) -> Self:
@@ -71,8 +95,23 @@ class RedisTransport:
             raise
         return cls(connections, keys, settings, facts, namespace)
 
+    @property
+    def reconnects(self) -> int:
+        """See `Transport`."""
+        return self.connections.all_reconnects
+
+    def worker_side(self, options: WorkerSideOptions) -> WorkerSide:
+        """See `Transport`."""
+        from command_bus.transport.redis.worker.parts import RedisWorkerSide  # a sender loads nothing of it
+
+        return RedisWorkerSide(self.connections, self.keys, options)
+
+    async def ping(self) -> None:
+        """See `Transport`."""
+        await self.connections.ask(lambda client: client.ping())
+
     async def close(self) -> None:
-        """Let accepted work leave, tell whoever waits for a reply, then close the connections: each part, whatever another raises."""
+        """See `Transport`. Each part is closed, whatever another raises."""
         try:
             await all_of(self._stream.close(), self.replies.close(), self.events.close())
         finally:

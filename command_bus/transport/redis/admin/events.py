@@ -1,4 +1,4 @@
-"""`EventStreams`: what happened to commands, one stream per shard, written by the scripts that made it happen.
+"""`RedisEventStreams`: what happened to commands, one stream per shard, written by the scripts that made it happen.
 
 Whether an entity type is watched stands in a hash on the server, which the scripts look into only if it exists: it is switched on and off
 while everything runs, for all processes at once, and costs nothing while it is off. A stream keeps about as many entries as the hash says.
@@ -24,7 +24,7 @@ from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.connection.tasks import end_tasks
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 
-__all__ = ["EventStreams"]
+__all__ = ["RedisEventStreams"]
 
 _BLOCK = 2.0
 _PAGE = 500
@@ -38,7 +38,7 @@ _log = logging.getLogger("command_bus.transport")
 _Page = list[StoredEvent]
 
 
-class EventStreams(RetryingRequests):
+class RedisEventStreams(RetryingRequests):
     """Switches events on and off, and reads them."""
 
     def __init__(self, connections: Connections, keys: KeySpace, *, patience: float) -> None:

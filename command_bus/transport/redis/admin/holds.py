@@ -26,7 +26,7 @@ from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import OPERATE
 
-__all__ = ["Holds", "parse_hold"]
+__all__ = ["RedisHolds", "parse_hold"]
 
 Verb = Literal["pause", "drain", "resume"]
 
@@ -43,8 +43,8 @@ def parse_hold(scope: str, value: bytes) -> Hold:
     return Hold(scope, "draining" if mode == b"d" else "paused", int(since), reason.decode(errors="replace"))
 
 
-class Holds(RetryingRequests):
-    """Holds and lets go. Every step may be repeated, and is until the server answers."""
+class RedisHolds(RetryingRequests):
+    """RedisHolds and lets go. Every step may be repeated, and is until the server answers."""
 
     async def pause(self, scope: str, reason: str) -> bool:
         """Start nothing of it any more; whether it was not paused before this was asked."""

@@ -1,4 +1,4 @@
-"""`CommandLocator`: where one command is, read in a single request, for a caller who waited in vain.
+"""`RedisLocator`: where one command is, read in a single request, for a caller who waited in vain.
 
 A sender may have fewer rights than an operator: what it may not read is left out, and the rest is told.
 """
@@ -18,7 +18,7 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 
-__all__ = ["CommandLocator"]
+__all__ = ["RedisLocator"]
 
 _PARKED = b"?"
 _PAGE = 100
@@ -26,8 +26,8 @@ _MOST = 1000
 """Entries of a line that are gone through to find a command's place in it."""
 
 
-class CommandLocator:
-    """Looks once, without repeating what fails.
+class RedisLocator:
+    """Implements `CommandLocator`: looks once, without repeating what fails.
 
     Args:
         connections: Of this process.

@@ -1,0 +1,107 @@
+"""`RedisWorkerSide`: the parts of one worker, made and ended together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+
+from command_bus.errors import CommandBusError
+from command_bus.transport.interfaces import Consumer, Decide, Run, WorkerSideOptions
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.keys import GROUP, KeySpace
+from command_bus.transport.redis.scripts import FORGET
+from command_bus.transport.redis.worker.consumer import ConsumerLoop
+from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.worker.recovery import PendingRecovery
+from command_bus.transport.redis.worker.slots import Slots
+from command_bus.transport.redis.worker.step_batcher import StepBatcher
+
+__all__ = ["RedisWorkerSide"]
+
+_log = logging.getLogger("command_bus.worker")
+_SIGN_OFF = 1.0  # seconds
+
+
+class RedisWorkerSide:
+    """Implements `WorkerSide`.
+
+    Args:
+        connections: Of this process. Clients with an attribute `lease_keeper` bring the class that keeps their leases: their time is
+            not this process's.
+        keys: The shards.
+        options: Of the worker.
+    """
+
+    consumer: Consumer
+
+    def __init__(self, connections: Connections, keys: KeySpace, options: WorkerSideOptions) -> None:
+        self._connections = connections
+        self._keys = keys
+        self._options = options
+        self.places = Slots(options.places, keys.count, options.max_lent, is_stuck=options.is_stuck)
+        self.steps = StepBatcher(connections, keys, owner=options.name, reply_ttl=options.reply_ttl)
+        keeper: type[LeaseKeeper] = getattr(connections.factory, "lease_keeper", LeaseKeeper)
+        self.leases = keeper(
+            connections.factory,
+            keys,
+            owner=options.name,
+            lease=options.lease,
+            heartbeat=options.heartbeat,
+            outages=[connections.at(shard.prefix).outage for shard in keys.shards],
+        )
+        self.cancel_all = self.leases.cancel_all
+
+    @property
+    def recovered(self) -> int:
+        """See `WorkerSide`."""
+        return self._recovery.recovered
+
+    def begin(self, run: Run, decide: Decide) -> None:
+        """See `WorkerSide`."""
+        options = self._options
+        self._recovery = PendingRecovery(
+            self._connections,
+            self._keys,
+            owner=options.name,
+            lease=options.lease,
+            steps=self.steps,
+            decide=decide,
+            leases=self.leases,
+        )
+        self.consumer = ConsumerLoop(
+            self._connections,
+            self._keys,
+            owner=options.name,
+            slots=self.places,
+            leases=self.leases,
+            steps=self.steps,
+            run=run,
+            wake=self._recovery.wake,
+            settle=partial(self._recovery.settle, ours=True),
+        )
+
+    async def start(self) -> None:
+        """See `WorkerSide`."""
+        self.leases.start()
+        self._recovery.start()
+        await self.consumer.start()
+
+    async def stop(self, patience: float) -> None:
+        """See `WorkerSide`."""
+        await self._recovery.stop()
+        for task in self.consumer.running:
+            task.cancel()
+        await self.steps.close(patience)
+        await self.leases.stop()
+        await self._sign_off()
+
+    async def _sign_off(self) -> None:
+        """Remove this worker from the server; if something is still pending, the leases end by themselves."""
+        owner = self._options.name
+        try:
+            async with asyncio.timeout(_SIGN_OFF):
+                for shard in self._keys.shards:
+                    await self._connections.at(shard.prefix).run(FORGET, [shard.ready, shard.workers], [GROUP, owner])
+        except (CommandBusError, TimeoutError) as error:
+            _log.warning("worker %s could not sign off: %s", owner, error)
