@@ -123,10 +123,7 @@ def _bus(
     lifespan: Lifespan,
     connections: ClientFactory | None,
 ) -> CommandBus:
-    bus = CommandBus(settings=settings, registry=registry, middleware=middleware, lifespan=lifespan)
-    if connections is not None:
-        bus._clients = connections  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the seam for fakes, not yet public
-    return bus
+    return CommandBus(settings=settings, registry=registry, middleware=middleware, lifespan=lifespan, clients=connections)
 
 
 def _worker(bus: CommandBus, **options: Any) -> Worker:

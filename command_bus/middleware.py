@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from command_bus.messages.context import CommandContext
     from command_bus.messages.outgoing import OutgoingMessage
-    from command_bus.worker.decisions import Runnable
 
 __all__ = ["Handling", "Middleware", "Proceed", "Sending", "around_batch", "around_call", "around_dispatch", "around_handle"]
 
@@ -22,7 +21,8 @@ Sending = Callable[["OutgoingMessage"], Awaitable[Any]]
 Proceed = Callable[[], Awaitable[Any]]
 """What `batch` and `handle` of a `Middleware` await: the next middleware, in the end the batch or the handler."""
 
-Handling = Callable[["Runnable", "CommandContext | None"], Awaitable[Any]]
+Handling = Callable[[Any, "CommandContext | None"], Awaitable[Any]]
+"""Runs the handler of a delivery; what it gets first is the worker's own."""
 
 
 class Middleware:
@@ -103,7 +103,7 @@ def around_handle(middleware: Sequence[Middleware]) -> Callable[[Handling], Hand
 
 
 def _handling(layer: Middleware, inner: Handling) -> Handling:
-    async def handle(run: Runnable, context: CommandContext | None) -> Any:
+    async def handle(run: Any, context: CommandContext | None) -> Any:
         assert context is not None  # noqa: S101 - a worker with middleware always makes one
 
         async def proceed() -> Any:

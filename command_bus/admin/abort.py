@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from command_bus.admin.fleet import Fleet
 from command_bus.admin.info import AbortReport
 from command_bus.clock import checked_seconds, mono
 from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
 from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.msgpack import Undecodable
+from command_bus.session import Session
 from command_bus.transport.interrupts import Attempt, Interrupt, Kind
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.redis.admin.interrupts import RedisInterrupts
-
-if TYPE_CHECKING:
-    from command_bus.bus import CommandBus
 
 __all__ = ["Aborting"]
 
@@ -27,19 +24,18 @@ class Aborting:
     """Aborts what runs in one mailbox.
 
     Args:
-        bus: Open.
+        session: Open.
         mailbox: Its name.
         entity_type: Whose attempt is meant: with lanes another entity's may run there.
         entity_id: The same.
     """
 
-    def __init__(self, bus: CommandBus, mailbox: str, entity_type: str, entity_id: str) -> None:
-        transport = bus.transport
-        self._bus = bus
+    def __init__(self, session: Session, mailbox: str, entity_type: str, entity_id: str) -> None:
+        self._session = session
         self._mailbox = mailbox
         self._entity = (entity_type, entity_id)
-        self._limits = reading_limits(bus.settings)
-        self._interrupts = RedisInterrupts(transport.connections, transport.keys, patience=bus.settings.dispatch_timeout)
+        self._limits = reading_limits(session.settings)
+        self._interrupts = session.transport.interrupts
 
     async def abort(self, reason: str, *, by: str, wait: float, force: bool) -> AbortReport:
         """See `EntityScope.abort`."""
@@ -83,7 +79,7 @@ class Aborting:
 
     async def _described(self, report: AbortReport, attempt: Attempt, envelope: WireEnvelope) -> AbortReport:
         name = attempt.holder.partition("#")[0]
-        worker = next((each for each in await self._bus.fleet.workers() if each.name == name), None)
+        worker = next((each for each in await Fleet(self._session).workers() if each.name == name), None)
         began_ms = int(attempt.running.partition("|")[0]) // 1000  # a fence is the server's time in us, about
         return replace(
             report,
@@ -98,7 +94,7 @@ class Aborting:
 
     async def _is_tried_again(self, report: AbortReport) -> bool | None:
         """Whether another attempt follows by the contract that the workers announced; None if they announced none."""
-        info = await self._bus.fleet.command(report.name)
+        info = await Fleet(self._session).command(report.name)
         if info is None or "attempts" not in info.policy:
             return None
         return info.delivery == "at_least_once" and report.attempt < info.policy["attempts"]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from command_bus.admin.info import DeadLetter
 from command_bus.errors import InvalidCommand, InvalidSettings, UnknownDeadLetter
@@ -16,13 +16,11 @@ from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.msgpack import Limits, Undecodable, unpack
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Cancelled, DeadLetterRecord
-from command_bus.transport.marks import Retention, digest_of, is_marked
+from command_bus.session import Session
+from command_bus.transport.interfaces import DeadLetterStore
+from command_bus.transport.marks import Retention, is_marked, waiting_mark
 from command_bus.transport.records import StoredDeadLetter
-from command_bus.transport.redis.admin.statistics import Operations
 from command_bus.transport.steps import NO_SETTLEMENT, Settlement
-
-if TYPE_CHECKING:
-    from command_bus.bus import CommandBus
 
 __all__ = ["DeadLetters", "LetterFilters"]
 
@@ -49,13 +47,13 @@ class DeadLetters:
     """Lists, replays, discards and purges dead letters; reached as `bus.dead_letters`.
 
     Args:
-        bus: Whose.
+        session: Of the bus.
     """
 
-    def __init__(self, bus: CommandBus) -> None:
-        self._bus = bus
-        self._limits = reading_limits(bus.settings)
-        self._windows = Retention.of(bus.settings)
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._limits = reading_limits(session.settings)
+        self._windows = Retention.of(session.settings)
 
     async def list(self, *, limit: int | None = None, **filters: Unpack[LetterFilters]) -> AsyncIterator[DeadLetter]:
         """The letters, oldest first per shard, all filters applying.
@@ -71,7 +69,7 @@ class DeadLetters:
         if limit is not None and limit < 1:
             raise InvalidSettings("limit: at least 1")
         found = 0
-        async for stored in self._operations.letters():
+        async for stored in self._store.all():
             letter = self._read(stored)
             if _matches(letter, filters):
                 yield letter
@@ -92,7 +90,7 @@ class DeadLetters:
         Raises:
             TransportUnavailable: The server cannot be reached.
         """
-        found = await self._operations.oldest_letter_ms()
+        found = await self._store.oldest_ms()
         return None if found is None else datetime.fromtimestamp(min(found, _LAST_MS) / 1000, UTC)
 
     async def get(self, letter_id: str) -> DeadLetter:
@@ -114,8 +112,8 @@ class DeadLetters:
         stored = await self._stored(letter_id)
         envelope = self._envelope(stored)
         marked = is_marked(envelope) and not _nobody_vouches(stored)
-        mark = b"q" + digest_of(envelope) + stored.mailbox.encode() if marked else b""
-        if not await self._operations.settle_letter(stored, "replay", Settlement(envelope.command_id, mark, 1)):
+        mark = waiting_mark(envelope, stored.mailbox) if marked else b""
+        if not await self._store.settle(stored, "replay", Settlement(envelope.command_id, mark, 1)):
             raise _unknown(letter_id)
         return envelope.command_id
 
@@ -143,23 +141,23 @@ class DeadLetters:
         """Discard all letters that match; how many. Entities that were parked by them go on."""
         purged = 0
         async for letter in self.list(**filters):
-            stored = await self._operations.letter(letter.id)
+            stored = await self._store.get(letter.id)
             if stored is not None and await self._discard(stored):
                 purged += 1
         return purged
 
     @property
-    def _operations(self) -> Operations:
-        return self._bus.transport.operations
+    def _store(self) -> DeadLetterStore:
+        return self._session.transport.dead_letters
 
     async def _discard(self, stored: StoredDeadLetter) -> bool:
         envelope = self._envelope(stored)
         outcome = Cancelled("discarded by an operator")
         left = NO_SETTLEMENT if _nobody_vouches(stored) else self._windows.remembered(envelope, outcome, "discarded")
-        return await self._operations.settle_letter(stored, "discard", replace(left, mark_ms=max(1, self._windows.dedup)))
+        return await self._store.settle(stored, "discard", replace(left, mark_ms=max(1, self._windows.dedup)))
 
     async def _stored(self, letter_id: str) -> StoredDeadLetter:
-        stored = await self._operations.letter(letter_id)
+        stored = await self._store.get(letter_id)
         if stored is None:
             raise _unknown(letter_id)
         return stored
@@ -194,7 +192,7 @@ class DeadLetters:
             payload=None,
             raw=stored.raw,
         )
-        letter.read_later(partial(_payload, stored.raw, self._limits, self._bus.protection))
+        letter.read_later(partial(_payload, stored.raw, self._limits, self._session.protection))
         return letter
 
 

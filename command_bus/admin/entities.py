@@ -12,20 +12,16 @@ import heapq
 import json
 import math
 from collections.abc import AsyncIterator, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from command_bus.admin.entity_types import forget_type, types_of
 from command_bus.admin.info import EntityInfo, EntityOrder, EntityPage, EntityState, EntityTypeInfo, HoldInfo
 from command_bus.admin.waiting import WaitingCommands
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import check_entity_type
+from command_bus.session import Session
 from command_bus.transport.mailboxes import EVERYTHING, mailbox_label, mailbox_parts, scope_label, scope_of, type_scope
 from command_bus.transport.records import Hold, StoredEntity
-from command_bus.transport.redis.admin.entities import Survey
-from command_bus.transport.redis.admin.inspection import Inspection
-
-if TYPE_CHECKING:
-    from command_bus.bus import CommandBus
 
 __all__ = ["Entities", "entity_info", "hold_info"]
 
@@ -37,12 +33,12 @@ class Entities:
     """The entities of a bus, or of one type of it.
 
     Args:
-        bus: Theirs.
+        session: Of the bus.
         scope: `*`, or all of a type.
     """
 
-    def __init__(self, bus: CommandBus, scope: str = EVERYTHING) -> None:
-        self._bus = bus
+    def __init__(self, session: Session, scope: str = EVERYTHING) -> None:
+        self._session = session
         self._scope = scope
 
     def __repr__(self) -> str:
@@ -54,7 +50,7 @@ class Entities:
         Raises:
             InvalidCommand: It is no entity type.
         """
-        return Entities(self._bus, type_scope(None if entity_type is None else check_entity_type(entity_type)))
+        return Entities(self._session, type_scope(None if entity_type is None else check_entity_type(entity_type)))
 
     async def pause(self, reason: str = "") -> bool:
         """Start none of their commands until `resume`, across restarts; what runs is not touched. False if they were paused.
@@ -64,7 +60,7 @@ class Entities:
         Raises:
             TransportUnavailable: The server cannot be reached; with several shards some may be paused. Asking again is safe.
         """
-        return await self._bus.transport.holds.pause(self._scope, reason)
+        return await self._session.transport.holds.pause(self._scope, reason)
 
     async def drain(self, reason: str = "") -> bool:
         """Refuse their new commands (`Draining`) and work off what was accepted, until `resume`. False if they were drained.
@@ -74,7 +70,7 @@ class Entities:
         Raises:
             TransportUnavailable: As for `pause`.
         """
-        return await self._bus.transport.holds.drain(self._scope, reason)
+        return await self._session.transport.holds.drain(self._scope, reason)
 
     async def resume(self) -> bool:
         """Take back the `pause` or `drain` of exactly these; False if there was none.
@@ -84,25 +80,24 @@ class Entities:
         Raises:
             TransportUnavailable: As for `pause`.
         """
-        return await self._bus.transport.holds.resume(self._scope)
+        return await self._session.transport.holds.resume(self._scope)
 
     async def purge(self) -> int:
         """Remove all their waiting commands, not those that run; how many. Callers get `CommandCancelled`.
 
         What arrives meanwhile may stay: pause or drain first.
         """
-        transport = self._bus.transport
-        line = WaitingCommands(transport.operations, self._bus.settings)
+        transport, waiting = self._session.transport, WaitingCommands(self._session)
         removed = 0
-        for index, shard in enumerate(transport.keys.shards):
-            async for page in self._survey().entities(index):
-                removed += await line.purge_mailboxes({each.mailbox: each.depth for each in page if self._has(each.mailbox)})
-            removed += await line.purge_delayed(shard, self._has)
+        for shard in range(transport.shards):
+            async for page in transport.entities.pages(shard):
+                removed += await waiting.purge_mailboxes({each.mailbox: each.depth for each in page if self._has(each.mailbox)})
+            removed += await waiting.purge_delayed(shard, self._has)
         return removed
 
     async def holds(self) -> list[HoldInfo]:
         """What of it is paused or drained as a type or as a whole; single entities are listed by `list(states={"paused"})`."""
-        found = [hold_info(hold) for hold in await self._bus.transport.holds.wide()]
+        found = [hold_info(hold) for hold in await self._session.transport.holds.wide()]
         return [hold for hold in found if self._scope in (EVERYTHING, type_scope(hold.entity_type)) or hold.what == "everything"]
 
     async def types(self) -> list[EntityTypeInfo]:
@@ -111,7 +106,7 @@ class Entities:
         Raises:
             TransportUnavailable: The server cannot be reached.
         """
-        return await types_of(self._bus)
+        return await types_of(self._session)
 
     async def forget_type(self, entity_type: str) -> bool:
         """Take back the record of a type of which nothing is stored; False if there is none.
@@ -126,7 +121,7 @@ class Entities:
             EntityTypeInUse: It has entities with work, dead letters, or is paused or drained.
             TransportUnavailable: The server cannot be reached.
         """
-        return await forget_type(self._bus, Entities(self._bus, type_scope(entity_type)), entity_type)
+        return await forget_type(self._session, Entities(self._session, type_scope(entity_type)), entity_type)
 
     async def list(
         self,
@@ -174,28 +169,25 @@ class Entities:
         return EntityPage(infos, following, matching, complete=seen <= scan)
 
     async def _walk(self) -> AsyncIterator[StoredEntity]:
-        survey = self._survey()
-        for shard in range(self._bus.transport.keys.count):
-            async for page in survey.entities(shard):
+        transport = self._session.transport
+        for shard in range(transport.shards):
+            async for page in transport.entities.pages(shard):
                 for entity in page:
                     if self._has(entity.mailbox):
                         yield entity
 
     async def _described(self, entities: Sequence[StoredEntity]) -> tuple[EntityInfo, ...]:
-        transport, settings = self._bus.transport, self._bus.settings
-        inspection = Inspection(transport.connections, transport.keys, patience=settings.dispatch_timeout)
-        due = await inspection.due_ms([entity.mailbox for entity in entities if entity.state == "retrying"])
-        delayed = await inspection.delayed_until(entity.mailbox for entity in entities if entity.is_delayed)
-        now = await inspection.now_ms()
-        shard = transport.keys.shard_of
+        transport = self._session.transport
+        reader = transport.entities
+        due = await reader.retry_times([entity.mailbox for entity in entities if entity.state == "retrying"])
+        delayed = await reader.first_delayed(entity.mailbox for entity in entities if entity.is_delayed)
+        now = await reader.now_ms()
         return tuple(
-            entity_info(each, shard(each.mailbox), now, retry_at_ms=due.get(each.mailbox), due_ms=delayed.get(each.mailbox))
+            entity_info(
+                each, transport.shard_of(each.mailbox), now, retry_at_ms=due.get(each.mailbox), due_ms=delayed.get(each.mailbox)
+            )
             for each in entities
         )
-
-    def _survey(self) -> Survey:
-        transport = self._bus.transport
-        return Survey(transport.connections, transport.keys, patience=self._bus.settings.dispatch_timeout)
 
     def _has(self, mailbox: str) -> bool:
         return self._scope in (EVERYTHING, scope_of(mailbox))

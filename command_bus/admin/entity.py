@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, Unpack
 from uuid import UUID
 
@@ -12,10 +11,11 @@ from command_bus.admin.waiting import WaitingCommands
 from command_bus.errors import InvalidCommand
 from command_bus.messages.message import Message, canonical_entity_id, check_entity_type
 from command_bus.messages.options import CallOptions, DispatchOptions
+from command_bus.sending.sender import Sender
+from command_bus.session import Session
 
 if TYPE_CHECKING:
     from command_bus.admin.info import AbortReport, EntityDetails
-    from command_bus.bus import CommandBus
     from command_bus.messages.receipts import Receipt
 
 __all__ = ["EntityScope"]
@@ -30,11 +30,12 @@ class EntityScope:
         InvalidCommand: The type or id is not what it may be.
     """
 
-    def __init__(self, bus: CommandBus, entity_type: str, entity_id: str | int, mailbox_of: Callable[[str, str], str]) -> None:
+    def __init__(self, session: Session, sender: Sender, entity_type: str, entity_id: str | int) -> None:
         self.type = check_entity_type(entity_type)
         self.id = canonical_entity_id(entity_id)
-        self._bus = bus
-        self._mailbox = mailbox_of(self.type, self.id)
+        self._session = session
+        self._sender = sender
+        self._mailbox = sender.builder.mailbox_of(self.type, self.id)
 
     def __repr__(self) -> str:
         return f"<entity {self.type}:{self.id}>"
@@ -45,7 +46,7 @@ class EntityScope:
         Raises:
             InvalidCommand: The command names another entity.
         """
-        return await self._bus.dispatch(self._own(command), **options)
+        return await self._sender.dispatch(self._own(command), **options)
 
     async def call(self, command: Message[R], **options: Unpack[CallOptions]) -> R:
         """As `CommandBus.call`, for a command of this entity.
@@ -53,26 +54,27 @@ class EntityScope:
         Raises:
             InvalidCommand: The command names another entity.
         """
-        return await self._bus.call(self._own(command), **options)
+        command_id, headers = options.get("command_id"), options.get("headers")
+        return await self._sender.call(self._own(command), timeout=options.get("timeout"), command_id=command_id, headers=headers)
 
     async def depth(self) -> int:
         """Commands that wait or run, delayed ones included."""
-        return await self._bus.transport.operations.depth(self._mailbox)
+        return await self._session.transport.mailboxes.depth(self._mailbox)
 
     async def pause(self, reason: str = "") -> bool:
         """Start none of its commands until `resume`, across restarts; what runs is not touched. False if it was paused already."""
-        return await self._bus.transport.holds.pause(self._mailbox, reason)
+        return await self._session.transport.holds.pause(self._mailbox, reason)
 
     async def drain(self, reason: str = "") -> bool:
         """Refuse new commands for it (`Draining`) and work off what is there, until `resume`. False if it was drained already."""
-        return await self._bus.transport.holds.drain(self._mailbox, reason)
+        return await self._session.transport.holds.drain(self._mailbox, reason)
 
     async def resume(self) -> bool:
         """Go on after a pause or drain of this entity. False if there was none.
 
         A parked entity needs its dead letter replayed or discarded; one whose type or bus is paused waits for that.
         """
-        return await self._bus.transport.holds.resume(self._mailbox)
+        return await self._session.transport.holds.resume(self._mailbox)
 
     async def show(self, *, waiting: int = 20) -> EntityDetails:
         """All there is to know of it now: who holds it, since when, what is at its head, what waits behind, what stops it.
@@ -80,12 +82,11 @@ class EntityScope:
         Args:
             waiting: How many of its commands to name at most.
         """
-        return await details_of(self._bus, self._mailbox, waiting)
+        return await details_of(self._session, self._mailbox, waiting)
 
     async def cancel(self, command_id: str | UUID) -> bool:
         """As `CommandBus.cancel`, for a command of this entity: only its line is looked through."""
-        line = WaitingCommands(self._bus.transport.operations, self._bus.settings)
-        return await line.cancel_in(self._mailbox, str(command_id))
+        return await WaitingCommands(self._session).cancel_in(self._mailbox, str(command_id))
 
     async def abort(self, reason: str = "", *, by: str = "", wait: float = 10.0, force: bool = False) -> AbortReport:
         """End the attempt that runs, whatever its handler waits for: its command is settled as interrupted, by its contract.
@@ -105,12 +106,11 @@ class EntityScope:
             InvalidCommand: `wait` is not a positive number of seconds.
             TransportUnavailable: The server cannot be reached.
         """
-        return await Aborting(self._bus, self._mailbox, self.type, self.id).abort(reason, by=by, wait=wait, force=force)
+        return await Aborting(self._session, self._mailbox, self.type, self.id).abort(reason, by=by, wait=wait, force=force)
 
     async def purge(self) -> int:
         """Remove all its waiting commands, not the one that runs; how many. Their callers get `CommandCancelled`."""
-        line = WaitingCommands(self._bus.transport.operations, self._bus.settings)
-        return await line.purge(self._mailbox, self.type, self.id)
+        return await WaitingCommands(self._session).purge(self._mailbox, self.type, self.id)
 
     def _own(self, command: Message[R]) -> Message[R]:
         if type(command).spec().entity != self.type or command.entity_id() != self.id:

@@ -4,41 +4,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from command_bus.admin.dead_letters import DeadLetters
 from command_bus.admin.info import EntityTypeInfo
 from command_bus.errors import EntityTypeInUse
-from command_bus.transport.redis.admin.type_records import TypeRecords
+from command_bus.session import Session
 
 if TYPE_CHECKING:
     from command_bus.admin.entities import Entities
-    from command_bus.bus import CommandBus
 
 __all__ = ["forget_type", "types_of"]
 
 
-async def types_of(bus: CommandBus) -> list[EntityTypeInfo]:
+async def types_of(session: Session) -> list[EntityTypeInfo]:
     """The types that were sent to, or only paused or drained, by name."""
-    found = await _records(bus).all()
+    found = await session.transport.types.all()
     return [EntityTypeInfo(name, record.mailboxes) for name, record in found.items()]
 
 
-async def forget_type(bus: CommandBus, entities: Entities, entity_type: str) -> bool:
+async def forget_type(session: Session, entities: Entities, entity_type: str) -> bool:
     """See `Entities.forget_type`; `entities` are those of the type."""
-    records = _records(bus)
+    records = session.transport.types
     record = (await records.all()).get(entity_type)
     if record is None:
         return False
-    await _refuse_if_used(bus, entities, entity_type)
+    await _refuse_if_used(session, entities, entity_type)
     await records.remove(record)
     try:
-        await _refuse_if_used(bus, entities, entity_type)  # what came in between counts
+        await _refuse_if_used(session, entities, entity_type)  # what came in between counts
     except EntityTypeInUse:
         await records.restore(record)
         raise
-    bus.transport.namespace.forget(entity_type)
+    session.transport.agreements.forget(entity_type)
     return True
 
 
-async def _refuse_if_used(bus: CommandBus, entities: Entities, entity_type: str) -> None:
+async def _refuse_if_used(session: Session, entities: Entities, entity_type: str) -> None:
     """Refuse as long as anything of the type is stored.
 
     Raises:
@@ -48,7 +48,7 @@ async def _refuse_if_used(bus: CommandBus, entities: Entities, entity_type: str)
     page = await entities.list(limit=1)
     if page.entities:
         found.append(f"{page.matching:,} of its entities have work, or are paused or drained ({page.entities[0].name})")
-    letters = [letter.id async for letter in bus.dead_letters.list(limit=1, entity_type=entity_type)]
+    letters = [letter.id async for letter in DeadLetters(session).list(limit=1, entity_type=entity_type)]
     found += [f"there is a dead letter of it ({letter})" for letter in letters]
     if any(hold.entity_type == entity_type for hold in await entities.holds()):
         found.append("it is paused or drained: resume it")
@@ -58,8 +58,3 @@ async def _refuse_if_used(bus: CommandBus, entities: Entities, entity_type: str)
             "let the work end, or purge it and its dead letters, then ask again",
             entity_type=entity_type,
         )
-
-
-def _records(bus: CommandBus) -> TypeRecords:
-    transport = bus.transport
-    return TypeRecords(transport.connections, transport.keys, patience=bus.settings.dispatch_timeout)

@@ -9,16 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 from command_bus.errors import CommandBusError, InvalidSettings
 from command_bus.messages.message import check_entity_type
 from command_bus.serialization.envelope import names_of
+from command_bus.session import Session
 from command_bus.transport.mailboxes import EVERYTHING, is_wide, mailbox_parts, scope_label
 from command_bus.transport.records import START, StoredEvent
-
-if TYPE_CHECKING:
-    from command_bus.bus import CommandBus
 
 __all__ = ["BEGINNING", "Event", "EventKind", "Events"]
 
@@ -93,11 +91,11 @@ class Events:
     """The events of a bus; reached as `bus.events`.
 
     Args:
-        bus: Whose.
+        session: Of the bus.
     """
 
-    def __init__(self, bus: CommandBus) -> None:
-        self._bus = bus
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
     def __call__(
         self, *entity_types: str | None, kinds: Collection[EventKind] = (), after: str | None = None, follow: bool = True
@@ -140,7 +138,7 @@ class Events:
         """
         if kept < 1:
             raise InvalidSettings(f"kept = {kept}: at least 1")
-        await self._bus.transport.events.watch(_fields(entity_types) or [EVERYTHING], kept)
+        await self._session.transport.events.watch(_fields(entity_types) or [EVERYTHING], kept)
 
     async def unwatch(self, *entity_types: str | None) -> None:
         """Take back a `watch` of these types; if none is named, every one. What was told is kept for a day once nothing is watched.
@@ -149,17 +147,17 @@ class Events:
             InvalidCommand: One is no entity type.
             TransportUnavailable: As for `watch`.
         """
-        await self._bus.transport.events.unwatch(_fields(entity_types))
+        await self._session.transport.events.unwatch(_fields(entity_types))
 
     async def watched(self) -> dict[str | None, int]:
         """The types that are watched, with `kept` as it was given; `*` is all of them, None what has no entity."""
-        found = await self._bus.transport.events.watched()
+        found = await self._session.transport.events.watched()
         return {None if name == _NO_TYPE else name: kept for name, kept in found.items()}
 
     async def _read(
         self, types: frozenset[str | None], kinds: frozenset[str], after: str | None, follow: bool
     ) -> AsyncIterator[Event]:
-        streams = self._bus.transport.events
+        streams = self._session.transport.events
         try:
             ends = await streams.ends()
         except CommandBusError:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from command_bus.serialization.announcements import CommandInfo, WorkerStatus, read_description, worker_statuses
-from command_bus.transport.redis.admin.inspection import Inspection
-
-if TYPE_CHECKING:
-    from command_bus.bus import CommandBus
+from command_bus.session import Session
 
 __all__ = ["Fleet"]
 
@@ -16,8 +11,8 @@ __all__ = ["Fleet"]
 class Fleet:
     """The workers of a namespace and the commands that they announce."""
 
-    def __init__(self, bus: CommandBus) -> None:
-        self._bus = bus
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
     async def workers(self) -> list[WorkerStatus]:
         """The workers, live ones first. One that was lost is told of for an hour (for ten leases, if that is longer).
@@ -25,7 +20,7 @@ class Fleet:
         Raises:
             TransportUnavailable: The server cannot be reached.
         """
-        return worker_statuses(await self._inspection().workers())
+        return worker_statuses(await self._session.transport.announcements.workers())
 
     async def commands(self) -> list[CommandInfo]:
         """The live registry: what the workers read_description, by wire name, with the live workers that handle each.
@@ -37,7 +32,7 @@ class Fleet:
         """
         live = [worker for worker in await self.workers() if worker.alive]
         found: list[CommandInfo] = []
-        for name, record in sorted((await self._inspection().commands()).items()):
+        for name, record in sorted((await self._session.transport.announcements.commands()).items()):
             info = read_description(name, record, tuple(worker.name for worker in live if name in worker.commands))
             if info is not None:
                 found.append(info)
@@ -46,7 +41,3 @@ class Fleet:
     async def command(self, name: str) -> CommandInfo | None:
         """One of them, or None."""
         return next((each for each in await self.commands() if each.name == name), None)
-
-    def _inspection(self) -> Inspection:
-        transport = self._bus.transport
-        return Inspection(transport.connections, transport.keys, patience=self._bus.settings.dispatch_timeout)

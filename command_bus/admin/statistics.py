@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any
+from collections.abc import Sequence
 
 from command_bus.admin.info import Stats
 from command_bus.clock import mono
 from command_bus.errors import EntitiesStopped, IdleTimeout
 from command_bus.serialization.announcements import WorkerInfo, read_worker
+from command_bus.session import Session
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.redis.admin.statistics import Operations
-from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.records import ShardSnapshot
 
 __all__ = ["Statistics"]
 
@@ -24,36 +24,35 @@ class Statistics:
     """Reads the figures of all shards.
 
     Args:
-        operations: Reads.
-        keys: The shards.
+        session: Of the bus.
     """
 
-    def __init__(self, operations: Operations, keys: KeySpace) -> None:
-        self._operations = operations
-        self._keys = keys
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
     async def stats(self) -> Stats:
         """The sum over the shards."""
-        shots = [await self._operations.snapshot(shard) for shard in self._keys.shards]
+        transport = self._session.transport
+        shots = [await transport.statistics.snapshot(shard) for shard in range(transport.shards)]
         counters: dict[str, int] = {}
         for shot in shots:
-            for name, value in shot["counters"].items():
-                counters[name.decode(errors="replace")] = counters.get(name.decode(errors="replace"), 0) + _number(value)
-        workers = self._workers(shots)
-        in_flight = sum(_pending(shot["pending"]) for shot in shots)
+            for name, value in shot.counters.items():
+                counters[name] = counters.get(name, 0) + value
+        workers = _live_workers(shots)
+        in_flight = sum(shot.in_flight for shot in shots)
         settled, rejected = counters.get("settled", 0), counters.get("rejected", 0)
         expired, buried = counters.get("expired", 0), counters.get("buried", 0)
         return Stats(
             depth=max(counters.get("depth", 0), 0),
             in_flight=in_flight,
-            ready=max(sum(shot["ready"] for shot in shots) - in_flight, 0),
-            delayed=sum(shot["due"] for shot in shots),
-            paused=len({scope for shot in shots for scope in shot["paused"]}),  # that of a type is on every shard
-            parked=sum(shot["parked"] for shot in shots),
-            entities=sum(shot["active"] for shot in shots),
+            ready=max(sum(shot.ready for shot in shots) - in_flight, 0),
+            delayed=sum(shot.due for shot in shots),
+            paused=len({scope for shot in shots for scope in shot.paused}),  # that of a type is on every shard
+            parked=sum(shot.parked for shot in shots),
+            entities=sum(shot.active for shot in shots),
             oldest_age=max((_age(shot) for shot in shots), default=0.0),
             longest_running=max((worker.longest for worker in workers), default=0.0),
-            dead_letters=sum(shot["dead"] for shot in shots),
+            dead_letters=sum(shot.dead for shot in shots),
             accepted=counters.get("accepted", 0),
             settled=settled,
             completed=settled - rejected - expired - buried,
@@ -89,7 +88,7 @@ class Statistics:
             EntitiesStopped: All that is left waits for an operator.
         """
         left, accepted = await self._look()
-        if left or self._keys.count == 1:
+        if left or self._session.transport.shards == 1:
             return left
         left, again = await self._look()
         return left or int(again != accepted)
@@ -99,15 +98,16 @@ class Statistics:
         left = accepted = 0
         moving = False
         stopped: list[str] = []
-        for shard in self._keys.shards:
-            shot = await self._operations.snapshot(shard)
-            accepted += int(shot["counters"].get(b"accepted", 0))
-            if not shot["active"] and not shot["due"]:
+        transport = self._session.transport
+        for shard in range(transport.shards):
+            shot = await transport.statistics.snapshot(shard)
+            accepted += shot.counters.get("accepted", 0)
+            if not shot.active and not shot.due:
                 continue
-            left += max(int(shot["counters"].get(b"depth", 0)), 1)
+            left += max(shot.counters.get("depth", 0), 1)
             names = None
-            if (shot["paused"] or shot["parked"]) and not shot["due"]:
-                names = await self._operations.stopped(shard, _NAMED)
+            if (shot.paused or shot.parked) and not shot.due:
+                names = await transport.statistics.stopped(shard, _NAMED)
             if names:
                 stopped += names
             else:
@@ -119,33 +119,16 @@ class Statistics:
             )
         return left, accepted
 
-    def _workers(self, shots: list[dict[str, Any]]) -> tuple[WorkerInfo, ...]:
-        found: dict[str, WorkerInfo] = {}
-        for shot in shots:
-            now = _now_ms(shot)
-            for record in shot["workers"].values():
-                info = read_worker(record)
-                if info is not None and info.seen_ms >= now - info.patience_ms:
-                    found[info.name] = info
-        return tuple(found.values())
+
+def _live_workers(shots: Sequence[ShardSnapshot]) -> tuple[WorkerInfo, ...]:
+    found: dict[str, WorkerInfo] = {}
+    for shot in shots:
+        for record in shot.workers:
+            info = read_worker(record)
+            if info is not None and info.seen_ms >= shot.now_ms - info.patience_ms:
+                found[info.name] = info
+    return tuple(found.values())
 
 
-def _number(value: bytes) -> int:
-    """A counter; 0 for what is none."""
-    return int(value) if value.removeprefix(b"-").isdigit() else 0
-
-
-def _pending(summary: dict[str, Any]) -> int:
-    return int(summary.get("pending") or 0)
-
-
-def _age(shot: dict[str, Any]) -> float:
-    if not shot["waiting"]:
-        return 0.0
-    ready_ms = _number(shot["waiting"][0][0].partition(b"-")[0])
-    return max(0, _now_ms(shot) - ready_ms) / 1000
-
-
-def _now_ms(shot: dict[str, Any]) -> int:
-    seconds, micros = shot["time"]
-    return int(seconds) * 1000 + int(micros) // 1000
+def _age(shot: ShardSnapshot) -> float:
+    return 0.0 if shot.oldest_ready_ms is None else max(0, shot.now_ms - shot.oldest_ready_ms) / 1000

@@ -9,11 +9,10 @@ from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
 from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.msgpack import Undecodable
 from command_bus.serialization.reply import Cancelled
-from command_bus.settings import BusSettings
+from command_bus.session import Session
+from command_bus.transport.interfaces import Mailboxes
 from command_bus.transport.marks import Retention, mailbox_in
 from command_bus.transport.records import Waiting
-from command_bus.transport.redis.admin.statistics import Operations
-from command_bus.transport.redis.keys import ShardKeys
 
 __all__ = ["WaitingCommands", "grouped"]
 
@@ -38,54 +37,60 @@ def grouped(depths: Mapping[str, int]) -> Iterator[list[str]]:
 class WaitingCommands:
     """What waits in mailboxes."""
 
-    def __init__(self, operations: Operations, settings: BusSettings) -> None:
-        self._operations = operations
-        self._limits = reading_limits(settings)
-        self._windows = Retention.of(settings)
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._limits = reading_limits(session.settings)
+        self._retention = Retention.of(session.settings)
+
+    @property
+    def _mailboxes(self) -> Mailboxes:
+        return self._session.transport.mailboxes
 
     async def cancel(self, command_id: str) -> bool:
         """Remove one waiting command; False if it runs, has run or is unknown.
 
         A mark says where a given id waits, and delayed commands are found by their id. For any other all lines are gone through.
         """
-        marks = await self._operations.marks(command_id)
+        marks = await self._session.transport.marks.read(command_id)
         if marks:
-            return any([await self.cancel_in(mailbox_in(mark), command_id) for _, mark in marks if mark[:1] == b"q"])
-        delayed = await self._operations.lines.delayed(command_id)
+            return any([await self.cancel_in(mailbox, command_id) for mailbox in map(mailbox_in, marks) if mailbox is not None])
+        delayed = await self._mailboxes.find_delayed(command_id)
         if delayed is not None:
             return await self.cancel_in(delayed[0], command_id)
-        async for name in self._operations.lines.all():
+        async for name in self._mailboxes.names():
             if await self.cancel_in(name, command_id):
                 return True
         return False
 
     async def cancel_in(self, mailbox: str, command_id: str) -> bool:
         """Remove one command that waits in this mailbox; False if it does not."""
-        delayed = await self._operations.lines.delayed(command_id, mailbox)
-        if delayed is not None and await self._cancel(mailbox, Waiting(f"d:{command_id}", delayed[1])):
+        delayed = await self._mailboxes.find_delayed(command_id, mailbox)
+        if delayed is not None and await self._cancel(mailbox, Waiting(command_id, delayed[1], delayed=True)):
             return True
-        async for page in self._operations.lined_up(mailbox):
+        async for page in self._mailboxes.lined_up(mailbox):
             for command in page:
                 if self._envelope(command).command_id == command_id:
                     return await self._cancel(mailbox, command)
         return False
 
     async def _cancel(self, mailbox: str, command: Waiting) -> bool:
-        left = self._windows.remembered(self._envelope(command), Cancelled("cancelled before it started"), message=command.id)
-        return await self._operations.remove(mailbox, [(command, left)]) > 0
+        left = self._retention.remembered(
+            self._envelope(command), Cancelled("cancelled before it started"), message=command.message
+        )
+        return await self._mailboxes.remove(mailbox, [(command, left)]) > 0
 
     async def purge(self, mailbox: str, entity_type: str, entity_id: str) -> int:
         """Remove all of an entity that waits, page by page; how many. Others of its lane are left alone."""
         removed = 0
-        async for page in self._operations.waiting(mailbox):
+        async for page in self._mailboxes.waiting(mailbox):
             read = [(command, self._envelope(command)) for command in page]
             batch = [
-                (command, self._windows.remembered(envelope, Cancelled("its entity was purged"), message=command.id))
+                (command, self._retention.remembered(envelope, Cancelled("its entity was purged"), message=command.message))
                 for command, envelope in read
                 if (envelope.entity_type, envelope.entity_id) in ((entity_type, entity_id), (None, None))
             ]
             if batch:
-                removed += await self._operations.remove(mailbox, batch)
+                removed += await self._mailboxes.remove(mailbox, batch)
         return removed
 
     async def purge_mailboxes(self, depths: Mapping[str, int]) -> int:
@@ -103,14 +108,14 @@ class WaitingCommands:
 
     async def _purge_mailbox(self, mailbox: str) -> int:
         removed = 0
-        async for page in self._operations.lined_up(mailbox):
+        async for page in self._mailboxes.lined_up(mailbox):
             removed += await self._remove(mailbox, page)
         return removed
 
-    async def purge_delayed(self, shard: ShardKeys, wanted: Callable[[str], bool]) -> int:
+    async def purge_delayed(self, shard: int, wanted: Callable[[str], bool]) -> int:
         """Remove the delayed commands of these mailboxes of a shard; how many."""
         removed = 0
-        async for page in self._operations.delayed(shard):
+        async for page in self._mailboxes.delayed(shard):
             by_mailbox: dict[str, list[Waiting]] = {}
             for mailbox, command in page:
                 if wanted(mailbox):
@@ -121,10 +126,13 @@ class WaitingCommands:
 
     async def _remove(self, mailbox: str, commands: Iterable[Waiting]) -> int:
         batch = [
-            (command, self._windows.remembered(self._envelope(command), Cancelled("its entity was purged"), message=command.id))
+            (
+                command,
+                self._retention.remembered(self._envelope(command), Cancelled("its entity was purged"), message=command.message),
+            )
             for command in commands
         ]
-        return await self._operations.remove(mailbox, batch) if batch else 0
+        return await self._mailboxes.remove(mailbox, batch) if batch else 0
 
     def _envelope(self, command: Waiting) -> WireEnvelope:
         try:

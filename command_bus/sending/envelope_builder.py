@@ -29,7 +29,6 @@ from command_bus.serialization.envelope import (
     pack_envelope,
     packed_text,
 )
-from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.models import MessageCodec, codec_for
 from command_bus.serialization.msgpack import Limits, pack
 from command_bus.serialization.protection import Protection
@@ -91,9 +90,8 @@ class EnvelopeBuilder:
         self._routes: dict[type[Message[Any]], _Route] = {}
         self._names: dict[str, type[Message[Any]]] = {}
         self._limits = Limits(max_bytes=settings.max_payload, max_nesting=settings.max_nesting)
-        self.reply_limits = reading_limits(settings)
 
-    def outbound(
+    def outgoing(
         self,
         message: Message[Any],
         *,
@@ -203,10 +201,10 @@ class EnvelopeBuilder:
         return not self._encrypts and running_command() is None
 
     def build_fast(self, message: Message[Any]) -> Submission:
-        """A message without options as `build` would make it of its `outbound`, for no middleware to see: in a third of the time.
+        """A message without options as `build` would make it of its `outgoing`, for no middleware to see: in a third of the time.
 
         Raises:
-            InvalidCommand: As `outbound`.
+            InvalidCommand: As `outgoing`.
         """
         route = self._routes.get(type(message)) or self._bind(message)
         spec = route.spec
@@ -232,10 +230,10 @@ class EnvelopeBuilder:
         """An item of a batch.
 
         Raises:
-            InvalidCommand: As `outbound`.
+            InvalidCommand: As `outgoing`.
         """
         if isinstance(item, Envelope):
-            return self.outbound(
+            return self.outgoing(
                 item.command,
                 command_id=item.command_id,
                 delay=item.delay,
@@ -243,7 +241,7 @@ class EnvelopeBuilder:
                 expires=item.expires,
                 keep_result=item.keep_result,
             )
-        return self.outbound(item)
+        return self.outgoing(item)
 
     def mailbox_if_known(self, item: object) -> tuple[str, ...]:
         """The mailbox that an item which cannot be sent would have had, if it can be told."""

@@ -9,18 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, TransportUnavailable, UnsuitableServer
 from command_bus.sending.whereabouts import Whereabouts, unserved, whereabouts
+from command_bus.serialization.announcements import WorkerStatus, worker_statuses
 from command_bus.serialization.limits import reading_limits
-from command_bus.transport.redis.admin.sighting import CommandLocator
+from command_bus.session import Session
 from command_bus.transport.redis.connection.tasks import end_tasks
-
-if TYPE_CHECKING:
-    from command_bus.bus import CommandBus
-    from command_bus.serialization.announcements import WorkerStatus
 
 __all__ = ["OverdueCalls"]
 
@@ -35,15 +31,19 @@ _NOTHING = Whereabouts()
 
 
 class OverdueCalls:
-    """The calls of one bus that wait for a reply.
+    """The calls of one bus that wait for a reply. Attach it to the session.
 
     Args:
-        bus: Theirs.
+        session: Of the bus.
     """
 
-    def __init__(self, bus: CommandBus) -> None:
-        self._bus = bus
-        self._limits = reading_limits(bus.settings)
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._limits = reading_limits(session.settings)
+        self.renew()
+
+    def renew(self) -> None:
+        """See `SessionPart`."""
         self._waiting: dict[int, tuple[float, str]] = {}  # in the order of their beginning
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -86,22 +86,17 @@ class OverdueCalls:
         return _NOTHING
 
     async def _look(self, mailbox: str, command_id: str, name: str) -> Whereabouts:
-        transport = self._bus.transport
-        sightings = CommandLocator(transport.connections, transport.keys)
-        sighting = await sightings.look(mailbox, command_id)
+        locations = self._session.transport.locations
+        location = await locations.look(mailbox, command_id)
         line: Sequence[tuple[str, bytes]] = ()
-        if self._may_read_lines and sighting.entity.depth:
+        if self._may_read_lines and location.entity.depth:
             try:
-                line = await sightings.line(mailbox)
+                line = await locations.line(mailbox)
             except UnsuitableServer:  # a sender that may not read mailboxes: the server's ACL log need not tell of it again
                 self._may_read_lines = False
             except TransportUnavailable as error:
                 _log.debug("cannot see the line of command %r: %s", command_id, error)
-        return whereabouts(sighting, line, command_id, name, self._where, self._limits)
-
-    @property
-    def _where(self) -> str:
-        return f"namespace {self._bus.settings.namespace!r} on {self._bus.transport.connections.label}"
+        return whereabouts(location, line, command_id, name, self._session.where, self._limits)
 
     def _ring(self) -> None:
         """Note the calls that have waited for long, and look again when the oldest of the others will have."""
@@ -122,7 +117,8 @@ class OverdueCalls:
         while self._late:
             names, self._late = self._late, set()
             try:
-                live = [worker for worker in await self._bus.fleet.workers() if worker.alive]
+                records = await self._session.transport.announcements.workers()
+                live = [worker for worker in worker_statuses(records) if worker.alive]
             except CommandBusError as error:
                 _log.debug("cannot see who works: %s", error)
                 return
@@ -132,6 +128,6 @@ class OverdueCalls:
         now = mono()
         self._warned = {name: until for name, until in self._warned.items() if until > now}
         for name in sorted(names - self._warned.keys()):
-            if (found := unserved(name, live, self._where)) is not None:
+            if (found := unserved(name, live, self._session.where)) is not None:
                 self._warned[name] = now + _WARN_EVERY
                 _log.warning("%s has waited for its reply for %g s. %s", name, _WARN_AFTER, found[1], extra={"command": name})

@@ -5,55 +5,44 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from command_bus.clock import checked_seconds, mono
+from command_bus.clock import mono
 from command_bus.errors import BadResult, CommandTimeout, TransportUnavailable, UnknownCommand
 from command_bus.messages.context import while_lent
 from command_bus.sending.admission import receipt
 from command_bus.sending.overdue_calls import OverdueCalls
+from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.models import reply_codec_for
-from command_bus.serialization.msgpack import Limits, Undecodable
-from command_bus.serialization.protection import Protection
+from command_bus.serialization.msgpack import Undecodable
 from command_bus.serialization.reply import Completed, raise_or_value, unpack_reply
+from command_bus.session import Session
 from command_bus.transport.marks import mailbox_in, reply_in
-from command_bus.transport.redis.transport import RedisTransport
 from command_bus.transport.submissions import Admission
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from command_bus.bus import CommandBus
-    from command_bus.messages.message import Message
     from command_bus.messages.outgoing import OutgoingMessage
     from command_bus.middleware import Sending
 
-__all__ = ["ResultReader", "later"]
+
+__all__ = ["ResultReader"]
 
 _POLL_FIRST, _POLL_LAST = 0.01, 0.5
 
 
-async def later(bus: CommandBus, command_type: type[Message[Any]] | None, command_id: str, timeout: float | None) -> Any:
-    """Return the result that a receipt is asked for: see `Receipt.result`."""
-    seconds = bus.settings.call_timeout if timeout is None else checked_seconds("timeout", timeout)
-    return await bus.result(command_id, command_type, timeout=seconds)
-
-
 class ResultReader:
-    """Reads outcomes of one open bus.
+    """Reads outcomes.
 
     Args:
-        transport: Of the bus.
-        limits: Of replies.
-        unanswered: Says where a command is that was waited for in vain.
-        protection: Decrypts them, or None.
+        session: Of the bus.
+        overdue: Says where a command is whose caller waited too long.
     """
 
-    def __init__(
-        self, transport: RedisTransport, limits: Limits, unanswered: OverdueCalls, protection: Protection | None = None
-    ) -> None:
-        self._overdue = unanswered
-        self._protection = protection
-        self._transport = transport
-        self._limits = limits
+    def __init__(self, session: Session, overdue: OverdueCalls) -> None:
+        self._session = session
+        self._overdue = overdue
+        self._protection = session.protection
+        self._limits = reading_limits(session.settings)
 
     def value_of(self, record: bytes, reply_type: Any, command_id: str) -> Any:
         """The result in a reply record.
@@ -81,7 +70,7 @@ class ResultReader:
             deadline: Monotonic time until which its caller waits.
             out: The command.
         """
-        replies = self._transport.replies
+        replies = self._session.transport.replies
         out.deadline = deadline
         reply = replies.expect(out.command_id)
         waiting = self._overdue.begin(out.name)
@@ -108,7 +97,7 @@ class ResultReader:
         while True:
             left = deadline - mono()
             try:
-                for _, mark in await self._transport.operations.marks(command_id):
+                for mark in await self._session.transport.marks.read(command_id):
                     if (record := reply_in(mark)) is not None:
                         return record
             except TransportUnavailable:
@@ -121,18 +110,18 @@ class ResultReader:
 
     async def result(self, command_id: str, reply_type: Any, timeout: float) -> Any:
         """See `CommandBus.result`."""
-        marks = await self._transport.operations.marks(command_id)
-        record = next((reply for _, mark in marks if (reply := reply_in(mark)) is not None), None)
+        marks = await self._session.transport.marks.read(command_id)
+        record = next((reply for mark in marks if (reply := reply_in(mark)) is not None), None)
         if record is None and marks and timeout > 0:
             record = await self.polled(command_id, mono() + timeout)
-            marks = await self._transport.operations.marks(command_id)
+            marks = await self._session.transport.marks.read(command_id)
         if record is not None:
             return self.value_of(record, reply_type, command_id)
-        if waiting := next((mark for _, mark in marks if mark[:1] == b"q"), None):
+        if mailbox := next(filter(None, map(mailbox_in, marks)), None):
             message = f"command {command_id} is accepted and not settled yet"
             if timeout <= 0:  # it is asked again and again; nobody waited
                 raise CommandTimeout(message, command_id=command_id)
-            seen = await self._overdue.whereabouts(mailbox_in(waiting), command_id, "", timeout)
+            seen = await self._overdue.whereabouts(mailbox, command_id, "", timeout)
             raise seen.timeout(message, command_id)
         raise UnknownCommand(
             f"no result of command {command_id!r} is kept: it is unknown, was dispatched without an id of yours, or its time is over"

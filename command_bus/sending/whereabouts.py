@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from command_bus.admin.entities import hold_info
 from command_bus.errors import CommandTimeout, nearest
 from command_bus.serialization.announcements import WorkerStatus, worker_statuses
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.msgpack import Limits, Undecodable
-from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.mailboxes import mailbox_label, scope_label
+from command_bus.transport.marks import is_settled
 from command_bus.transport.records import CommandLocation
 
 __all__ = ["Whereabouts", "unserved", "whereabouts"]
@@ -65,42 +65,42 @@ class _Place:
 
 
 def whereabouts(
-    sighting: CommandLocation, line: Sequence[tuple[str, bytes]], command_id: str, name: str, where: str, limits: Limits
+    location: CommandLocation, line: Sequence[tuple[str, bytes]], command_id: str, name: str, where: str, limits: Limits
 ) -> Whereabouts:
     """Where a command is.
 
     Args:
-        sighting: What was read of it.
+        location: What was read of it.
         line: The first entries of its mailbox; empty if they could not be read.
         command_id: Its id.
         name: Its wire name; empty if the caller does not know it.
         where: Names the namespace and its server, for people.
         limits: Of envelopes.
     """
-    entity, mark = sighting.entity, sighting.mark
-    if mark is not None and mark[:1] == b"d":
+    entity, mark = location.entity, location.mark
+    if is_settled(mark):
         return Whereabouts("It is settled by now", "settled")
-    place = _place(sighting, line, command_id, name, limits)
-    statuses = None if sighting.workers is None else worker_statuses((sighting.now_ms, record) for record in sighting.workers)
+    place = _place(location, line, command_id, name, limits)
+    statuses = None if location.workers is None else worker_statuses((location.now_ms, record) for record in location.workers)
     live = None if statuses is None else [worker for worker in statuses if worker.alive]
-    if mark is None and place.position is None and sighting.delayed_ms is None:
+    if mark is None and place.position is None and location.delayed_ms is None:
         state, sentences = "unknown", ["The server does not know the command (any more)"]
     else:
-        state, sentences = _standing(sighting, place, statuses)
+        state, sentences = _standing(location, place, statuses)
         if state != "running" and live is not None and (fleet := unserved(place.name, live, where)) is not None:
             state, sentences = fleet[0], [fleet[1], *(sentences if state in _STANDING else ())]
         elif state == "waiting" and live and _is_busy(place.name, live):
             state, sentences = "busy", ["All slots of the workers that handle it are taken"]
     if entity.hold is not None and entity.hold.mode == "draining":
-        sentences.append(f"{hold_info(entity.hold).what} is being drained: what was accepted before still runs")
+        sentences.append(f"{scope_label(entity.hold.scope)} is being drained: what was accepted before still runs")
     return Whereabouts(
         ". ".join(sentences),
         state,
         position=place.position,
-        running_for=_running_for(sighting),
+        running_for=_running_for(location),
         attempt=entity.attempt,
         worker=entity.holder.partition("#")[0] or None,
-        retry_in=_seconds_until(sighting.retry_ms, sighting.now_ms),
+        retry_in=_seconds_until(location.retry_ms, location.now_ms),
         workers=None if live is None else len(live),
         handlers=None if live is None or not place.name else sum(place.name in worker.commands for worker in live),
     )
@@ -121,10 +121,10 @@ def unserved(name: str, live: Sequence[WorkerStatus], where: str) -> tuple[str, 
     return "no_handler", f"{who} in {where} {verb} {name!r}{meant}. Handled are: {shown or 'no commands'}"
 
 
-def _place(sighting: CommandLocation, line: Sequence[tuple[str, bytes]], command_id: str, name: str, limits: Limits) -> _Place:
+def _place(location: CommandLocation, line: Sequence[tuple[str, bytes]], command_id: str, name: str, limits: Limits) -> _Place:
     found = [_named(envelope, limits) for _, envelope in line]
     position = next((index for index, (each, _) in enumerate(found, 1) if each == command_id), None)
-    if position is None and sighting.entity.depth == 1 and sighting.mark is not None and sighting.delayed_ms is None:
+    if position is None and location.entity.depth == 1 and location.mark is not None and location.delayed_ms is None:
         position = 1  # the only one there is; its line may not be read
     if not name and position is not None and found:
         name = found[position - 1][1]
@@ -140,39 +140,39 @@ def _named(envelope: bytes, limits: Limits) -> tuple[str, str]:
     return read.command_id, read.name
 
 
-def _standing(sighting: CommandLocation, place: _Place, workers: Sequence[WorkerStatus] | None) -> tuple[str, list[str]]:
+def _standing(location: CommandLocation, place: _Place, workers: Sequence[WorkerStatus] | None) -> tuple[str, list[str]]:
     """The state of a command by what its entity does."""
-    entity, label = sighting.entity, mailbox_label(sighting.entity.mailbox)
+    entity, label = location.entity, mailbox_label(location.entity.mailbox)
     first = place.position == 1
-    if sighting.delayed_ms is not None:
-        return "delayed", [f"It is delayed and takes its place in line {_due(sighting.delayed_ms, sighting.now_ms)}"]
+    if location.delayed_ms is not None:
+        return "delayed", [f"It is delayed and takes its place in line {_due(location.delayed_ms, location.now_ms)}"]
     if entity.state == "running" and first:
-        return "running", [f"It {_runs(sighting, workers)}"]
+        return "running", [f"It {_runs(location, workers)}"]
     if entity.state == "paused" and entity.hold is not None:
         reason = f" ({entity.hold.reason})" if entity.hold.reason else ""
-        return "paused", [f"{hold_info(entity.hold).what} is paused{reason}: its commands wait until it is resumed"]
+        return "paused", [f"{scope_label(entity.hold.scope)} is paused{reason}: its commands wait until it is resumed"]
     if entity.state == "parked":
         return "parked", [f"{label} is parked by a dead letter: its commands wait until that is replayed or discarded"]
     if entity.state == "retrying" and first and entity.attempt:
-        return "retrying", [f"Attempt {entity.attempt} has failed, the next is due {_due(sighting.retry_ms, sighting.now_ms)}"]
+        return "retrying", [f"Attempt {entity.attempt} has failed, the next is due {_due(location.retry_ms, location.now_ms)}"]
     if first:
         return "waiting", ["It waits for a worker"]
     head = {
-        "running": f", which {_runs(sighting, workers)}",
-        "retrying": f", which waits for its next attempt, due {_due(sighting.retry_ms, sighting.now_ms)}",
+        "running": f", which {_runs(location, workers)}",
+        "retrying": f", which waits for its next attempt, due {_due(location.retry_ms, location.now_ms)}",
     }.get(entity.state, ", which waits for a worker")
     if place.position is not None:
         return "behind", [f"It is number {place.position} in the line of {label}, behind {place.head or 'a command'}{head}"]
     return "", [f"The line of {label} holds {entity.depth} commands. At its head is {place.head or 'a command'}{head}"]
 
 
-def _runs(sighting: CommandLocation, workers: Sequence[WorkerStatus] | None) -> str:
-    entity = sighting.entity
+def _runs(location: CommandLocation, workers: Sequence[WorkerStatus] | None) -> str:
+    entity = location.entity
     name = entity.holder.partition("#")[0]
     worker = next((each for each in workers or () if each.name == name), None)
     on = f"worker {name}" if worker is None else f"worker {name} ({worker.host}, process {worker.pid})"
     lost = f", which has shown no sign of life for {worker.silent_for:.0f} s" if worker is not None and not worker.alive else ""
-    return f"has run for {_shown(_running_for(sighting) or 0.0)} (attempt {entity.attempt}) on {on}{lost}"
+    return f"has run for {_shown(_running_for(location) or 0.0)} (attempt {entity.attempt}) on {on}{lost}"
 
 
 def _is_busy(name: str, live: Sequence[WorkerStatus]) -> bool:
@@ -180,9 +180,9 @@ def _is_busy(name: str, live: Sequence[WorkerStatus]) -> bool:
     return bool(able) and all(worker.running >= worker.concurrency for worker in able)
 
 
-def _running_for(sighting: CommandLocation) -> float | None:
-    started_ms = sighting.entity.started_ms
-    return max(sighting.now_ms - started_ms, 0) / 1000 if started_ms else None
+def _running_for(location: CommandLocation) -> float | None:
+    started_ms = location.entity.started_ms
+    return max(location.now_ms - started_ms, 0) / 1000 if started_ms else None
 
 
 def _seconds_until(at_ms: int | None, now_ms: int) -> float | None:

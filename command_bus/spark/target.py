@@ -6,6 +6,7 @@ all tasks that follow. Nobody has to configure shards or lanes here: what the na
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -24,11 +25,10 @@ from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.serialization.announcements import worker_statuses
 from command_bus.settings import BusSettings, redacted
 from command_bus.sync.thread import BusThread
-from command_bus.transport.redis.admin.inspection import Inspection
+from command_bus.transport.interfaces import Transport
 from command_bus.transport.redis.connection.clients import ALL_SCHEMES
 from command_bus.transport.redis.connection.credentials import connection_options
 from command_bus.transport.redis.namespace import recorded_choices
-from command_bus.transport.redis.transport import RedisTransport
 
 __all__ = ["Link", "Target", "link_to"]
 
@@ -107,7 +107,7 @@ class Link:
         self._agreed: set[str] = set()
 
     @property
-    def transport(self) -> RedisTransport:
+    def transport(self) -> Transport:
         """The parts of the open bus."""
         return self._thread.transport
 
@@ -133,27 +133,26 @@ class Link:
             InvalidSettings: They have not.
         """
         if entity_type not in self._agreed:
-            self.patiently(lambda: self.transport.namespace.agree(entity_type), max_wait)
+            self.patiently(lambda: self.transport.agreements.agree(entity_type), max_wait)
             self._agreed.add(entity_type)
 
     def described(self, name: str) -> Mapping[str, Any] | None:
         """What workers say of a wire name: entity type, key, delivery, JSON Schema; None if no worker ever had it."""
-        record = self.wait(self.transport.operations.described(name))
+        record = self.wait(self.transport.announcements.described(name))
         return None if record is None else json.loads(record)
 
     def live_workers(self) -> int | None:
         """How many workers live in the namespace; None if that cannot be read."""
-        transport = self.transport
         try:
-            inspection = Inspection(transport.connections, transport.keys, patience=_LOOK)
-            return sum(worker.alive for worker in worker_statuses(self.wait(inspection.workers())))
-        except CommandBusError:
+            records = self.wait(asyncio.wait_for(self.transport.announcements.workers(), _LOOK))
+            return sum(worker.alive for worker in worker_statuses(records))
+        except (CommandBusError, TimeoutError):
             return None
 
     def warn_if_nobody_works(self) -> None:
         """Say so in the log if no worker lives in the namespace: the commands will wait, which is no error."""
         if self.live_workers() == 0:
-            where = f"namespace {self.settings.namespace!r} on {self.transport.connections.label}"
+            where = f"namespace {self.settings.namespace!r} on {self.transport.label}"
             _log.warning(
                 "no worker lives in %s: what is dispatched waits there until one is started (command-bus worker module:bus)",
                 where,
@@ -161,7 +160,7 @@ class Link:
 
     def shard_of(self, mailbox: str) -> int:
         """The shard of a mailbox."""
-        return self.transport.keys.shard_of(mailbox)
+        return self.transport.shard_of(mailbox)
 
     def close(self) -> None:
         """Close the connection."""
@@ -231,8 +230,6 @@ def link_to(target: Target, patience: float | None = None) -> Link:
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
     """Run it on a loop in a thread: in a notebook this thread has a loop already."""
-    import asyncio
-
     results: list[T] = []
     errors: list[BaseException] = []
 

@@ -11,8 +11,7 @@ from typing import Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from command_bus.admin.info import Stats
-from command_bus.bus import CommandBus
-from command_bus.keywords import BusArguments
+from command_bus.bus import BusArguments, CommandBus
 from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope

@@ -20,7 +20,7 @@ from weakref import WeakSet
 from command_bus.bus import CommandBus
 from command_bus.errors import BusClosed
 from command_bus.messages.receipts import Receipt, SyncReceipt, kept_blocking
-from command_bus.transport.redis.transport import RedisTransport
+from command_bus.transport.interfaces import Transport
 
 __all__ = ["BlockingCallWarning", "BusThread", "ThreadedBus", "warn_of_event_loop"]
 
@@ -220,7 +220,7 @@ class BusThread:
             work.close()
             raise
 
-    async def _open(self) -> RedisTransport:
+    async def _open(self) -> Transport:
         await self.bus.open()
         return self.bus.transport
 

@@ -61,7 +61,7 @@ async def unreadiness(worker: Worker) -> str | None:
         return "not started yet" if not worker.started else "it cannot read work: see its log"
     try:
         async with asyncio.timeout(_ANSWER_WITHIN):
-            await worker.bus.ping()
+            await worker.bus.session.ping()
     except (CommandBusError, TimeoutError):
         return "the server does not answer"
     return None
@@ -187,7 +187,7 @@ class HealthServer:
         return text_page(HTTPStatus.SERVICE_UNAVAILABLE, reason)
 
     async def _metrics(self) -> Page:
-        observer = self._worker.bus.observer
+        observer = self._worker.bus.session.observer
         if not isinstance(observer, Exposing):
             return text_page(
                 HTTPStatus.NOT_FOUND,

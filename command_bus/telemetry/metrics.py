@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from command_bus.admin.info import Stats
     from command_bus.bus import CommandBus
     from command_bus.observer import WorkerFigures
+    from command_bus.worker.worker import WorkerBus
 
 __all__ = ["PrometheusMetrics", "merged"]
 
@@ -151,7 +152,7 @@ class PrometheusMetrics:
 
     # What is shown.
 
-    async def refresh(self, bus: CommandBus) -> None:
+    async def refresh(self, bus: CommandBus | WorkerBus) -> None:
         """Ask the server for the namespace's figures, unless that was done just now. Without an answer they are left out, not stale."""
         if mono() - self._asked_at < self._cache:
             return

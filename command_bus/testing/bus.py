@@ -18,10 +18,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Self, TypeVar, Unpack
 
 from command_bus.admin.info import Stats
-from command_bus.bus import CommandBus
+from command_bus.bus import BusOptions, CommandBus
 from command_bus.clock import mono
 from command_bus.handlers.registry import HandlerRegistry
-from command_bus.keywords import BusOptions
 from command_bus.messages.context import running_command
 from command_bus.messages.message import Message
 from command_bus.messages.options import CallOptions, DispatchOptions

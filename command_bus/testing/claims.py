@@ -7,16 +7,13 @@ real server.
 
 from __future__ import annotations
 
-# ruff: noqa: SLF001 - the kit is a part of the package
-# pyright: reportPrivateUsage=false
 import asyncio
 import contextlib
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from command_bus.bus import CommandBus
-from command_bus.middleware import around_dispatch
-from command_bus.stand_in import OPEN, StandIn
+from command_bus.session import OPEN_SESSIONS, Guard, Session, SessionHook
 from command_bus.testing.records import Recorder
 from command_bus.testing.simulated.live import Process
 
@@ -26,20 +23,19 @@ _ADVICE = (
     "{bus} was opened before the fixture `command_bus` of this test, so it talks to a real server: nothing is sent. Let what opens it "
     "ask for `command_bus` first, in a fixture of each test (`def client(command_bus): …`), or do without `command_bus` here"
 )
-_TAKEN = ("_clients", "_send", "_prepare", "middleware")
 
 
 class Claims:
     """The buses that talk to one server in memory.
 
     Args:
-        stand_in: Is asked when one of them opens.
+        hook: Is called when one of them opens.
         layer: Sees what they send.
     """
 
-    def __init__(self, stand_in: StandIn, layer: Recorder) -> None:
+    def __init__(self, hook: SessionHook, layer: Recorder) -> None:
         self.buses: list[CommandBus] = []
-        self._stand_in: Any = stand_in
+        self._hook = hook
         self._layer = layer
         self._undo = contextlib.ExitStack()
         self._refused: list[str] = []
@@ -57,31 +53,28 @@ class Claims:
         """
         if bus.is_open:
             raise TypeError(f"the bus must not be open yet: {_ADVICE.format(bus=bus)}")
-        before = vars(bus).get("_stand_in")
-        bus._stand_in = self._stand_in
-        self._undo.callback(setattr, bus, "_stand_in", before)
+        before, bus.session.hook = bus.session.hook, self._hook
+        self._undo.callback(setattr, bus.session, "hook", before)
 
     def all(self) -> None:
         """Ask for every bus of this process, from now on; refuse those that are open."""
-        before = CommandBus._stand_in
-        CommandBus._stand_in = self._stand_in
-        self._undo.callback(setattr, CommandBus, "_stand_in", before)
-        for bus in list(OPEN):
-            if bus._clients is None:  # else it lives in this process
-                self._refuse(bus)
+        before, Session.every_hook = Session.every_hook, self._hook
+        self._undo.callback(setattr, Session, "every_hook", before)
+        for session in list(OPEN_SESSIONS):
+            if session.clients is None:  # else it lives in this process
+                self._refuse(session)
 
     def take(self, bus: CommandBus, process: Process) -> None:
         """Let a bus that is about to open talk to our server and be noted."""
         if bus not in self.buses:
             self.buses.append(bus)
-            for name in _TAKEN:
-                self._undo.callback(setattr, bus, name, getattr(bus, name))
-            self._undo.callback(bus._renew)
+            session = bus.session
+            self._undo.callback(setattr, session, "clients", session.clients)
+            self._undo.callback(setattr, bus, "middleware", bus.middleware)
+            self._undo.callback(session.renew)
             self._serve_results(bus)
-            bus.middleware = layers = (self._layer, *bus.middleware)
-            bus._send = around_dispatch(layers, bus._transmit)
-            bus._prepare = around_dispatch(layers, bus._build)
-        bus._clients = process
+            bus.middleware = (self._layer, *bus.middleware)
+        bus.session.clients = process
 
     def _serve_results(self, bus: CommandBus) -> None:
         """Let who waits for a result have workers, as who calls."""
@@ -97,7 +90,7 @@ class Claims:
 
     def loop_of(self, bus: CommandBus) -> asyncio.AbstractEventLoop | None:
         """The loop on which a taken bus is open, or None."""
-        process: Any = bus._clients
+        process = bus.session.clients
         if not bus.is_open or not isinstance(process, Process):
             return None
         loop = process.loop
@@ -108,29 +101,33 @@ class Claims:
         self._undo.close()
         self.buses.clear()
 
-    def _refuse(self, bus: CommandBus) -> None:
-        transport: Any = bus._transport
-        bus._transport = guard = _guard(transport, _ADVICE.format(bus=bus), self._refused.append)
-
-        def give_back() -> None:
-            if bus._transport is guard:
-                bus._transport = transport
-
-        self._undo.callback(give_back)
+    def _refuse(self, session: Session) -> None:
+        refusal = _Refusal(_ADVICE.format(bus=session.owner), self._refused.append)
+        before = session.exchange_guard(refusal)
+        if before is not None:
+            refusal.before = before
+            self._undo.callback(refusal.withdraw, session)
 
 
-class _Guard:
-    """Stands before the transport of a bus that must not be used."""
+class _Refusal:
+    """The guard of a session that must not be used."""
 
-    def __init__(self, transport: Any, why: str, tell: Callable[[str], None]) -> None:
-        self.close = transport.close
+    before: Guard
+
+    def __init__(self, why: str, tell: Callable[[str], None]) -> None:
         self._why = why
         self._tell = tell
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def check(self) -> NoReturn:
+        """See `Guard`."""
         self._tell(self._why)
         raise RuntimeError(self._why)
 
+    def is_lost(self) -> bool:
+        """See `Guard`."""
+        return self.before.is_lost()
 
-def _guard(transport: Any, why: str, tell: Callable[[str], None]) -> Any:
-    return _Guard(transport, why, tell)
+    def withdraw(self, session: Session) -> None:
+        """Let the session be used again, unless it was closed meanwhile."""
+        if session.is_open:
+            session.exchange_guard(self.before)

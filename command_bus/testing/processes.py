@@ -5,32 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import Any
 
 from command_bus.admin.statistics import Statistics
-from command_bus.bus import CommandBus
+from command_bus.bus import BusOptions, CommandBus
 from command_bus.errors import EntitiesStopped
 from command_bus.handlers.registry import HandlerRegistry
-from command_bus.keywords import BusOptions
 from command_bus.middleware import Middleware
+from command_bus.session import Session
 from command_bus.testing.claims import Claims
 from command_bus.testing.clock import VirtualClock
 from command_bus.testing.crashes import Crash
 from command_bus.testing.records import Recorder
 from command_bus.testing.simulated.live import PROCESS, LiveServer, Process
-from command_bus.testing.simulated.patching import TaskKeeper, rebind
 from command_bus.testing.workers import Script, Stage
-from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 
-__all__ = ["Fleet", "keeper_for"]
+__all__ = ["Fleet"]
 
 _FAREWELL = 20.0  # seconds for the end of what runs in another thread
 _LOGGERS = ("command_bus.worker", "command_bus.transport")
-_thread_keeper = LeaseKeeper  # under a name that `rebind` leaves alone
 
 
 class Fleet:
-    """Opens, starts, replaces and closes. Implements `StandIn`.
+    """Opens, starts, replaces and closes. Implements `SessionHook`.
 
     Args:
         clock: Whose time they live in.
@@ -77,7 +73,7 @@ class Fleet:
         """Whether there is work left that no operator has to move."""
         for bus in self._stage().buses:
             with contextlib.suppress(EntitiesStopped):
-                if await Statistics(bus.transport.operations, bus.transport.keys).busy():
+                if await Statistics(bus.session).busy():
                     return True
         return False
 
@@ -90,8 +86,9 @@ class Fleet:
         if loop not in self._twins:
             given = self.bus
             layers = self._layers[given]
-            twin = self._twins[loop] = CommandBus(settings=given.settings, registry=given.registry, middleware=layers)
-            twin.protection = given.protection
+            twin = self._twins[loop] = CommandBus(
+                settings=given.settings, registry=given.registry, middleware=layers, cipher=given.cipher
+            )
             self.claims.one(twin)
         await self._twins[loop].open()
         return self._twins[loop]
@@ -136,18 +133,18 @@ class Fleet:
         self._undo.close()
         self._stages.clear()
 
-    async def opening(self, bus: CommandBus) -> None:
-        """See `StandIn`."""
-        clients: Any = bus._clients  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the kit is a part of the package
-        if clients is not None and bus not in self.claims.buses:
+    async def opening(self, session: Session) -> None:
+        """See `SessionHook`."""
+        bus = session.owner
+        if not isinstance(bus, CommandBus) or (session.clients is not None and bus not in self.claims.buses):
             return  # it lives in this process already
         self._begin()
         if bus not in self._twins.values():
             self._layers.setdefault(bus, bus.middleware)
         self.claims.take(bus, Process(self._script.server))
 
-    async def closed(self, bus: CommandBus) -> None:
-        """See `StandIn`: the last bus of an application's loop takes the workers there along."""
+    async def closed(self, session: Session) -> None:
+        """See `SessionHook`: the last bus of an application's loop takes the workers there along."""
         loop = asyncio.get_running_loop()
         stage = self._stages.get(loop)
         if stage is None or stage.stays or any(self.claims.loop_of(other) is loop for other in self.claims.buses):
@@ -167,7 +164,6 @@ class Fleet:
         if self._begun:
             return
         self._begun = True
-        self._undo.callback(rebind("LeaseKeeper", LeaseKeeper, keeper_for))
         for name in _LOGGERS:
             logging.getLogger(name).addFilter(_spoken_by_the_living)
             self._undo.callback(logging.getLogger(name).removeFilter, _spoken_by_the_living)
@@ -196,9 +192,3 @@ def _spoken_by_the_living(_record: logging.LogRecord) -> bool:
     """What remains of a dead process tries this and that until it is cleared away; nobody wants to read of it."""
     process = PROCESS.get()
     return process is None or not process.dead
-
-
-def keeper_for(factory: Any, *arguments: Any, **options: Any) -> LeaseKeeper:
-    """The keeper that fits a worker's server: a bus on a real one may run in the same test."""
-    kind = TaskKeeper if isinstance(factory, Process) else _thread_keeper
-    return kind(factory, *arguments, **options)

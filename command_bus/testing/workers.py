@@ -94,9 +94,14 @@ class Stage:
             self._killed(cast, process, lambda: self.start(plan, handlers, layers))
 
         crashing = Crashing(script.recorder, script.crashes, process, keys, killed)
-        bus = CommandBus(settings=plan.settings, registry=handlers, middleware=(crashing, *layers), lifespan=plan.lifespan)
-        bus.protection = plan.protection
-        bus._clients = process  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the kit is a part of the package
+        bus = CommandBus(
+            settings=plan.settings,
+            registry=handlers,
+            middleware=(crashing, *layers),
+            lifespan=plan.lifespan,
+            cipher=plan.cipher,
+            clients=process,
+        )
         member = _Member(bus, bus.worker(), process)
         surroundings = contextvars.copy_context()
         surroundings.run(PROCESS.set, process)

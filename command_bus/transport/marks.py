@@ -19,7 +19,11 @@ from command_bus.settings import BusSettings
 from command_bus.transport.steps import NO_SETTLEMENT, Settlement, Started
 from command_bus.transport.submissions import NO_DIGEST
 
-__all__ = ["Retention", "accepted_ms", "digest_of", "is_marked", "mailbox_in", "reply_in"]
+__all__ = ["Retention", "accepted_ms", "digest_of", "is_marked", "is_settled", "mailbox_in", "reply_in", "waiting_mark"]
+
+_WAITING, _SETTLED = b"q", b"d"
+_PREFIX = 9
+"""Bytes before the mailbox or the reply: the letter and the digest."""
 
 
 def accepted_ms(message: str) -> int:
@@ -86,7 +90,7 @@ class Retention:
             kept = max(kept, self.reply)
         return Settlement(
             envelope.command_id,
-            b"d" + digest_of(envelope) + record,
+            _SETTLED + digest_of(envelope) + record,
             max(kept, 1),
             envelope.inbox or "",
             record if envelope.inbox else b"",
@@ -126,11 +130,21 @@ class Retention:
         return Settlement(envelope.command_id, b"", 0, dispatch=envelope.correlation_id, outcome=record)
 
 
-def mailbox_in(mark: bytes) -> str:
-    """The mailbox where a command waits, behind the letter and the digest of its mark."""
-    return mark[9:].decode()
+def waiting_mark(envelope: WireEnvelope, mailbox: str) -> bytes:
+    """Return the mark of a command that waits in a mailbox."""
+    return _WAITING + digest_of(envelope) + mailbox.encode()
+
+
+def mailbox_in(mark: bytes | None) -> str | None:
+    """Return the mailbox where a command waits; None if it is settled or has no mark."""
+    return mark[_PREFIX:].decode() if mark is not None and mark[:1] == _WAITING else None
+
+
+def is_settled(mark: bytes | None) -> bool:
+    """Return whether a mark is that of a settled command."""
+    return mark is not None and mark[:1] == _SETTLED
 
 
 def reply_in(mark: bytes | None) -> bytes | None:
-    """The reply that a settled command's mark holds, or None while it waits (or if none was kept)."""
-    return mark[9:] if mark is not None and mark[:1] == b"d" and len(mark) > 9 else None
+    """Return the reply in the mark of a settled command; None while it waits, or if none was kept."""
+    return mark[_PREFIX:] if mark is not None and is_settled(mark) and len(mark) > _PREFIX else None

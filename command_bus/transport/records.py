@@ -46,6 +46,11 @@ class Waiting:
     envelope: bytes
     delayed: bool = False
 
+    @property
+    def message(self) -> str:
+        """Its message id; empty for a delayed command, which has none yet."""
+        return "" if self.delayed else self.id
+
 
 EntityState = Literal["waiting", "running", "retrying", "paused", "parked", "draining"]
 

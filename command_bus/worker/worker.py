@@ -13,33 +13,25 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Iterable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 from command_bus.clock import checked_seconds, wall_ms
-from command_bus.errors import CommandBusError, QueueFull
+from command_bus.errors import QueueFull
 from command_bus.handlers.injection import check_wired
 from command_bus.handlers.registry import HandlerRegistry
-from command_bus.middleware import around_handle
+from command_bus.messages.context import Sender
+from command_bus.middleware import Middleware, around_handle
 from command_bus.observer import WorkerFigures
 from command_bus.randomness import token
 from command_bus.serialization.announcements import WorkerInfo, worker_record
 from command_bus.serialization.models import codec_for, reply_codec_for
-from command_bus.serialization.protection import Protection
+from command_bus.session import Session
 from command_bus.settings import BusSettings, unknown_variables
-from command_bus.transport.interfaces import Consumer
+from command_bus.transport.interfaces import WorkerSideOptions
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.redis.keys import GROUP
-from command_bus.transport.redis.scripts import FORGET
-from command_bus.transport.redis.transport import RedisTransport
-from command_bus.transport.redis.worker.consumer import ConsumerLoop
-from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
-from command_bus.transport.redis.worker.recovery import PendingRecovery
-from command_bus.transport.redis.worker.slots import Slots
-from command_bus.transport.redis.worker.step_batcher import StepBatcher
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.descriptions import describe_commands
 from command_bus.worker.entity_run import EntityRun
@@ -47,10 +39,7 @@ from command_bus.worker.executor import STOPPING, Executor
 from command_bus.worker.signals import on_signals
 from command_bus.worker.threads import HandlerThreads
 
-if TYPE_CHECKING:
-    from command_bus.bus import CommandBus
-
-__all__ = ["StopReport", "Worker"]
+__all__ = ["StopReport", "Worker", "WorkerBus"]
 
 _log = logging.getLogger("command_bus.worker")
 _LAST_WORDS = 5.0
@@ -70,13 +59,28 @@ class StopReport:
     cancelled: int
 
 
+class WorkerBus(Sender, Protocol):
+    """What a worker needs of its bus: a `CommandBus`."""
+
+    lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
+    session: Session
+    settings: BusSettings
+
+    @property
+    def middleware(self) -> tuple[Middleware, ...]:
+        """What is around its handlers."""
+
+    async def stats(self) -> Any:
+        """See `CommandBus.stats`."""
+
+
 class Worker:
     """Runs handlers until it is stopped: `async with bus.worker(): …` or `await bus.worker().run()`.
 
     Made by `CommandBus.worker`. Opens the bus if it is not open; then it closes it, too.
     """
 
-    def __init__(self, bus: CommandBus, settings: BusSettings, registry: HandlerRegistry) -> None:
+    def __init__(self, bus: WorkerBus, settings: BusSettings, registry: HandlerRegistry) -> None:
         self.settings = settings
         self.registry = registry
         self.name = token(6).hex()
@@ -103,7 +107,7 @@ class Worker:
     @property
     def running(self) -> int:
         """Entities that it holds now."""
-        return len(self._parts.leases) if self._parts else 0
+        return len(self._parts.side.leases) if self._parts else 0
 
     @property
     def figures(self) -> WorkerFigures:
@@ -111,7 +115,7 @@ class Worker:
         return WorkerFigures(0, 0, 0) if self._parts is None else self._parts.figures()
 
     @property
-    def bus(self) -> CommandBus:
+    def bus(self) -> WorkerBus:
         """The bus that it works for."""
         return self._bus
 
@@ -126,7 +130,7 @@ class Worker:
 
         At least as long as the thread that renews its leases has been silent, which should never be.
         """
-        return max(self._parts.consumer.silent_for, self._parts.leases.overdue) if self._parts else math.inf
+        return max(self._parts.side.consumer.silent_for, self._parts.side.leases.overdue) if self._parts else math.inf
 
     async def start(self) -> None:
         """Begin to run commands; returns at once.
@@ -150,17 +154,17 @@ class Worker:
             )
         for stray in unknown_variables(os.environ):
             _log.warning("%s", stray)
-        if not self._bus.is_open:
-            await self._bus.open()
-            self._stack.push_async_callback(self._bus.close)
+        if not self._bus.session.is_open:
+            await self._bus.session.open()
+            self._stack.push_async_callback(self._bus.session.close)
         self._started_ms = wall_ms()
         try:
             if self._bus.lifespan is not None:
                 await self._stack.enter_async_context(self._bus.lifespan())
             check_wired(self.registry)  # now, because a container is wired by the lifespan at the latest
             await self._describe()
-            self._parts = _Parts(self, self._bus.transport, self._bus.middleware, self._bus.protection)
-            await self._parts.start()
+            self._parts = _Parts(self, self._bus.session, self._bus.middleware)
+            await self._parts.side.start()
         except BaseException:
             await self._stack.aclose()
             raise
@@ -217,7 +221,7 @@ class Worker:
     async def _describe(self) -> None:
         """Tell clients without our classes what our commands look like; a server without memory must not keep us from draining it."""
         try:
-            await self._bus.transport.operations.describe(describe_commands(self.registry))
+            await self._bus.session.transport.announcements.describe(describe_commands(self.registry))
         except QueueFull as error:
             _log.warning("what commands look like could not be published, only Spark writers by wire name miss it: %s", error)
 
@@ -241,7 +245,7 @@ class Worker:
             running=self.running,
             commands=self.registry.names(),
             lease=self.settings.lease,
-            longest=self._parts.leases.longest if self._parts else 0.0,
+            longest=self._parts.side.leases.longest if self._parts else 0.0,
             threads=self.settings.threads,
             awaiting_thread=self.figures.awaiting_thread,
             awaiting_reply=self.figures.awaiting_reply,
@@ -256,96 +260,64 @@ def most_at_once(settings: BusSettings, registry: HandlerRegistry) -> int:
 
 
 class _Parts:
-    """The parts of a running worker."""
+    """The parts of a running worker: what runs commands, and the transport's side of it."""
 
-    def __init__(self, worker: Worker, transport: RedisTransport, middleware: Any, protection: Protection | None) -> None:
-        settings, keys, connections = worker.settings, transport.keys, transport.connections
-        self._worker = worker
-        self._transport = transport
+    def __init__(self, worker: Worker, session: Session, middleware: Sequence[Middleware]) -> None:
+        settings, protection = worker.settings, session.protection
         self.threads = HandlerThreads(settings.threads)
-        most = most_at_once(settings, worker.registry)
-        self.slots = Slots(most, keys.count, settings.max_waiting, is_stuck=lambda: self.threads.turns_away)
-        self._steps = StepBatcher(connections, keys, owner=worker.name, reply_ttl=settings.reply_ttl)
-        self.leases = LeaseKeeper(
-            connections.factory,
-            keys,
-            owner=worker.name,
-            lease=settings.lease,
-            heartbeat=lambda now_ms: worker_record(worker.info(now_ms)),
-            outages=[connections.at(shard.prefix).outage for shard in keys.shards],
+        self.side = session.transport.worker_side(
+            WorkerSideOptions(
+                name=worker.name,
+                lease=settings.lease,
+                reply_ttl=settings.reply_ttl,
+                places=most_at_once(settings, worker.registry),
+                max_lent=settings.max_waiting,
+                is_stuck=lambda: self.threads.turns_away,
+                heartbeat=lambda now_ms: worker_record(worker.info(now_ms)),
+            )
         )
-        decisions = _decisions(worker, protection)
-        self._executor = Executor(
+        decisions = _decisions(worker, session)
+        executor = Executor(
             decisions,
             self.threads,
-            self.slots,
+            self.side.places,
             worker=worker.name,
             grace=settings.grace,
-            works=lambda: self.consumer.reads or worker.finishing(),
+            works=lambda: self.side.consumer.reads or worker.finishing(),
             around=around_handle(middleware),
             bus=worker.bus,
-            lines=transport.namespace if protection is not None and protection.signatures is not None else None,
+            lines=session.transport.agreements if protection is not None and protection.signatures is not None else None,
         )
-        self._runs = EntityRun(
-            self._steps,
-            self._executor,
-            self.slots,
+        runs = EntityRun(
+            self.side.steps,
+            executor,
+            self.side.places,
             quantum=settings.quantum,
             quantum_time=settings.quantum_time,
             stopping=worker.stopping,
         )
-        self._recovery = PendingRecovery(
-            connections, keys, owner=worker.name, lease=settings.lease, steps=self._steps, decide=decisions.lost, leases=self.leases
-        )  # fmt: skip
-        self.consumer: Consumer = ConsumerLoop(
-            connections,
-            keys,
-            owner=worker.name,
-            slots=self.slots,
-            leases=self.leases,
-            steps=self._steps,
-            run=self._runs.run,
-            wake=self._recovery.wake,
-            settle=partial(self._recovery.settle, ours=True),
-        )
-
-    async def start(self) -> None:
-        self.leases.start()
-        self._recovery.start()
-        await self.consumer.start()
+        self.side.begin(runs.run, decisions.lost)
 
     async def stop(self, grace: float) -> StopReport:
-        if self.consumer.running:
-            _log.info("stopping: waits up to %g s for what runs: %s", grace, _named(self.consumer.running))
-        await self.consumer.stop_reading()
-        running = self.consumer.running
+        """Stop as `Worker` says at its head."""
+        side = self.side
+        if side.consumer.running:
+            _log.info("stopping: waits up to %g s for what runs: %s", grace, _named(side.consumer.running))
+        await side.consumer.stop_reading()
+        running = side.consumer.running
         finished, left = await asyncio.wait(running, timeout=grace) if running else (set(), set())
         if left:
             _log.warning("%d handlers still run after the grace time of %g s and are cancelled", len(left), grace)
-            self.leases.cancel_all(STOPPING)
+            side.cancel_all(STOPPING)
             await asyncio.wait(left, timeout=_LAST_WORDS)
-        await self._recovery.stop()
-        for task in self.consumer.running:
-            task.cancel()
-        await self._steps.close(_LAST_WORDS)
-        await self.leases.stop()
-        await self._forget()
+        await side.stop(_LAST_WORDS)
         self.threads.close()
         return StopReport(len(finished), len(left))
 
     def figures(self) -> WorkerFigures:
-        return WorkerFigures(len(self.leases), self.leases.lost, self._recovery.recovered, self.threads.waiting, self.slots.lent)
-
-    async def _forget(self) -> None:
-        """Sign off; if something is still pending, the leases end by themselves."""
-        try:
-            async with asyncio.timeout(1.0):
-                for shard in self._transport.keys.shards:
-                    await self._transport.connections.at(shard.prefix).run(
-                        FORGET, [shard.ready, shard.workers], [GROUP, self._worker.name]
-                    )
-        except (CommandBusError, TimeoutError) as error:
-            _log.warning("worker %s could not sign off: %s", self._worker.name, error)
+        """Return the counters since the worker started."""
+        side = self.side
+        return WorkerFigures(len(side.leases), side.leases.lost, side.recovered, self.threads.waiting, side.places.lent)
 
 
 def _named(running: Iterable[asyncio.Task[None]]) -> str:
@@ -355,10 +327,10 @@ def _named(running: Iterable[asyncio.Task[None]]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-def _decisions(worker: Worker, protection: Protection | None) -> Decisions:
-    """The rules of a worker; where its bus has an observer, that is told of them."""
-    lookup, observer = worker.registry.lookup, worker.bus.observer
-    recorded = worker.bus.transport.namespace.recorded
+def _decisions(worker: Worker, session: Session) -> Decisions:
+    """Return the rules of a worker; where there is an observer, it sees each decision."""
+    lookup, observer = worker.registry.lookup, session.observer
+    recorded, protection = session.transport.agreements.recorded, session.protection
     if observer is None:
         return Decisions(lookup, worker.settings, worker=worker.name, protection=protection, recorded=recorded)
     from command_bus.worker.observed import ObservedDecisions

@@ -10,8 +10,10 @@ from typing import Any
 from redis.asyncio import Redis
 
 from command_bus.clock import mono
-from command_bus.transport.redis.admin.holds import Holds
-from command_bus.transport.redis.admin.statistics import Operations
+from command_bus.transport.redis.admin.dead_letters import RedisDeadLetters
+from command_bus.transport.redis.admin.entities import RedisEntities
+from command_bus.transport.redis.admin.holds import RedisHolds
+from command_bus.transport.redis.admin.mailboxes import RedisMailboxes
 from command_bus.transport.redis.connection.connections import ClientFactory, Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.ready_stream import ensure_ready
@@ -133,8 +135,10 @@ class Bare:
         self.shard = self.keys.shards[0]
         self.connections = connections or Connections(clients).at(self.shard.prefix)
         self.producer = StreamProducer(self.connections, self.keys, max_total_depth=10_000, max_pending=10_000)
-        self.operations = Operations(self.connections, self.keys, reply_ttl=60)
-        self.scopes = Holds(self.connections, self.keys, patience=5)
+        self.dead_letters = RedisDeadLetters(self.connections, self.keys, patience=5)
+        entities = RedisEntities(self.connections, self.keys, patience=5)
+        self.mailboxes = RedisMailboxes(self.connections, self.keys, patience=5, reply_ttl=60, entities=entities)
+        self.scopes = RedisHolds(self.connections, self.keys, patience=5)
 
     @property
     def client(self) -> Redis:

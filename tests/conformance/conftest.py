@@ -39,11 +39,11 @@ class Bench:
 
     def bus(self, **arguments: Any) -> CommandBus:
         """A bus on this server; short times by default."""
-        bus = CommandBus(
-            "redis://unused", **{"namespace": self.namespace, "registry": self.registry, "lease": 5.0, "grace": 5.0, **arguments}
+        return CommandBus(
+            "redis://unused",
+            clients=self.clients,
+            **{"namespace": self.namespace, "registry": self.registry, "lease": 5.0, "grace": 5.0, **arguments},
         )
-        bus._clients = self.clients
-        return bus
 
     def client(self, shard: int = 0) -> Redis:
         """A client of the server that has a shard's keys."""

@@ -11,6 +11,7 @@ import pytest
 
 from command_bus import Command, CommandBus, DispatchConflict, DispatchFenced, EntityId, QueueFull, Reject, RetryPolicy
 from command_bus.messages.outgoing import Envelope
+from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.serialization.envelope import IN_DISPATCH, KEEP_OUTCOME, WireEnvelope, pack_envelope
 from command_bus.serialization.outcome import OutcomeRecord
 from command_bus.serialization.reply import unpack_reply
@@ -30,18 +31,20 @@ class Add(Command[int], entity="sum", retry=RetryPolicy(attempts=2, delay=0.01, 
 
 def item(bus: CommandBus, entity: str, value: int, *, dispatch: str = "", number: int = 0, command_id: str = "") -> LoadItem:
     """A packed command; of a dispatch that keeps outcomes if one is named."""
-    out = bus._builder.of_item(Envelope(Add(sum=entity, value=value), command_id=command_id or f"{entity}-{value}"))
+    out = EnvelopeBuilder(bus.settings).of_item(
+        Envelope(Add(sum=entity, value=value), command_id=command_id or f"{entity}-{value}")
+    )
     flags = IN_DISPATCH | (KEEP_OUTCOME if dispatch else 0)
     envelope = WireEnvelope(
         out.command_id, out.name, out.entity_type, out.entity_id, out.payload, flags, correlation_id=dispatch or None
     )
     check = crc32(out.payload).to_bytes(4, "big")
-    return bus._builder.build(out).mailbox, out.command_id, check, pack_envelope(envelope), entity, number
+    return EnvelopeBuilder(bus.settings).build(out).mailbox, out.command_id, check, pack_envelope(envelope), entity, number
 
 
 async def load(bus: CommandBus, version: Version, items: list[LoadItem], **options: Any) -> list[Admission]:
     """Load items of any shard; in the order of the items."""
-    keys, dispatches = bus.transport.keys, bus.transport.bulk
+    keys, dispatches = bus.session.transport.keys, bus.session.transport.bulk
     answers: dict[int, Admission] = {}
     for shard in range(keys.count):
         chosen = [index for index, each in enumerate(items) if keys.shard_of(each[0]) == shard]
@@ -55,8 +58,8 @@ async def load(bus: CommandBus, version: Version, items: list[LoadItem], **optio
 async def outcomes(bus: CommandBus, dispatch: str) -> list[tuple[str, OutcomeRecord, Any]]:
     """Command id, record and reply of all that is kept, in order per shard."""
     found = []
-    for shard in range(bus.transport.keys.count):
-        _, records = await bus.transport.bulk.outcomes.page(dispatch, shard, "", "+", 1000)
+    for shard in range(bus.session.transport.keys.count):
+        _, records = await bus.session.transport.bulk.outcomes.page(dispatch, shard, "", "+", 1000)
         for packed in records:
             record = OutcomeRecord.unpack(packed)
             command_id, reply = unpack_reply(record.reply)
@@ -74,7 +77,7 @@ async def test_what_is_loaded_again_is_there_once_and_in_order(bench: Bench, sha
         return command.value
 
     async with bench.bus(shards=shards) as bus:
-        version, dispatches = Version("d 1{}\n"), bus.transport.bulk
+        version, dispatches = Version("d 1{}\n"), bus.session.transport.bulk
         assert await dispatches.open(version, Opening()) == "open"
         items = [item(bus, f"s{index % 3}", index) for index in range(60)]
         assert await load(bus, version, items[:20]) == [ACCEPTED] * 20
@@ -94,7 +97,7 @@ async def test_what_is_loaded_again_is_there_once_and_in_order(bench: Bench, sha
 
 async def test_nothing_is_added_to_a_version_that_is_committed(bench: Bench) -> None:
     async with bench.bus() as bus:
-        version, dispatches = Version("d"), bus.transport.bulk
+        version, dispatches = Version("d"), bus.session.transport.bulk
         await dispatches.open(version, Opening())
         await load(bus, version, [item(bus, "a", 1)])
         await dispatches.commit(version, "first", 60_000)
@@ -115,7 +118,7 @@ async def test_nothing_is_added_to_a_version_that_is_committed(bench: Bench) -> 
 
 async def test_what_was_never_opened_or_belongs_to_another_is_refused(bench: Bench) -> None:
     async with bench.bus() as bus:
-        dispatches = bus.transport.bulk
+        dispatches = bus.session.transport.bulk
         with pytest.raises(DispatchFenced, match="not open"):
             await dispatches.load(Version("none"), 0, [item(bus, "a", 1)])
         with pytest.raises(DispatchFenced, match="not open"):
@@ -130,7 +133,7 @@ async def test_what_was_never_opened_or_belongs_to_another_is_refused(bench: Ben
 
 async def test_a_dispatch_that_nobody_touches_is_forgotten_and_its_late_writers_are_fenced(bench: Bench) -> None:
     async with bench.bus() as bus:
-        dispatches = bus.transport.bulk
+        dispatches = bus.session.transport.bulk
         await dispatches.open(Version("short"), Opening(remember_ms=150))
         await load(bus, Version("short"), [item(bus, "a", 1)])
 
@@ -147,7 +150,7 @@ async def test_a_dispatch_that_nobody_touches_is_forgotten_and_its_late_writers_
 async def test_equal_ids_with_other_payloads_are_told(bench: Bench) -> None:
     async with bench.bus() as bus:
         version = Version("d")
-        await bus.transport.bulk.open(version, Opening())
+        await bus.session.transport.bulk.open(version, Opening())
         first, other = item(bus, "a", 1, command_id="x"), item(bus, "a", 2, command_id="x")
         assert await load(bus, version, [first, other, first]) == [ACCEPTED, CONFLICT, DUPLICATE]
         assert await load(bus, version, [other, first]) == [CONFLICT, DUPLICATE]
@@ -156,15 +159,15 @@ async def test_equal_ids_with_other_payloads_are_told(bench: Bench) -> None:
 async def test_sequence_numbers_only_go_up_whoever_loads(bench: Bench) -> None:
     async with bench.bus() as bus:
         version = Version("d")
-        await bus.transport.bulk.open(version, Opening())
+        await bus.session.transport.bulk.open(version, Opening())
         late = Admission.OUT_OF_SEQUENCE
         one = [item(bus, "a", value, number=value) for value in (1, 3, 2, 4)] + [item(bus, "b", 0, number=-5)]
         assert await load(bus, version, one, sequenced=True) == [ACCEPTED, ACCEPTED, late, ACCEPTED, ACCEPTED]
         two = [item(bus, "a", 4, number=4), item(bus, "a", 5, number=4), item(bus, "a", 6, number=6), item(bus, "b", 1, number=0)]
         assert await load(bus, version, two, sequenced=True) == [DUPLICATE, late, ACCEPTED, ACCEPTED]
-        await bus.transport.bulk.commit(version, "", 60_000)
+        await bus.session.transport.bulk.commit(version, "", 60_000)
         after = Version("d", 1)
-        await bus.transport.bulk.open(after, Opening())
+        await bus.session.transport.bulk.open(after, Opening())
         assert await load(bus, after, [item(bus, "a", 7, number=5)], sequenced=True) == [late]
 
 
@@ -172,7 +175,7 @@ async def test_sequence_numbers_only_go_up_whoever_loads(bench: Bench) -> None:
 async def test_limits_refuse_the_rest_and_later_ones_do_not_overtake(bench: Bench, shards: int) -> None:
     async with bench.bus(max_depth=2, max_total_depth=100, shards=shards) as bus:
         version = Version("d")
-        await bus.transport.bulk.open(version, Opening())
+        await bus.session.transport.bulk.open(version, Opening())
         items = [item(bus, "a", value) for value in range(4)] + [item(bus, "b", 0)]
         full, behind = Admission.ENTITY_FULL, Admission.PREDECESSOR_REFUSED
         assert await load(bus, version, items) == [ACCEPTED, ACCEPTED, full, behind, ACCEPTED]
@@ -187,7 +190,7 @@ async def test_trusted_mailboxes_are_not_measured(bench: Bench) -> None:
     """What a writer may save: it vouches that these are not full."""
     async with bench.bus(max_depth=2) as bus:
         version = Version("d")
-        await bus.transport.bulk.open(version, Opening())
+        await bus.session.transport.bulk.open(version, Opening())
         items = [item(bus, "a", value) for value in range(3)]
         await load(bus, version, items[:2])
         assert await load(bus, version, items[2:], suspects={items[0][0]}) == [Admission.ENTITY_FULL]
@@ -197,10 +200,10 @@ async def test_trusted_mailboxes_are_not_measured(bench: Bench) -> None:
 async def test_a_mailbox_of_another_type_costs_its_own_rows_only(bench: Bench) -> None:
     async with bench.bus() as bus:
         version = Version("d")
-        await bus.transport.bulk.open(version, Opening())
+        await bus.session.transport.bulk.open(version, Opening())
         items = [item(bus, "bad", 1), item(bus, "good", 1), item(bus, "bad", 2)]
         client = bench.client()
-        await client.set(bus.transport.keys.shards[0].mailbox(items[0][0]), "something else")
+        await client.set(bus.session.transport.keys.shards[0].mailbox(items[0][0]), "something else")
         await client.aclose()
         assert await load(bus, version, items) == [Admission.WRONG_TYPE, ACCEPTED, Admission.WRONG_TYPE]
 
@@ -217,7 +220,7 @@ async def test_a_paused_entity_is_loaded_and_waits(bench: Bench) -> None:
         entity = bus.entity("sum", "p")
         await entity.pause()
         version = Version("d")
-        await bus.transport.bulk.open(version, Opening())
+        await bus.session.transport.bulk.open(version, Opening())
         assert await load(bus, version, [item(bus, "p", 1), item(bus, "q", 2)]) == [ACCEPTED] * 2
         await until(lambda: seen == [2])
         await entity.resume()
@@ -239,7 +242,7 @@ async def test_every_fate_is_kept_as_an_outcome(bench: Bench, shards: int) -> No
         return command.value + 1
 
     async with bench.bus(shards=shards) as bus:
-        version, dispatches = Version("d"), bus.transport.bulk
+        version, dispatches = Version("d"), bus.session.transport.bulk
         await dispatches.open(version, KEPT)
         names = ("plain", "refused", "failing", "recovering", "purged")
         await load(bus, version, [item(bus, name, 7, dispatch="d") for name in names])
@@ -282,7 +285,7 @@ async def test_a_parked_command_that_is_discarded_says_so(bench: Bench) -> None:
 
     async with bench.bus() as bus, bus.worker():
         version = Version("d")
-        await bus.transport.bulk.open(version, KEPT)
+        await bus.session.transport.bulk.open(version, KEPT)
         await load(bus, version, [item(bus, "a", value, dispatch="d") for value in (1, 2)])
 
         async def letters() -> list[Any]:
@@ -302,9 +305,9 @@ async def test_outcomes_are_kept_for_their_time_and_number_only(bench: Bench) ->
         return 0
 
     async with bench.bus() as bus, bus.worker():
-        await bus.transport.bulk.open(Version("brief"), Opening(keep_ms=200, remember_ms=60_000))
-        await bus.transport.bulk.open(Version("none"), Opening())
-        await bus.transport.bulk.open(Version("few"), Opening(keep_ms=60_000, keep_max=10))
+        await bus.session.transport.bulk.open(Version("brief"), Opening(keep_ms=200, remember_ms=60_000))
+        await bus.session.transport.bulk.open(Version("none"), Opening())
+        await bus.session.transport.bulk.open(Version("few"), Opening(keep_ms=60_000, keep_max=10))
         await load(bus, Version("brief"), [item(bus, "a", 1, dispatch="brief")])
         await load(bus, Version("none"), [item(bus, "b", 1, dispatch="none")])  # flagged, but the record asks for none
         await load(bus, Version("few"), [item(bus, "c", value, dispatch="few") for value in range(600)])
@@ -321,7 +324,7 @@ async def test_outcomes_are_kept_for_their_time_and_number_only(bench: Bench) ->
 
 async def test_rejected_rows_are_noted_once_and_up_to_a_limit(bench: Bench) -> None:
     async with bench.bus() as bus:
-        version, dispatches = Version("d"), bus.transport.bulk
+        version, dispatches = Version("d"), bus.session.transport.bulk
         await dispatches.open(version, Opening())
         rows = [(f"row{index}", b"why") for index in range(5)]
         assert await dispatches.reject(version, [*rows[:3], *rows[:3]], 4)  # equal rows, in one request
@@ -338,7 +341,7 @@ async def test_random_interleavings_of_attempts_give_the_one_history(bench: Benc
     for seed in range(8):
         random_ = random.Random(seed)
         async with bench.bus() as bus:
-            version, dispatches = Version(f"d{seed}"), bus.transport.bulk
+            version, dispatches = Version(f"d{seed}"), bus.session.transport.bulk
             await dispatches.open(version, Opening())
             items = [item(bus, f"e{seed}-{index % 4}", index) for index in range(100)]
             positions = [0, 0, 0]  # of three attempts; the first that ends commits
@@ -356,8 +359,8 @@ async def test_random_interleavings_of_attempts_give_the_one_history(bench: Benc
                     await dispatches.commit(version, "", 60_000)
                     committed = True
             for entity in range(4):
-                mailbox = bus._builder.mailbox_of("sum", f"e{seed}-{entity}")
-                waiting = [each.envelope async for page in bus.transport.operations.waiting(mailbox) for each in page]
+                mailbox = EnvelopeBuilder(bus.settings).mailbox_of("sum", f"e{seed}-{entity}")
+                waiting = [each.envelope async for page in bus.session.transport.mailboxes.waiting(mailbox) for each in page]
                 assert waiting == [each[3] for each in items if each[0] == mailbox]
 
 
@@ -367,12 +370,12 @@ async def test_a_server_without_memory_refuses_a_whole_chunk(bench: Bench) -> No
         pytest.skip("fakeredis has no memory limit")
     async with bench.bus() as bus:
         version = Version("d")
-        await bus.transport.bulk.open(version, Opening())
+        await bus.session.transport.bulk.open(version, Opening())
         client = bench.client()
         try:
             await client.config_set("maxmemory", "1")
             with pytest.raises(QueueFull) as caught:
-                await bus.transport.bulk.load(version, 0, [item(bus, "a", value) for value in range(5)])
+                await bus.session.transport.bulk.load(version, 0, [item(bus, "a", value) for value in range(5)])
             assert caught.value.limit == "memory"
         finally:
             await client.config_set("maxmemory", "0")

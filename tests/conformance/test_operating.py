@@ -26,6 +26,7 @@ from command_bus import (
 from command_bus.clock import mono, wall_ms
 from command_bus.errors import EntitiesStopped
 from command_bus.messages.outgoing import Envelope
+from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.serialization.envelope import IN_DISPATCH, WireEnvelope, pack_envelope
 from command_bus.transport.bulk import LoadItem, Opening, Version
 from command_bus.transport.mailboxes import EVERYTHING
@@ -262,7 +263,7 @@ async def test_bulk_loads_are_held_and_refused_like_all_else(bench: Bench, seen:
     version = Version("d", 0)
     async with bench.bus(shards=3) as bus:
         items = [_item(bus, f"n{number % 3}", number) for number in range(9)]
-        await bus.transport.bulk.open(version, Opening(keep_ms=0, remember_ms=60_000))
+        await bus.session.transport.bulk.open(version, Opening(keep_ms=0, remember_ms=60_000))
         await bus.entities.of("sum").pause()
         assert await _load(bus, version, items[:6]) == [Admission.ACCEPTED] * 6
         async with bus.worker():
@@ -278,16 +279,16 @@ async def test_bulk_loads_are_held_and_refused_like_all_else(bench: Bench, seen:
 
 
 def _item(bus: CommandBus, name: str, number: int) -> LoadItem:
-    out = bus._builder.of_item(Envelope(Add(name=name, number=number), command_id=f"{name}-{number}"))
+    out = EnvelopeBuilder(bus.settings).of_item(Envelope(Add(name=name, number=number), command_id=f"{name}-{number}"))
     envelope = WireEnvelope(out.command_id, out.name, out.entity_type, out.entity_id, out.payload, IN_DISPATCH)
-    return bus._builder.build(out).mailbox, out.command_id, bytes(4), pack_envelope(envelope), name, 0
+    return EnvelopeBuilder(bus.settings).build(out).mailbox, out.command_id, bytes(4), pack_envelope(envelope), name, 0
 
 
 async def _load(bus: CommandBus, version: Version, items: list[LoadItem]) -> list[Admission]:
     answers: dict[int, Admission] = {}
-    for shard in range(bus.transport.keys.count):
-        chosen = [index for index, each in enumerate(items) if bus.transport.keys.shard_of(each[0]) == shard]
-        loaded = await bus.transport.bulk.load(version, shard, [items[index] for index in chosen]) if chosen else None
+    for shard in range(bus.session.transport.keys.count):
+        chosen = [index for index, each in enumerate(items) if bus.session.transport.keys.shard_of(each[0]) == shard]
+        loaded = await bus.session.transport.bulk.load(version, shard, [items[index] for index in chosen]) if chosen else None
         answers |= dict(zip(chosen, loaded.admissions, strict=True)) if loaded else {}
     return [answers[index] for index in range(len(items))]
 

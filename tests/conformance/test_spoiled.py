@@ -123,7 +123,7 @@ async def test_a_delayed_command_waits_until_its_mailbox_takes_it(bench: Bench) 
 async def test_a_bulk_load_notes_only_what_is_in_its_mailbox(bench: Bench, how: str) -> None:
     async with bench.bus() as bus, bare(bench.clients, bench.namespace) as shelf:
         version = Version("d")
-        await bus.transport.bulk.open(version, Opening())
+        await bus.session.transport.bulk.open(version, Opening())
         await spoil(shelf, "box:bad", how)
 
         async def load(*names: str) -> list[Admission]:
@@ -131,11 +131,11 @@ async def test_a_bulk_load_notes_only_what_is_in_its_mailbox(bench: Bench, how: 
                 (f"box:{name[:-1]}", name, b"same", b"\x96\x01" + bytes([0xA0 + len(name)]) + name.encode(), name[:-1], 0)
                 for name in names
             ]
-            return (await bus.transport.bulk.load(version, 0, items, suspects=())).admissions
+            return (await bus.session.transport.bulk.load(version, 0, items, suspects=())).admissions
 
         assert await load("a1", "bad1", "b1", "bad2", "bad1", "a2") == [ACCEPTED, SPOILED, ACCEPTED, SPOILED, SPOILED, ACCEPTED]
         assert await load("a1", "bad1", "b1") == [Admission.DUPLICATE, SPOILED, Admission.DUPLICATE]
-        facts = await bus.transport.bulk.facts("d")
+        facts = await bus.session.transport.bulk.facts("d")
         assert facts is not None
         assert facts.added == 3
         assert {lease.mailbox for lease in await shelf.hand().read()} >= {"box:a", "box:b"}

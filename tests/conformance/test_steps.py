@@ -475,7 +475,7 @@ async def test_a_retry_waits_outside_the_ready_stream_and_comes_back_with_its_at
 async def test_a_delayed_command_takes_its_place_when_it_is_due(shelf: Bare, hand: Hand) -> None:
     await shelf.put(BOX, "d1", delay_ms=1)
     assert await shelf.record(BOX) is None
-    assert await shelf.operations.depth(BOX) == 1
+    assert await shelf.mailboxes.depth(BOX) == 1
     await shelf.put(BOX, "c1")
     while await shelf.client.zcard(shelf.shard.due):
         await shelf.promote(hand)
@@ -648,13 +648,13 @@ async def test_parked_and_paused_are_independent(shelf: Bare, hand: Hand, verb: 
     await _stopped(shelf)
     await shelf.put(BOX, "c3")
     await _stopped(shelf)
-    (letter,) = [letter async for letter in shelf.operations.letters()]
+    (letter,) = [letter async for letter in shelf.dead_letters.all()]
     assert letter.parked
     if not paused:
         assert not await shelf.scopes.resume(BOX)
         await _stopped(shelf)
-    assert await shelf.operations.settle_letter(letter, verb, left("c1"))
-    assert not await shelf.operations.settle_letter(letter, verb, left("c1"))
+    assert await shelf.dead_letters.settle(letter, verb, left("c1"))
+    assert not await shelf.dead_letters.settle(letter, verb, left("c1"))
     first = b"c1" if verb == "replay" else b"c2"
     if paused:
         await _stopped(shelf)
@@ -672,8 +672,8 @@ async def test_resumed_while_parked_stays_parked(shelf: Bare, hand: Hand) -> Non
     await hand.do(lease, park("c1"))
     assert await shelf.scopes.resume(BOX)
     await _stopped(shelf)
-    (letter,) = [letter async for letter in shelf.operations.letters()]
-    await shelf.operations.settle_letter(letter, "discard", left("c1"))
+    (letter,) = [letter async for letter in shelf.dead_letters.all()]
+    await shelf.dead_letters.settle(letter, "discard", left("c1"))
     assert await shelf.nothing_of(BOX)
 
 
@@ -699,8 +699,8 @@ async def test_a_purge_leaves_the_running_command_alone_and_nothing_else(shelf: 
         await hand.do(lease, GiveBack(counts=False))  # type: ignore[arg-type]
         assert await hand.do(await hand.read_one(), TAKE) == Released("stop")
     removed = 0
-    async for page in shelf.operations.waiting(BOX):
-        removed += await shelf.operations.remove(BOX, [(command, left(command.envelope.decode(), inbox="p")) for command in page])
+    async for page in shelf.mailboxes.waiting(BOX):
+        removed += await shelf.mailboxes.remove(BOX, [(command, left(command.envelope.decode(), inbox="p")) for command in page])
     assert removed == (2 if state == "held" else 3)
     if state == "held":
         assert lease is not None
@@ -721,8 +721,8 @@ async def test_removing_the_head_frees_its_followers(shelf: Bare, hand: Hand, st
     await shelf.put(BOX, "c1", "c2")
     lease, _ = await hand.start()
     await hand.do(lease, Retry(60_000) if state == "waiting" else park("c1"))
-    page = [page async for page in shelf.operations.waiting(BOX)][0]  # noqa: RUF015 - there is no async next()
-    assert await shelf.operations.remove(BOX, [(page[0], left("c1"))]) == 1
+    page = [page async for page in shelf.mailboxes.waiting(BOX)][0]  # noqa: RUF015 - there is no async next()
+    assert await shelf.mailboxes.remove(BOX, [(page[0], left("c1"))]) == 1
     _, started = await hand.start()
     assert (started.envelope, started.attempt) == (b"c2", 1)
 
@@ -751,12 +751,12 @@ async def test_scripts_are_loaded_again_when_the_server_forgot_them(shelf: Bare,
     lease, _ = await hand.start()
     await forget()
     assert isinstance(await hand.do(lease, bury("c1")), Started)
-    (letter,) = [letter async for letter in shelf.operations.letters()]
+    (letter,) = [letter async for letter in shelf.dead_letters.all()]
     await forget()
-    assert await shelf.operations.settle_letter(letter, "replay", left("c1"))
-    waiting = [page async for page in shelf.operations.waiting(BOX)][0]  # noqa: RUF015 - there is no async next()
+    assert await shelf.dead_letters.settle(letter, "replay", left("c1"))
+    waiting = [page async for page in shelf.mailboxes.waiting(BOX)][0]  # noqa: RUF015 - there is no async next()
     await forget()
-    assert await shelf.operations.remove(BOX, [(waiting[1], left("c3"))]) == 1
+    assert await shelf.mailboxes.remove(BOX, [(waiting[1], left("c3"))]) == 1
     await forget()
     assert isinstance(await hand.do(lease, done("c2")), Started)
     assert await hand.do(lease, done("c1")) == Released("idle")

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from command_bus import Command, CommandBus, CommandTimeout, EntityId, HandlerRegistry, RetryPolicy, unanswered
-from command_bus.transport.redis.admin.sighting import CommandLocator
+from command_bus import Command, CommandBus, CommandTimeout, EntityId, HandlerRegistry, RetryPolicy
+from command_bus.sending import overdue_calls
+from command_bus.transport.redis.sending.locator import RedisLocator
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import until
 
@@ -68,7 +69,7 @@ async def test_without_a_worker(bench: Bench) -> None:
     async with bench.bus() as bus:
         error = await in_vain(bus, Refund(account="a"))
         assert (error.state, error.workers, error.handlers, error.position) == ("no_worker", 0, 0, 1)
-        assert f"no live worker in namespace {bench.namespace!r} on {bus.transport.connections.label}" in str(error)
+        assert f"no live worker in namespace {bench.namespace!r} on {bus.session.transport.connections.label}" in str(error)
         free = await in_vain(bus, Ping())
         assert (free.state, free.position) == ("no_worker", 1)
 
@@ -167,26 +168,26 @@ async def test_the_look_never_hides_the_timeout(bench: Bench, monkeypatch: pytes
         raise RuntimeError("no")
 
     async with bench.bus() as bus:
-        monkeypatch.setattr(CommandLocator, "look", endless)
+        monkeypatch.setattr(RedisLocator, "look", endless)
         began = time.monotonic()
         error = await in_vain(bus, Refund(account="a"), 0.2)
         assert (error.state, error.workers) == ("", None)
         assert time.monotonic() - began < 1.0
-        monkeypatch.setattr(CommandLocator, "look", broken)
+        monkeypatch.setattr(RedisLocator, "look", broken)
         assert (await in_vain(bus, Refund(account="a"), 0.05)).state == ""
 
 
 async def test_a_warning_while_nobody_serves_a_call(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(unanswered, "_WARN_AFTER", 0.1)
+    monkeypatch.setattr(overdue_calls, "_WARN_AFTER", 0.1)
     caplog.set_level(logging.WARNING, "command_bus.rpc")
     async with bench.bus() as bus:
         calls = [asyncio.create_task(bus.call(Refund(account=f"a-{n}"), timeout=10)) for n in range(5)]
         calls.append(asyncio.create_task(bus.call(Ping(), timeout=10)))
         await until(lambda: len(_warnings(caplog)) == 2)
         calls.append(asyncio.create_task(bus.call(Refund(account="later"), timeout=10)))
-        watched = bus._overdue
+        watched = bus._sender._overdue
         await until(lambda: watched._number == len(calls))
         await until(lambda: not watched._waiting and watched._warner is not None and watched._warner.done())
         assert ["no live worker" in each for each in _warnings(caplog)] == [True, True]
@@ -206,14 +207,14 @@ async def test_calls_that_are_answered_share_one_timer(bench: Bench, gate: Gate,
         looks += 1
         return []
 
-    monkeypatch.setattr("command_bus.admin.fleet.Fleet.workers", workers)
+    monkeypatch.setattr("command_bus.transport.redis.admin.announcements.RedisAnnouncements.workers", workers)
     async with bench.bus() as bus, bus.worker():
         await asyncio.gather(*(bus.call(Refund(account=f"a-{n}"), timeout=10) for n in range(50)))
-        assert not bus._overdue._waiting
-        first = bus._overdue._timer
+        assert not bus._sender._overdue._waiting
+        first = bus._sender._overdue._timer
         assert first is not None
         await bus.call(Refund(account="a"), timeout=10)
-        assert bus._overdue._timer is first
+        assert bus._sender._overdue._timer is first
     assert first.cancelled()
     assert looks == 0
 

@@ -327,7 +327,7 @@ async def test_an_application_keeps_its_bus() -> None:
             await bus.run_until_idle()
             bus.assert_dispatched(Add)
     assert len(log) == 2
-    assert app._clients is None
+    assert app.session.clients is None
     assert not app.is_open
 
 

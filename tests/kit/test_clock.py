@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 
 from command_bus import Command, EntityId, RetryPolicy
-from command_bus.testing.processes import keeper_for
 from command_bus.testing.simulated.live import LiveServer, Process
-from command_bus.testing.simulated.patching import rebind
-from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from tests.conformance.bare import Bare
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import until
@@ -26,10 +22,8 @@ class Work(Command[int], entity="line", retry=RetryPolicy(attempts=3, delay=1.0,
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[LiveServer]:
-    undo = rebind("LeaseKeeper", LeaseKeeper, keeper_for)
-    yield LiveServer(time.monotonic)
-    undo()
+async def server() -> LiveServer:
+    return LiveServer(time.monotonic)
 
 
 @pytest.fixture

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 
 from command_bus.testing.conformance.fixtures import Stage
 from command_bus.testing.conformance.promises import PROMISES, Promise
-from command_bus.testing.processes import keeper_for
 from command_bus.testing.simulated.live import LiveServer, Process
-from command_bus.testing.simulated.patching import rebind
-from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from tests.conformance.conftest import Bench
 from tests.conformance.test_delivery import *  # noqa: F403 - the tests themselves
 from tests.conformance.test_delivery import app
@@ -22,10 +18,8 @@ __all__ = ["app", "bench"]
 
 
 @pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
-    undo = rebind("LeaseKeeper", LeaseKeeper, keeper_for)
-    yield Bench("memory", Process(LiveServer(time.monotonic)))
-    undo()
+async def bench() -> Bench:
+    return Bench("memory", Process(LiveServer(time.monotonic)))
 
 
 _THREADS = ("a_lost_worker_is_succeeded", "at_most_once_never_starts_again", "a_lost_holder_changes_nothing")

@@ -42,8 +42,6 @@ from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.spark.writing.partition import Reject as RowReject
 from command_bus.transport.bulk import Opening, Version
 from command_bus.transport.redis.acl import Role, acl_lines
-from command_bus.transport.redis.admin.contents import Contents
-from command_bus.transport.redis.admin.entities import Survey
 from tests.conformance.scene import until
 from tests.security.conftest import Starter
 
@@ -381,23 +379,21 @@ async def test_a_pipeline_loads_dispatches_and_reads_their_outcomes(place: Place
         """All that the Spark side asks of the transport."""
         bus = place.bus("pipeline")
         async with bus:
-            transport = bus.transport
+            transport = bus.session.transport
             assert (await bus.stats()).accepted > 50
             dispatches, outcomes = transport.bulk, transport.bulk.outcomes
             assert await dispatches.names() == ["d"]
             assert await dispatches.facts("d") is not None
             assert len([row async for row in dispatches.rejects("d")]) == 1
-            assert await transport.operations.described("Work") is not None
+            assert await transport.announcements.described("Work") is not None
             streams = await outcomes.streams([("d", 0)])
             assert streams[0] is not None
             assert await outcomes.ends("d", 0, "-", "+") is not None
             await outcomes.skip("d", 0, "", "+", 10)
-            survey = Survey(transport.connections, transport.keys, patience=2)
-            contents = Contents(transport.connections, transport.keys, patience=2)
-            assert [page async for page in survey.entities(0)]
-            assert [page async for page in contents.pages(0)]
-            assert await survey.newest_letter(0) is not None
-            assert await survey.letters(0, "", "+", 10)
+            assert [page async for page in transport.entities.pages(0)]
+            assert [page async for page in transport.mailboxes.contents(0)]
+            assert await transport.dead_letters.newest(0) is not None
+            assert await transport.dead_letters.page(0, "", "+", 10)
             page = await outcomes.page("d", 0, "", "+", 100)
             return [str(record) for record in page.records] if hasattr(page, "records") else [str(page)]
 

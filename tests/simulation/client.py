@@ -9,7 +9,9 @@ from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
 from command_bus.testing.simulated.client import WiredPipe, WiredRedis
+from command_bus.testing.simulated.patching import TaskKeeper
 from command_bus.testing.simulated.server import Link
+from tests.simulation.loop import LANE, SimLoop
 from tests.simulation.network import PATIENCE, Network
 
 __all__ = ["SimClients"]
@@ -42,10 +44,37 @@ class _Wire:
         self.idle = []
 
 
+class _HandlersLoop:
+    """What the renewing thread sees of the event loop: it hands callbacks over to the main lane."""
+
+    def __init__(self, loop: SimLoop, context: Any) -> None:
+        self._loop = loop
+        self._context = context
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any) -> None:
+        self._loop.call_soon(callback, *args, context=self._context)
+
+
+class LaneKeeper(TaskKeeper):
+    """The lease keeper as a task of the process's second lane, which runs on while the loop is blocked."""
+
+    def begin(self) -> tuple[Any, asyncio.Task[None]]:
+        loop: Any = asyncio.get_running_loop()
+        lane = LANE.get()
+        assert lane is not None
+        process = lane.process
+        task = loop.create_task(self.renewing(), name="command_bus.leases", context=process.thread_context.copy())
+        return _HandlersLoop(loop, process.context), task
+
+
 class SimClients:
     """Implements `ClientFactory` for one process."""
 
     label = "simulated server"
+    lease_keeper = LaneKeeper
 
     def __init__(self, network: Network, owner: str) -> None:
         self._network = network

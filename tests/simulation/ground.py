@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Iterator
@@ -13,40 +12,13 @@ from typing import Any
 
 from command_bus import clock, randomness
 from command_bus.sending.envelope_builder import new_command_id
-from command_bus.testing.simulated.patching import TaskKeeper, rebind
-from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.testing.simulated.patching import rebind
 from command_bus.worker.descriptions import describe_commands
 from command_bus.worker.threads import HandlerThreads
-from tests.simulation.loop import LANE, SimLoop
+from tests.simulation.loop import SimLoop
 from tests.simulation.threads import SimThreads
 
 __all__ = ["ground"]
-
-
-class _HandlersLoop:
-    """What the renewing thread sees of the event loop: it hands callbacks over to the main lane."""
-
-    def __init__(self, loop: SimLoop, context: Any) -> None:
-        self._loop = loop
-        self._context = context
-
-    def is_closed(self) -> bool:
-        return False
-
-    def call_soon_threadsafe(self, callback: Any, *args: Any) -> None:
-        self._loop.call_soon(callback, *args, context=self._context)
-
-
-class LaneKeeper(TaskKeeper):
-    """The lease keeper as a task of the process's second lane, which runs on while the loop is blocked."""
-
-    def begin(self) -> tuple[Any, asyncio.Task[None]]:
-        loop: Any = asyncio.get_running_loop()
-        lane = LANE.get()
-        assert lane is not None
-        process = lane.process
-        task = loop.create_task(self.renewing(), name="command_bus.leases", context=process.thread_context.copy())
-        return _HandlersLoop(loop, process.context), task
 
 
 @contextmanager
@@ -57,7 +29,6 @@ def ground(seed: int, loop: SimLoop) -> Iterator[None]:
     undo = [
         rebind("mono", time.monotonic, loop.time),
         rebind("wall_ms", clock.wall_ms, lambda: int((loop.time() + 1_700_000_000) * 1000)),
-        rebind("LeaseKeeper", LeaseKeeper, LaneKeeper),
         rebind("HandlerThreads", HandlerThreads, SimThreads),
         rebind("describe_commands", describe_commands, _descriptions),
     ]

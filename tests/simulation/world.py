@@ -109,9 +109,7 @@ class World:
 
     def bus(self, process: Process) -> CommandBus:
         """A bus of a process."""
-        bus = CommandBus(settings=self.settings, registry=REGISTRY)
-        bus._clients = SimClients(self.network, process.name)
-        return bus
+        return CommandBus(settings=self.settings, registry=REGISTRY, clients=SimClients(self.network, process.name))
 
     def _watch(self) -> None:
         """Have events told, without a request: what else happens to a seed stays as it is."""

@@ -81,7 +81,7 @@ async def test_a_server_that_hangs_is_noticed_before_the_read_is_late(make_bus: 
 async def test_what_cannot_read_is_not_ready_even_if_the_server_answers(make_bus: Make) -> None:
     async with make_bus() as bus, bus.worker() as worker, HealthServer(worker, host="127.0.0.1") as health:
         parts: Any = worker._parts
-        reader = parts.consumer._readers[0]
+        reader = parts.side.consumer._readers[0]
         await reader._mend(ConnectionError("no"))  # as after a read that failed
         assert (await fetch(health.port, "/readyz"))[:2] == (503, "it cannot read work: see its log\n")
 

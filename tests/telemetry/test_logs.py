@@ -86,8 +86,8 @@ async def test_a_lost_lease_names_its_entity(make_bus: Make, registry: HandlerRe
         await bus.dispatch(Work(shelf="s/1"))
         await running.wait()
         parts: Any = worker._parts
-        [lease] = parts.leases._held[0].values()
-        parts.leases._lose(lease, "it is taken away")
+        [lease] = parts.side.leases._held[0].values()
+        parts.side.leases._lose(lease, "it is taken away")
         await bus.wait_idle(10)
     [lost], [found] = lines.saying("is lost"), lines.saying("its lease ended while")
     assert {"entity": "shelf:s/1", "worker": worker.name}.items() <= lost.items()

@@ -198,9 +198,9 @@ async def test_a_lost_lease_and_what_runs_now(make_bus: Make, registry: HandlerR
         await bus.dispatch(Work(shelf="s-1"))
         await running.wait()
         assert shown(metrics)["command_bus_in_flight"] == {(): 1}
-        assert worker._parts is not None
-        [lease] = worker._parts.leases._held[0].values()
-        worker._parts.leases._lose(lease, "it is taken away")
+        parts: Any = worker._parts
+        [lease] = parts.side.leases._held[0].values()
+        parts.side.leases._lose(lease, "it is taken away")
         await bus.wait_idle(10)
     found = shown(metrics)
     assert found["command_bus_leases_lost_total"] == found["command_bus_leases_recovered_total"] == {(): 1}

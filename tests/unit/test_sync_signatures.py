@@ -14,7 +14,7 @@ from command_bus.admin.entities import Entities
 from command_bus.admin.entity import EntityScope
 from command_bus.admin.events import Events
 from command_bus.admin.fleet import Fleet
-from command_bus.keywords import BusArguments
+from command_bus.bus import BusArguments
 from command_bus.settings import SettingOverrides
 from command_bus.sync.parts import SyncDeadLetters, SyncEntities, SyncEntityScope, SyncEvents, SyncFleet
 
@@ -35,7 +35,8 @@ ASYNC_ONLY = {
     "lifespan": "for workers",
     "middleware": "as given",
     "observer": "as given",
-    "protection": "internal",
+    "session": "of an event loop",
+    "cipher": "as given",
     "registry": "for workers",
 }
 

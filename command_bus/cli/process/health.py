@@ -33,12 +33,12 @@ async def answer_probes(worker: Worker, options: WorkerOptions, stack: AsyncExit
     """
     from command_bus.telemetry.health import HealthServer
 
-    bus = worker.bus
-    if bus.observer is None and not bus.is_open:
+    session = worker.bus.session
+    if session.observer is None and not session.is_open:
         try:
             from command_bus.telemetry.metrics import PrometheusMetrics
 
-            bus.observer = PrometheusMetrics()
+            session.observer = PrometheusMetrics()
         except MissingExtra as error:
             _log.info("no /metrics: %s", error)
     patience = {} if options.stuck_after is None else {"stuck_after": options.stuck_after}

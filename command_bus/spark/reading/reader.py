@@ -33,7 +33,6 @@ from command_bus.spark.reading.spans import Span, before
 from command_bus.spark.reading.tasks import OutcomePart, Reading, plainly
 from command_bus.spark.reading.views import Row, batch_of, dead_letter_row, dispatch_row, entity_row, reject_row
 from command_bus.spark.target import Link
-from command_bus.transport.redis.admin.entities import Survey
 
 __all__ = ["BatchReader", "PushdownReader", "reader_of", "stream_reader_of"]
 
@@ -95,7 +94,7 @@ class BatchReader(DataSourceReader):
                 case "deadLetters":
                     return list(self._letter_parts())
                 case "entities":
-                    return [LivePart(shard) for shard in range(self._reading.link.transport.keys.count)]
+                    return [LivePart(shard) for shard in range(self._reading.link.transport.shards)]
                 case _:
                     return [LivePart(names=tuple(self._reading.names()))]
 
@@ -131,8 +130,8 @@ class BatchReader(DataSourceReader):
 
     def _letter_parts(self) -> Iterator[InputPartition]:
         link, until = self._reading.link, self._reading.options.until_ms
-        for shard in range(link.transport.keys.count):
-            newest = link.wait(_survey(link).newest_letter(shard, "+" if until is None else f"({until}-0"))
+        for shard in range(link.transport.shards):
+            newest = link.wait(link.transport.dead_letters.newest(shard, "+" if until is None else f"({until}-0"))
             if newest is not None:
                 yield LivePart(shard, until=newest)
 
@@ -140,7 +139,7 @@ class BatchReader(DataSourceReader):
         link, count = self._reading.link, self._reading.options.page
         match self._reading.options.view:
             case "entities":
-                for pages in _taken(link, _survey(link).entities(part.shard)):
+                for pages in _taken(link, link.transport.entities.pages(part.shard)):
                     yield [entity_row(entity, part.shard) for entity in pages[0]]
             case "deadLetters":
                 yield from self._letters(link, part)
@@ -155,7 +154,7 @@ class BatchReader(DataSourceReader):
         named, only, since = self._reading.options.dispatch_id, self._reading.only, self._reading.options.since_ms
         after = "" if since is None else before(f"{since}-0")
         while True:
-            page = link.wait(_survey(link).letters(part.shard, after, part.until, _LETTERS))
+            page = link.wait(link.transport.dead_letters.page(part.shard, after, part.until, _LETTERS))
             rows = [dead_letter_row(letter) for _, letter in page]
             yield [row for row in rows if (named is None or row[1] == named) and (only is None or row[1] in only)]
             if len(page) < _LETTERS:
@@ -202,16 +201,12 @@ class PushdownReader(BatchReader):
         self._reading = replace(self._reading, options=options)
 
 
-def _survey(link: Link) -> Survey:
-    return Survey(link.transport.connections, link.transport.keys, patience=link.settings.dispatch_timeout)
-
-
 def _dispatches(link: Link, names: Iterable[str]) -> Iterator[Row]:
     dispatches = link.transport.bulk
     for name in names:
         facts = link.wait(dispatches.facts(name))
         if facts is not None:
-            places = [(name, shard) for shard in range(link.transport.keys.count)]
+            places = [(name, shard) for shard in range(link.transport.shards)]
             yield dispatch_row(facts, link.wait(dispatches.outcomes.streams(places)), wall_ms())
 
 

@@ -87,7 +87,7 @@ class Reading:
     def streams(self, names: Iterable[str]) -> list[tuple[str, int, OutcomeStream]]:
         """The streams of outcomes of dispatches, with their shards."""
         link = self.link
-        places = [(name, shard) for name in names for shard in range(link.transport.keys.count)]
+        places = [(name, shard) for name in names for shard in range(link.transport.shards)]
         found = link.wait(link.transport.bulk.outcomes.streams(places))
         return [(*place, stream) for place, stream in zip(places, found, strict=True) if stream is not None]
 

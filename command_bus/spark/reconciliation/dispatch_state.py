@@ -21,7 +21,7 @@ from command_bus.serialization.envelope import KEEP_OUTCOME, unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable, reading_limits
 from command_bus.spark.target import Link, Target, link_to
 from command_bus.transport.bulk import DispatchFacts, OutcomeStream
-from command_bus.transport.redis.admin.contents import Contents, Held
+from command_bus.transport.records import Contents
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["Evidence", "await_settled", "waiting_commands"]
 
 _log = logging.getLogger("command_bus.spark")
-_PATIENCE = 60.0
 _SHORTEST, _LONGEST = 0.05, 1.0  # seconds between two looks at the counters
 _TELL = 5.0  # seconds between two lines in the log
 
@@ -66,9 +65,8 @@ class Evidence:
                 f"dispatch {dispatch_id!r} keeps no outcomes, so nothing tells what became of its commands: "
                 'dispatch with outcomes="7 days", or as long as they may be read'
             )
-        shot = link.wait(link.transport.operations.snapshot(link.transport.keys.shards[0]))
-        seconds, micros = shot["time"]
-        return cls(facts, tuple(_streams(link, dispatch_id)), int(seconds) * 1000 + int(micros) // 1000)
+        shot = link.wait(link.transport.statistics.snapshot(0))
+        return cls(facts, tuple(_streams(link, dispatch_id)), shot.now_ms)
 
     @property
     def open(self) -> bool:
@@ -77,7 +75,7 @@ class Evidence:
 
     @property
     def trimmed(self) -> int:
-        """BulkOutcomes that are known to be kept no more."""
+        """Outcomes that are known to be kept no more."""
         return sum(stream.trimmed for stream in self.streams if stream is not None)
 
     @property
@@ -127,7 +125,7 @@ def waiting_commands(spark: SparkSession, target: Target, dispatch_id: str, mome
         dispatch_id: Of which dispatch.
         moment: Differs between calls, so that Spark never takes one for another.
     """
-    shards = link_to(target).transport.keys.count
+    shards = link_to(target).transport.shards
     read = partial(_waiting, target, dispatch_id, moment)
     found = spark.range(0, shards, 1, shards).mapInArrow(read, "command_id string, parked boolean")
     return found.localCheckpoint(eager=True)
@@ -140,10 +138,9 @@ def _waiting(target: Target, dispatch_id: str, _moment: int, batches: Iterable[A
     link = link_to(target)
     transport = link.transport
     limits = reading_limits(link.settings)
-    contents = Contents(transport.connections, transport.keys, patience=_PATIENCE)
     for batch in batches:
         for shard in batch.column(0).to_pylist():
-            pages = contents.pages(shard)
+            pages = transport.mailboxes.contents(shard)
             while (page := link.wait(_next(pages))) is not None:
                 found = list(_of_dispatch(page, dispatch_id, limits))
                 if found:
@@ -151,11 +148,11 @@ def _waiting(target: Target, dispatch_id: str, _moment: int, batches: Iterable[A
                     yield pa.RecordBatch.from_pydict({"command_id": ids, "parked": parked})
 
 
-async def _next(pages: AsyncIterator[list[Held]]) -> list[Held] | None:
+async def _next(pages: AsyncIterator[list[Contents]]) -> list[Contents] | None:
     return await anext(pages, None)
 
 
-def _of_dispatch(page: list[Held], dispatch_id: str, limits: Limits) -> Iterator[tuple[str, bool]]:
+def _of_dispatch(page: list[Contents], dispatch_id: str, limits: Limits) -> Iterator[tuple[str, bool]]:
     for entity, envelopes in page:
         for raw in envelopes:
             try:
@@ -167,6 +164,6 @@ def _of_dispatch(page: list[Held], dispatch_id: str, limits: Limits) -> Iterator
 
 
 def _streams(link: Link, dispatch_id: str) -> list[OutcomeStream | None]:
-    places: list[tuple[str, int]] = [(dispatch_id, shard) for shard in range(link.transport.keys.count)]
+    places: list[tuple[str, int]] = [(dispatch_id, shard) for shard in range(link.transport.shards)]
     found: Any = link.wait(link.transport.bulk.outcomes.streams(places))
     return list(found)

@@ -72,9 +72,7 @@ class Stage:
 
     def bus(self, clients: ClientFactory | None = None) -> CommandBus:
         """A bus, not yet open."""
-        bus = CommandBus("redis://conformance", registry=self.registry, **self._settings)
-        bus._clients = clients or self.clients  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the kit is a part of the package
-        return bus
+        return CommandBus("redis://conformance", registry=self.registry, clients=clients or self.clients, **self._settings)
 
     @asynccontextmanager
     async def working(self, workers: int = 1) -> AsyncGenerator[CommandBus]:

@@ -20,6 +20,7 @@ from redis import exceptions as redis_errors
 from redis.asyncio import Redis
 
 from command_bus.testing.simulated.client import WiredPipe, WiredRedis
+from command_bus.testing.simulated.patching import TaskKeeper
 from command_bus.testing.simulated.server import Link, Reply, Server
 from command_bus.testing.simulated.store import Args
 
@@ -78,6 +79,7 @@ class Process:
     """
 
     label = "in-memory server"
+    lease_keeper = TaskKeeper
 
     def __init__(self, server: LiveServer, *, works: bool = False) -> None:
         self.server = server

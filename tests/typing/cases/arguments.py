@@ -9,7 +9,7 @@ from typing import Any, assert_type
 from uuid import UUID
 
 from command_bus import BusSettings, Command, CommandBus, EntityId, EntityPolicy, HandlerRegistry, Reject, SyncCommandBus
-from command_bus.keywords import BusArguments
+from command_bus.bus import BusArguments
 from command_bus.messages.options import CallOptions
 from command_bus.testing import TestBus
 

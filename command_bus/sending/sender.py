@@ -1,0 +1,181 @@
+"""`Sender`: sends commands and waits for replies.
+
+dispatch: command → EnvelopeBuilder (encode, name the mailbox) → Producer (enqueue) → Receipt
+call:     the same, with an inbox → Replies (wait for the reply) → the typed result
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar, Unpack
+from uuid import UUID
+
+from command_bus.clock import checked_seconds, mono
+from command_bus.errors import TransportUnavailable
+from command_bus.messages.context import while_lent
+from command_bus.messages.message import Message
+from command_bus.messages.options import DispatchOptions
+from command_bus.messages.outgoing import Envelope, OutgoingMessage
+from command_bus.messages.receipts import BatchResult, Receipt
+from command_bus.middleware import Middleware, Sending, around_batch, around_call, around_dispatch
+from command_bus.observer import observed_call
+from command_bus.sending.admission import receipt
+from command_bus.sending.batch import BatchSender
+from command_bus.sending.envelope_builder import EnvelopeBuilder
+from command_bus.sending.overdue_calls import OverdueCalls
+from command_bus.sending.results import ResultReader
+from command_bus.session import Session
+from command_bus.transport.submissions import Admission, Submission
+
+__all__ = ["Sender"]
+
+R = TypeVar("R")
+
+
+class Sender:
+    """Sends for one bus; its methods are those of `CommandBus`.
+
+    Args:
+        session: Of the bus.
+        middleware: Around what is sent, the first one outermost.
+    """
+
+    def __init__(self, session: Session, middleware: Sequence[Middleware]) -> None:
+        self._session = session
+        self._settings = session.settings
+        self._builder = EnvelopeBuilder(session.settings, session.protection)
+        self._overdue = OverdueCalls(session)
+        session.attach(self._overdue)
+        self._results = ResultReader(session, self._overdue)
+        self.use(middleware)
+
+    def use(self, middleware: Sequence[Middleware]) -> None:
+        """Send through these middleware from now on."""
+        self.middleware = tuple(middleware)
+        self._send: Sending = around_dispatch(self.middleware, self._transmit)
+        self._prepare: Sending = around_dispatch(self.middleware, self._build)
+
+    @property
+    def builder(self) -> EnvelopeBuilder:
+        """What encodes messages and names their mailboxes."""
+        return self._builder
+
+    async def dispatch(
+        self,
+        command: Message[R],
+        *,
+        command_id: str | UUID | None = None,
+        delay: float = 0.0,
+        headers: Mapping[str, str] | None = None,
+        expires: float | None = None,
+        keep_result: bool = False,
+    ) -> Receipt[R]:
+        """See `CommandBus.dispatch`."""
+        plain = command_id is None and not delay and not headers and expires is None and not keep_result
+        if plain and self._builder.can_build_fast and self._agreed(command):
+            submission = self._builder.build_fast(command)
+            producer = self._session.transport.producer
+            return receipt(submission.command_id, await producer.enqueue(submission, self._settings.dispatch_timeout))
+        out = self._builder.outgoing(
+            command, command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result
+        )
+        ask = partial(self._ask_later, type(command)) if keep_result else None
+        return receipt(out.command_id, await self._send(out), ask)
+
+    async def dispatch_raw(
+        self,
+        entity_type: str | None,
+        entity_id: str | int | None,
+        name: str,
+        payload: Mapping[str, Any],
+        **options: Unpack[DispatchOptions],
+    ) -> Receipt[Any]:
+        """See `CommandBus.dispatch_raw`."""
+        out = self._builder.raw(entity_type, entity_id, name, payload, **options)
+        ask = partial(self._ask_later, None) if options.get("keep_result") else None
+        return receipt(out.command_id, await self._send(out), ask)
+
+    async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
+        """See `CommandBus.dispatch_batch`."""
+        producer = self._session.transport.producer
+        batch = BatchSender(self._builder, producer, self._prepare, self._settings.dispatch_timeout, self._agreed)
+        result: BatchResult = await around_batch(self.middleware, partial(batch.send, commands))()
+        return result
+
+    async def call(
+        self, command: Message[R], *, timeout: float | None, command_id: str | UUID | None, headers: Mapping[str, str] | None
+    ) -> R:
+        """See `CommandBus.call`."""
+        out = self._builder.outgoing(command, command_id=command_id, headers=headers)
+        value: R = await self._exchange(out, type(command).spec().reply, timeout)
+        return value
+
+    async def call_raw(
+        self,
+        entity_type: str | None,
+        entity_id: str | int | None,
+        name: str,
+        payload: Mapping[str, Any],
+        *,
+        timeout: float | None,
+        command_id: str | UUID | None,
+        headers: Mapping[str, str] | None,
+    ) -> Any:
+        """See `CommandBus.call_raw`."""
+        out = self._builder.raw(entity_type, entity_id, name, payload, command_id=command_id, headers=headers)
+        return await self._exchange(out, Any, timeout)
+
+    async def result(self, command_id: str | UUID, command_type: type[Message[Any]] | None, timeout: float) -> Any:
+        """See `CommandBus.result`."""
+        seconds = checked_seconds("timeout", timeout, zero=True)
+        reply_type = Any if command_type is None else command_type.spec().reply
+        result = self._results.result(str(command_id), reply_type, seconds)
+        return await (while_lent(result) if seconds > 0 else result)
+
+    async def _ask_later(self, command_type: type[Message[Any]] | None, command_id: str, timeout: float | None) -> Any:
+        """Return the result that a receipt is asked for: see `Receipt.result`."""
+        seconds = self._settings.call_timeout if timeout is None else checked_seconds("timeout", timeout)
+        return await self.result(command_id, command_type, seconds)
+
+    def _exchange(self, out: OutgoingMessage, reply_type: Any, timeout: float | None) -> Awaitable[Any]:
+        """Send a message for a caller who waits so many seconds, and return the result in its reply."""
+        seconds = self._settings.call_timeout if timeout is None else checked_seconds("timeout", timeout)
+        deadline = mono() + seconds
+        out.ttl_ms = max(1, int(seconds * 1000))
+        out.inbox = self._session.transport.replies.process
+        exchange: Sending = partial(self._results.exchange, self._send, self._builder.place_of, reply_type, deadline)
+        if self._session.observer is not None:
+            exchange = partial(observed_call, self._session.observer, exchange)
+        return around_call(self.middleware, exchange)(out)
+
+    async def _transmit(self, out: OutgoingMessage) -> Admission:
+        """Build and enqueue: the innermost of the middleware around a dispatch."""
+        submission = await self._build(out)
+        return await self._session.transport.producer.enqueue(submission, self._patience(out))
+
+    def _patience(self, out: OutgoingMessage) -> float:
+        """Return the seconds that accepting it may take: a caller waits no longer than it said."""
+        timeout = self._settings.dispatch_timeout
+        return timeout if out.deadline is None else min(timeout, max(out.deadline - mono(), 0.001))
+
+    def _agreed(self, message: Message[Any]) -> bool:
+        """Return whether a message can be built at once: it passes no middleware, and its entity type is agreed on."""
+        if self.middleware:
+            return False
+        entity_type = self._builder.entity_of(message)
+        return entity_type is None or self._session.transport.agreements.agreed(entity_type) is not None
+
+    async def _build(self, out: OutgoingMessage) -> Submission:
+        """Return the submission of a message; with the first of an entity type, agree on its mailboxes."""
+        agreements = self._session.transport.agreements
+        if out.entity_type is not None and agreements.agreed(out.entity_type) is None:
+            await self._agree(out.entity_type, self._patience(out))
+        return self._builder.build(out)
+
+    async def _agree(self, entity_type: str, patience: float) -> None:
+        """Agree on an entity type's mailboxes, for as long as a dispatch may take: nothing of the command has left yet."""
+        try:
+            await self._session.transport.agreements.agree(entity_type, mono() + patience)
+        except TransportUnavailable as error:
+            raise TransportUnavailable(error.message) from error

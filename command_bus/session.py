@@ -1,0 +1,285 @@
+"""`Session`: the open connection of a bus to its namespace, which senders, workers and operators share.
+
+The only module of the core that knows which transport there is. A session belongs to the event loop that opened it, which is of one thread
+of one process: the check of that is made with every request, so it must cost next to nothing. Before Python 3.12
+`asyncio.get_running_loop` asks the kernel for the process id; a loop that runs, runs in its thread alone, so the thread and whether the loop
+runs say the same in a tenth of the time. Forks are counted in the child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from threading import get_ident
+from typing import Protocol, TypeAlias
+from weakref import WeakSet
+
+from command_bus.clock import mono
+from command_bus.errors import BusClosed, InvalidSettings, WrongEventLoop
+from command_bus.observer import ObservedProducer, Observer
+from command_bus.serialization.protection import Protection
+from command_bus.settings import BusSettings
+from command_bus.transport.redis.connection.connections import ClientFactory
+from command_bus.transport.redis.transport import RedisTransport
+
+__all__ = ["OPEN_SESSIONS", "Clients", "Guard", "LoopGuard", "Session", "SessionHook", "SessionPart"]
+
+
+Clients: TypeAlias = ClientFactory
+"""Makes the clients that a session connects with."""
+
+
+class SessionHook(Protocol):
+    """Watches sessions open and close; the testing kit gives them other clients."""
+
+    async def opening(self, session: Session) -> None:
+        """Called before a session connects, on its event loop; may set `session.clients`."""
+        ...
+
+    async def closed(self, session: Session) -> None:
+        """Called when a session has closed its connections, on its event loop."""
+        ...
+
+
+class Guard(Protocol):
+    """Decides whether a session may be used here."""
+
+    def check(self) -> None:
+        """Raise where it may not."""
+        ...
+
+    def is_lost(self) -> bool:
+        """Return whether nobody can use the session any more."""
+        ...
+
+
+class SessionPart(Protocol):
+    """Ends with the session that it is attached to."""
+
+    async def close(self) -> None:
+        """Called when the session closes, before its connections do."""
+        ...
+
+    def renew(self) -> None:
+        """Be as new, also for another event loop."""
+        ...
+
+
+class Session:
+    """Opens, closes and opens again.
+
+    Args:
+        settings: Of the bus.
+        protection: Signs and encrypts, or None.
+        clients: Where to connect to; None: to `settings.url`, or the development server.
+        owner: The bus, for hooks.
+
+    Attributes:
+        settings: As given.
+        protection: As given.
+        clients: As given; may be set while the session is not open.
+        owner: As given.
+        observer: Receives what happens; may be set until the session opens.
+        hook: Watches this session; None: `every_hook` does, if there is one.
+    """
+
+    every_hook: SessionHook | None = None  # of all sessions of this process, while a test runs
+
+    def __init__(
+        self, settings: BusSettings, protection: Protection | None, clients: Clients | None = None, owner: object = None
+    ) -> None:
+        self.owner = owner
+        self.settings = settings
+        self.protection = protection
+        self.clients = clients
+        self.observer: Observer | None = None
+        self.hook: SessionHook | None = None
+        self._transport: RedisTransport | None = None
+        self._guard: Guard | None = None
+        self._closed = False
+        self._opening = asyncio.Lock()
+        self._closing: asyncio.Task[None] | None = None
+        self._parts: list[SessionPart] = []
+
+    def __repr__(self) -> str:
+        return f"<session {self.settings.namespace!r} {self.state}>"
+
+    @property
+    def state(self) -> str:
+        """`open`, `closed` or `not open`."""
+        return "open" if self._transport is not None else "closed" if self._closed else "not open"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is connected."""
+        return self._transport is not None
+
+    @property
+    def transport(self) -> RedisTransport:
+        """The open transport.
+
+        Raises:
+            BusClosed: The session is not open.
+            WrongEventLoop: It is open in another event loop.
+        """
+        if self._transport is None or self._guard is None:
+            raise BusClosed("the bus is closed" if self._closed else "the bus is not open: use `async with CommandBus(…) as bus`")
+        self._guard.check()
+        return self._transport
+
+    @property
+    def where(self) -> str:
+        """The namespace and its server, for people."""
+        return f"namespace {self.settings.namespace!r} on {self.transport.label}"
+
+    @property
+    def url(self) -> str:
+        """The server's URL, which other processes of this machine can use; it may hold a password.
+
+        Raises:
+            InvalidSettings: The session was given clients.
+        """
+        if self.clients is not None:
+            raise InvalidSettings("an in-memory bus has no URL: it lives in this process alone")
+        if self.settings.server_url is not None:
+            return self.settings.server_url
+        from command_bus.embedded import shared_server
+
+        return shared_server()
+
+    def exchange_guard(self, guard: Guard) -> Guard | None:
+        """Check every use by this guard from now on; return the one before, None if the session is not open."""
+        before, self._guard = self._guard, guard
+        return before
+
+    def attach(self, part: SessionPart) -> None:
+        """Close and renew this part together with the session."""
+        self._parts.append(part)
+
+    async def open(self) -> None:
+        """Connect, check the server and agree on the namespace. Idempotent; a session that was closed opens again.
+
+        Raises:
+            CommandBusError: As `CommandBus.open`.
+        """
+        if self._closing is not None and self._closing.done():
+            self.renew()
+        if self._guard is not None:
+            self._guard.check()
+        async with self._opening:
+            if self._closed:
+                raise BusClosed("the bus is being closed: open it again once `close` has returned")
+            if self._transport is None:
+                hook = self.hook or self.every_hook
+                if hook is not None:
+                    await hook.opening(self)
+                transport = await RedisTransport.open(self.clients or self.url, self.settings)
+                if self.observer is not None:
+                    transport.producer = ObservedProducer(transport.producer, self.observer)
+                    self.observer.connects(lambda: transport.reconnects)
+                self._transport, self._guard = transport, LoopGuard()
+                OPEN_SESSIONS.add(self)
+
+    async def close(self) -> None:
+        """Let accepted work leave, close the connections. Idempotent; a caller that gives up waiting does not stop it half-way.
+
+        A session of an event loop that is closed, or of before a fork, has no connections left to close.
+
+        Raises:
+            WrongEventLoop: It is open in another event loop: close it there.
+        """
+        if self._guard is not None and self._guard.is_lost():
+            self._closed, self._transport, self._guard = True, None, None
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close(), name="command_bus.close")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        async with self._opening:
+            self._closed = True
+            transport, self._transport, self._guard = self._transport, None, None
+            OPEN_SESSIONS.discard(self)
+        for part in self._parts:
+            await part.close()
+        if transport is not None:
+            await transport.close()
+            hook = self.hook or self.every_hook
+            if hook is not None:
+                await hook.closed(self)
+
+    def renew(self) -> None:
+        """Be as before the first `open`, also for another event loop: an application can start twice in one process."""
+        self._transport, self._guard, self._closed, self._closing = None, None, False, None
+        self._opening = asyncio.Lock()
+        for part in self._parts:
+            part.renew()
+        OPEN_SESSIONS.discard(self)
+
+    async def ping(self) -> float:
+        """Return the seconds of one round trip to the server.
+
+        Raises:
+            TransportUnavailable: There is no answer.
+        """
+        began = mono()
+        await self.transport.ping()
+        return mono() - began
+
+
+OPEN_SESSIONS: WeakSet[Session] = WeakSet()
+"""The sessions of this process that are connected."""
+
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603 - it is the process's
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
+
+
+class LoopGuard:
+    """The running event loop, its thread and its process."""
+
+    __slots__ = ("_forks", "_is_running", "_loop", "_pid", "_thread")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._is_running = self._loop.is_running
+        self._thread = get_ident()
+        self._pid = os.getpid()
+        self._forks = _forks
+
+    def check(self) -> None:
+        """Do nothing where the bus may be used.
+
+        Raises:
+            WrongEventLoop: In another event loop, in a thread, after a fork.
+        """
+        if get_ident() != self._thread or not self._is_running() or self._forks != _forks:
+            raise WrongEventLoop(self._advice())
+
+    def is_lost(self) -> bool:
+        """Return whether it cannot be returned to: its loop is closed, or it is the parent's.
+
+        Raises:
+            WrongEventLoop: It can, and this is another place.
+        """
+        if self._forks != _forks or self._loop.is_closed():
+            return True
+        self.check()
+        return False
+
+    def _advice(self) -> str:
+        if self._forks != _forks:
+            return (
+                f"this bus was opened in process {self._pid}, and this is process {os.getpid()}, forked from it: "
+                "make a new bus after the fork, or take SyncCommandBus, which opens one of its own in each process"
+            )
+        return (
+            "this bus was opened in another event loop, and a bus belongs to the loop that opened it: open one in this loop with "
+            "`async with CommandBus(…) as bus`, or take SyncCommandBus, which works from every thread"
+        )
