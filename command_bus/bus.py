@@ -88,7 +88,7 @@ class CommandBus:
         lifespan: Makes an async context manager that a worker holds open from before its first command until its last.
         cipher: Encrypts payloads, and replies to encrypted commands.
         observer: Receives what happens, for metrics: `command_bus.telemetry.metrics.PrometheusMetrics()`, for example.
-        clients: Where to connect to instead of a URL: `command_bus.transport.memory.MemoryClients()`, for example.
+        clients: Where to connect to instead of a URL: `command_bus.transport.redis.memory.MemoryClients()`, for example.
 
     Attributes:
         dead_letters: What was given up: list, inspect, replay, discard, purge it.
@@ -130,7 +130,7 @@ class CommandBus:
     @classmethod
     def in_memory(cls, **arguments: Unpack[BusArguments]) -> Self:
         """Make a bus in this process alone, for unit tests (extra `testing`): the same code over fakeredis, no server."""
-        from command_bus.transport.memory import MemoryClients
+        from command_bus.transport.redis.memory import MemoryClients
 
         given: BusArguments = {"clients": MemoryClients(), **arguments}
         return cls("redis://in-memory", **given)

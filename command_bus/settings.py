@@ -17,9 +17,10 @@ from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_vali
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from command_bus.clock import LONGEST
-from command_bus.errors import InvalidSettings, did_you_mean, nearest
+from command_bus.errors import InvalidSettings
 from command_bus.messages.policies import EntityPolicy
 from command_bus.server_urls import redacted, unverified, url_fault, weakened
+from command_bus.spelling import did_you_mean, nearest
 
 __all__ = [
     "BusSettings",

@@ -121,7 +121,7 @@ class Entities:
             EntityTypeInUse: It has entities with work, dead letters, or is paused or drained.
             TransportUnavailable: The server cannot be reached.
         """
-        return await forget_type(self._session, Entities(self._session, type_scope(entity_type)), entity_type)
+        return await forget_type(self._session, entity_type)
 
     async def list(
         self,

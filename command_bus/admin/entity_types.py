@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from command_bus.admin.dead_letters import DeadLetters
 from command_bus.admin.info import EntityTypeInfo
 from command_bus.errors import EntityTypeInUse
 from command_bus.session import Session
-
-if TYPE_CHECKING:
-    from command_bus.admin.entities import Entities
+from command_bus.transport.mailboxes import mailbox_label, scope_of, type_scope
 
 __all__ = ["forget_type", "types_of"]
 
@@ -21,16 +17,16 @@ async def types_of(session: Session) -> list[EntityTypeInfo]:
     return [EntityTypeInfo(name, record.mailboxes) for name, record in found.items()]
 
 
-async def forget_type(session: Session, entities: Entities, entity_type: str) -> bool:
-    """See `Entities.forget_type`; `entities` are those of the type."""
+async def forget_type(session: Session, entity_type: str) -> bool:
+    """See `Entities.forget_type`."""
     records = session.transport.types
     record = (await records.all()).get(entity_type)
     if record is None:
         return False
-    await _refuse_if_used(session, entities, entity_type)
+    await _refuse_if_used(session, entity_type)
     await records.remove(record)
     try:
-        await _refuse_if_used(session, entities, entity_type)  # what came in between counts
+        await _refuse_if_used(session, entity_type)  # what came in between counts
     except EntityTypeInUse:
         await records.restore(record)
         raise
@@ -38,19 +34,20 @@ async def forget_type(session: Session, entities: Entities, entity_type: str) ->
     return True
 
 
-async def _refuse_if_used(session: Session, entities: Entities, entity_type: str) -> None:
+async def _refuse_if_used(session: Session, entity_type: str) -> None:
     """Refuse as long as anything of the type is stored.
 
     Raises:
         EntityTypeInUse: Something is.
     """
     found: list[str] = []
-    page = await entities.list(limit=1)
-    if page.entities:
-        found.append(f"{page.matching:,} of its entities have work, or are paused or drained ({page.entities[0].name})")
+    scope = type_scope(entity_type)
+    mailboxes = await _mailboxes_of(session, scope)
+    if mailboxes:
+        found.append(f"{len(mailboxes):,} of its entities have work, or are paused or drained ({mailbox_label(min(mailboxes))})")
     letters = [letter.id async for letter in DeadLetters(session).list(limit=1, entity_type=entity_type)]
     found += [f"there is a dead letter of it ({letter})" for letter in letters]
-    if any(hold.entity_type == entity_type for hold in await entities.holds()):
+    if any(hold.scope == scope for hold in await session.transport.holds.wide()):
         found.append("it is paused or drained: resume it")
     if found:
         raise EntityTypeInUse(
@@ -58,3 +55,15 @@ async def _refuse_if_used(session: Session, entities: Entities, entity_type: str
             "let the work end, or purge it and its dead letters, then ask again",
             entity_type=entity_type,
         )
+
+
+async def _mailboxes_of(session: Session, scope: str) -> list[str]:
+    """Return the mailboxes of a type that have work, or are paused or drained themselves."""
+    transport = session.transport
+    return [
+        entity.mailbox
+        for shard in range(transport.shards)
+        async for page in transport.entities.pages(shard)
+        for entity in page
+        if scope_of(entity.mailbox) == scope
+    ]

@@ -10,7 +10,7 @@ from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.msgpack import Undecodable
 from command_bus.serialization.reply import Cancelled
 from command_bus.session import Session
-from command_bus.transport.interfaces import Mailboxes
+from command_bus.transport.admin_interfaces import Mailboxes
 from command_bus.transport.marks import Retention, mailbox_in
 from command_bus.transport.records import Waiting
 

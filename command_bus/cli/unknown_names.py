@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from command_bus.cli.terminal import print_error
-from command_bus.errors import did_you_mean
+from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus

@@ -16,7 +16,7 @@ from command_bus.sending.whereabouts import Whereabouts, unserved, whereabouts
 from command_bus.serialization.announcements import WorkerStatus, worker_statuses
 from command_bus.serialization.limits import reading_limits
 from command_bus.session import Session
-from command_bus.transport.redis.connection.tasks import end_tasks
+from command_bus.transport.tasks import end_tasks
 
 __all__ = ["OverdueCalls"]
 

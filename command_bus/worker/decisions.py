@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from command_bus.clock import mono, wall_ms
+from command_bus.clock import wall_ms
 from command_bus.errors import BadResult, InvalidCommand, Reject
 from command_bus.handlers.handler import Handler
 from command_bus.messages.message import MessageSpec
@@ -53,7 +52,6 @@ from command_bus.transport.steps import (
     DeadLetterStep,
     Done,
     GiveBack,
-    Lease,
     Park,
     Retry,
     Settlement,
@@ -62,52 +60,15 @@ from command_bus.transport.steps import (
 )
 from command_bus.worker.failure_text import named, text_of, trace_of
 from command_bus.worker.offers import Offers
+from command_bus.worker.runnable import Runnable
 
-__all__ = ["Decisions", "Runnable"]
+__all__ = ["Decisions"]
 
 _log = logging.getLogger("command_bus.worker")
 _UNKNOWN_NAMES = 100
 """Names of unknown commands that a worker warns of, each once."""
 _LEASES_LEFT = 3
 """Leases for which an interrupted command that only a newer worker can judge waits for one, besides the grace for what is unknown."""
-
-
-@dataclass(slots=True)
-class Runnable:
-    """A command that can run: read, validated, with its handler."""
-
-    envelope: WireEnvelope
-    started: Started
-    handler: Handler
-    message: Any
-    interrupted: str | None = None
-    """Why it was interrupted from outside, once it was."""
-    lease: Lease | None = None
-    """Under which it runs, once it does."""
-    lends_beyond: bool = False
-    """Whether its handler lends its place although no more may be."""
-
-    @property
-    def may_start(self) -> bool:
-        """Whether its handler may still be started: its lease is not over, and nobody wants it to end. Safe in any thread."""
-        return self.interrupted is None and (self.lease is None or mono() < self.lease.deadline)
-
-    @property
-    def serves_handler(self) -> bool:
-        """Whether it was called by a handler, which may still wait for its reply."""
-        return bool(self.envelope.inbox) and self.envelope.causation_id is not None
-
-    @property
-    def accepted_ms(self) -> int:
-        """The server's time of acceptance."""
-        return accepted_ms(self.started.message)
-
-    @property
-    def remaining(self) -> float | None:
-        """Seconds until its caller waits no longer, at the time of its start."""
-        if self.envelope.ttl_ms is None:
-            return None
-        return (self.accepted_ms + self.envelope.ttl_ms - self.started.now_ms) / 1000
 
 
 _UNCONFIRMED = Retry(1000, counts=False)

@@ -25,10 +25,11 @@ from command_bus.serialization.text import printable
 from command_bus.transport.interfaces import Places, Policies
 from command_bus.transport.mailboxes import mailbox_label, type_of
 from command_bus.transport.steps import ByOperator, GiveBack, GivenUp, Lease, Started, Step
-from command_bus.worker.decisions import Decisions, Runnable
+from command_bus.worker.decisions import Decisions
 from command_bus.worker.failure_text import text_of
 from command_bus.worker.lending import Lending
 from command_bus.worker.offers import Offers
+from command_bus.worker.runnable import Runnable
 from command_bus.worker.threads import HandlerThreads, NeverStartedError, NoThreadError, ThreadJob
 
 __all__ = ["CANCELLED", "STOPPING", "Executor"]

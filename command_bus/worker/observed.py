@@ -16,7 +16,8 @@ from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.msgpack import Undecodable
 from command_bus.transport.steps import DeadLetterStep, Done, GiveBack, Park, Retry, Started, Step
-from command_bus.worker.decisions import Decisions, Runnable
+from command_bus.worker.decisions import Decisions
+from command_bus.worker.runnable import Runnable
 
 __all__ = ["ObservedDecisions"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from command_bus import CommandBus, HandlerRegistry
 from command_bus.embedded import EmbeddedServer
-from command_bus.transport.redis.connection.tasks import end_tasks
+from command_bus.transport.tasks import end_tasks
 from tests.chaos import servers
 from tests.chaos.faults import Stage, lift_limit
 from tests.chaos.fleet import Fleet

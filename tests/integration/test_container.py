@@ -17,7 +17,7 @@ from dependency_injector.wiring import Closing, Provide, inject
 from command_bus import Command, CommandBus, CommandContext, EntityId, HandlerRegistry, RegistrationError
 from command_bus.container import Container, container_lifespan
 from command_bus.embedded import EmbeddedServer
-from command_bus.transport.memory import MemoryClients
+from command_bus.transport.redis.memory import MemoryClients
 
 pytestmark = pytest.mark.server
 

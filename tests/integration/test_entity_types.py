@@ -23,7 +23,7 @@ from command_bus import (
     lanes,
 )
 from command_bus.embedded import EmbeddedServer, find_server_binary
-from command_bus.errors import did_you_mean, some_of
+from command_bus.spelling import did_you_mean, some_of
 from command_bus.transport.redis.acl import acl_lines
 from command_bus.transport.redis.keys import ShardKeys
 from tests.program import run_program

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry
-from command_bus.transport.memory import MemoryClients
 from command_bus.transport.redis.connection.pipe import Requests, Unpiped
+from command_bus.transport.redis.memory import MemoryClients
 
 READ = ("XREADGROUP", "GROUP", "workers", "w", "COUNT", 8, "BLOCK", 60_000, "STREAMS", "ready", ">")
 

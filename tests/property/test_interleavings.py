@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from command_bus.errors import TransportUnavailable
-from command_bus.transport.memory import MemoryClients
 from command_bus.transport.redis.connection.backoff import Backoff
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP
+from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.scripts import Script
 from command_bus.transport.steps import (

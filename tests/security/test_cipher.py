@@ -14,7 +14,7 @@ import pytest
 
 from command_bus import BadResult, Command, EntityId, InvalidCommand, RetryPolicy
 from command_bus.serialization.envelope import ENCRYPTED, unpack_envelope
-from command_bus.transport.memory import MemoryClients
+from command_bus.transport.redis.memory import MemoryClients
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import Put, Scene, scene
 from tests.conformance.test_bad_input import envelope

@@ -14,7 +14,7 @@ from command_bus.serialization.envelope import GIVEN_ID, IN_DISPATCH, KEEP_OUTCO
 from command_bus.serialization.protection import Protection
 from command_bus.transport.bulk import Opening, Version
 from command_bus.transport.mailboxes import mailbox_name
-from command_bus.transport.memory import MemoryClients
+from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.steps import DeadLetterStep, Started
 from command_bus.worker.decisions import Decisions
 from tests.conformance.conftest import Bench

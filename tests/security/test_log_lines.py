@@ -17,7 +17,7 @@ from command_bus.cli.process.logs import JsonFormatter, TextFormatter
 from command_bus.messages.context import Running, current_command
 from command_bus.serialization.envelope import GIVEN_ID, WireEnvelope, pack_envelope
 from command_bus.transport.mailboxes import mailbox_label, scope_label
-from command_bus.transport.memory import MemoryClients
+from command_bus.transport.redis.memory import MemoryClients
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import Scene, scene, until
 

@@ -31,7 +31,7 @@ from command_bus.serialization.protection import Protection, Signatures
 from command_bus.spark.target import Target, link_to
 from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.transport.mailboxes import mailbox_name, stands_in
-from command_bus.transport.memory import MemoryClients
+from command_bus.transport.redis.memory import MemoryClients
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import Put, Scene, scene, until
 from tests.security.conftest import Starter

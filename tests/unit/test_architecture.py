@@ -24,54 +24,29 @@ PACKAGE = "command_bus"
 # From the ground up. A module belongs to the longest prefix that names it, and may import its own layer and those below.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "clock", "randomness", "spelling"),
-    ("durations", "home", "policies", "receipts", "send_options", "server_urls"),
-    ("settings", "messages"),
-    ("context", "embedded", "reply_types", "serialization", "transport"),
-    ("signatures", "handlers", "injection", "sources", "registry"),
-    ("execution", "middleware", "observation", "outbound"),
-    (
-        "aborting",
-        "admission",
-        "announced_schema",
-        "announcement",
-        "batch",
-        "blocking",
-        "bus",
-        "bus_thread",
-        "calls",
-        "dead_letters",
-        "details",
-        "entities",
-        "entity",
-        "entity_types",
-        "environment",
-        "events",
-        "facts",
-        "fleet",
-        "keywords",
-        "monitor",
-        "signals",
-        "stand_in",
-        "sync",
-        "unanswered",
-        "waiting",
-        "whereabouts",
-        "worker",
-    ),
+    ("server_urls",),
+    ("messages",),
+    ("settings",),
+    ("embedded", "serialization"),
+    ("transport",),
+    ("handlers", "middleware", "observer", "transport.redis"),
+    ("session",),
+    ("sending", "worker"),
+    ("admin",),
+    ("bus",),
+    ("sync",),
     ("",),  # the facade: command_bus/__init__.py
-    ("__main__", "acl", "cli", "container", "integrations", "spark", "telemetry", "testing"),
+    ("__main__", "cli", "container", "integrations", "spark", "telemetry", "testing"),
 )
 
-# Imports within functions that point up, on purpose: the importing module, the imported prefix, and why.
-POINTS_UP = {
-    ("command_bus.bus", "command_bus.testing"): "CommandBus.in_memory() brings in the kit for users' tests when it is called",
-}
+# Who below the facade knows that there is Redis: everybody else knows `transport.interfaces` only.
+KNOW_REDIS = ("command_bus.session", "command_bus.transport.redis")
 
 # Where a library may be imported; anywhere else it would leak through the seam that keeps it replaceable.
 HOMES = {
     "dependency_injector": ("command_bus.container",),
     "django": ("command_bus.integrations",),
-    "fakeredis": ("command_bus.testing",),
+    "fakeredis": ("command_bus.transport.redis.memory",),
     "fastapi": ("command_bus.integrations",),
     "lupa": ("command_bus.testing",),
     "matplotlib": (),
@@ -113,9 +88,17 @@ HEAVY = {
 }
 
 MODULE_LINES = 350  # without docstrings, as for functions
-FUNCTION_LINES = 50  # of its body, without the docstring: what explains is not to be paid for
-PUBLIC_METHODS = 14
-FACADES = {"CommandBus": 18}  # one method for each public name; each only hands on
+FUNCTION_LINES = 40  # of its body, without the docstring: what explains is not to be paid for
+PUBLIC_METHODS = 12
+EXCEPTIONS = {
+    # What may be larger: the class or function, its limit, and why.
+    "CommandBus": (20, "the public facade: each method hands on to one part"),
+    "SyncCommandBus": (14, "the same for blocking code"),
+    "Transport": (19, "a property for each part of a transport"),
+    "Connections": (13, "all ways of asking one server, with one place for errors"),
+    "LeaseKeeper": (13, "what the event loop and the renewing thread each need of it"),
+    "_read": (45, "reads every envelope: a call costs more than it says (measured)"),
+}
 PARAMETERS = 7  # without self and keyword-only ones, which name themselves at the call
 
 TYPING_ONLY = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
@@ -198,8 +181,7 @@ def points_up(module: str, found: list[Import]) -> list[str]:
     violations: list[str] = []
     for item in found:
         target = layer_of(item.target) if within(item.target, PACKAGE) else None
-        excused = item.deferred and any(module == who and within(item.target, what) for who, what in POINTS_UP)
-        if target is not None and target > own and not excused:
+        if target is not None and target > own:
             violations.append(f"line {item.line}: {module} (layer {own}) imports {item.target} (layer {target})")
     return violations
 
@@ -228,8 +210,7 @@ def test_imports_point_down(module: str) -> None:
 
 def test_imports_form_no_cycle() -> None:
     graph = {
-        name: {item.target for item in found if item.target in FILES and not item.deferred and not item.typing_only}
-        for name, found in IMPORTS.items()
+        name: {item.target for item in found if item.target in FILES and not item.deferred} for name, found in IMPORTS.items()
     }
     assert not cycle(graph), " -> ".join(cycle(graph))
 
@@ -244,10 +225,16 @@ def test_libraries_are_imported_at_home_only(module: str) -> None:
     assert not unknown_variables
 
 
-def test_the_transport_interfaces_know_no_server() -> None:
-    interfaces = [name for name in FILES if within(name, f"{PACKAGE}.transport.interfaces")]
-    unknown_variables = [item for name in interfaces for item in IMPORTS[name] if "redis" in item.target]
-    assert not unknown_variables
+@every_module
+def test_the_core_knows_no_redis(module: str) -> None:
+    """Whatever is below the facade could run on another transport; but for the session, which opens one."""
+    bus = layer_of(f"{PACKAGE}.bus")
+    own = layer_of(module)
+    assert bus is not None
+    if own is None or own >= bus or any(within(module, name) for name in KNOW_REDIS):
+        return
+    strays = [f"line {item.line}: {item.target}" for item in IMPORTS[module] if "redis" in item.target.split(".")]
+    assert not strays
 
 
 def test_import_loads_nothing_of_an_extra() -> None:
@@ -284,18 +271,22 @@ def parameters(function: Function) -> int:
     return len(names) - (1 if names[:1] in (["self"], ["cls"]) else 0)
 
 
+def limit_of(name: str, usual: int) -> int:
+    return EXCEPTIONS[name][0] if name in EXCEPTIONS else usual
+
+
 def oversized(tree: ast.Module, lines: int) -> list[str]:
     """What has outgrown the limits at the top of this file."""
     found = [f"{lines} lines: split the module (at most {MODULE_LINES})"] if lines > MODULE_LINES else []
     for function in functions(tree):
-        if code_lines(function) > FUNCTION_LINES:
+        if code_lines(function) > limit_of(function.name, FUNCTION_LINES):
             found.append(f"line {function.lineno}: {function.name} has {code_lines(function)} lines (at most {FUNCTION_LINES})")
         if parameters(function) > PARAMETERS:
             found.append(f"line {function.lineno}: {function.name} has {parameters(function)} parameters (at most {PARAMETERS})")
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             methods = {child.name for child in node.body if isinstance(child, Function) and not child.name.startswith("_")}
-            if len(methods) > FACADES.get(node.name, PUBLIC_METHODS):
+            if len(methods) > limit_of(node.name, PUBLIC_METHODS):
                 found.append(f"line {node.lineno}: {node.name} has {len(methods)} public methods (at most {PUBLIC_METHODS})")
     return found
 
@@ -362,7 +353,7 @@ def test_all_is_exact(module: str) -> None:
 # The checks themselves, on code that breaks each rule: a test that cannot fail is a defect.
 
 
-def found_in(source: str, module: str = "command_bus.messages.policies") -> list[Import]:
+def found_in(source: str, module: str = "command_bus.settings") -> list[Import]:
     known = {"command_bus", "command_bus.errors", "command_bus.bus", "command_bus.testing", "command_bus.transport.redis.keys"}
     return imports(module, ast.parse(source), is_package=False, modules=known)
 
@@ -382,17 +373,11 @@ def found_in(source: str, module: str = "command_bus.messages.policies") -> list
 )
 def test_an_import_that_points_up_is_found(source: str, target: str) -> None:
     assert [item.target for item in found_in(source)] == [target]
-    assert len(points_up("command_bus.messages.policies", found_in(source))) == 1
+    assert len(points_up("command_bus.settings", found_in(source))) == 1
 
 
 def test_imports_that_point_down_or_out_are_fine() -> None:
-    assert not points_up("command_bus.messages.policies", found_in("import math\nfrom command_bus.errors import InvalidSettings"))
-
-
-def test_only_a_deferred_import_may_be_excused() -> None:
-    source = "from command_bus.testing import fake"
-    assert points_up("command_bus.bus", found_in(source, "command_bus.bus"))
-    assert not points_up("command_bus.bus", found_in(f"def f():\n    {source}", "command_bus.bus"))
+    assert not points_up("command_bus.settings", found_in("import math\nfrom command_bus.errors import InvalidSettings"))
 
 
 def test_a_module_in_no_layer_says_where_to_add_it() -> None:
@@ -402,7 +387,7 @@ def test_a_module_in_no_layer_says_where_to_add_it() -> None:
 
 
 def test_the_longest_prefix_names_the_layer() -> None:
-    assert layer_of("command_bus.transport.redis.keys") == layer_of("command_bus.transport")
+    assert layer_of("command_bus.transport.redis.keys") == layer_of("command_bus.handlers") != layer_of("command_bus.transport")
     assert layer_of("command_bus") == len(LAYERS) - 2
     assert layer_of("command_bus.container") == len(LAYERS) - 1
 

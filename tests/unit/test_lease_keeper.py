@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from command_bus.clock import mono
-from command_bus.transport.memory import MemoryClients
 from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.redis.worker import lease_keeper
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper, Page
 

@@ -7,9 +7,9 @@ import secrets
 
 import pytest
 
-from command_bus.transport.memory import MemoryClients
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.recovery import PendingRecovery

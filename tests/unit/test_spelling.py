@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from command_bus.errors import did_you_mean, nearest
+from command_bus.spelling import did_you_mean, nearest
 
 KNOWN = ("account", "order", "report", "parcel")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.output import duration
-from command_bus.errors import some_of
+from command_bus.spelling import some_of
 
 if TYPE_CHECKING:
     from command_bus.admin.info import EntityInfo, HoldInfo, Stats

@@ -12,7 +12,7 @@ from command_bus.cli.connection import Place, connected, execute, placed
 from command_bus.cli.json_output import plainly
 from command_bus.cli.process.options import Outcome
 from command_bus.cli.terminal import escaped, print_error, say
-from command_bus.errors import did_you_mean
+from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from command_bus.serialization.announcements import CommandInfo

@@ -14,7 +14,7 @@ from command_bus.cli.json_output import plain, plainly
 from command_bus.cli.process.options import Outcome
 from command_bus.cli.terminal import Shown, print_error, say
 from command_bus.cli.unknown_names import warn_of_unknown
-from command_bus.errors import did_you_mean, some_of
+from command_bus.spelling import did_you_mean, some_of
 
 if TYPE_CHECKING:
     from command_bus.admin.info import EntityInfo, EntityPage, HoldInfo, Stats

@@ -10,7 +10,7 @@ import typer
 from command_bus.cli.connection import Place
 from command_bus.cli.process.options import Outcome
 from command_bus.cli.terminal import print_error
-from command_bus.errors import did_you_mean
+from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from command_bus.admin.info import EntityDetails

@@ -14,7 +14,7 @@ from command_bus.cli.connection import Json, Place, connected, execute, placed
 from command_bus.cli.json_output import plainly
 from command_bus.cli.process.options import Outcome
 from command_bus.cli.terminal import print_error, say
-from command_bus.errors import did_you_mean, some_of
+from command_bus.spelling import did_you_mean, some_of
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus

@@ -20,7 +20,6 @@ from command_bus.transport.redis.bulk.dispatches import RedisBulkDispatches
 from command_bus.transport.redis.connection.clients import clients_of
 from command_bus.transport.redis.connection.connections import ClientFactory, Connections, Replicas
 from command_bus.transport.redis.connection.credentials import connection_options
-from command_bus.transport.redis.connection.tasks import all_of
 from command_bus.transport.redis.connection.tls_probe import telling_tls
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.namespace import Namespace, ServerFacts, open_namespace
@@ -28,6 +27,7 @@ from command_bus.transport.redis.sending.locator import RedisLocator
 from command_bus.transport.redis.sending.marks import RedisMarks
 from command_bus.transport.redis.sending.producer import StreamProducer
 from command_bus.transport.redis.sending.rpc import RpcHandler
+from command_bus.transport.tasks import all_of
 
 __all__ = ["RedisTransport"]
 

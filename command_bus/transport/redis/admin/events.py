@@ -21,8 +21,8 @@ from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, tra
 from command_bus.transport.redis.connection.outage import Attempts
 from command_bus.transport.redis.connection.pipe import Requests
 from command_bus.transport.redis.connection.retrying import RetryingRequests
-from command_bus.transport.redis.connection.tasks import end_tasks
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
+from command_bus.transport.tasks import end_tasks
 
 __all__ = ["RedisEventStreams"]
 

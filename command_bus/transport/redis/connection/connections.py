@@ -33,8 +33,8 @@ from command_bus.transport.redis.connection.leaving import leaving, sync_leaving
 from command_bus.transport.redis.connection.outage import Outage
 from command_bus.transport.redis.connection.pipe import Pipe, Requests
 from command_bus.transport.redis.connection.pipe_client import PipeRedis
-from command_bus.transport.redis.connection.tasks import all_of
 from command_bus.transport.redis.scripts import SCRIPTS, Script
+from command_bus.transport.tasks import all_of
 
 __all__ = ["ClientFactory", "Connections", "UrlClients", "packing"]
 

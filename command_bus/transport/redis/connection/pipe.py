@@ -21,7 +21,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from command_bus.clock import mono
 from command_bus.transport.redis.connection.errors import CutOff
-from command_bus.transport.redis.connection.tasks import end_tasks
+from command_bus.transport.tasks import end_tasks
 
 __all__ = ["Pipe", "Requests", "Unpiped"]
 

@@ -23,11 +23,11 @@ from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable,
 from command_bus.randomness import token
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.outage import Attempts
-from command_bus.transport.redis.connection.tasks import all_of
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import ENQUEUE
 from command_bus.transport.redis.sending.enqueue_arguments import enqueue_arguments
 from command_bus.transport.submissions import Admission, Submission, UnavailableShards
+from command_bus.transport.tasks import all_of
 
 __all__ = ["StreamProducer"]
 

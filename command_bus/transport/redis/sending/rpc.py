@@ -23,8 +23,8 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.connection.outage import Attempts
 from command_bus.transport.redis.connection.pipe import Requests
-from command_bus.transport.redis.connection.tasks import end_tasks
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
+from command_bus.transport.tasks import end_tasks
 
 __all__ = ["RpcHandler"]
 

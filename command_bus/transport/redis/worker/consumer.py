@@ -27,12 +27,12 @@ from command_bus.transport.interfaces import Steps
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.connection.outage import Attempts
-from command_bus.transport.redis.connection.tasks import end_tasks
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.ready_stream import ensure_ready, mailbox_of
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.slots import Ask, Slots
 from command_bus.transport.steps import GiveBack, Lease
+from command_bus.transport.tasks import end_tasks
 
 __all__ = ["ConsumerLoop"]
 

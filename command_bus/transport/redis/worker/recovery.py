@@ -23,7 +23,6 @@ from command_bus.serialization.text import printable
 from command_bus.transport.interfaces import Steps
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.tasks import end_tasks
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.ready_stream import mailbox_of
 from command_bus.transport.redis.scripts import CLAIM
@@ -34,6 +33,7 @@ from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.periodic import run_periodically
 from command_bus.transport.redis.worker.upkeep import Upkeep
 from command_bus.transport.steps import DeadLetterStep, GiveBack, Lease, Started, Step
+from command_bus.transport.tasks import end_tasks
 
 __all__ = ["PendingRecovery"]
 

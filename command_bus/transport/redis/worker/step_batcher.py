@@ -17,7 +17,6 @@ from command_bus.errors import CommandBusError
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.outage import Attempts
 from command_bus.transport.redis.connection.page_size import PageSize
-from command_bus.transport.redis.connection.tasks import end_tasks
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import ADVANCE
 from command_bus.transport.steps import (
@@ -37,6 +36,7 @@ from command_bus.transport.steps import (
     StepFailed,
     Take,
 )
+from command_bus.transport.tasks import end_tasks
 
 __all__ = ["StepBatcher"]
 

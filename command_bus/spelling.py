@@ -1,0 +1,51 @@
+"""Known names that are like a misspelt one, for error messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["did_you_mean", "nearest", "some_of"]
+
+
+_COMPARED = 300
+
+
+_LONGEST = 200  # letters
+
+
+_TOLD = 50
+
+
+_ALIKE = 0.7  # difflib's ratio: `acount` and `account` have 0.92, `nope` and `none` 0.75, `report` and `order` 0.55
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like this one, upper and lower case alike; None if none is.
+
+    Of many, the few hundred are looked at that are most alike at first sight, by their first letter and length: a comparison takes long, and
+    there may be as many names as anybody cares to send.
+    """
+    from difflib import get_close_matches  # on this path only: a program that needs an error class does not wait for it
+    from heapq import nsmallest
+
+    meant = name.casefold()[:_LONGEST]
+
+    def at_first_sight(other: str) -> tuple[bool, int, str]:
+        return other[:1] != meant[:1], abs(len(other) - len(meant)), other
+
+    folded = {each.casefold(): each for each in sorted(known, reverse=True) if len(each) <= _LONGEST}
+    found = get_close_matches(meant, nsmallest(_COMPARED, folded, key=at_first_sight), n=1, cutoff=_ALIKE)
+    return folded[found[0]] if found else None
+
+
+def some_of(names: Iterable[str]) -> str:
+    """Names as a list for people: of very many the first."""
+    found = sorted(names)
+    more = f", and {len(found) - _TOLD:,} more" if len(found) > _TOLD else ""
+    return ", ".join(found[:_TOLD]) + more if found else "none"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'account'?`, to be put behind what is wrong with a name; empty if no known one is like it."""
+    meant = nearest(name, known)
+    return "" if meant is None else f"; did you mean {meant!r}?"

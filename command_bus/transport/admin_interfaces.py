@@ -1,0 +1,253 @@
+"""What a transport provides for operators, as protocols. See `interfaces.py`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Protocol
+
+from command_bus.transport.interrupts import Attempt, Interrupt
+from command_bus.transport.records import (
+    Contents,
+    Hold,
+    MailboxHead,
+    ShardSnapshot,
+    StoredDeadLetter,
+    StoredEntity,
+    StoredEvent,
+    TypeRecord,
+    Waiting,
+)
+from command_bus.transport.steps import Settlement
+
+__all__ = [
+    "Announcements",
+    "DeadLetterStore",
+    "EntityReader",
+    "EventStreams",
+    "Holds",
+    "Interrupts",
+    "Mailboxes",
+    "Statistics",
+    "TypeRecords",
+]
+
+
+class Announcements(Protocol):
+    """What workers publish of themselves and of their commands; the records are opaque here."""
+
+    async def describe(self, records: dict[str, bytes]) -> None:
+        """Store the descriptions of commands, by wire name."""
+        ...
+
+    async def described(self, name: str) -> bytes | None:
+        """Return the last description of a command, or None."""
+        ...
+
+    async def commands(self) -> dict[str, bytes]:
+        """Return the last description of each command."""
+        ...
+
+    async def workers(self) -> list[tuple[int, bytes]]:
+        """Return the records of live and lost workers, one per shard, each with the shard's time in ms."""
+        ...
+
+
+class Statistics(Protocol):
+    """Figures from counters and lengths, never from a scan of commands."""
+
+    async def snapshot(self, shard: int) -> ShardSnapshot:
+        """Return the figures of one shard."""
+        ...
+
+    async def stopped(self, shard: int, limit: int) -> list[str] | None:
+        """Return at most `limit` mailboxes that only an operator can move; None if any other mailbox has work."""
+        ...
+
+
+class EntityReader(Protocol):
+    """Reads entities. Nothing here is a snapshot: an entity that comes or goes meanwhile may be missing; none comes twice."""
+
+    def pages(self, shard: int) -> AsyncIterator[list[StoredEntity]]:
+        """Yield the entities of a shard that have work, or are paused or drained themselves."""
+        ...
+
+    async def look(self, mailbox: str) -> StoredEntity:
+        """Return one mailbox, with or without work."""
+        ...
+
+    async def head(self, mailbox: str, count: int) -> MailboxHead:
+        """Return a mailbox's lease and its first `count` commands."""
+        ...
+
+    async def retry_times(self, mailboxes: Sequence[str]) -> dict[str, int]:
+        """Return when the retries of these mailboxes are due, in ms, where one waits."""
+        ...
+
+    async def delayed_times(self, mailbox: str, command_ids: Sequence[str]) -> dict[str, int]:
+        """Return when these delayed commands take their place, in ms."""
+        ...
+
+    async def first_delayed(self, mailboxes: Iterable[str]) -> dict[str, int]:
+        """Return when the first delayed command of each mailbox takes its place, in ms, as far as that is found quickly."""
+        ...
+
+    async def now_ms(self) -> int:
+        """Return the server's time."""
+        ...
+
+
+class Mailboxes(Protocol):
+    """Reads what waits in mailboxes, and takes commands out."""
+
+    async def depth(self, mailbox: str) -> int:
+        """Return how many commands a mailbox holds, delayed ones included."""
+        ...
+
+    def names(self) -> AsyncIterator[str]:
+        """Yield every mailbox that has work, in no order, perhaps one twice."""
+        ...
+
+    def waiting(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
+        """Yield what waits in a mailbox, page by page, delayed commands last."""
+        ...
+
+    def lined_up(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
+        """Yield what waits in a mailbox, page by page, without delayed commands."""
+        ...
+
+    def delayed(self, shard: int) -> AsyncIterator[list[tuple[str, Waiting]]]:
+        """Yield the delayed commands of a shard with their mailboxes, page by page."""
+        ...
+
+    def contents(self, shard: int) -> AsyncIterator[list[Contents]]:
+        """Yield the mailboxes of a shard with the envelopes in them, oldest first. No command that waits all the while is missing."""
+        ...
+
+    async def find_delayed(self, command_id: str, mailbox: str | None = None) -> tuple[str, bytes] | None:
+        """Return the mailbox and the envelope of a delayed command; None if there is none (in this mailbox)."""
+        ...
+
+    async def remove(self, mailbox: str, commands: Iterable[tuple[Waiting, Settlement]]) -> int:
+        """Take waiting commands out of a mailbox, answer their callers, and return how many were still there."""
+        ...
+
+
+class DeadLetterStore(Protocol):
+    """Reads dead letters, and settles one at a time."""
+
+    def all(self) -> AsyncIterator[StoredDeadLetter]:
+        """Yield all dead letters, oldest first per shard."""
+        ...
+
+    async def get(self, letter_id: str) -> StoredDeadLetter | None:
+        """Return one dead letter, or None."""
+        ...
+
+    async def oldest_ms(self) -> int | None:
+        """Return when the oldest dead letter was written, by the server's clock, or None."""
+        ...
+
+    async def newest(self, shard: int, high: str = "+") -> str | None:
+        """Return the id of a shard's newest dead letter up to a bound; None if there is none."""
+        ...
+
+    async def page(self, shard: int, after: str, until: str, count: int) -> list[tuple[str, StoredDeadLetter]]:
+        """Return dead letters behind `after` (empty: from the first) up to and with `until`, by their ids in the shard."""
+        ...
+
+    async def settle(self, letter: StoredDeadLetter, verb: str, left: Settlement) -> bool:
+        """Carry out `replay` or `discard`; return False if the dead letter is gone."""
+        ...
+
+
+class Holds(Protocol):
+    """Pauses, drains and resumes a scope: one mailbox, all of an entity type, or everything."""
+
+    async def pause(self, scope: str, reason: str) -> bool:
+        """Start nothing of it any more; return False if it was paused."""
+        ...
+
+    async def drain(self, scope: str, reason: str) -> bool:
+        """Accept nothing new for it; return False if it was drained."""
+        ...
+
+    async def resume(self, scope: str) -> bool:
+        """Take back a pause or drain of exactly this scope; return False if there was none."""
+        ...
+
+    async def wide(self) -> list[Hold]:
+        """Return what is paused or drained as a type or as a whole, the whole first, then by name."""
+        ...
+
+    async def used(self) -> list[str]:
+        """Return the entity types that commands were sent to, or that settings have named."""
+        ...
+
+
+class TypeRecords(Protocol):
+    """Reads the records of entity types, and takes one back."""
+
+    async def all(self) -> dict[str, TypeRecord]:
+        """Return all records, by type."""
+        ...
+
+    async def remove(self, record: TypeRecord) -> None:
+        """Take a record back."""
+        ...
+
+    async def restore(self, record: TypeRecord) -> None:
+        """Write a record again, unless another client has meanwhile."""
+        ...
+
+
+class EventStreams(Protocol):
+    """Switches events on and off, and reads them. A *place* is an event's id in its shard."""
+
+    async def watch(self, types: Sequence[str], kept: int) -> None:
+        """Record events of these types (`*`: of all), and keep about `kept` events per shard."""
+        ...
+
+    async def unwatch(self, types: Sequence[str]) -> None:
+        """Record events of these types no more; without any, no events at all."""
+        ...
+
+    async def watched(self) -> dict[str, int]:
+        """Return what is watched on all shards, and how many events are kept."""
+        ...
+
+    async def ends(self) -> list[str]:
+        """Return the id of the last event of each shard."""
+        ...
+
+    def kept(self, places: Sequence[str]) -> AsyncIterator[StoredEvent]:
+        """Yield what lies behind a place in each shard and happened before this began, shard by shard."""
+        ...
+
+    def follow(self, places: Sequence[str]) -> AsyncIterator[StoredEvent]:
+        """Yield what comes behind a place in each shard, in order per shard, until the streams are closed."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether they are closed."""
+        ...
+
+
+class Interrupts(Protocol):
+    """Asks the worker that runs a command to end its attempt."""
+
+    async def running(self, mailbox: str) -> Attempt | None:
+        """Return what runs in a mailbox now, or None."""
+        ...
+
+    async def request(self, mailbox: str, interrupt: Interrupt) -> None:
+        """Ask the holder of a mailbox to end an attempt."""
+        ...
+
+    async def answer(self, mailbox: str) -> Interrupt | None:
+        """Return the request with the holder's answer; None if there is none."""
+        ...
+
+    async def withdraw(self, mailbox: str) -> None:
+        """Take back a request."""
+        ...

@@ -1,0 +1,57 @@
+"""`Runnable`: a delivery that has been read and can be run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from command_bus.clock import mono
+from command_bus.handlers.handler import Handler
+from command_bus.serialization.envelope import (
+    WireEnvelope,
+)
+from command_bus.transport.marks import accepted_ms
+from command_bus.transport.steps import (
+    Lease,
+    Started,
+)
+
+__all__ = ["Runnable"]
+
+
+@dataclass(slots=True)
+class Runnable:
+    """A command that can run: read, validated, with its handler."""
+
+    envelope: WireEnvelope
+    started: Started
+    handler: Handler
+    message: Any
+    interrupted: str | None = None
+    """Why it was interrupted from outside, once it was."""
+    lease: Lease | None = None
+    """Under which it runs, once it does."""
+    lends_beyond: bool = False
+    """Whether its handler lends its place although no more may be."""
+
+    @property
+    def may_start(self) -> bool:
+        """Whether its handler may still be started: its lease is not over, and nobody wants it to end. Safe in any thread."""
+        return self.interrupted is None and (self.lease is None or mono() < self.lease.deadline)
+
+    @property
+    def serves_handler(self) -> bool:
+        """Whether it was called by a handler, which may still wait for its reply."""
+        return bool(self.envelope.inbox) and self.envelope.causation_id is not None
+
+    @property
+    def accepted_ms(self) -> int:
+        """The server's time of acceptance."""
+        return accepted_ms(self.started.message)
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until its caller waits no longer, at the time of its start."""
+        if self.envelope.ttl_ms is None:
+            return None
+        return (self.accepted_ms + self.envelope.ttl_ms - self.started.now_ms) / 1000
