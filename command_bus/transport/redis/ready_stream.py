@@ -12,7 +12,7 @@ from command_bus.errors import CommandBusError
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_not_permitted
 from command_bus.transport.redis.keys import GROUP, ShardKeys
-from command_bus.transport.redis.scripts import REPAIR
+from command_bus.transport.redis.scripts import REACTIVATE
 
 __all__ = ["ensure_ready", "mailbox_of", "repair_page"]
 
@@ -60,7 +60,9 @@ async def repair_page(connections: Connections, keys: ShardKeys, cursor: int) ->
     page: Any = await connections.ask(lambda client: client.hscan(keys.active, cursor, count=_PAGE))
     following, states = page
     repaired = (
-        int(await connections.run(REPAIR, [keys.ready, keys.active, keys.paused, keys.parked], [GROUP, *states])) if states else 0
+        int(await connections.run(REACTIVATE, [keys.ready, keys.active, keys.paused, keys.parked], [GROUP, *states]))
+        if states
+        else 0
     )
     return int(following), repaired
 

@@ -9,7 +9,7 @@ from typing import Any
 from command_bus.transport.records import StoredDeadLetter
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP
-from command_bus.transport.redis.scripts import LETTER
+from command_bus.transport.redis.scripts import SETTLE_DEAD_LETTER
 from command_bus.transport.steps import Settlement
 
 __all__ = ["RedisDeadLetters"]
@@ -61,7 +61,7 @@ class RedisDeadLetters(RetryingRequests):
             keys.events,
         ]
         args = [GROUP, verb, entry, letter.mailbox, left.mark_ms, left.mark, left.outcome]
-        return bool(await self._run_once(keys, LETTER, names, args) != b"gone")
+        return bool(await self._run_once(keys, SETTLE_DEAD_LETTER, names, args) != b"gone")
 
     async def newest(self, shard: int, high: str = "+") -> str | None:
         """The id of a shard's newest dead letter up to a bound, which is written as for XRANGE; None if there is none."""

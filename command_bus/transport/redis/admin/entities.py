@@ -16,7 +16,7 @@ from command_bus.transport.records import EntityState, Hold, MailboxHead, Stored
 from command_bus.transport.redis.admin.holds import parse_hold
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys
-from command_bus.transport.redis.scripts import HOMES, SURVEY
+from command_bus.transport.redis.scripts import DELAYED_MAILBOXES, MAILBOX_HEADS
 
 __all__ = ["RedisEntities", "surveyed"]
 
@@ -102,7 +102,7 @@ class RedisEntities(RetryingRequests):
         at = [place for place, (name, _) in enumerate(members) if name[:2] == b"d:"]
         if not at:
             return len(members), []
-        homes = await self._run(keys, HOMES, [keys.delayed], [_BYTES, *(members[place][0][2:] for place in at)])
+        homes = await self._run(keys, DELAYED_MAILBOXES, [keys.delayed], [_BYTES, *(members[place][0][2:] for place in at)])
         passed = len(members) if len(homes) == len(at) else at[len(homes)]
         return passed, [(home.decode(errors="replace"), _ms(members[place][1])) for home, place in zip(homes, at, strict=False)]
 
@@ -140,7 +140,7 @@ class RedisEntities(RetryingRequests):
 
         records, paused, parked, later, held = await self._ask(keys, read)
         holds = {scope: parse_hold(scope, value) for scope, value in zip([*texts, *wide], [*paused, *held], strict=True) if value}
-        lengths = await self._run(keys, SURVEY, [keys.mailbox(text) for text in texts], [])
+        lengths = await self._run(keys, MAILBOX_HEADS, [keys.mailbox(text) for text in texts], [])
         return [
             surveyed(text, holds, *facts)
             for text, *facts in zip(texts, records, parked, later, lengths[::2], lengths[1::2], strict=True)

@@ -14,7 +14,7 @@ from command_bus.transport.redis.connection.clients import clients_of
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.tls_probe import telling_tls
 from command_bus.transport.redis.keys import KeySpace
-from command_bus.transport.redis.scripts import SURVEY
+from command_bus.transport.redis.scripts import MAILBOX_HEADS
 
 __all__ = ["Examination", "examine"]
 
@@ -109,10 +109,10 @@ async def _scripts(client: Redis, key: str) -> str | None:
     """Why scripts do not run; None if they do. The one that is tried reads the length of a mailbox that nobody has."""
     try:
         try:
-            await client.evalsha(SURVEY.sha, 1, key)
+            await client.evalsha(MAILBOX_HEADS.sha, 1, key)
         except NoScriptError:
-            await client.script_load(SURVEY.text)
-            await client.evalsha(SURVEY.sha, 1, key)
+            await client.script_load(MAILBOX_HEADS.text)
+            await client.evalsha(MAILBOX_HEADS.sha, 1, key)
     except ResponseError as error:
         return str(error)
     return None

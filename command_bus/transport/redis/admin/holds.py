@@ -24,7 +24,7 @@ from command_bus.transport.records import Hold, Mode
 from command_bus.transport.redis.admin.type_records import HELD, MAILBOXES
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys
-from command_bus.transport.redis.scripts import OPERATE
+from command_bus.transport.redis.scripts import HOLD
 
 __all__ = ["RedisHolds", "parse_hold"]
 
@@ -137,4 +137,4 @@ class RedisHolds(RetryingRequests):
     ) -> None:
         names = list(mailboxes)
         keys = [shard.ready, shard.active, shard.paused, shard.parked, shard.due, shard.watched, shard.events]
-        await self._run(shard, OPERATE, keys + [shard.mailbox(name) for name in names], [GROUP, verb, scope, reason, *names])
+        await self._run(shard, HOLD, keys + [shard.mailbox(name) for name in names], [GROUP, verb, scope, reason, *names])

@@ -1,4 +1,4 @@
-"""`RedisBulkDispatches`: dispatches in bulk, by the steps load.lua and dispatch.lua.
+"""`RedisBulkDispatches`: dispatches in bulk, by the scripts bulk_load.lua and bulk_commit.lua.
 
 Every request is idempotent under its version, so one whose reply was lost is simply asked again.
 """
@@ -22,7 +22,7 @@ from command_bus.transport.redis.bulk.outcomes import RedisBulkOutcomes
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
-from command_bus.transport.redis.scripts import DISPATCH, LOAD, Script
+from command_bus.transport.redis.scripts import BULK_COMMIT, BULK_LOAD, Script
 from command_bus.transport.submissions import Admission
 
 __all__ = ["RedisBulkDispatches"]
@@ -118,7 +118,7 @@ class RedisBulkDispatches(RetryingRequests):
         ]  # fmt: skip
         prefix = keys.mailboxes
         names += [prefix + mailbox for mailbox in boxes]
-        answer: bytes = await self._insist(keys, LOAD, names, args)
+        answer: bytes = await self._insist(keys, BULK_LOAD, names, args)
         if answer == _DONE:
             return Loaded(done=True, admissions=[])
         if answer == _GONE:
@@ -209,7 +209,7 @@ class RedisBulkDispatches(RetryingRequests):
             shard.dispatch(name), shard.ids(name), shard.rejects(name), shard.dispatches, shard.homes(name),
             shard.fingerprints(name),
         ]  # fmt: skip
-        answer: bytes = await self._insist(shard, DISPATCH, names, [verb, version.number, name, self._remembered(name), *args])
+        answer: bytes = await self._insist(shard, BULK_COMMIT, names, [verb, version.number, name, self._remembered(name), *args])
         return answer
 
     def _remembered(self, dispatch_id: str) -> int:

@@ -24,7 +24,7 @@ from command_bus.clock import mono
 from command_bus.randomness import JITTER
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, ShardKeys
-from command_bus.transport.redis.scripts import HOMES, PROMOTE
+from command_bus.transport.redis.scripts import DELAYED_MAILBOXES, PROMOTE
 from command_bus.transport.redis.worker.periodic import run_periodically
 
 __all__ = ["DueTimes", "DueWork", "Member"]
@@ -169,7 +169,9 @@ class DueWork:
     async def _placed(self, members: Sequence[Member]) -> list[tuple[Member, str]]:
         """Members with their mailboxes: of the first ones as many as may be promoted at once, by the bytes that this moves."""
         delayed = [member.name[2:] for member in members if member.name[:2] == "d:"]
-        found: list[bytes] = await self._connections.run(HOMES, [self._keys.delayed], [_MOST, *delayed]) if delayed else []
+        found: list[bytes] = (
+            await self._connections.run(DELAYED_MAILBOXES, [self._keys.delayed], [_MOST, *delayed]) if delayed else []
+        )
         homes = iter([name.decode() for name in found])
         placed: list[tuple[Member, str]] = []
         for member in members:

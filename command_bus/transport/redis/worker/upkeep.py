@@ -17,7 +17,7 @@ from command_bus.randomness import JITTER
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.ready_stream import repair_page
-from command_bus.transport.redis.scripts import FORGET
+from command_bus.transport.redis.scripts import REMOVE_WORKER
 from command_bus.transport.redis.worker.periodic import run_periodically
 
 __all__ = ["Upkeep", "part_between"]
@@ -91,4 +91,4 @@ class Upkeep:
         for consumer in consumers:
             name = consumer["name"].decode()
             if name != self._owner and consumer["pending"] == 0 and consumer["idle"] > limit_ms:
-                await self._connections.run(FORGET, [self._keys.ready, self._keys.workers], [GROUP, name])
+                await self._connections.run(REMOVE_WORKER, [self._keys.ready, self._keys.workers], [GROUP, name])
