@@ -23,8 +23,12 @@ _SHORT = {"box": "mailbox", "boxes": "count", "id": "letter"}
 every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 
 
+def _body(script: Script) -> str:
+    return _LUA.joinpath(f"{script.name}.lua").read_text(encoding="utf-8")
+
+
 def _header(script: Script) -> str:
-    return "\n".join(line for line in script.body.splitlines() if line.startswith("--"))
+    return "\n".join(line for line in _body(script).splitlines() if line.startswith("--"))
 
 
 def _calls(text: str, part: str) -> bool:
@@ -36,7 +40,7 @@ def _calls(text: str, part: str) -> bool:
 @every_script
 def test_the_header_declares_the_keys_and_arguments_that_the_body_uses(script: Script) -> None:
     header = _header(script)
-    body = "\n".join(line for line in script.body.splitlines() if not line.startswith("--"))
+    body = "\n".join(line for line in _body(script).splitlines() if not line.startswith("--"))
     assert header.startswith(f"-- {script.name}: ")
     assert "\n-- returns " in header
     for kind in ("KEYS", "ARGV"):
@@ -56,7 +60,7 @@ def test_the_header_declares_the_keys_and_arguments_that_the_body_uses(script: S
 
 @every_script
 def test_the_header_lists_the_shared_parts_that_are_called(script: Script) -> None:
-    texts = [script.body, *(_SHARED[part] for part in script.shared)]
+    texts = [_body(script), *(_SHARED[part] for part in script.shared)]
     called = {part for part in _SHARED if any(_calls(text, part) for text in texts if text != _SHARED[part])}
     assert called == set(script.shared)
 
@@ -69,7 +73,7 @@ def test_a_shared_part_comes_after_the_parts_that_it_calls(script: Script) -> No
 
 @every_script
 def test_the_digest_covers_the_shared_parts(script: Script) -> None:
-    assert script.text == "".join([*(_SHARED[part] for part in script.shared), script.body])
+    assert script.text == "".join([*(_SHARED[part] for part in script.shared), _body(script)])
     assert script.sha == sha1(script.text.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -77,7 +81,7 @@ def test_shared_parts_define_each_name_once_and_no_script_defines_it_again() -> 
     names = [name for text in _SHARED.values() for name in _FUNCTION.findall(text)]
     assert len(names) == len(set(names))
     for script in SCRIPTS:
-        assert not set(names) & set(_FUNCTION.findall(script.body))
+        assert not set(names) & set(_FUNCTION.findall(_body(script)))
 
 
 def test_every_file_is_loaded() -> None:

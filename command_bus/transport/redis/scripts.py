@@ -36,17 +36,15 @@ class Script:
 
     Attributes:
         name: Name of its file.
-        body: Text of its file.
-        shared: Names of the shared parts that its header lists.
-        text: What the server runs: the shared parts, then the body.
+        text: The shared parts, then the script's own file.
         sha: Digest of the text.
+        shared: Names of the shared parts.
     """
 
     name: str
-    body: str
-    shared: tuple[str, ...]
     text: str
     sha: str
+    shared: tuple[str, ...] = ()
 
 
 def _read(*path: str) -> str:
@@ -59,7 +57,7 @@ def _load(name: str) -> Script:
     uses = _USES.search(body)
     shared = tuple(uses[1].split(", ")) if uses else ()
     text = "".join([*(_read("shared", f"{part}.lua") for part in shared), body])
-    return Script(name, body, shared, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest(), shared)
 
 
 ENQUEUE = _load("enqueue")
