@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from command_bus import Command, CommandContext, EntityId, HandlerRegistry, Worker
+from command_bus.worker import executor
 from command_bus.worker.threads import ThreadJob
-from command_bus.worker.worker import executor
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import until
 
