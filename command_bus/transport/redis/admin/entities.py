@@ -16,6 +16,7 @@ from command_bus.transport.records import EntityState, Hold, MailboxHead, Stored
 from command_bus.transport.redis.admin.holds import parse_hold
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys
+from command_bus.transport.redis.mailbox_record import parse_record
 from command_bus.transport.redis.scripts import DELAYED_MAILBOXES, MAILBOX_HEADS
 
 __all__ = ["RedisEntities", "surveyed"]
@@ -26,7 +27,7 @@ _DUE_PAGE = 1000
 _LAST_MS = 2.0**53  # up to here a score is exact
 _FARTHEST = 100_000  # members of `due` that are looked through for the first of a mailbox
 _BYTES = 4 << 20  # of delayed commands that one script looks at: a few milliseconds
-_STATES: dict[bytes, EntityState] = {b"r": "waiting", b"h": "running", b"w": "retrying"}
+_STATES: dict[str, EntityState] = {"r": "waiting", "h": "running", "w": "retrying"}
 
 
 class RedisEntities(RetryingRequests):
@@ -62,10 +63,10 @@ class RedisEntities(RetryingRequests):
         keys = self._keys.shards[index]
         entries: Any = await self._ask(keys, lambda client: client.xrange(keys.mailbox(mailbox), count=max(count, 1)))
         record: bytes | None = await self._ask(keys, lambda client: client.hget(keys.active, mailbox))
-        state, activation = [*(record or b"").split(b"|"), b""][:2]
-        lease = await self._lease(keys, activation.decode(errors="replace")) if state == b"h" else None
-        found = tuple((entry.decode(), (fields or {}).get(b"e", b"")) for entry, fields in entries)
-        return MailboxHead(lease, found[:count], index)
+        found = parse_record(record)
+        lease = await self._lease(keys, found.activation) if found.state == "h" else None
+        first = tuple((entry.decode(), (fields or {}).get(b"e", b"")) for entry, fields in entries[:count])
+        return MailboxHead(lease, first, index)
 
     async def retry_times(self, mailboxes: Sequence[str]) -> dict[str, int]:
         """When the retries of these mailboxes are due, where one waits."""
@@ -170,8 +171,8 @@ def surveyed(
         length: Of its stream.
         head: The id of the stream's oldest entry, or empty.
     """
-    state, _, fence, _, attempt, first, holder = ((record or b"").split(b"|") + [b""] * 6)[:7]
-    shown = _STATES.get(state, "waiting")
+    fields = parse_record(record)
+    shown = _STATES.get(fields.state, "waiting")
     found = [holds[scope] for scope in (mailbox, scope_of(mailbox), EVERYTHING) if scope in holds]
     paused = next((hold for hold in found if hold.mode == "paused"), None)
     if shown != "running" and parked is not None:
@@ -185,10 +186,10 @@ def surveyed(
         shown,
         max(length, 0) + _number(later),
         int(head.partition(b"-")[0] or 0),
-        _number(attempt),
-        holder.decode(errors="replace"),
-        _number(first.removeprefix(b"-")),
-        _number(fence) // 1000,
+        fields.attempt,
+        fields.holder,
+        abs(fields.first_ms),
+        fields.started_us // 1000,
         (parked or b"").decode(errors="replace"),
         paused or next(iter(found), None),
     )

@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 from command_bus.transport.interrupts import Attempt, Interrupt
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import ShardKeys
+from command_bus.transport.redis.mailbox_record import parse_record
 
 __all__ = ["RedisInterrupts", "fill_request"]
 
@@ -31,13 +32,14 @@ class RedisInterrupts(RetryingRequests):
             return await pipeline.execute()
 
         record, (seconds, micros) = await self._ask(keys, read)
-        state, _, fence, message, attempt, _, holder = [*(record or b"").decode().split("|"), *[""] * 6][:7]
-        if state != "h":
+        found = parse_record(record)
+        if found.state != "h":
             return None
+        message = found.message
         entries = await self._ask(keys, lambda client: client.xrange(keys.mailbox(mailbox), message, message))
         envelope = (entries[0][1] or {}).get(b"e", b"") if entries else b""
         now_ms = int(seconds) * 1000 + int(micros) // 1000
-        return Attempt(f"{fence}|{message}", int(attempt or 0), holder, envelope, now_ms)
+        return Attempt(found.running, found.attempt, found.holder, envelope, now_ms)
 
     async def request(self, mailbox: str, interrupt: Interrupt) -> None:
         """Ask the holder of a mailbox to end an attempt."""

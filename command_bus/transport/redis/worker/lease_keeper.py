@@ -33,6 +33,7 @@ from command_bus.transport.redis.connection.connections import SOCKET_TIMEOUT, C
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS
 from command_bus.transport.redis.connection.outage import Attempts, Outage
 from command_bus.transport.redis.keys import GROUP, KeySpace
+from command_bus.transport.redis.mailbox_record import fence_of
 from command_bus.transport.steps import Lease
 
 __all__ = ["Blocked", "LeaseKeeper", "Page"]
@@ -273,7 +274,7 @@ class LeaseKeeper:
         """Seconds for which the longest attempt has run: a fence is, but for jumps of clocks, the server's time in us at the start."""
         longest = 0.0
         for held, ahead in zip(self._held, self._ahead, strict=True):
-            fences = [int(lease.running.partition("|")[0]) for lease in list(held.values()) if lease.running]
+            fences = [fence_of(lease.running) for lease in list(held.values()) if lease.running]
             if fences:
                 longest = max(longest, (wall_ms() + (ahead or 0)) / 1000 - min(fences) / 1_000_000)
         return longest

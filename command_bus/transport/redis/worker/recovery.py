@@ -24,6 +24,7 @@ from command_bus.transport.interfaces import Steps
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
 from command_bus.transport.redis.ready_stream import mailbox_of
 from command_bus.transport.redis.scripts import CLAIM
 from command_bus.transport.redis.worker.due_work import DueWork
@@ -224,37 +225,31 @@ class _Watch:
         With `running` (fence and message) only if that attempt still runs. With `idle` it seems to be gone, by its lease; but if it has
         started a command a moment ago, it was paused, and is back.
         """
-        record, now_us = await self._connections.ask(self._look_at, mailbox)
-        fields = record.decode().split("|") if record else []
+        record, now_us = await self._connections.ask(self._record_of, mailbox)
         lease = Lease(self._shard, mailbox, activation, mono() + self._lease)
-        if not fields or fields[1] != activation:
+        if record.activation != activation:
             await self._drop([activation])  # its mailbox has moved on: a leftover
             return
-        if ours and fields[0] == "h" and fields[-1].partition("#")[0] != self._owner:
+        if ours and record.state == "h" and record.worker != self._owner:
             return  # held by another that may well live: its next renewal claims it back, or its lease ends
-        if idle and fields[0] == "h" and 0 <= now_us - int(fields[2]) < self._lease * 1e6 * SHORTEST_WATCH:
+        if idle and record.state == "h" and 0 <= now_us - record.started_us < self._lease * 1e6 * SHORTEST_WATCH:
             return  # its next renewal claims it back, or its lease ends
-        if fields[0] == "r":
+        if record.state == "r":
             self.recovered += 1
             await self._steps.advance(lease, GiveBack(counts=False))
             return
-        _, _, fence, message, attempt, first_ms, holder = fields
-        lease.running = f"{fence}|{message}"
+        lease.running = record.running
         if running and lease.running != running:
             return
-        entries: Any = await self._connections.ask(lambda client: client.xrange(self.keys.mailbox(mailbox), message, message))
-        content = entries[0][1] if entries else {}
-        raw = [part for pair in content.items() for part in pair]
-        started = Started(fence, message, int(attempt), int(first_ms), now_us // 1000, content.get(b"e"), raw)
-        step = self._decide(started, why)
+        step = self._decide(await self._started(mailbox, record, now_us // 1000), why)
         if step is None:
             return  # its lease will end again, and somebody else take it
-        self._tell(holder.partition("#")[0], mailbox_label(mailbox), int(attempt), why)
+        self._log_end(record.worker, mailbox_label(mailbox), record.attempt, why)
         if isinstance(step, DeadLetterStep):
             step.follow = "leave"  # the next command is for whoever reads the new activation: nobody here would run it
         await self._steps.advance(lease, step)
 
-    def _tell(self, worker: str, entity: str, attempt: int, why: str) -> None:
+    def _log_end(self, worker: str, entity: str, attempt: int, why: str) -> None:
         facts = {"entity": entity, "worker": worker, "attempt": attempt}
         if why is _LOST:
             self.recovered += 1
@@ -270,13 +265,21 @@ class _Watch:
                 "%s is given up beside its handler, which goes on (attempt %s): %s", entity, attempt, printable(why), extra=facts
             )
 
-    async def _look_at(self, client: Redis, mailbox: str) -> tuple[bytes | None, int]:
-        """A mailbox's state, and the server's time in microseconds, which fences are made of."""
+    async def _started(self, mailbox: str, record: MailboxRecord, now_ms: int) -> Started:
+        """Return the command that runs in a mailbox."""
+        message = record.message
+        entries: Any = await self._connections.ask(lambda client: client.xrange(self.keys.mailbox(mailbox), message, message))
+        content = entries[0][1] if entries else {}
+        raw = [part for pair in content.items() for part in pair]
+        return Started(record.fence, message, record.attempt, record.first_ms, now_ms, content.get(b"e"), raw)
+
+    async def _record_of(self, client: Redis, mailbox: str) -> tuple[MailboxRecord, int]:
+        """Return a mailbox's record, and the server's time in microseconds."""
         pipeline = client.pipeline(transaction=False)
         pipeline.hget(self.keys.active, mailbox)
         pipeline.time()
         record, (seconds, micros) = await pipeline.execute()
-        return record, seconds * 1_000_000 + micros
+        return parse_record(record), seconds * 1_000_000 + micros
 
     async def _drop(self, activations: list[str]) -> None:
         if not activations:

@@ -18,6 +18,7 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.outage import Attempts
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.mailbox_record import parse_started, running_of
 from command_bus.transport.redis.scripts import ADVANCE
 from command_bus.transport.steps import (
     NO_SETTLEMENT,
@@ -219,8 +220,8 @@ def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool)
     """What a step came to that did not give up its lease, from its two values."""
     if state == b"error":
         return StepFailed(body.decode(errors="replace"))
-    fence, message, attempt, first = state.decode().split("|")
-    lease.running = fence + "|" + message
+    fence, message, attempt, first = parse_started(state)
+    lease.running = running_of(fence, message)
     envelope, fields = (body, _NO_FIELDS) if type(body) is bytes else (_envelope_in(body), body)
     return Started(fence, message, int(attempt), int(first), now_ms, envelope, fields, confirmed)
 
