@@ -317,7 +317,7 @@ async def test_a_call_that_an_outage_kept_waiting_expires_when_its_caller_goes(
         server.kill()
         until_ms = wall_ms() + 20_000
         call = asyncio.create_task(bus.call(Put(box="a", value=0), timeout=20))
-        await until(lambda: bus.session.transport.connections.all_reconnects > 5)
+        await until(lambda: bus.session.transport.connections.reconnects > 5)
         away_ms = wall_ms() + 20_000 - until_ms
         server.restart()
         keys = bus.session.transport.keys
@@ -368,7 +368,7 @@ async def can_dispatch(bus: CommandBus) -> bool:
 
 
 def server_clients(server: EmbeddedServer) -> Any:
-    from command_bus.transport.redis.connection.connections import UrlClients
+    from command_bus.transport.redis.connection.factory import UrlClients
 
     return UrlClients(server.url)
 

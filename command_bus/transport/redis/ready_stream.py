@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from redis.asyncio import Redis
@@ -14,7 +15,7 @@ from command_bus.transport.redis.connection.errors import is_not_permitted
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import REACTIVATE
 
-__all__ = ["ensure_ready", "mailbox_of", "repair_page"]
+__all__ = ["delete_entries", "ensure_ready", "mailbox_of", "repair_page"]
 
 _log = logging.getLogger("command_bus.worker")
 _PAGE = 200
@@ -23,6 +24,23 @@ _PAGE = 200
 def mailbox_of(fields: dict[bytes, bytes]) -> str:
     """The mailbox that an activation names. Bytes that no mailbox is named with name none: such an entry is dropped in time."""
     return fields[b"e"].decode(errors="backslashreplace")
+
+
+async def delete_entries(connections: Connections, keys: ShardKeys, entries: Sequence[str]) -> None:
+    """Delete entries of the ready stream that this worker was given and that no mailbox needs.
+
+    Raises:
+        CommandBusError: The server cannot be asked.
+    """
+
+    async def delete(client: Redis) -> None:
+        pipeline = client.pipeline(transaction=False)
+        pipeline.xack(keys.ready, GROUP, *entries)
+        pipeline.xdel(keys.ready, *entries)
+        await pipeline.execute()
+
+    if entries:
+        await connections.ask(delete)
 
 
 async def ensure_ready(connections: Connections, keys: ShardKeys) -> bool:
@@ -47,24 +65,34 @@ async def ensure_ready(connections: Connections, keys: ShardKeys) -> bool:
 
 
 async def _repair_all(connections: Connections, keys: ShardKeys) -> None:
-    cursor, repaired = await repair_page(connections, keys, 0)
+    cursor, repaired, _ = await repair_page(connections, keys, 0)
     while cursor:
-        cursor, more = await repair_page(connections, keys, cursor)
+        cursor, more, _ = await repair_page(connections, keys, cursor)
         repaired += more
     if repaired:
         _log.warning("%s: %d mailboxes had lost their activation and got a new one", keys.ready, repaired)
 
 
-async def repair_page(connections: Connections, keys: ShardKeys, cursor: int) -> tuple[int, int]:
-    """Look at some mailboxes with work and give those a new activation that have lost theirs: the next cursor, and how many."""
-    page: Any = await connections.ask(lambda client: client.hscan(keys.active, cursor, count=_PAGE))
-    following, states = page
+async def repair_page(connections: Connections, keys: ShardKeys, cursor: int) -> tuple[int, int, float]:
+    """Give a new activation to those mailboxes of a page that have lost theirs.
+
+    Returns:
+        The next cursor, how many mailboxes got one, and which part of all mailboxes with work the page was.
+    """
+
+    async def read(client: Redis) -> Any:
+        pipeline = client.pipeline(transaction=False)
+        pipeline.hlen(keys.active)
+        pipeline.hscan(keys.active, cursor, count=_PAGE)
+        return await pipeline.execute()
+
+    count, (following, states) = await connections.ask(read)
     repaired = (
         int(await connections.run(REACTIVATE, [keys.ready, keys.active, keys.paused, keys.parked], [GROUP, *states]))
         if states
         else 0
     )
-    return int(following), repaired
+    return int(following), repaired, len(states) / count if count else 1.0
 
 
 async def _create_group(client: Redis, keys: ShardKeys) -> bool:

@@ -18,15 +18,17 @@ from command_bus.transport.redis.admin.statistics import RedisStatistics
 from command_bus.transport.redis.admin.type_records import RedisTypeRecords
 from command_bus.transport.redis.bulk.dispatches import RedisBulkDispatches
 from command_bus.transport.redis.connection.clients import clients_of
-from command_bus.transport.redis.connection.connections import ClientFactory, Connections, Replicas
+from command_bus.transport.redis.connection.connections import Connections, Replicas
 from command_bus.transport.redis.connection.credentials import connection_options
+from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.connection.tls_probe import telling_tls
 from command_bus.transport.redis.keys import KeySpace
-from command_bus.transport.redis.namespace import Namespace, ServerFacts, open_namespace
+from command_bus.transport.redis.namespace import Namespace, open_namespace
 from command_bus.transport.redis.sending.locator import RedisLocator
 from command_bus.transport.redis.sending.marks import RedisMarks
 from command_bus.transport.redis.sending.producer import StreamProducer
 from command_bus.transport.redis.sending.rpc import RpcHandler
+from command_bus.transport.redis.server_check import ServerFacts
 from command_bus.transport.tasks import all_of
 
 __all__ = ["RedisTransport"]
@@ -98,7 +100,7 @@ class RedisTransport:
     @property
     def reconnects(self) -> int:
         """See `Transport`."""
-        return self.connections.all_reconnects
+        return self.connections.reconnects
 
     def worker_side(self, options: WorkerSideOptions) -> WorkerSide:
         """See `Transport`."""

@@ -15,7 +15,7 @@ from redis.retry import Retry as SyncRetry
 
 from command_bus.errors import InvalidSettings
 from command_bus.server_urls import ALL_SCHEMES, SCHEMES_OF_SEVERAL, url_fault
-from command_bus.transport.redis.connection.connections import CONNECT_TIMEOUT, SOCKET_TIMEOUT, ClientFactory, UrlClients, packing
+from command_bus.transport.redis.connection.factory import CONNECT_TIMEOUT, SOCKET_TIMEOUT, ClientFactory, UrlClients, packing
 from command_bus.transport.redis.connection.failover import following, following_pool
 from command_bus.transport.redis.connection.pipe import Pipe
 from command_bus.transport.redis.connection.topology import (

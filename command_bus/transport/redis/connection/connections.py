@@ -1,147 +1,34 @@
-"""Connections: a pipe for scripts, one for each blocking read, and a client for what is rare.
-
-redis-py 8 repeats a request up to ten times when a reply is lost, and its default socket timeout (5 s) is shorter than a blocking
-read: one cut reply made two entries of one XADD, and `XREADGROUP BLOCK 7000` failed after a minute. So connections here never retry
-by themselves, and a blocking read has a connection of its own whose timeout is longer than its block. RESP2 everywhere: replies have
-one shape on every server.
-"""
+"""`Connections`: the connections of one process, a pipe for scripts and plain requests and one for each blocking read."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import hiredis
-from redis import Redis as SyncRedis
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, NoScriptError
-from redis.retry import Retry as SyncRetry
 
 from command_bus.clock import mono
 from command_bus.errors import BusClosed, TransportUnavailable, Unconfirmed, UnsuitableServer
-from command_bus.settings import redacted
 from command_bus.transport.redis.connection.backoff import Backoff
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
-from command_bus.transport.redis.connection.leaving import leaving, sync_leaving
+from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.connection.outage import Outage
 from command_bus.transport.redis.connection.pipe import Pipe, Requests
 from command_bus.transport.redis.connection.pipe_client import PipeRedis
 from command_bus.transport.redis.scripts import SCRIPTS, Script
 from command_bus.transport.tasks import all_of
 
-__all__ = ["ClientFactory", "Connections", "UrlClients", "packing"]
+__all__ = ["Connections", "Replicas"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-SOCKET_TIMEOUT = 5.0
-CONNECT_TIMEOUT = 5.0
 _SCRIPTS_EVERY = 1.0
-
-
-class ClientFactory(Protocol):
-    """Makes clients of one server; the seam where fakeredis, or a client for another topology, is put in."""
-
-    label: str
-
-    def at(self, tag: str) -> ClientFactory:
-        """Clients of the server that has the keys with a hash tag; itself, if one server has all."""
-        ...
-
-    def commands(self) -> Redis:
-        """A client for short requests."""
-        ...
-
-    def pipe(self, block: float = 0.0) -> Requests:
-        """A connection of its own for scripts, or for reads that block up to `block` seconds."""
-        ...
-
-    def thread(self, patience: float) -> SyncRedis:
-        """A synchronous client for the thread that renews leases; it waits `patience` seconds for an answer."""
-        ...
-
-
-class UrlClients:
-    """Clients of the server behind a URL.
-
-    Args:
-        url: Of the server.
-        options: Further arguments of its connections (see `credentials`); the URL's own parts come before them.
-    """
-
-    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
-        self._url = url
-        self._options = dict(options or {})
-        self.label = redacted(url).split("?", maxsplit=1)[0]
-
-    def at(self, tag: str) -> ClientFactory:
-        """See `ClientFactory`."""
-        return self
-
-    def commands(self) -> Redis:
-        """See `ClientFactory`."""
-        return self._client(SOCKET_TIMEOUT, 16)
-
-    def pipe(self, block: float = 0.0) -> Pipe:
-        """See `ClientFactory`."""
-        return Pipe(self._client(SOCKET_TIMEOUT, 1), block + SOCKET_TIMEOUT)
-
-    def _client(self, socket_timeout: float, connections: int) -> Redis:
-        pool = BlockingConnectionPool.from_url(
-            self._url,
-            **self._options,
-            protocol=2,
-            decode_responses=False,
-            socket_timeout=socket_timeout,
-            socket_connect_timeout=CONNECT_TIMEOUT,
-            max_connections=connections,
-            timeout=SOCKET_TIMEOUT,  # who finds all connections in use waits for one
-            health_check_interval=0,
-            retry=Retry(NoBackoff(), 0),
-        )
-        pool.connection_class = packing(leaving(cast("Any", pool.connection_class)))
-        return Redis.from_pool(pool)
-
-    def thread(self, patience: float) -> SyncRedis:
-        """See `ClientFactory`."""
-        client: SyncRedis = SyncRedis.from_url(
-            self._url,
-            **self._options,
-            protocol=2,
-            decode_responses=False,
-            socket_timeout=patience,
-            socket_connect_timeout=patience,
-            max_connections=2,
-            health_check_interval=0,
-            retry=SyncRetry(NoBackoff(), 0),
-        )
-        pool: Any = client.connection_pool
-        pool.connection_class = sync_leaving(pool.connection_class)
-        return client
-
-
-class _Packing:
-    """Packs requests in C: redis-py's asyncio connections do it in Python, which takes six times as long."""
-
-    def pack_command(self, *args: Any) -> list[bytes]:
-        """The request as it goes over the wire."""
-        name, *rest = args
-        words = name.split() if isinstance(name, str) else (name,)  # 'CLIENT SETINFO' are two
-        request: Any = (*words, *rest)
-        return [hiredis.pack_command(request)]
-
-
-@lru_cache
-def packing(kind: Any) -> Any:
-    """A class of connections (plain, TLS, socket file), with fast packing."""
-    return type(f"Fast{kind.__name__}", (_Packing, kind), {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +44,15 @@ class Connections:
 
     Args:
         factory: Makes them.
-        replicas: Who must confirm what `run_confirmed` writes; None: nobody.
+        replicas: Which replicas must confirm what `run_confirmed` writes; None if none must.
+        first: The bus's first connections, which count for all servers; None if these are the first.
+
+    Attributes:
+        reconnects: Requests that were repeated because a server did not answer; of the first connections, those of all servers.
     """
 
-    def __init__(self, factory: ClientFactory, replicas: Replicas | None = None) -> None:
+    def __init__(self, factory: ClientFactory, replicas: Replicas | None = None, first: Connections | None = None) -> None:
+        self._first = first or self
         self.factory = factory
         self.label = factory.label
         self.outage = Outage(self.label)
@@ -181,13 +73,12 @@ class Connections:
             return self
         if place is None:
             factory = self.factory.at(tag)
-            place = self._places[tag] = self if factory is self.factory else Connections(factory, self._replicas)
+            place = self._places[tag] = self if factory is self.factory else Connections(factory, self._replicas, self._first)
         return place
 
-    @property
-    def all_reconnects(self) -> int:
-        """How often a request was tried again for want of an answer, on all servers."""
-        return self.reconnects + sum(place.reconnects for place in self._places.values() if place is not self)
+    def count_reconnect(self) -> None:
+        """Count a request that is repeated because the server did not answer."""
+        self._first.reconnects += 1
 
     @property
     def commands(self) -> Redis:
@@ -355,7 +246,7 @@ class Connections:
                 if mono() + pause >= deadline and isinstance(error, Unconfirmed):
                     raise
                 unknown = unknown or isinstance(error, Unconfirmed) or error.outcome_unknown
-                self.reconnects += 1
+                self.count_reconnect()
                 if mono() + pause >= deadline:
                     raise TransportUnavailable(error.message, outcome_unknown=unknown) from error
                 await asyncio.sleep(pause)

@@ -1,4 +1,10 @@
-"""Connections that follow their server: they find it when they connect, and leave it when it is not the primary (any more)."""
+"""Connections that leave a server that is not the primary any more, and connections that find the primary themselves.
+
+A primary that becomes a replica closes nothing, so a connection that stayed would be refused for as long as both live. `leaving`
+connections break when their server says that it is not the primary: a name or a balancer may lead to another server by then, and the
+next connection to it. `following` connections look up the primary whenever they connect. Each exists for asyncio and for threads, as
+redis-py has its connections.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +21,77 @@ from redis.connection import ConnectionPool as SyncPool
 from redis.connection import SSLConnection as SyncTLSConnection
 from redis.exceptions import AskError, MovedError, ResponseError
 
-from command_bus.transport.redis.connection.leaving import Leaving, SyncLeaving
+from command_bus.transport.redis.connection.errors import NotPrimary, is_read_only, was_unblocked
 from command_bus.transport.redis.connection.topology import Locator, TopologyUrl
 
-__all__ = ["following", "following_pool"]
+__all__ = ["following", "following_pool", "leaving", "sync_leaving"]
 
 T = TypeVar("T")
+
+
+class _Judging:
+    """What both have in common."""
+
+    def left(self, error: Exception) -> Exception | None:
+        """What ends the connection, if this error does: it failed, or its server is not the primary any more."""
+        fatal: Exception = error
+        if isinstance(error, ResponseError):
+            if not self._is_of_another(error):
+                return None
+            fatal = NotPrimary(error)
+        self.lost()
+        return fatal
+
+    def lost(self) -> None:
+        """The connection is of no use any more."""
+
+    def _is_of_another(self, error: ResponseError) -> bool:
+        """Whether a server says that another is the primary."""
+        return is_read_only(error) or was_unblocked(error)
+
+
+class _Leaving(_Judging):
+    """An asyncio connection that leaves its server when that is no primary any more."""
+
+    async def read_response(self, *args: Any, **options: Any) -> Any:
+        """As redis-py, but an answer from the wrong server breaks the connection."""
+        connection: Any = self
+        try:
+            return await super().read_response(*args, **options)  # type: ignore[misc]
+        except (OSError, RedisError, TimeoutError) as error:
+            fatal = self.left(error)
+            if fatal is None or fatal is error:
+                raise
+            await connection.disconnect()
+            raise fatal from error
+
+
+class _SyncLeaving(_Judging):
+    """The same for a thread."""
+
+    def read_response(self, *args: Any, **options: Any) -> Any:
+        """See `Leaving`."""
+        connection: Any = self
+        try:
+            return super().read_response(*args, **options)  # type: ignore[misc]
+        except (OSError, RedisError) as error:
+            fatal = self.left(error)
+            if fatal is None or fatal is error:
+                raise
+            connection.disconnect()
+            raise fatal from error
+
+
+@lru_cache
+def leaving(kind: Any) -> Any:
+    """The class of asyncio connections, made to leave."""
+    return type(f"Leaving{kind.__name__}", (_Leaving, kind), {})
+
+
+@lru_cache
+def sync_leaving(kind: Any) -> Any:
+    """The class of synchronous connections, made to leave."""
+    return type(f"Leaving{kind.__name__}", (_SyncLeaving, kind), {})
 
 
 class _Asking:
@@ -42,7 +113,7 @@ class _Asking:
         return bool(super()._is_of_another(error))  # type: ignore[misc]
 
 
-class _Following(_Asking, Leaving):
+class _Following(_Asking, _Leaving):
     """An asyncio connection that finds its server when it connects, and leaves it when it is no primary any more."""
 
     def __init__(self, *, locator: Locator, **options: Any) -> None:
@@ -85,7 +156,7 @@ async def _in_thread(look: Callable[[], T]) -> T:
     return await found
 
 
-class _SyncFollowing(_Asking, SyncLeaving):
+class _SyncFollowing(_Asking, _SyncLeaving):
     """The same for a thread."""
 
     def __init__(self, *, locator: Locator, **options: Any) -> None:

@@ -297,7 +297,7 @@ class _Shard:
         except TimeoutError:
             return TransportUnavailable(f"no answer from {self._connections.label} in time", outcome_unknown=True)
         except TransportUnavailable as unavailable:
-            self._connections.reconnects += 1
+            self._connections.count_reconnect()
             return unavailable
         if confirmed:
             return bytes(answer)

@@ -17,7 +17,6 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from command_bus.clock import mono
@@ -28,7 +27,7 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.connection.outage import Attempts
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.ready_stream import ensure_ready, mailbox_of
+from command_bus.transport.redis.ready_stream import delete_entries, ensure_ready, mailbox_of
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.slots import Ask, Slots
 from command_bus.transport.steps import GiveBack, Lease
@@ -347,13 +346,4 @@ class _Reader:
         return [(entry.decode(), fields) for entry, fields in claimed if entry is not None and fields]
 
     async def _discard(self, ticks: list[str]) -> None:
-        if not ticks:
-            return
-
-        async def delete(client: Redis) -> None:
-            pipeline = client.pipeline(transaction=False)
-            pipeline.xack(self._keys.ready, GROUP, *ticks)
-            pipeline.xdel(self._keys.ready, *ticks)
-            await pipeline.execute()
-
-        await self._connections.ask(delete)
+        await delete_entries(self._connections, self._keys, ticks)

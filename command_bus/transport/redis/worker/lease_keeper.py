@@ -29,8 +29,8 @@ from command_bus.serialization.text import printable
 from command_bus.transport.interrupts import Interrupt
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.admin.interrupts import fill_request
-from command_bus.transport.redis.connection.connections import SOCKET_TIMEOUT, ClientFactory
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS
+from command_bus.transport.redis.connection.factory import SOCKET_TIMEOUT, ClientFactory
 from command_bus.transport.redis.connection.outage import Attempts, Outage
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.mailbox_record import fence_of

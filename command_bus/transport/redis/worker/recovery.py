@@ -25,7 +25,7 @@ from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
-from command_bus.transport.redis.ready_stream import mailbox_of
+from command_bus.transport.redis.ready_stream import delete_entries, mailbox_of
 from command_bus.transport.redis.scripts import CLAIM
 from command_bus.transport.redis.worker.due_work import DueWork
 from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, Held, LeaseWatch
@@ -282,16 +282,7 @@ class _Watch:
         return parse_record(record), seconds * 1_000_000 + micros
 
     async def _drop(self, activations: list[str]) -> None:
-        if not activations:
-            return
-
-        async def delete(client: Redis) -> None:
-            pipeline = client.pipeline(transaction=False)
-            pipeline.xack(self.keys.ready, GROUP, *activations)
-            pipeline.xdel(self.keys.ready, *activations)
-            await pipeline.execute()
-
-        await self._connections.ask(delete)
+        await delete_entries(self._connections, self.keys, activations)
 
 
 def _held(page: Any) -> list[Held]:

@@ -134,7 +134,7 @@ class _Shard:
             try:
                 answers = await self._connections.run_confirmed(ADVANCE, keys, args, self._keys.stats)
             except CommandBusError as error:
-                self._connections.reconnects += 1
+                self._connections.count_reconnect()
                 await asyncio.sleep(self._attempts.failed(error))
             else:
                 self._attempts.worked()
