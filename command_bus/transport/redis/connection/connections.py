@@ -15,7 +15,7 @@ from redis.exceptions import NoPermissionError, NoScriptError
 from command_bus.clock import mono
 from command_bus.errors import BusClosed, TransportUnavailable, Unconfirmed, UnsuitableServer
 from command_bus.transport.redis.connection.backoff import Backoff
-from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
+from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, NotPrimary, is_redirect, translated
 from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.connection.outage import Outage
 from command_bus.transport.redis.connection.pipe import Pipe, Requests
@@ -216,14 +216,21 @@ class Connections:
         raise TransportUnavailable(f"{self.label} does not keep scripts", outcome_unknown=True)
 
     async def ask(self, request: Callable[Concatenate[Redis, P], Any], *args: P.args, **options: P.kwargs) -> Any:
-        """Send a plain request once, with its errors translated: `request(client, *args)`.
+        """Send a plain request, `request(client, *args)`, and return its answer; its errors are translated.
+
+        It is sent once. Only if a node of a Redis Cluster answers that another one has the slot, which applies nothing, is it sent once
+        more, to the node that has it now.
 
         Raises:
             CommandBusError: As `translated` decides.
         """
         try:
-            answer = request(self.commands, *args, **options)
-            return await answer if inspect.isawaitable(answer) else answer
+            try:
+                return await _answer_to(request(self.commands, *args, **options))
+            except NotPrimary as error:
+                if not is_redirect(error):
+                    raise
+                return await _answer_to(request(self.commands, *args, **options))
         except CONNECTION_ERRORS as error:
             raise translated(error, self.label) from error
 
@@ -250,3 +257,8 @@ class Connections:
                 if mono() + pause >= deadline:
                     raise TransportUnavailable(error.message, outcome_unknown=unknown) from error
                 await asyncio.sleep(pause)
+
+
+async def _answer_to(request: Any) -> Any:
+    """Return the answer to a request that was built; a request without one, such as a filled pipeline, is its own answer."""
+    return await request if inspect.isawaitable(request) else request

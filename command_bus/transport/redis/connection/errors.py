@@ -17,6 +17,7 @@ __all__ = [
     "is_not_permitted",
     "is_of_a_replica",
     "is_read_only",
+    "is_redirect",
     "translated",
     "was_unblocked",
 ]
@@ -85,6 +86,16 @@ def _of_no_primary(error: BaseException, where: str) -> TransportUnavailable:
 def is_read_only(error: BaseException) -> bool:
     """Whether a replica refused to write."""
     return isinstance(error, redis_errors.ReadOnlyError) or _inner(error).startswith("READONLY")
+
+
+def is_redirect(error: BaseException) -> bool:
+    """Return whether a node of a Redis Cluster answered that another node has the slot. Such a node has applied nothing.
+
+    redis-py before 6 knows no redirections outside of its own cluster client: there they are plain errors.
+    """
+    if isinstance(error, NotPrimary):
+        error = error.said
+    return isinstance(error, redis_errors.MovedError | redis_errors.AskError) or str(error).startswith(("MOVED ", "ASK "))
 
 
 def was_unblocked(error: BaseException) -> bool:

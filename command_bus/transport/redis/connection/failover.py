@@ -19,9 +19,9 @@ from redis import RedisError
 from redis.connection import Connection as SyncConnection
 from redis.connection import ConnectionPool as SyncPool
 from redis.connection import SSLConnection as SyncTLSConnection
-from redis.exceptions import AskError, MovedError, ResponseError
+from redis.exceptions import ResponseError
 
-from command_bus.transport.redis.connection.errors import NotPrimary, is_read_only, was_unblocked
+from command_bus.transport.redis.connection.errors import NotPrimary, is_read_only, is_redirect, was_unblocked
 from command_bus.transport.redis.connection.topology import Locator, TopologyUrl
 
 __all__ = ["following", "following_pool", "leaving", "sync_leaving"]
@@ -104,13 +104,8 @@ class _Asking:
         self._locator.moved()
 
     def _is_of_another(self, error: ResponseError) -> bool:
-        """See `leaving`; a node of a Cluster says besides that a slot is elsewhere.
-
-        redis-py before 6 knows no redirections outside of its own cluster client: they are plain errors there.
-        """
-        if isinstance(error, MovedError | AskError) or str(error).startswith(("MOVED ", "ASK ")):
-            return True
-        return bool(super()._is_of_another(error))  # type: ignore[misc]
+        """Return whether a server answered that another is the primary, or has the slot."""
+        return is_redirect(error) or bool(super()._is_of_another(error))  # type: ignore[misc]
 
 
 class _Following(_Asking, _Leaving):
