@@ -485,7 +485,7 @@ async def test_a_delayed_command_takes_its_place_when_it_is_due(shelf: Bare, han
     assert second.envelope == b"d1"
     assert await hand.do(lease, done("d1")) == Released("idle")
     assert await shelf.nothing_of(BOX)
-    assert not {shelf.shard.due, shelf.shard.delayed, shelf.shard.later} & set(await shelf.everything())
+    assert not {shelf.shard.due, shelf.shard.delayed, shelf.shard.delayed_counts} & set(await shelf.everything())
 
 
 # Whose turn it is.
@@ -707,7 +707,7 @@ async def test_a_purge_leaves_the_running_command_alone_and_nothing_else(shelf: 
     assert (await shelf.counters())["depth"] == 0
     assert len(await shelf.client.lrange(shelf.shard.inbox("p"), 0, -1)) == removed  # type: ignore[misc]
     keys = set(await shelf.everything())
-    assert not {shelf.shard.due, shelf.shard.delayed, shelf.shard.later, shelf.shard.parked} & keys
+    assert not {shelf.shard.due, shelf.shard.delayed, shelf.shard.delayed_counts, shelf.shard.parked} & keys
     assert await shelf.client.xlen(shelf.shard.dead) == 0
     if state == "delivered":
         assert lease is not None

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Literal, get_args
 
 from command_bus.errors import InvalidSettings
+from command_bus.transport.redis.keys import ShardKeys
 
 __all__ = ["Role", "acl_lines"]
 
@@ -37,23 +38,24 @@ _UNKNOWN_TO_62: Final = frozenset({"+blmpop"})
 
 _LOADING: Final = "script|load"
 
-# By role: which commands on which keys, each of them used. `%R~` and `%W~` would add nothing: the commands are named one by one.
+# By role: which commands on which keys, each of them used. Keys are named as in `ShardKeys`; `*` follows a prefix. `%R~` and `%W~`
+# would add nothing: the commands are named one by one.
 _SENDING: Final = (
     ("hmget hsetnx hlen", "meta"),
     ("xgroup|create xinfo|groups xadd", "ready"),
     ("hget hmget hset exists", "active"),
     ("hget hincrby", "stats"),
     ("exists hmget", "paused"),
-    ("exists hget hincrby", "later"),
-    ("exists", "later paused watched"),  # one request may name all three
+    ("exists hget hincrby", "delayed_counts"),
+    ("exists", "delayed_counts paused watched"),  # one request may name all three
     ("hgetall", "watched"),
     ("xadd", "events"),
     ("zadd zrange zscore", "due"),
     ("hset", "delayed"),
-    ("xadd xlen", "m:*"),
-    ("set get mget", "k:*"),
-    ("get set", "p:*"),
-    ("blmpop brpop rpop del", "in:*"),
+    ("xadd xlen", "mailboxes*"),
+    ("set get mget", "marks*"),
+    ("get set", "last_batches*"),
+    ("blmpop brpop rpop del", "inboxes*"),
     ("hget", "commands"),
     ("hgetall", "workers"),  # a call that timed out says why
 )
@@ -72,11 +74,11 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("hgetall", "meta"),
         ("hscan", "active paused"),
         ("hmget", "parked"),
-        ("hmget hscan", "later"),
-        ("xrange", "m:*"),
+        ("hmget hscan", "delayed_counts"),
+        ("xrange", "mailboxes*"),
         ("xrange xrevrange", "dead"),
-        ("hmget hgetall hset hsetnx hexists hincrby hlen hdel hscan pexpire pttl unlink", "b:*"),
-        ("xrange xrevrange xinfo|stream", "b:*"),
+        ("hmget hgetall hset hsetnx hexists hincrby hlen hdel hscan pexpire pttl unlink", "bulk*"),
+        ("xrange xrevrange xinfo|stream", "bulk*"),
         ("zadd zrange zremrangebyscore", "dispatches"),
     ),
     "worker": (
@@ -87,17 +89,17 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("hdel hexists hscan", "active"),
         ("hget hset hexists", "parked"),
         ("hget hdel", "delayed"),
-        ("hdel", "later"),
+        ("hdel", "delayed_counts"),
         ("get set", "fence"),
         ("zrem", "due"),
-        ("xrange xread xdel del", "m:*"),
-        ("lpush pexpire", "in:*"),
+        ("xrange xread xdel del", "mailboxes*"),
+        ("lpush pexpire", "inboxes*"),
         ("xadd", "dead"),
         ("hset hdel", "workers"),
         ("hset", "commands"),
         ("hgetall hset pexpire", "interrupts"),
-        ("hmget", "b:*"),
-        ("xadd xtrim pexpire", "b:*"),
+        ("hmget", "bulk*"),
+        ("xadd xtrim pexpire", "bulk*"),
     ),
     "operator": (
         *_FIGURES,
@@ -109,17 +111,17 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("hget hmget hset hdel hscan", "paused"),
         ("hget hmget hdel hexists", "parked"),
         ("hget hdel hscan", "delayed"),
-        ("hget hmget hdel hexists hincrby hscan", "later"),
+        ("hget hmget hdel hexists hincrby hscan", "delayed_counts"),
         ("hget hset hdel pexpire", "interrupts"),
         ("exists hgetall hset hdel del", "watched"),
         ("xadd xread xrange xrevrange pexpire persist", "events"),
         ("zrange zrem zscore", "due"),
-        ("xadd xlen xrange xdel del", "m:*"),
+        ("xadd xlen xrange xdel del", "mailboxes*"),
         ("xrange xdel", "dead"),
-        ("get set", "k:*"),
-        ("lpush pexpire", "in:*"),
-        ("hmget", "b:*"),
-        ("xadd pexpire", "b:*"),
+        ("get set", "marks*"),
+        ("lpush pexpire", "inboxes*"),
+        ("hmget", "bulk*"),
+        ("xadd pexpire", "bulk*"),
     ),
 }
 
@@ -167,18 +169,19 @@ def acl_lines(
     every_key = " ".join(dict.fromkeys(key for _, keys in grants for key in keys.split()))
     grants = (("evalsha", every_key), *grants)
     if selectors:
-        rules = [f"({' '.join([*_keys(namespace, keys), *_allowed(commands)])})" for commands, keys in grants]
+        rules = [f"({' '.join([*_patterns(namespace, keys), *_allowed(commands)])})" for commands, keys in grants]
     else:
         rules = [
-            *dict.fromkeys(key for _, keys in grants for key in _keys(namespace, keys)),
+            *dict.fromkeys(key for _, keys in grants for key in _patterns(namespace, keys)),
             *dict.fromkeys(command for commands, _ in grants for command in _allowed(commands) if command not in _UNKNOWN_TO_62),
         ]
     return [" ".join([*head, *rules])]
 
 
-def _keys(namespace: str, names: str) -> Iterable[str]:
-    """The patterns of keys, in every shard. A namespace has no characters that a pattern would read otherwise."""
-    return [f"~{{{namespace}:*}}:{name}" for name in names.split()]
+def _patterns(namespace: str, names: str) -> Iterable[str]:
+    """Return the patterns of keys, in every shard. A namespace has no characters that mean something in a pattern."""
+    keys = ShardKeys(namespace, "*")
+    return [f"~{getattr(keys, name.removesuffix('*'))}{'*' if name.endswith('*') else ''}" for name in names.split()]
 
 
 def _allowed(commands: str) -> list[str]:

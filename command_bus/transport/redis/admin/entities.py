@@ -37,7 +37,7 @@ class RedisEntities(RetryingRequests):
         """The entities of a shard, page by page: what has work, then what only is paused or has only delayed commands."""
         keys = self._keys.shards[shard]
         seen: set[bytes] = set()
-        for source in (keys.active, keys.paused, keys.later):
+        for source in (keys.active, keys.paused, keys.delayed_counts):
             cursor = 0
             while True:
                 cursor, page = await self._scan(keys, source, cursor)
@@ -134,7 +134,7 @@ class RedisEntities(RetryingRequests):
 
         async def read(client: Redis) -> Any:
             pipeline = client.pipeline(transaction=False)
-            for source in (keys.active, keys.paused, keys.parked, keys.later):
+            for source in (keys.active, keys.paused, keys.parked, keys.delayed_counts):
                 pipeline.hmget(source, names)
             pipeline.hmget(keys.paused, wide)
             return await pipeline.execute()

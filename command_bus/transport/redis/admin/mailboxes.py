@@ -55,7 +55,7 @@ class RedisMailboxes(RetryingRequests):
         async def read(client: Redis) -> Any:
             pipeline = client.pipeline(transaction=False)
             pipeline.xlen(keys.mailbox(mailbox))
-            pipeline.hget(keys.later, mailbox)
+            pipeline.hget(keys.delayed_counts, mailbox)
             return await pipeline.execute()
 
         length, later = await self._ask_once(keys, read)
@@ -66,7 +66,7 @@ class RedisMailboxes(RetryingRequests):
         async for page in self.lined_up(mailbox):
             yield page
         keys = self._keys_of(mailbox)
-        if not await self._ask_once(keys, lambda client: client.hexists(keys.later, mailbox)):
+        if not await self._ask_once(keys, lambda client: client.hexists(keys.delayed_counts, mailbox)):
             return
         async for delayed in self.delayed(self._keys.shard_of(mailbox)):
             found = [command for home, command in delayed if home == mailbox]
@@ -107,7 +107,7 @@ class RedisMailboxes(RetryingRequests):
             keys.stats,
             keys.due,
             keys.delayed,
-            keys.later,
+            keys.delayed_counts,
             keys.parked,
             keys.dead,
             keys.mailbox(mailbox),

@@ -112,7 +112,7 @@ class RedisBulkDispatches(RetryingRequests):
         if home is not None:
             args += home.entities
         names = [
-            keys.ready, keys.active, keys.stats, keys.paused, keys.later,
+            keys.ready, keys.active, keys.stats, keys.paused, keys.delayed_counts,
             keys.dispatch(dispatch_id), keys.ids(dispatch_id), keys.sequences(dispatch_id),
             keys.watched, keys.events, keys.homes(dispatch_id),
         ]  # fmt: skip

@@ -88,7 +88,7 @@ async def _look(client: Redis, keys: ShardKeys, mailbox: str, command_id: str) -
     pipeline = client.pipeline(transaction=False)
     pipeline.hget(keys.active, mailbox)
     pipeline.hmget(keys.paused, [mailbox, scope_of(mailbox), EVERYTHING])
-    pipeline.hget(keys.later, mailbox)
+    pipeline.hget(keys.delayed_counts, mailbox)
     pipeline.xlen(keys.mailbox(mailbox))
     pipeline.get(keys.mark(command_id))
     pipeline.zscore(keys.due, f"r:{mailbox}")

@@ -189,7 +189,7 @@ class _Shard:
         self._attempts = Attempts(connections.outage, "cannot send commands", _log, lasts=False)
         self._keys = keys
         self._head_keys = [
-            keys.ready, keys.active, keys.stats, keys.due, keys.delayed, keys.later, keys.paused, keys.last(token(8).hex()),
+            keys.ready, keys.active, keys.stats, keys.due, keys.delayed, keys.delayed_counts, keys.paused, keys.last_batch(token(8).hex()),
             keys.watched, keys.events,
         ]  # fmt: skip
         self._limit = limit

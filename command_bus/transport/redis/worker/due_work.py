@@ -146,7 +146,7 @@ class DueWork:
         while due := await self._due():
             placed = await self._placed(due)
             args: list[Any] = [GROUP]
-            names = [keys.ready, keys.active, keys.due, keys.delayed, keys.later, keys.paused]
+            names = [keys.ready, keys.active, keys.due, keys.delayed, keys.delayed_counts, keys.paused]
             for member, mailbox in placed:
                 args += (member.name, mailbox, int(member.score))
                 names.append(keys.mailbox(mailbox))
