@@ -403,8 +403,8 @@ MUTANTS = (
     Mutant(
         "an ambiguous batch is sent as a new one",
         f"{_REDIS}/sending/producer.py",
-        "            pause = self._attempts.failed(error)\n            batch = self._expire(batch, unknown or error, pause)\n",
-        "            pause = self._attempts.failed(error)\n            args = [next(self._numbers), *args[1:]]\n"
+        "            pause = self._backoff.failed(error)\n            batch = self._expire(batch, unknown or error, pause)\n",
+        "            pause = self._backoff.failed(error)\n            args = [next(self._numbers), *args[1:]]\n"
         "            batch = self._expire(batch, unknown or error, pause)\n",
     ),
     Mutant(

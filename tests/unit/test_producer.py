@@ -10,7 +10,7 @@ import pytest
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, TransportUnavailable, UnsuitableServer
-from command_bus.transport.redis.connection.outage import Outage
+from command_bus.transport.redis.connection.outage_log import OutageLog
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.sending.producer import StreamProducer
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
@@ -22,7 +22,7 @@ class Server:
     """Notes what it is asked, and answers as it is told to."""
 
     label = "server"
-    outage = Outage("server")
+    outage = OutageLog("server")
 
     def __init__(self, *answers: bytes | Exception) -> None:
         self.asked: list[tuple[int, list[bytes]]] = []

@@ -18,7 +18,7 @@ from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
 from command_bus.errors import MissingExtra
-from command_bus.transport.redis.connection.pipe import Unpiped
+from command_bus.transport.redis.connection.pipe import ClientRequests
 
 try:
     import fakeredis
@@ -83,9 +83,9 @@ class MemoryClients:
         """See `ClientFactory`."""
         return self._client()
 
-    def pipe(self, block: float = 0.0) -> Unpiped:
+    def pipe(self, block: float = 0.0) -> ClientRequests:
         """See `ClientFactory`: there is no socket."""
-        return Unpiped(self._client())
+        return ClientRequests(self._client())
 
     def thread(self, patience: float) -> SyncRedis:
         """See `ClientFactory`."""

@@ -20,7 +20,7 @@ from command_bus.transport.redis.admin.type_records import MAILBOXES
 from command_bus.transport.redis.connection.clients import FollowingClients, clients_of
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_of_a_replica
-from command_bus.transport.redis.connection.tls_probe import telling_tls
+from command_bus.transport.redis.connection.tls_probe import with_tls_hint
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.server_check import READ_ONLY, ServerFacts, inspect_server, judge
@@ -101,7 +101,7 @@ class Namespace:
                     return agreed
                 if not deadline:
                     return await self._agree(entity_type)
-                return await self._connections.insist(lambda: self._agree(entity_type), deadline)
+                return await self._connections.retry_until(lambda: self._agree(entity_type), deadline)
         except TimeoutError as error:
             raise TransportUnavailable(f"no answer from {self._connections.label} in time") from error
         finally:
@@ -180,8 +180,8 @@ async def recorded_choices(url: str, namespace: str, patience: float, options: M
     first = KeySpace(namespace, 1).shards[0]
     place = connections.at(first.prefix)
     try:
-        async with telling_tls(url):
-            meta: dict[bytes, bytes] = await place.insist(
+        async with with_tls_hint(url):
+            meta: dict[bytes, bytes] = await place.retry_until(
                 lambda: place.ask(lambda client: client.hgetall(first.meta)), mono() + patience
             )
     finally:

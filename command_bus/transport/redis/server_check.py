@@ -50,7 +50,7 @@ class ServerFacts:
     replicas: int | None = None
 
     @property
-    def bites(self) -> bool:
+    def has_blmpop(self) -> bool:
         """Whether BLMPOP exists."""
         return self.version is not None and self.version >= _BITES
 

@@ -21,7 +21,7 @@ from command_bus.transport.redis.connection.clients import clients_of
 from command_bus.transport.redis.connection.connections import Connections, Replicas
 from command_bus.transport.redis.connection.credentials import connection_options
 from command_bus.transport.redis.connection.factory import ClientFactory
-from command_bus.transport.redis.connection.tls_probe import telling_tls
+from command_bus.transport.redis.connection.tls_probe import with_tls_hint
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.namespace import Namespace, open_namespace
 from command_bus.transport.redis.sending.locator import RedisLocator
@@ -57,7 +57,7 @@ class RedisTransport:
             connections, keys, max_total_depth=settings.max_total_depth, max_pending=settings.max_pending
         )
         self.producer: Producer = self._stream  # an observer may stand before it
-        self.replies = RpcHandler(connections, keys, bites=facts.bites)
+        self.replies = RpcHandler(connections, keys, has_blmpop=facts.has_blmpop)
         self.locations = RedisLocator(connections, keys)
         patience = settings.dispatch_timeout
         self.bulk = RedisBulkDispatches(
@@ -90,8 +90,8 @@ class RedisTransport:
         keys = KeySpace(settings.namespace, settings.shards)
         try:
             deadline = mono() + settings.dispatch_timeout  # a server that restarts just now is waited for
-            async with telling_tls(server if isinstance(server, str) else ""):
-                facts, namespace = await connections.insist(lambda: open_namespace(connections, keys, settings), deadline)
+            async with with_tls_hint(server if isinstance(server, str) else ""):
+                facts, namespace = await connections.retry_until(lambda: open_namespace(connections, keys, settings), deadline)
         except BaseException:
             await connections.close()
             raise

@@ -18,7 +18,7 @@ from command_bus.errors import TransportUnavailable
 from command_bus.transport.records import START, StoredEvent
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
-from command_bus.transport.redis.connection.outage import Attempts
+from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.pipe import Requests
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
@@ -149,7 +149,7 @@ class _Feed:
     async def run(self) -> None:
         connections = self.connections.at(self.keys.prefix)
         pipe = connections.pipe(_BLOCK)
-        attempts = Attempts(connections.outage, "cannot read events", _log, lasts=False)
+        attempts = LoggedBackoff(connections.outage, "cannot read events", _log, lasts=False)
         try:
             while True:
                 try:

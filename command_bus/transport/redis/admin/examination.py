@@ -12,7 +12,7 @@ from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 from command_bus.clock import mono
 from command_bus.transport.redis.connection.clients import clients_of
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.tls_probe import telling_tls
+from command_bus.transport.redis.connection.tls_probe import with_tls_hint
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.scripts import MAILBOX_HEADS
 
@@ -64,8 +64,8 @@ async def examine(url: str, namespace: str, options: dict[str, Any], patience: f
     place = connections.at(shard.prefix)
     found = Examination(connections.label, as_cluster=getattr(connections.factory, "cluster", False))
     try:
-        async with telling_tls(url):
-            await place.insist(lambda: place.ask(lambda client: client.ping()), mono() + patience)
+        async with with_tls_hint(url):
+            await place.retry_until(lambda: place.ask(lambda client: client.ping()), mono() + patience)
         await place.ask(_clock, found)
         found.info = await place.ask(_tried, "INFO", found, lambda client: client.info()) or {}
         for name in _CONFIG:

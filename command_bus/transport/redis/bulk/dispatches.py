@@ -118,7 +118,7 @@ class RedisBulkDispatches(RetryingRequests):
         ]  # fmt: skip
         prefix = keys.mailboxes
         names += [prefix + mailbox for mailbox in boxes]
-        answer: bytes = await self._insist(keys, BULK_LOAD, names, args)
+        answer: bytes = await self._retry(keys, BULK_LOAD, names, args)
         if answer == _DONE:
             return Loaded(done=True, admissions=[])
         if answer == _GONE:
@@ -209,13 +209,13 @@ class RedisBulkDispatches(RetryingRequests):
             shard.dispatch(name), shard.ids(name), shard.rejects(name), shard.dispatches, shard.homes(name),
             shard.fingerprints(name),
         ]  # fmt: skip
-        answer: bytes = await self._insist(shard, BULK_COMMIT, names, [verb, version.number, name, self._remembered(name), *args])
+        answer: bytes = await self._retry(shard, BULK_COMMIT, names, [verb, version.number, name, self._remembered(name), *args])
         return answer
 
     def _remembered(self, dispatch_id: str) -> int:
         return self._remember_ms.get(dispatch_id) or Opening().remember_ms
 
-    async def _insist(self, keys: ShardKeys, script: Script, names: list[str], args: list[Any]) -> Any:
+    async def _retry(self, keys: ShardKeys, script: Script, names: list[str], args: list[Any]) -> Any:
         """A step, repeated until it is answered, and its effect confirmed where replicas must."""
         place = self._connections.at(keys.prefix)
 
@@ -227,7 +227,7 @@ class RedisBulkDispatches(RetryingRequests):
                 )
             return answer
 
-        return await place.insist(run, mono() + self._patience)
+        return await place.retry_until(run, mono() + self._patience)
 
 
 def _fenced(version: Version) -> DispatchFenced:

@@ -17,7 +17,7 @@ from command_bus.errors import BusClosed, TransportUnavailable, Unconfirmed, Uns
 from command_bus.transport.redis.connection.backoff import Backoff
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, NotPrimary, is_redirect, translated
 from command_bus.transport.redis.connection.factory import ClientFactory
-from command_bus.transport.redis.connection.outage import Outage
+from command_bus.transport.redis.connection.outage_log import OutageLog
 from command_bus.transport.redis.connection.pipe import Pipe, Requests
 from command_bus.transport.redis.connection.pipe_client import PipeRedis
 from command_bus.transport.redis.scripts import SCRIPTS, Script
@@ -55,7 +55,7 @@ class Connections:
         self._first = first or self
         self.factory = factory
         self.label = factory.label
-        self.outage = Outage(self.label)
+        self.outage = OutageLog(self.label)
         self._replicas = replicas
         self._commands: Redis | None = None
         self._patient: Redis | None = None
@@ -234,7 +234,7 @@ class Connections:
         except CONNECTION_ERRORS as error:
             raise translated(error, self.label) from error
 
-    async def insist(self, attempt: Callable[[], Awaitable[T]], deadline: float) -> T:
+    async def retry_until(self, attempt: Callable[[], Awaitable[T]], deadline: float) -> T:
         """Repeat an idempotent request until it has an answer, with backoff; `deadline` is monotonic.
 
         Raises:

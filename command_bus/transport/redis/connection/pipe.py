@@ -23,7 +23,7 @@ from command_bus.clock import mono
 from command_bus.transport.redis.connection.errors import CutOff
 from command_bus.transport.tasks import end_tasks
 
-__all__ = ["Pipe", "Requests", "Unpiped"]
+__all__ = ["ClientRequests", "Pipe", "Requests"]
 
 
 class Requests(Protocol):
@@ -42,7 +42,7 @@ class Requests(Protocol):
         ...
 
 
-class Unpiped:
+class ClientRequests:
     """The same over a client whose connections are no sockets of ours."""
 
     def __init__(self, client: Redis) -> None:

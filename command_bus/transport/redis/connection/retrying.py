@@ -39,12 +39,12 @@ class RetryingRequests:
     async def _ask(self, shard: ShardKeys, request: Any, *args: Any) -> Any:
         """The answer to a plain request: `request(client, *args)`."""
         place = self._connections.at(shard.prefix)
-        return await place.insist(lambda: place.ask(request, *args), mono() + self._patience)
+        return await place.retry_until(lambda: place.ask(request, *args), mono() + self._patience)
 
     async def _run(self, shard: ShardKeys, script: Script, names: list[str], args: list[Any]) -> Any:
         """The answer of a script."""
         place = self._connections.at(shard.prefix)
-        return await place.insist(lambda: place.run(script, names, args), mono() + self._patience)
+        return await place.retry_until(lambda: place.run(script, names, args), mono() + self._patience)
 
     async def _ask_once(self, shard: ShardKeys, request: Any, *args: Any) -> Any:
         """Return the answer to a plain request that is sent once: somebody waits who would rather know now."""

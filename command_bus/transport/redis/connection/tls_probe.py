@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 
 from command_bus.errors import TransportUnavailable
 
-__all__ = ["telling_tls"]
+__all__ = ["with_tls_hint"]
 
 _PATIENCE = 1.0  # seconds for one look at a server that was in vain asked for longer
 _PORT = 6379
 
 
 @asynccontextmanager
-async def telling_tls(url: str) -> AsyncGenerator[None]:
+async def with_tls_hint(url: str) -> AsyncGenerator[None]:
     """Add to the error of a server that cannot be reached what is wrong, if it speaks TLS and the URL does not, or the reverse.
 
     Raises:

@@ -22,7 +22,7 @@ from command_bus.clock import mono
 from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable, Unconfirmed, UnsuitableServer
 from command_bus.randomness import token
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.outage import Attempts
+from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import ENQUEUE
 from command_bus.transport.redis.sending.enqueue_arguments import enqueue_arguments
@@ -186,7 +186,7 @@ class _Shard:
 
     def __init__(self, connections: Connections, keys: ShardKeys, limit: int) -> None:
         self._connections = connections
-        self._attempts = Attempts(connections.outage, "cannot send commands", _log, lasts=False)
+        self._backoff = LoggedBackoff(connections.outage, "cannot send commands", _log, lasts=False)
         self._keys = keys
         self._head_keys = [
             keys.ready, keys.active, keys.stats, keys.due, keys.delayed, keys.delayed_counts, keys.paused, keys.last_batch(token(8).hex()),
@@ -253,7 +253,7 @@ class _Shard:
 
     async def _send(self, batch: list[_Waiting], *, stale: bool) -> None:
         """Send until there is an answer; whoever's deadline passes meanwhile is told so. `stale` says whether it has waited in line for long."""
-        self._attempts.begin()
+        self._backoff.begin()
         unknown: CommandBusError | None = None  # set once the batch may have been applied: from then on it must stay as it is
         asked: list[_Waiting] = []
         number = 0
@@ -272,12 +272,12 @@ class _Shard:
             except CommandBusError as refusal:
                 return self._fail(batch, refusal if unknown is None else _in_doubt(refusal))
             if isinstance(answer, bytes):
-                self._attempts.worked()
+                self._backoff.worked()
                 return self._fail(batch, unknown) if answer == _GONE and unknown else self._resolve(asked, answer)
             error = answer
             if isinstance(error, Unconfirmed) or (unknown is None and getattr(error, "outcome_unknown", False)):
                 unknown = error
-            pause = self._attempts.failed(error)
+            pause = self._backoff.failed(error)
             batch = self._expire(batch, unknown or error, pause)
             self._line = deque(self._expire(list(self._line), _unsent(error), pause))
             stale = True

@@ -1,7 +1,7 @@
 """`RpcHandler`: one reply inbox per process and shard, whatever the number of calls in flight.
 
 A worker pushes replies (LPUSH) to the caller's inbox in the step that settles the command; one blocking read per shard receives them,
-in bigger bites where the server can (BLMPOP, Redis 7), and wakes the callers by command id. A pop takes a reply off the server before
+in bigger has_blmpop where the server can (BLMPOP, Redis 7), and wakes the callers by command id. A pop takes a reply off the server before
 it has arrived, so a reply can be lost with its connection: after every read error the stored replies of all calls in flight are read
 again by command id.
 """
@@ -21,7 +21,7 @@ from command_bus.serialization.reply import reply_id
 from command_bus.transport.marks import reply_in
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
-from command_bus.transport.redis.connection.outage import Attempts
+from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.pipe import Requests
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.tasks import end_tasks
@@ -68,14 +68,14 @@ class RpcHandler:
     Args:
         connections: Of this process.
         keys: The shards.
-        bites: Whether the server has BLMPOP.
+        has_blmpop: Whether the server has BLMPOP.
     """
 
-    def __init__(self, connections: Connections, keys: KeySpace, *, bites: bool) -> None:
+    def __init__(self, connections: Connections, keys: KeySpace, *, has_blmpop: bool) -> None:
         self.process = token(8).hex()
         self._connections = connections
         self._keys = keys
-        self._bites = bites
+        self._has_blmpop = has_blmpop
         self._waiting: dict[str, list[PendingReply]] = {}  # several, if calls share an id that they were given
         self._readers: list[asyncio.Task[None]] = []
 
@@ -113,7 +113,7 @@ class RpcHandler:
     async def _receive(self, keys: ShardKeys) -> None:
         pipe = self._connections.at(keys.prefix).pipe(BLOCK)
         inbox = keys.inbox(self.process)
-        attempts = Attempts(self._connections.at(keys.prefix).outage, "cannot receive replies", _log)
+        backoff = LoggedBackoff(self._connections.at(keys.prefix).outage, "cannot receive replies", _log)
         rereads: list[float] = []
         while True:
             try:
@@ -121,9 +121,9 @@ class RpcHandler:
                     await self._reread(keys)
                     rereads.pop(0)
                 replies = await self._pop(pipe, inbox)
-                attempts.worked()
+                backoff.worked()
             except CommandBusError as error:
-                await asyncio.sleep(attempts.failed(error))
+                await asyncio.sleep(backoff.failed(error))
                 # Once now, and once when the server can no longer pop replies for the connection that broke.
                 rereads = [0.0, mono() + BLOCK + 1.0]
                 continue
@@ -132,14 +132,14 @@ class RpcHandler:
 
     async def _pop(self, pipe: Requests, inbox: str) -> list[bytes]:
         try:
-            if self._bites:
+            if self._has_blmpop:
                 try:
                     popped: Any = await pipe.request("BLMPOP", BLOCK, 1, inbox, "RIGHT", "COUNT", _BITE)
                     return list(popped[1]) if popped else []
                 except ResponseError as error:
                     if "unknown command" not in str(error).lower() and not isinstance(error, NoPermissionError):
                         raise
-                    self._bites = False
+                    self._has_blmpop = False
             single: Any = await pipe.request("BRPOP", inbox, BLOCK)
             if not single:
                 return []

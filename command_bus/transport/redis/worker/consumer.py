@@ -25,7 +25,7 @@ from command_bus.serialization.text import printable
 from command_bus.transport.interfaces import Steps
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
-from command_bus.transport.redis.connection.outage import Attempts
+from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.ready_stream import delete_entries, ensure_ready, mailbox_of
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
@@ -198,7 +198,7 @@ class _Reader:
         self._stopping = False
         self._fetch, self._last_full = _FIRST_FETCH, 0.0
         self._recheck_at: float | None = None
-        self._attempts = Attempts(self._connections.outage, "cannot read work", _log)
+        self._backoff = LoggedBackoff(self._connections.outage, "cannot read work", _log)
         self._task: asyncio.Task[None] | None = None
         self._read_at = -math.inf
         self._full = False
@@ -255,7 +255,7 @@ class _Reader:
                 if self._recheck_at is not None and mono() >= self._recheck_at:
                     self._recheck_at = None
                     await self._adopt()
-                self._attempts.worked()
+                self._backoff.worked()
             except Exception as error:  # noqa: BLE001 - whatever it is, this shard must be read
                 await self._mend(error)
             self._fetch = self._next_fetch(len(entries), ask.count)
@@ -271,7 +271,7 @@ class _Reader:
     async def _mend(self, error: Exception) -> None:
         """After a failed read: wait, see to the group, and take up what is pending in our name, now and a block later."""
         self._client_id, self._read_at = 0, -math.inf
-        await asyncio.sleep(self._attempts.failed(error, unexpected=not isinstance(error, CommandBusError)))
+        await asyncio.sleep(self._backoff.failed(error, unexpected=not isinstance(error, CommandBusError)))
         if await self._recover():
             self._recheck_at = mono() + BLOCK
 

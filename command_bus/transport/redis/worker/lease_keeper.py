@@ -31,7 +31,7 @@ from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.admin.interrupts import fill_request
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS
 from command_bus.transport.redis.connection.factory import SOCKET_TIMEOUT, ClientFactory
-from command_bus.transport.redis.connection.outage import Attempts, Outage
+from command_bus.transport.redis.connection.outage_log import LoggedBackoff, OutageLog
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.mailbox_record import fence_of
 from command_bus.transport.steps import Lease
@@ -86,15 +86,15 @@ class LeaseKeeper:
         owner: str,
         lease: float,
         heartbeat: Callable[[int], bytes],
-        outages: Sequence[Outage] | None = None,
+        outages: Sequence[OutageLog] | None = None,
     ) -> None:
         self._factory = factory
         self._keys = keys
         self._owner = owner
         self._lease = lease
         self._heartbeat = heartbeat
-        of_shards = outages or [Outage(factory.label) for _ in keys.shards]
-        self._attempts = [Attempts(outage, "cannot renew leases", _log) for outage in of_shards]
+        of_shards = outages or [OutageLog(factory.label) for _ in keys.shards]
+        self._backoff = [LoggedBackoff(outage, "cannot renew leases", _log) for outage in of_shards]
         self._held: list[dict[str, Lease]] = [{} for _ in keys.shards]
         self._ahead: list[int | None] = [
             None
@@ -282,7 +282,7 @@ class LeaseKeeper:
     def _renewed(self, page: Page, asked: float, answers: Any) -> bool:
         leases = page.leases
         if isinstance(answers, Exception):
-            self._attempts[page.shard].failed(answers)
+            self._backoff[page.shard].failed(answers)
             return False
         time, written, *claimed = answers
         if not isinstance(time, Exception):
@@ -291,10 +291,10 @@ class LeaseKeeper:
         if isinstance(written, Exception):  # at the server's memory limit, say: then nobody reads of us, but we work
             _log.warning("cannot write the sign of life: %s", written)
         if not (claimed and isinstance(claimed[0], Exception)):
-            self._attempts[page.shard].worked()
+            self._backoff[page.shard].worked()
         if claimed:
             if isinstance(claimed[0], Exception):
-                self._attempts[page.shard].failed(claimed[0])
+                self._backoff[page.shard].failed(claimed[0])
                 return False
             alive = {_text(item) for item in claimed[0]}
             for lease in leases:

@@ -29,7 +29,7 @@ from command_bus.transport.redis.ready_stream import delete_entries, mailbox_of
 from command_bus.transport.redis.scripts import CLAIM
 from command_bus.transport.redis.worker.due_work import DueWork
 from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, Held, LeaseWatch
-from command_bus.transport.redis.worker.interrupter import Interrupter
+from command_bus.transport.redis.worker.interrupt_handler import InterruptHandler
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.periodic import run_periodically
 from command_bus.transport.redis.worker.upkeep import Upkeep
@@ -83,7 +83,7 @@ class PendingRecovery:
         every = _CHECK * max(1.0, len(places) / _LOOKS)
         often = min(every, lease / _CHECKS)
         self.watches = [
-            _Watch(place, shard, index, owner, lease, steps, decide, every=often, leases=leases)
+            _ShardRecovery(place, shard, index, owner, lease, steps, decide, every=often, leases=leases)
             for index, (shard, place) in enumerate(places)
         ]
         self.due = [DueWork(place, shard, every=every) for shard, place in places]
@@ -116,7 +116,7 @@ class PendingRecovery:
         await end_tasks(self._tasks)
 
 
-class _Watch:
+class _ShardRecovery:
     """One shard's watch: as `PendingRecovery`, and looks at least `every` so many seconds."""
 
     def __init__(
@@ -141,9 +141,9 @@ class _Watch:
         self._lease = lease
         self._steps = steps
         self._decide = decide
-        self._suspects = LeaseWatch(lease)
+        self._lease_watch = LeaseWatch(lease)
         self._leases = leases
-        self._interrupter = Interrupter(connections, keys, lambda: leases.of_shard(shard), self._abandon)
+        self._interrupt_handler = InterruptHandler(connections, keys, lambda: leases.of_shard(shard), self._abandon)
         self._interrupts_at = 0.0
 
     async def run(self) -> None:
@@ -153,21 +153,21 @@ class _Watch:
         """Take over what is over: the seconds until the next look."""
         await self.recover()
         await self._connections.keep_scripts()
-        return self._suspects.next(mono(), self._every * JITTER.uniform(0.8, 1.2))
+        return self._lease_watch.next(mono(), self._every * JITTER.uniform(0.8, 1.2))
 
     async def recover(self) -> None:
         """Take over what is over, and end what an operator wants to end."""
         held, interrupts = await self._look()
-        await self._take_over(self._suspects.idle(held, mono()), int(self._lease * 1000 * _OVER))
+        await self._take_over(self._lease_watch.idle(held, mono()), int(self._lease * 1000 * _OVER))
         asked = mono()
-        if self._suspects.wants_all(asked):
+        if self._lease_watch.wants_all(asked):
             held = [each async for page in self._pending(None) for each in page]
-            await self._take_over(self._suspects.all(held, asked, mono()), 0)
-        await self._interrupter.carry_out(interrupts)
+            await self._take_over(self._lease_watch.all(held, asked, mono()), 0)
+        await self._interrupt_handler.carry_out(interrupts)
 
     async def _look(self) -> tuple[list[Held], dict[bytes, bytes]]:
         """The leases that look more than half over, and what operators want to end: in one request, but for many leases."""
-        idle, asked = self._suspects.least_idle, mono() >= self._interrupts_at
+        idle, asked = self._lease_watch.least_idle, mono() >= self._interrupts_at
 
         async def look(client: Redis) -> Any:
             pipeline = client.pipeline(transaction=False)

@@ -15,7 +15,7 @@ from typing import Any
 
 from command_bus.errors import CommandBusError
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.outage import Attempts
+from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.mailbox_record import parse_started, running_of
@@ -76,7 +76,7 @@ class _Shard:
 
     def __init__(self, connections: Connections, keys: ShardKeys, owner: str, reply_ttl_ms: int) -> None:
         self._connections = connections
-        self._attempts = Attempts(connections.outage, "cannot start or settle commands", _log)
+        self._backoff = LoggedBackoff(connections.outage, "cannot start or settle commands", _log)
         self._keys = keys
         self._head_keys = [keys.ready, keys.active, keys.fence, keys.stats, keys.due, keys.paused, keys.parked, keys.dead]
         self._head_keys += [keys.watched, keys.events]
@@ -135,9 +135,9 @@ class _Shard:
                 answers = await self._connections.run_confirmed(ADVANCE, keys, args, self._keys.stats)
             except CommandBusError as error:
                 self._connections.count_reconnect()
-                await asyncio.sleep(self._attempts.failed(error))
+                await asyncio.sleep(self._backoff.failed(error))
             else:
-                self._attempts.worked()
+                self._backoff.worked()
                 return answers
 
 

@@ -14,7 +14,7 @@ from command_bus.clock import mono
 from command_bus.serialization.text import printable
 from command_bus.transport.redis.connection.backoff import Backoff
 
-__all__ = ["Attempts", "Outage"]
+__all__ = ["LoggedBackoff", "OutageLog"]
 
 _SILENCE = 10.0
 """Seconds for which a cause is not written again."""
@@ -29,7 +29,7 @@ class _Cause:
     left_out: int = 0
 
 
-class Outage:
+class OutageLog:
     """The failures of all loops that ask one server. May be told of them by any thread.
 
     Args:
@@ -42,9 +42,9 @@ class Outage:
         self._since: float | None = None
         self._last = 0.0
         self._causes: dict[str, _Cause] = {}
-        self._failing: dict[Attempts, float] = {}
+        self._failing: dict[LoggedBackoff, float] = {}
 
-    def failed(self, loop: Attempts, cause: str) -> int | None:
+    def failed(self, loop: LoggedBackoff, cause: str) -> int | None:
         """Take note of a failure; return how many lines like it were left out if this one is to be written, else None."""
         with self._lock:
             now = mono()
@@ -63,7 +63,7 @@ class Outage:
             self._causes[cause] = _Cause(now + _SILENCE)
             return 0 if known is None else known.left_out
 
-    def worked(self, loop: Attempts, log: logging.Logger) -> None:
+    def worked(self, loop: LoggedBackoff, log: logging.Logger) -> None:
         """Take note that a loop that failed has an answer; write it if it was the last."""
         with self._lock:
             now = mono()
@@ -79,7 +79,7 @@ class Outage:
         return any(now - last <= _FORGOTTEN for last in self._failing.values())
 
 
-class Attempts:
+class LoggedBackoff:
     """The attempts of one loop to get an answer: how long it waits after each failure, and what of it is written.
 
     Args:
@@ -91,7 +91,7 @@ class Attempts:
 
     __slots__ = ("_backoff", "_failing", "_log", "_outage", "_what", "lasts")
 
-    def __init__(self, outage: Outage, what: str, log: logging.Logger, *, lasts: bool = True) -> None:
+    def __init__(self, outage: OutageLog, what: str, log: logging.Logger, *, lasts: bool = True) -> None:
         self._outage = outage
         self._what = what
         self._log = log

@@ -21,7 +21,7 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.steps import ByOperator, GivenUp, Lease
 
-__all__ = ["Interrupter"]
+__all__ = ["InterruptHandler"]
 
 
 _PATIENCE = 1.0
@@ -29,7 +29,7 @@ _PATIENCE = 1.0
 _log = logging.getLogger("command_bus.worker")
 
 
-class Interrupter:
+class InterruptHandler:
     """The worker's side, for one shard: compares what is asked with what this worker runs.
 
     Args:
