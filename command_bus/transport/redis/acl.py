@@ -1,12 +1,13 @@
-"""Redis users with the least rights: what each role of a namespace sends, and nothing else.
+"""Redis users with the least rights: each role of a namespace may send what it needs, and nothing else.
 
     for line in acl_lines("worker", "shop", password="…"):
         client.execute_command(line)
 
-Three facts shape the lines. What a script does is checked against its caller, so a role needs every command that its scripts use, on
-the keys that they use. Whoever may load scripts may load any: it reaches no key that its caller does not reach, but one that writes and
-never ends stops the server, for all who use it. So workers load them, and who sends does not. And an ACL speaks of commands and keys, not
-of arguments and entries: who may append to a mailbox may append anything, and trim it while doing so. `docs/security.md` has the list.
+Three facts shape the lines. A server checks what a script does against the script's caller, so a role needs every command that its
+scripts use, on the keys that they use. A user that may load scripts may load any script. It reaches no key that its caller does not reach,
+but a script that writes and never ends stops the server for everyone. So workers load scripts, and producers do not. And an ACL covers
+commands and keys, not arguments and entries: a user that may append to a mailbox may append anything, and trim it while doing so.
+`docs/security.md` has the list.
 
 From Redis 7 on, rights differ by key (*selectors*): a producer may write a mailbox and not delete from it. Redis 6.2 has one list of
 commands and one of keys for each user: there a role may do with any of its keys what it may do with one.
@@ -24,8 +25,8 @@ from command_bus.transport.redis.keys import ShardKeys
 __all__ = ["Role", "acl_lines"]
 
 Role = Literal["producer", "worker", "operator", "pipeline"]
-"""Who dispatches and calls; who runs commands; who looks, pauses, replays and cancels; a producer that also loads dispatches from
-Spark and reads what became of them."""
+"""A producer dispatches and calls; a worker runs commands; an operator reads, pauses, replays and cancels; a pipeline is a producer that
+also loads dispatches from Spark and reads their outcomes."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _NO_PASSWORD: Final = re.compile(r"[\s\x00-\x1f\x7f]")
@@ -135,24 +136,24 @@ def acl_lines(
     selectors: bool = True,
     load_scripts: bool = False,
 ) -> list[str]:
-    """The `ACL SETUSER` command that makes a user of this role, as one line per user; an application has one for each role.
+    """Return the `ACL SETUSER` command that makes a user of this role, as one line per user; an application has one user for each role.
 
-    A user that exists is reset: run it again to change a password. It holds for every server alike, replicas and nodes of a cluster
-    too, where ACLs are not replicated.
+    A user that exists is reset: run it again to change a password. Run it on every server, also on replicas and nodes of a cluster: ACLs
+    are not replicated.
 
     Args:
         role: What the user is for.
-        namespace: Whose keys it may touch.
-        user: Its name; by default `command_bus-<namespace>-<role>`.
-        password: In the clear; without one the user stays disabled until it is given one (`ACL SETUSER <user> on >…`).
-        selectors: Whether rights differ by key; Redis 6.2 cannot do that.
-        load_scripts: Whether a producer or pipeline may load scripts, and so stop the server by one that never ends. Without,
-            it can run only what others have loaded: every worker loads all scripts of its version, when it starts and within about a
-            second after the server lost them. Until then what is sent is tried again, and fails with `TransportUnavailable` after
-            `dispatch_timeout`. Workers and operators always may.
+        namespace: Whose keys it may use.
+        user: Name of the user; by default `command_bus-<namespace>-<role>`.
+        password: In clear text; without one the user stays disabled until it is given one (`ACL SETUSER <user> on >…`).
+        selectors: Whether rights differ by key; Redis 6.2 does not support that.
+        load_scripts: Whether a producer or pipeline may load scripts, and so stop the server by one that never ends. Without this right
+            it can run only scripts that are loaded: every worker loads all scripts of its version, when it starts and within about a
+            second after the server lost them. Until then a request is repeated, and fails with `TransportUnavailable` after
+            `dispatch_timeout`. Workers and operators always have the right.
 
     Raises:
-        InvalidSettings: A name or password cannot stand in such a line.
+        InvalidSettings: A name or password cannot be written in such a line.
     """
     if role not in get_args(Role):
         raise InvalidSettings(f"role: one of {', '.join(get_args(Role))}, not {role!r}")

@@ -36,7 +36,7 @@ _OWN_FIELDS = frozenset({"protocol", "shards"})
 
 
 class Namespace:
-    """What the clients of a namespace must agree on, recorded in Redis by the first of them.
+    """Choices that all clients of a namespace share: protocol, shard count and mailbox policies. The first client records them in Redis.
 
     Raises:
         InvalidSettings: From its methods, if this client disagrees.
@@ -68,15 +68,18 @@ class Namespace:
             await self._agree(*self._settings.entities)
 
     def agreed(self, entity_type: str) -> Mailbox | None:
-        """The mailbox policy of an entity type, if it was agreed on before; None while others wait for one, so as not to overtake them."""
+        """Return the mailbox policy of an entity type if it was agreed on before.
+
+        None while other callers wait for an agreement: a command must not overtake theirs.
+        """
         return None if self._in_line else self._agreed.get(entity_type)
 
     def recorded(self, entity_type: str) -> Mailbox | None:
-        """The mailbox policy that the namespace recorded for an entity type, if this process knows it."""
+        """Return the mailbox policy that the namespace recorded for an entity type, if this process knows it."""
         return self._agreed.get(entity_type) or self._recorded.get(entity_type)
 
     async def learn(self, entity_type: str) -> None:
-        """Read the mailbox policy of an entity type, whatever these settings say; one that is not recorded (yet) stays unknown.
+        """Read the recorded mailbox policy of an entity type, whatever these settings say. One that is not recorded yet stays unknown.
 
         Raises:
             CommandBusError: The server cannot be asked, or the policy is of a newer version.
@@ -87,9 +90,9 @@ class Namespace:
             self._recorded[entity_type] = mailbox_from_text(found.decode())
 
     async def agree(self, entity_type: str, deadline: float = 0.0) -> Mailbox:
-        """Record or compare the mailbox policy of an entity type, once, or again and again until a monotonic deadline.
+        """Record or compare the mailbox policy of an entity type, once, or repeatedly until a monotonic deadline.
 
-        Whoever asks meanwhile waits behind: what is dispatched first must not be overtaken because its agreement was lost on the way.
+        Other callers wait in order: a command must not be overtaken because the answer to its agreement was lost.
         """
         self._in_line += 1
         try:
@@ -112,7 +115,7 @@ class Namespace:
         self._agreed.pop(entity_type, None)
 
     async def _agree(self, *entity_types: str) -> Mailbox:
-        """Record or compare the mailbox policies of entity types, all of them with one question; gives the last one's."""
+        """Record or compare the mailbox policies of entity types in one request; return that of the last type."""
         mine = {each: self._settings.entity(each).mailbox for each in entity_types}
         recorded = await self._record({f"mailbox:{each}": str(mailbox) for each, mailbox in mine.items()})
         for each, mailbox in mine.items():
@@ -129,7 +132,7 @@ class Namespace:
     async def _refuse_too_many(self, new: int) -> None:
         """Refuse further entity types in a namespace that has as many as it may have.
 
-        Counted are the fields of the record, which is one look at their number: a type that was paused before its first command counts twice.
+        The fields of the record are counted, because that is one HLEN: a type that was paused before its first command counts twice.
 
         Raises:
             TooManyEntityTypes: It has.
@@ -151,7 +154,7 @@ class Namespace:
             )
 
     async def _record(self, values: dict[str, str]) -> dict[str, str]:
-        """Write what nobody wrote yet, and give what is written. A server at its memory limit refuses writes: it is read first."""
+        """Write the values that are not written yet, and return those that are. A full server refuses writes, so read first."""
 
         async def write(client: Redis) -> Any:
             pipeline = client.pipeline(transaction=False)
@@ -169,7 +172,7 @@ class Namespace:
 
 
 async def recorded_choices(url: str, namespace: str, patience: float, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What a namespace was made with, as arguments for `BusSettings`: for clients that have no choice of their own. Empty if it is new.
+    """Return what a namespace recorded, as arguments for `BusSettings`, for clients without settings of their own. Empty if it is new.
 
     `options` are further arguments of the connections, as for `UrlClients`.
 
@@ -192,7 +195,7 @@ async def recorded_choices(url: str, namespace: str, patience: float, options: M
 
 
 def _policies(meta: Mapping[bytes, bytes]) -> dict[str, EntityPolicy]:
-    """The policies that are not the default. One that cannot be read, or of a type that cannot be one, is left to whoever sends to it."""
+    """Return the policies that are not the default. Policies that cannot be read and invalid types are left out: sending to them fails."""
     found: dict[str, EntityPolicy] = {}
     for field, value in meta.items():
         if not field.startswith(MAILBOXES):

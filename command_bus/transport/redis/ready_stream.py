@@ -1,4 +1,4 @@
-"""The ready stream and its consumer group: made at the start, made anew if somebody deleted them."""
+"""The ready stream and its consumer group: create them at the start, and again if they were deleted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PAGE = 200
 
 
 def mailbox_of(fields: dict[bytes, bytes]) -> str:
-    """The mailbox that an activation names. Bytes that no mailbox is named with name none: such an entry is dropped in time."""
+    """Return the mailbox that an activation names. Bytes that are no mailbox's name give a name without a mailbox; the entry is then dropped."""
     return fields[b"e"].decode(errors="backslashreplace")
 
 
@@ -44,10 +44,10 @@ async def delete_entries(connections: Connections, keys: ShardKeys, entries: Seq
 
 
 async def ensure_ready(connections: Connections, keys: ShardKeys) -> bool:
-    """Create the group, reading from the stream's very beginning; whether it was absent.
+    """Create the group, reading from the stream's very beginning; return whether it was absent.
 
-    If it was, mailboxes whose activation went with it get a new one: nothing that was accepted may be stuck. Who may only send may not
-    look at them: workers do, when they next look at every mailbox.
+    If it was, mailboxes whose activation was deleted with it get a new one: no accepted command may be stuck. A producer has no right to
+    check them; then workers do it, when they next check every mailbox.
 
     Raises:
         CommandBusError: The server cannot be asked.

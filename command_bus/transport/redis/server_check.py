@@ -21,20 +21,20 @@ _BITES = (7, 0)
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What the server says of itself; None where it does not say (a user without INFO, fakeredis).
+    """Facts from INFO and CONFIG; None where the server gives none (a user without INFO, fakeredis).
 
     Attributes:
         name: `redis` or `valkey`.
-        version: As the server compares itself with Redis.
+        version: The version of Redis that the server is compatible with.
         eviction: The maxmemory policy.
         append_only: Whether append-only files are on.
-        disposable: Whether it is the development server of this library, which forgets on purpose.
+        disposable: Whether it is the development server of this library, which keeps nothing on purpose.
         role: `master` or `slave`.
         cluster: Whether it is a node of a cluster.
-        as_cluster: Whether the URL says so.
+        as_cluster: Whether the URL says that it is a node of a cluster.
         sentinel: Whether it is a Sentinel.
         fsync: When the append-only file is written to disk.
-        replicas: How many follow it.
+        replicas: How many replicas it has.
     """
 
     name: str = "redis"
@@ -51,12 +51,12 @@ class ServerFacts:
 
     @property
     def has_blmpop(self) -> bool:
-        """Whether BLMPOP exists."""
+        """Whether the server has BLMPOP."""
         return self.version is not None and self.version >= _BITES
 
 
 async def inspect_server(connections: Connections) -> ServerFacts:
-    """Ask the server what it is.
+    """Read the facts of a server.
 
     Raises:
         TransportUnavailable: It cannot be reached.
@@ -107,10 +107,10 @@ async def _fsync(connections: Connections) -> str | None:
 
 
 def judge(facts: ServerFacts, label: str, settings: BusSettings) -> list[str]:
-    """Warnings about a server that may be used.
+    """Return warnings about a server that may be used.
 
     Raises:
-        UnsuitableServer: It may not.
+        UnsuitableServer: It may not be used.
     """
     if facts.sentinel:
         raise UnsuitableServer(

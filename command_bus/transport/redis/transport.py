@@ -40,7 +40,7 @@ class RedisTransport:
     Attributes:
         connections: Of this process.
         keys: The shards' key names.
-        facts: What the server said of itself.
+        facts: Facts of the server; of several, those of the oldest version.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ _SCRIPTS_EVERY = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """How many replicas confirm what must not be lost with the primary, and how many seconds they get."""
+    """Number of replicas that confirm what must not be lost with the primary, and the seconds that they get."""
 
     count: int
     patience: float
@@ -67,7 +67,7 @@ class Connections:
         self._closed = False
 
     def at(self, tag: str) -> Connections:
-        """The connections to the server that has the keys with a hash tag: these, unless shards live on several servers."""
+        """Return the connections to the server that has the keys with a hash tag: these, unless shards are on several servers."""
         place = self._places.get(tag)
         if place is None and self._closed:
             return self
@@ -90,7 +90,7 @@ class Connections:
 
     @property
     def _confirming(self) -> Redis:
-        """The client whose connections may wait for replicas: a WAIT keeps back all that follows on its connection."""
+        """The client whose connections may wait for replicas: WAIT delays all later requests of its connection."""
         if self._patient is None:
             self._refuse_if_closed()
             self._patient = self.factory.commands()
@@ -98,13 +98,13 @@ class Connections:
 
     @property
     def scripts(self) -> Requests:
-        """What scripts are sent over."""
+        """The connection that scripts are sent over."""
         if self._scripts is None:
             self._scripts = self.pipe()
         return self._scripts
 
     def pipe(self, block: float = 0.0) -> Requests:
-        """A new connection, for one reader that blocks up to `block` seconds."""
+        """Return a new connection, for one reader that blocks up to `block` seconds."""
         self._refuse_if_closed()
         pipe = self.factory.pipe(block)
         self._pipes.append(pipe)
@@ -117,7 +117,7 @@ class Connections:
         await pipe.close()
 
     async def close(self) -> None:
-        """Close every client; idempotent. Whoever still asks is told that the bus was closed."""
+        """Close every client; idempotent. Later requests raise `BusClosed`."""
         self._closed = True
         places, self._places = self._places, {}
         pipes, self._pipes, self._scripts = self._pipes, [], None
@@ -134,7 +134,7 @@ class Connections:
             raise BusClosed("the bus was closed")
 
     async def run(self, script: Script, keys: list[str], args: list[Any]) -> Any:
-        """Run a script once; load it where the server does not know it.
+        """Run a script once; load it if the server does not know it.
 
         Raises:
             CommandBusError: As `translated` decides.
@@ -152,9 +152,9 @@ class Connections:
             raise translated(error, self.label, writes=True) from error
 
     async def load_scripts(self, wanted: Script | None = None) -> None:
-        """Load all scripts, `wanted` last: if it breaks off, that one is missed again.
+        """Load all scripts, `wanted` last: if loading breaks off, that one is missing again and loading is repeated.
 
-        All, because a producer may lack the right: after a restart the first worker that misses one brings them back for everybody.
+        All are loaded because a producer may lack the right: after a restart the first worker that misses one loads them for all clients.
         """
         try:
             for script in (*(script for script in SCRIPTS if script is not wanted), *([wanted] if wanted else [])):
@@ -168,7 +168,7 @@ class Connections:
             raise translated(error, self.label) from error
 
     async def keep_scripts(self) -> None:
-        """Look about once a second whether the server has all scripts, and load them if it lost them (a restart, SCRIPT FLUSH)."""
+        """Check about once a second whether the server has all scripts; load them if it lost them (a restart, SCRIPT FLUSH)."""
         now = mono()
         if now - self._scripts_seen < _SCRIPTS_EVERY:
             return
@@ -182,14 +182,14 @@ class Connections:
                 await self.load_scripts()
 
     async def run_confirmed(self, script: Script, keys: list[str], args: list[Any], written: str) -> tuple[Any, bool]:
-        """Run a script, and wait for the replicas that must have what it wrote; whether they have.
+        """Run a script, and wait for the replicas that must have what it wrote; return its answer and whether they have it.
 
         Args:
             script: To be run.
             keys: Its keys.
             args: Its arguments.
-            written: A hash of the same shard, for a write that follows: WAIT waits for the last write of its connection, and a script that
-                was run before writes nothing.
+            written: A hash of the same shard, for a write behind the script: WAIT waits for the last write of its connection, and a
+                script that is repeated may write nothing.
 
         Raises:
             CommandBusError: As `translated` decides.
@@ -235,7 +235,7 @@ class Connections:
             raise translated(error, self.label) from error
 
     async def retry_until(self, attempt: Callable[[], Awaitable[T]], deadline: float) -> T:
-        """Repeat an idempotent request until it has an answer, with backoff; `deadline` is monotonic.
+        """Repeat an idempotent request with backoff until it has an answer; `deadline` is monotonic.
 
         Raises:
             TransportUnavailable: The deadline passed; `outcome_unknown` if any try may have been applied.

@@ -30,24 +30,24 @@ CONNECT_TIMEOUT = 5.0
 
 
 class ClientFactory(Protocol):
-    """Makes clients of one server; the seam where fakeredis, or a client for another topology, is put in."""
+    """Makes clients of one server; implement it for fakeredis or for another topology."""
 
     label: str
 
     def at(self, tag: str) -> ClientFactory:
-        """Clients of the server that has the keys with a hash tag; itself, if one server has all."""
+        """Return clients of the server that has the keys with a hash tag; itself, if one server has all."""
         ...
 
     def commands(self) -> Redis:
-        """A client for short requests."""
+        """Return a client for short requests."""
         ...
 
     def pipe(self, block: float = 0.0) -> Requests:
-        """A connection of its own for scripts, or for reads that block up to `block` seconds."""
+        """Return a connection of its own for scripts, or for reads that block up to `block` seconds."""
         ...
 
     def thread(self, patience: float) -> SyncRedis:
-        """A synchronous client for the thread that renews leases; it waits `patience` seconds for an answer."""
+        """Return a synchronous client for the thread that renews leases; it waits `patience` seconds for an answer."""
         ...
 
 
@@ -85,7 +85,7 @@ class UrlClients:
             socket_timeout=socket_timeout,
             socket_connect_timeout=CONNECT_TIMEOUT,
             max_connections=connections,
-            timeout=SOCKET_TIMEOUT,  # who finds all connections in use waits for one
+            timeout=SOCKET_TIMEOUT,  # if all connections are in use, wait for one
             health_check_interval=0,
             retry=Retry(NoBackoff(), 0),
         )
@@ -114,7 +114,7 @@ class _Packing:
     """Packs requests in C: redis-py's asyncio connections do it in Python, which takes six times as long."""
 
     def pack_command(self, *args: Any) -> list[bytes]:
-        """The request as it goes over the wire."""
+        """Return the request as it goes over the wire."""
         name, *rest = args
         words = name.split() if isinstance(name, str) else (name,)  # 'CLIENT SETINFO' are two
         request: Any = (*words, *rest)
@@ -123,5 +123,5 @@ class _Packing:
 
 @lru_cache
 def packing(kind: Any) -> Any:
-    """A class of connections (plain, TLS, socket file), with fast packing."""
+    """Return a class of connections (plain, TLS, socket file) with fast packing."""
     return type(f"Fast{kind.__name__}", (_Packing, kind), {})

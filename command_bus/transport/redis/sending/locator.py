@@ -1,6 +1,6 @@
-"""`RedisLocator`: where one command is, read in a single request, for a caller who waited in vain.
+"""`RedisLocator`: find where one command is, in a single request, for a caller whose wait timed out.
 
-A sender may have fewer rights than an operator: what it may not read is left out, and the rest is told.
+A sender may have fewer rights than an operator: what it may not read is left out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RedisLocator:
         self._keys = keys
 
     async def look(self, mailbox: str, command_id: str) -> CommandLocation:
-        """Where a command of this mailbox is.
+        """Return where a command of this mailbox is.
 
         Raises:
             CommandBusError: The server cannot be asked.
@@ -60,7 +60,7 @@ class RedisLocator:
         )
 
     async def line(self, mailbox: str) -> Sequence[tuple[str, bytes]]:
-        """The first entries of a mailbox with their message ids, as many as a place in line is looked for in.
+        """Return the first entries of a mailbox with their message ids: as many as are searched for a command's position.
 
         Raises:
             CommandBusError: The server cannot be asked, or this user may not read mailboxes.
@@ -99,7 +99,7 @@ async def _look(client: Redis, keys: ShardKeys, mailbox: str, command_id: str) -
 
 
 def _is_parked(record: bytes | None, holds: Mapping[str, Hold]) -> bool:
-    """Whether a dead letter stops a mailbox: it is stopped, and nothing is paused. Senders may not read which letter."""
+    """Return whether a dead letter stops a mailbox: it is stopped, and nothing is paused. Senders may not read which letter."""
     return (record or b"").startswith(b"s") and not any(hold.mode == "paused" for hold in holds.values())
 
 
