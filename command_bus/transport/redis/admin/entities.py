@@ -1,6 +1,6 @@
-"""What the views of operators read shard by shard: the entities that have work or are stopped, and the dead letters.
+"""`RedisEntities`: read the entities that have work or are stopped, shard by shard.
 
-Nothing here is a snapshot. Entities come by scans, so one that comes or goes meanwhile may be told of or not; each at most once.
+Nothing here is a snapshot. Entities are found by scans, so one that comes or goes during a scan may be missing; each is listed at most once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RedisEntities(RetryingRequests):
     """Implements `EntityReader`."""
 
     async def pages(self, shard: int) -> AsyncIterator[list[StoredEntity]]:
-        """The entities of a shard, page by page: what has work, then what only is paused or has only delayed commands."""
+        """Yield the entities of a shard, page by page: those with work, then those that are only paused or have only delayed commands."""
         keys = self._keys.shards[shard]
         seen: set[bytes] = set()
         for source in (keys.active, keys.paused, keys.delayed_counts):
@@ -49,16 +49,16 @@ class RedisEntities(RetryingRequests):
                     break
 
     async def look(self, mailbox: str) -> StoredEntity:
-        """One mailbox, whether there is work in it or not."""
+        """Return one mailbox, also one without work."""
         return (await self._look(self._keys.shards[self._keys.shard_of(mailbox)], [mailbox.encode()]))[0]
 
     async def now_ms(self) -> int:
-        """The first shard's clock."""
+        """Return the first shard's time."""
         seconds, micros = await self._ask(self._keys.shards[0], lambda client: client.time())
         return int(seconds * 1000 + micros // 1000)
 
     async def head(self, mailbox: str, count: int) -> MailboxHead:
-        """A mailbox with its first `count` entries."""
+        """Return a mailbox with its first `count` entries."""
         index = self._keys.shard_of(mailbox)
         keys = self._keys.shards[index]
         entries: Any = await self._ask(keys, lambda client: client.xrange(keys.mailbox(mailbox), count=max(count, 1)))
@@ -69,18 +69,21 @@ class RedisEntities(RetryingRequests):
         return MailboxHead(lease, first, index)
 
     async def retry_times(self, mailboxes: Sequence[str]) -> dict[str, int]:
-        """When the retries of these mailboxes are due, where one waits."""
+        """Return when the retries of these mailboxes are due, where one waits."""
         return {
             name.removeprefix("r:"): at for name, at in (await self._scores([(box, f"r:{box}") for box in mailboxes])).items()
         }
 
     async def delayed_times(self, mailbox: str, command_ids: Sequence[str]) -> dict[str, int]:
-        """When these delayed commands take their place."""
+        """Return when these delayed commands enter their mailbox."""
         scores = await self._scores([(mailbox, f"d:{command}") for command in command_ids])
         return {name.removeprefix("d:"): at for name, at in scores.items()}
 
     async def first_delayed(self, mailboxes: Iterable[str]) -> dict[str, int]:
-        """When the first delayed command of each of these takes its place; of those left out none is among the first of its shard."""
+        """Return when the first delayed command of each mailbox enters it.
+
+        Mailboxes are left out whose delayed commands are not among the first 100,000 due members of their shard.
+        """
         by_shard: dict[int, set[str]] = {}
         for mailbox in mailboxes:
             by_shard.setdefault(self._keys.shard_of(mailbox), set()).add(mailbox)
@@ -96,7 +99,7 @@ class RedisEntities(RetryingRequests):
         return found
 
     async def _due_page(self, keys: ShardKeys, start: int) -> tuple[int, list[tuple[str, int]]]:
-        """How many members of `due` were looked at from one on, and of the delayed commands among them mailbox and time, first ones first."""
+        """Return how many members of `due` were read from `start` on, and mailbox and time of the delayed commands among them, in order."""
         members: Any = await self._ask(
             keys, lambda client: client.zrange(keys.due, start, start + _DUE_PAGE - 1, withscores=True)
         )
@@ -108,7 +111,7 @@ class RedisEntities(RetryingRequests):
         return passed, [(home.decode(errors="replace"), _ms(members[place][1])) for home, place in zip(homes, at, strict=False)]
 
     async def _scores(self, places: Sequence[tuple[str, str]]) -> dict[str, int]:
-        """The scores of members of `due`, by the mailbox that tells the shard."""
+        """Return the scores of members of `due`; each place is a mailbox, which determines the shard, and a member."""
         by_shard: dict[int, list[str]] = {}
         for mailbox, member in places:
             by_shard.setdefault(self._keys.shard_of(mailbox), []).append(member)
@@ -156,18 +159,18 @@ def surveyed(
     holds: dict[str, Hold],
     record: bytes | None,
     parked: bytes | None,
-    later: bytes | None,
+    delayed: bytes | None,
     length: int,
     head: bytes,
 ) -> StoredEntity:
-    """What the keys say of a mailbox together. A paused entity whose command still runs is running.
+    """Return a mailbox, combined from its keys. A paused entity whose command still runs is running.
 
     Args:
         mailbox: Its name.
         holds: What is paused or drained, by scope.
         record: Its field of `active`, or None.
-        parked: That of `parked`, or None.
-        later: That of `later`, or None.
+        parked: Its field of `parked`, or None.
+        delayed: Its field of `later`, or None.
         length: Of its stream.
         head: The id of the stream's oldest entry, or empty.
     """
@@ -184,7 +187,7 @@ def surveyed(
     return StoredEntity(
         mailbox,
         shown,
-        max(length, 0) + _number(later),
+        max(length, 0) + _number(delayed),
         int(head.partition(b"-")[0] or 0),
         fields.attempt,
         fields.holder,
@@ -196,12 +199,12 @@ def surveyed(
 
 
 def _number(value: bytes | None) -> int:
-    """A number as the scripts write it; 0 for what is none."""
+    """Return a number as the scripts write it; 0 for other values."""
     return int(value) if value is not None and value.isdigit() else 0
 
 
 def _ms(score: float) -> int:
-    """A time as a score: who adds one may add infinity."""
+    """Return a score as a time in ms: a client may have added infinity."""
     return int(max(min(score, _LAST_MS), 0.0))
 
 

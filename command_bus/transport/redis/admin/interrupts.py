@@ -1,4 +1,4 @@
-"""TODO."""
+"""`RedisInterrupts`: operators' requests to end a running attempt; `InterruptHandler` carries them out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RedisInterrupts(RetryingRequests):
     """Implements `Interrupts`."""
 
     async def running(self, mailbox: str) -> Attempt | None:
-        """What runs in a mailbox now, or None."""
+        """Return the attempt that runs in a mailbox now, or None."""
         keys = self._shard(mailbox)
 
         async def read(client: Redis) -> Any:
@@ -47,13 +47,13 @@ class RedisInterrupts(RetryingRequests):
         await self._ask(keys, _write, keys, mailbox, interrupt)
 
     async def answer(self, mailbox: str) -> Interrupt | None:
-        """The request as it stands, with what the holder said; None if there is none."""
+        """Return the request with the holder's answer; None if there is none."""
         keys = self._shard(mailbox)
         value = await self._ask(keys, lambda client: client.hget(keys.interrupts, mailbox))
         return None if value is None else Interrupt.unpack(value)
 
     async def withdraw(self, mailbox: str) -> None:
-        """Take back what was asked for."""
+        """Delete the request."""
         keys = self._shard(mailbox)
         await self._ask(keys, lambda client: client.hdel(keys.interrupts, mailbox))
 
@@ -62,7 +62,7 @@ class RedisInterrupts(RetryingRequests):
 
 
 def fill_request(pipeline: Any, keys: ShardKeys, interrupts: Mapping[str, Interrupt]) -> None:
-    """Write fields, by mailbox, and let the hash end by itself."""
+    """Add the writes of requests, by mailbox, to a pipeline, and the expiry of the hash."""
     pipeline.hset(keys.interrupts, mapping={mailbox: interrupt.pack() for mailbox, interrupt in interrupts.items()})
     pipeline.pexpire(keys.interrupts, _KEPT_MS)
 

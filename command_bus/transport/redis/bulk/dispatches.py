@@ -216,7 +216,7 @@ class RedisBulkDispatches(RetryingRequests):
         return self._remember_ms.get(dispatch_id) or Opening().remember_ms
 
     async def _retry(self, keys: ShardKeys, script: Script, names: list[str], args: list[Any]) -> Any:
-        """A step, repeated until it is answered, and its effect confirmed where replicas must."""
+        """Run a script, repeated until it is answered and, where replicas must have its effect, confirmed."""
         place = self._connections.at(keys.prefix)
 
         async def run() -> Any:
@@ -247,7 +247,7 @@ def _split(version: Version, home: Home, answer: bytes) -> DispatchConflict:
 
 
 def _facts(dispatch_id: str, records: list[dict[bytes, bytes]], left_ms: int) -> DispatchFacts:
-    """The shards' records as one: a version is committed when it is in every shard."""
+    """Combine the shards' records into one: a version is committed when every shard has committed it."""
     totals: Counter[bytes] = Counter()
     for record in records:
         for name in (b"added", b"duplicates", b"rejected"):

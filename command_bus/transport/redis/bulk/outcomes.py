@@ -19,7 +19,7 @@ from command_bus.transport.redis.scripts import OUTCOME_OFFSET
 __all__ = ["RedisBulkOutcomes"]
 
 _PLACES = 500  # asked at a time
-_STRIDE = 10_000  # entries that one call steps over: the server does nothing else meanwhile
+_STRIDE = 10_000  # entries that one call steps over: the server does nothing else for so long
 _AS_SENT = b"XRANGE"  # redis-py knows how to read the answer to "XRANGE"
 
 

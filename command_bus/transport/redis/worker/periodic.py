@@ -1,4 +1,4 @@
-"""What a worker does again and again for a shard, for as long as it lives, whatever goes wrong in between."""
+"""`run_periodically`: run a periodic job until cancelled, backing off after errors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _log = logging.getLogger("command_bus.worker")
 
 
 async def run_periodically(turn: Callable[[], Awaitable[float]], woken: asyncio.Event, what: str, outage: OutageLog) -> None:
-    """Take turns for ever.
+    """Run turns until cancelled.
 
     Args:
-        turn: Does its part and tells the seconds until the next turn.
-        woken: Set by whoever wants the next turn now.
-        what: This is, for the log.
+        turn: Does its part and returns the seconds until the next turn.
+        woken: Set to run the next turn now.
+        what: Name of the job, for the log.
         outage: Of the server that it asks.
     """
     backoff = LoggedBackoff(outage, f"{what}: cannot look", _log)

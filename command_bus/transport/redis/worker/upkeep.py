@@ -1,7 +1,7 @@
 """`Upkeep`: repairs mailboxes that lost their activation, and removes workers that were lost.
 
-A mailbox may lose its activation (its entry in the ready stream) with data that the server lost or somebody deleted, or if the process
-that resumed it died on the way. No worker would ever look at it. So workers check all mailboxes with work, a page at a time. The fleet
+A mailbox may lose its activation (its entry in the ready stream) with data that the server lost or an operator deleted, or if the
+process that resumed it died before it was done. No worker would ever run it. So workers check all mailboxes with work, a page at a time. The fleet
 gets through them in about five minutes, whatever their number: after a page a worker pauses for the page's part of all mailboxes, times
 the number of workers. Each worker begins at a random place, so that their ways differ.
 """
