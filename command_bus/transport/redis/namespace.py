@@ -123,7 +123,7 @@ class Namespace:
             if theirs != mailbox:
                 raise InvalidSettings(
                     f"entity type {each!r} has mailboxes {theirs} in namespace {self._settings.namespace!r}, these settings say {mailbox}: "
-                    "all its clients must agree, or two of them would run one entity's commands at once. If nobody uses it as recorded, "
+                    "all its clients must agree, or two of them would run one entity's commands at once. If no client uses it as recorded, "
                     f"`command-bus types forget {each}` takes that back"
                 )
         self._agreed |= mine
@@ -148,7 +148,7 @@ class Namespace:
         if await self._connections.ask(count) - len(_OWN_FIELDS) + new > limit:
             raise TooManyEntityTypes(
                 f"namespace {self._settings.namespace!r} has {limit:,} entity types, no more may be added: a type is a kind of thing, as `order`, "
-                "and what tells one thing from another is its id. `command-bus types list` shows them, `command-bus types forget TYPE` takes one "
+                "and its id distinguishes one thing from another. `command-bus types list` shows them, `command-bus types forget TYPE` takes one "
                 "back of which nothing is stored, and max_entity_types allows more",
                 limit=limit,
             )

@@ -160,7 +160,7 @@ def _durability(facts: ServerFacts, label: str, settings: BusSettings) -> list[s
         )
     if wanted == "always" and facts.fsync is None:
         return [
-            f"{label} does not tell appendfsync (CONFIG GET is not permitted): see that it is always, as durability = 'always' asks"
+            f"{label} does not report appendfsync (CONFIG GET is not permitted): see that it is always, as durability = 'always' asks"
         ]
     if wanted == "replicated" and facts.replicas is not None and facts.replicas < settings.wait_replicas:
         text = f"{label} has {facts.replicas} replicas, {settings.wait_replicas} must confirm (wait_replicas): till then dispatch raises "

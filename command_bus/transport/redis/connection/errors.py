@@ -63,7 +63,7 @@ def translated(error: BaseException, where: str, *, writes: bool = False) -> Com
     if upper.startswith(("MOVED", "CROSSSLOT", "ASK ")):
         return UnsuitableServer(f"{where} is a node of a Redis Cluster, given as a single server: {text}")
     if "NOGROUP" in upper:
-        return TransportUnavailable(f"{where}: the ready stream or its group was deleted; a worker makes them anew")
+        return TransportUnavailable(f"{where}: the ready stream or its group was deleted; a worker creates them again")
     if upper.startswith("UNBLOCKED"):
         return TransportUnavailable(f"{where} let go of a request that waited: {text}", outcome_unknown=True)
     if isinstance(error, _BUSY_ERRORS) or upper.startswith(_BUSY):

@@ -17,6 +17,7 @@ from command_bus.transport.redis.admin.holds import parse_hold
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
+from command_bus.transport.redis.mailbox_record import parse_record
 
 __all__ = ["RedisLocator"]
 
@@ -100,7 +101,7 @@ async def _look(client: Redis, keys: ShardKeys, mailbox: str, command_id: str) -
 
 def _is_parked(record: bytes | None, holds: Mapping[str, Hold]) -> bool:
     """Return whether a dead letter stops a mailbox: it is stopped, and nothing is paused. Senders may not read which letter."""
-    return (record or b"").startswith(b"s") and not any(hold.mode == "paused" for hold in holds.values())
+    return parse_record(record).state == "s" and not any(hold.mode == "paused" for hold in holds.values())
 
 
 def _permitted(answer: Any) -> Any:

@@ -312,7 +312,7 @@ class _Reader:
         try:
             if await ensure_ready(self._connections, self._keys):
                 # No renewal yet: it would find nothing of ours pending. What runs here is read again first, and goes on.
-                _log.warning("%s: the consumer group was gone and is created anew", self._keys.ready)
+                _log.warning("%s: the consumer group was gone and is created again", self._keys.ready)
             else:
                 self._loop.renew_leases()  # recovery must not take them for abandoned
             await self._adopt()
