@@ -516,7 +516,7 @@ async def test_38_a_ready_stream_or_group_deleted_under_a_worker_is_made_anew(
         else:
             await client.delete(*(key for key in await bench.keys() if not key.endswith("meta")))
         await client.aclose()
-        await until(lambda: "created anew" in caplog.text)
+        await until(lambda: "created again" in caplog.text)
         await stage.goes_on("a")
         await asyncio.sleep(0.3)
         gate.set()
@@ -554,7 +554,7 @@ async def test_38_what_runs_while_the_group_is_deleted_goes_on_under_its_lease(
         before = await renewals()
         await until(lambda: differs(renewals, before))  # the next renewal is half a second away
         await client.xgroup_destroy(ready, GROUP)
-        await until(lambda: "created anew" in caplog.text)
+        await until(lambda: "created again" in caplog.text)
         await asyncio.sleep(2.0)
         gate.set()
         assert await stage.bus.result("held", timeout=5) == "done"
