@@ -42,7 +42,7 @@ from command_bus.middleware import Middleware
 from command_bus.observer import Observer
 from command_bus.sending.sender import Sender
 from command_bus.serialization.protection import PayloadCipher, Protection
-from command_bus.session import Clients, Session
+from command_bus.session import Clients, Session, TransportOpener
 from command_bus.settings import BusSettings, resolved
 from command_bus.transport.interfaces import Transport
 
@@ -64,6 +64,7 @@ class BusOptions(SettingOverrides, total=False):
     cipher: PayloadCipher | None
     observer: Observer | None
     clients: Clients | None
+    open_transport: TransportOpener | None
 
 
 class BusArguments(BusOptions, total=False):
@@ -89,6 +90,7 @@ class CommandBus:
         cipher: Encrypts payloads, and replies to encrypted commands.
         observer: Receives what happens, for metrics: `command_bus.telemetry.metrics.PrometheusMetrics()`, for example.
         clients: Where to connect to instead of a URL: `command_bus.transport.redis.memory.MemoryClients()`, for example.
+        open_transport: Opens another transport than Redis's, as `command_bus.transport.interfaces` describes it.
 
     Attributes:
         dead_letters: What was given up: list, inspect, replay, discard, purge it.
@@ -113,13 +115,16 @@ class CommandBus:
         cipher: PayloadCipher | None = None,
         observer: Observer | None = None,
         clients: Clients | None = None,
+        open_transport: TransportOpener | None = None,
         **overrides: Unpack[SettingOverrides],
     ) -> None:
         self.settings = resolved(settings, url, namespace, overrides)
         self.registry = default_registry if registry is None else registry
         self.lifespan = lifespan
         self.cipher = cipher
-        self.session = Session(self.settings, Protection.of(self.settings, cipher), clients, owner=self)
+        self.session = Session(
+            self.settings, Protection.of(self.settings, cipher), clients=clients, open_transport=open_transport, owner=self
+        )
         self.session.observer = observer
         self._sender = Sender(self.session, middleware)
         self.dead_letters = DeadLetters(self.session)

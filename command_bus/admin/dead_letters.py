@@ -18,7 +18,7 @@ from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Cancelled, DeadLetterRecord
 from command_bus.session import Session
 from command_bus.transport.admin_interfaces import DeadLetterStore
-from command_bus.transport.marks import Retention, is_marked, waiting_mark
+from command_bus.transport.marks import Retention, digest_of, is_marked, waiting_mark
 from command_bus.transport.records import StoredDeadLetter
 from command_bus.transport.steps import NO_SETTLEMENT, Settlement
 
@@ -112,7 +112,7 @@ class DeadLetters:
         stored = await self._stored(letter_id)
         envelope = self._envelope(stored)
         marked = is_marked(envelope) and not _nobody_vouches(stored)
-        mark = waiting_mark(envelope, stored.mailbox) if marked else b""
+        mark = waiting_mark(digest_of(envelope), stored.mailbox) if marked else b""
         if not await self._store.settle(stored, "replay", Settlement(envelope.command_id, mark, 1)):
             raise _unknown(letter_id)
         return envelope.command_id

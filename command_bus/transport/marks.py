@@ -19,7 +19,17 @@ from command_bus.settings import BusSettings
 from command_bus.transport.steps import NO_SETTLEMENT, Settlement, Started
 from command_bus.transport.submissions import NO_DIGEST
 
-__all__ = ["Retention", "accepted_ms", "digest_of", "is_marked", "is_settled", "mailbox_in", "reply_in", "waiting_mark"]
+__all__ = [
+    "Retention",
+    "accepted_ms",
+    "digest_in",
+    "digest_of",
+    "is_marked",
+    "is_settled",
+    "mailbox_in",
+    "reply_in",
+    "waiting_mark",
+]
 
 _WAITING, _SETTLED = b"q", b"d"
 _PREFIX = 9
@@ -130,9 +140,14 @@ class Retention:
         return Settlement(envelope.command_id, b"", 0, dispatch=envelope.correlation_id, outcome=record)
 
 
-def waiting_mark(envelope: WireEnvelope, mailbox: str) -> bytes:
+def waiting_mark(digest: bytes, mailbox: str) -> bytes:
     """Return the mark of a command that waits in a mailbox."""
-    return _WAITING + digest_of(envelope) + mailbox.encode()
+    return _WAITING + digest + mailbox.encode()
+
+
+def digest_in(mark: bytes) -> bytes:
+    """Return the digest of a marked command."""
+    return mark[1:_PREFIX]
 
 
 def mailbox_in(mark: bytes | None) -> str | None:

@@ -383,7 +383,7 @@ async def test_a_pipeline_loads_dispatches_and_reads_their_outcomes(place: Place
         """All that the Spark side asks of the transport."""
         bus = place.bus("pipeline")
         async with bus:
-            transport = bus.session.transport
+            transport = bus.session.redis
             assert (await bus.stats()).accepted > 50
             dispatches, outcomes = transport.bulk, transport.bulk.outcomes
             assert await dispatches.names() == ["d"]
