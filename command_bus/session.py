@@ -39,11 +39,11 @@ class SessionHook(Protocol):
     """Watches sessions open and close; the testing kit gives them other clients."""
 
     async def opening(self, session: Session) -> None:
-        """Called before a session connects, on its event loop; may set `session.clients`."""
+        """Prepare a session that is about to connect, on its event loop; may set `session.clients`."""
         ...
 
     async def closed(self, session: Session) -> None:
-        """Called when a session has closed its connections, on its event loop."""
+        """Follow a session that has closed its connections, on its event loop."""
         ...
 
     async def awaited(self, result: Awaitable[Any]) -> Any:
@@ -67,7 +67,7 @@ class SessionPart(Protocol):
     """Ends with the session that it is attached to."""
 
     async def close(self) -> None:
-        """Called when the session closes, before its connections do."""
+        """End the part. The session calls this before it closes its connections."""
         ...
 
     def renew(self) -> None:

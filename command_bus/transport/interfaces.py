@@ -107,7 +107,7 @@ class Reply(Protocol):
     """One call's wait."""
 
     async def within(self, deadline: float) -> bytes | None:
-        """The reply record, or None if it does not come until then (monotonic)."""
+        """Return the reply record, or None if it does not come before the deadline (monotonic)."""
         ...
 
 
