@@ -1,4 +1,4 @@
-"""TODO."""
+"""Commands with their options: as an application gives them to a batch, and as middleware sees them."""
 
 from __future__ import annotations
 

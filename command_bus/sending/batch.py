@@ -20,7 +20,7 @@ from command_bus.transport.submissions import Admission, Submission, Unavailable
 __all__ = ["BatchSender"]
 
 _SLICE = 64
-"""Commands that are sealed before the event loop gets its turn: what was sealed before leaves, and nobody else waits for long."""
+"""Commands that are built before the event loop gets its turn: those built before leave, and no other task waits for long."""
 
 _TURNS = 3
 """Turns of the event loop that a request takes to leave."""

@@ -55,7 +55,7 @@ def digest_of(envelope: WireEnvelope) -> bytes:
 def is_marked(envelope: WireEnvelope) -> bool:
     """Return whether a mark remembers its command id: a caller chose it and may send it again, or waits for its reply.
 
-    A generated id is nobody's to repeat but the producer's, which the server answers by the number of its batch.
+    Only the producer can repeat a generated id, and the server answers that by the number of its batch.
     """
     return bool(envelope.inbox) or envelope.flags & (GIVEN_ID | IN_DISPATCH) == GIVEN_ID
 
@@ -85,8 +85,8 @@ class Retention:
 
         Args:
             envelope: Of the command.
-            outcome: What its caller is told.
-            status: What its dispatch is told.
+            outcome: The answer for its caller.
+            status: The status for its dispatch.
             started: Its start; None if it never started,
             message: and then where it waited.
         """

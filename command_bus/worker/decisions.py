@@ -1,4 +1,4 @@
-"""What becomes of a command: pure functions from what is known of it to the step that settles it.
+"""Decide how to settle a command. Pure functions: a delivery or a handler's result in, a step out.
 
 Nothing here waits or sends. A delivery is read into something that can run, or into a step straight away (undecodable, expired,
 unknown, invalid); what its handler did (returned, refused, raised, was interrupted) becomes the step that follows.
@@ -188,7 +188,7 @@ class Decisions:
     def lost(self, started: Started, why: str = "its worker was lost while it ran") -> Step | None:
         """Decide as `interrupted` for a command whose worker was lost or gave it up; None leaves it to another worker.
 
-        What a newer release wrote, only that can decide: whether it may run again stands where we cannot read it. So it stays interrupted
+        Only a newer release can decide about what it wrote: whether it may run again is in a part we cannot read. So it stays interrupted
         until a newer worker takes it over, for as long as an unknown command is kept and some leases more.
         """
         try:
