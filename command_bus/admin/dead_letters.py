@@ -53,7 +53,7 @@ class DeadLetters:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._limits = reading_limits(session.settings)
-        self._windows = Retention.of(session.settings)
+        self._retention = Retention.of(session.settings)
 
     async def list(self, *, limit: int | None = None, **filters: Unpack[LetterFilters]) -> AsyncIterator[DeadLetter]:
         """Yield the dead letters that match all filters, oldest first per shard.
@@ -153,8 +153,8 @@ class DeadLetters:
     async def _discard(self, stored: StoredDeadLetter) -> bool:
         envelope = self._envelope(stored)
         outcome = Cancelled("discarded by an operator")
-        left = NO_SETTLEMENT if _nobody_vouches(stored) else self._windows.remembered(envelope, outcome, "discarded")
-        return await self._store.settle(stored, "discard", replace(left, mark_ms=max(1, self._windows.dedup)))
+        left = NO_SETTLEMENT if _nobody_vouches(stored) else self._retention.settlement(envelope, outcome, "discarded")
+        return await self._store.settle(stored, "discard", replace(left, mark_ms=max(1, self._retention.dedup)))
 
     async def _stored(self, letter_id: str) -> StoredDeadLetter:
         stored = await self._store.get(letter_id)

@@ -73,7 +73,7 @@ class Retention:
         """Return the windows that the settings name."""
         return cls(int(settings.dedup_window * 1000), int(settings.reply_ttl * 1000), worker)
 
-    def remembered(
+    def settlement(
         self,
         envelope: WireEnvelope,
         outcome: Outcome,
@@ -106,7 +106,7 @@ class Retention:
             record if envelope.inbox else b"",
         )
 
-    def answered(self, envelope: WireEnvelope, outcome: Outcome) -> Settlement:
+    def reply_only(self, envelope: WireEnvelope, outcome: Outcome) -> Settlement:
         """Return what is left of a command whose signature is wrong: a reply to the inbox that it names, and nothing else.
 
         It may name the id of another command, or of another's dispatch: what is remembered of those must not be its doing. If it was sent

@@ -28,7 +28,7 @@ class Submission:
         delay_ms: Milliseconds until the command takes its place in the mailbox.
         marked: Whether a mark remembers the command id, because a client may send it again or ask for its reply.
         name: The command's wire name, for who observes.
-        renewed: Gives the envelope as it would be sealed now, or None: it stays right however late it leaves.
+        renewed: Gives the envelope packed again with the time to live that is left, or None: it never changes.
     """
 
     mailbox: str

@@ -1,8 +1,8 @@
-"""Runs one command: one delivery goes in, the step that settles it comes out.
+"""Runs one command: a delivery in, the step that settles it out.
 
     read → run the handler → decide
 
-`None` comes out where nothing may be said any more: the lease is lost, or a thread still runs what cannot be stopped.
+Returns None if this worker may no longer settle the command: its lease is lost, or a thread still runs what cannot be stopped.
 """
 
 from __future__ import annotations
