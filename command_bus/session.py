@@ -21,7 +21,7 @@ from command_bus.observer import ObservedProducer, Observer
 from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import Transport
-from command_bus.transport.redis.connection.connections import ClientFactory
+from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.transport import RedisTransport
 
 __all__ = ["OPEN_SESSIONS", "Clients", "Guard", "LoopGuard", "Session", "SessionHook", "SessionPart", "TransportOpener"]
