@@ -17,7 +17,7 @@ __all__ = ["details_of"]
 
 
 async def details_of(session: Session, mailbox: str, count: int) -> EntityDetails:
-    """A mailbox with the first `count` commands behind its head."""
+    """Collect everything an on-call engineer needs to know about one mailbox, with `count` commands behind its head."""
     reader = session.transport.entities
     stored = await reader.look(mailbox)
     found = await reader.head(mailbox, count + 1)
@@ -49,7 +49,7 @@ async def details_of(session: Session, mailbox: str, count: int) -> EntityDetail
 
 
 async def _delayed(session: Session, mailbox: str) -> list[WaitingCommand]:
-    """The delayed commands of a mailbox, those that are due first ahead. They stand in one hash per shard, which has to be read for that."""
+    """Return the delayed commands of a mailbox, those due first ahead. They are in one hash per shard, which is read for that."""
     transport = session.transport
     limits = reading_limits(session.settings)
     ids: dict[str, WaitingCommand] = {}

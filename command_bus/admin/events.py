@@ -100,7 +100,7 @@ class Events:
     def __call__(
         self, *entity_types: str | None, kinds: Collection[EventKind] = (), after: str | None = None, follow: bool = True
     ) -> AsyncIterator[Event]:
-        """The events of watched types as they happen, in order for each entity (and shard).
+        """Yield the events of watched types as they happen, in order for each entity (and shard).
 
         A server that is away is waited for; closing the bus ends the iteration. Whoever reads more slowly than about `kept` events are
         written misses some.
@@ -150,7 +150,7 @@ class Events:
         await self._session.transport.events.unwatch(_fields(entity_types))
 
     async def watched(self) -> dict[str | None, int]:
-        """The types that are watched, with `kept` as it was given; `*` is all of them, None what has no entity."""
+        """Return the types that are watched, with `kept` as it was given; `*` is all of them, None is what has no entity."""
         found = await self._session.transport.events.watched()
         return {None if name == _NO_TYPE else name: kept for name, kept in found.items()}
 
@@ -212,5 +212,5 @@ def _event(stored: StoredEvent, places: list[str]) -> Event:
 
 
 def _number(text: str) -> int:
-    """A number as the scripts write it; 0 for what is none."""
+    """Return a number as the scripts write it; 0 for anything else."""
     return int(text) if text.isascii() and text.isdigit() else 0

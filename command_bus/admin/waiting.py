@@ -21,7 +21,7 @@ _TOGETHER = 64
 
 
 def grouped(depths: Mapping[str, int]) -> Iterator[list[str]]:
-    """Mailboxes in groups that have at most `_TOGETHER` commands, or are one mailbox."""
+    """Group mailboxes that have at most `_TOGETHER` commands together, or are one mailbox."""
     group: list[str] = []
     commands = 0
     for mailbox, depth in depths.items():

@@ -91,7 +91,7 @@ class BatchSender:
         return BatchResult(tuple(outcomes), statuses.count("accepted"), statuses.count("duplicate"), statuses.count("rejected"))
 
     async def _seal_window(self, source: Iterator[_Item]) -> list[_Sealed]:
-        """As many sealed commands as leave together, fewer at the end."""
+        """Build as many commands as leave together, fewer at the end."""
         sealed: list[_Sealed] = []
         can_build_fast = self._builder.can_build_fast
         while len(sealed) < self._producer.window:
@@ -103,7 +103,7 @@ class BatchSender:
         return sealed
 
     def _stamped(self, item: _Item) -> _Sealed | None:
-        """The submission of a message without options that no middleware wants to see, or why there is none; None: `_build` knows."""
+        """Build the submission of a message without options, or say why there is none; None: `_build` decides."""
         if isinstance(item, Envelope):
             return None
         try:
@@ -112,7 +112,7 @@ class BatchSender:
             return self._unsealed(item, error)
 
     async def _build(self, item: _Item) -> _Sealed:
-        """The submission of an item, or why there is none. A server that was away for the first of an entity type is not waited for again."""
+        """Build the submission of an item, or say why there is none. Do not wait again for a server that was away for its entity type."""
         try:
             out = self._builder.of_item(item)
             entity_type = out.entity_type or ""

@@ -54,7 +54,7 @@ class OverdueCalls:
         self._may_read_lines = True
 
     def begin(self, name: str) -> int:
-        """A call of this command waits from now on; the number for `end`."""
+        """Note that a call of this command waits from now on; return the number for `end`."""
         self._number += 1
         self._waiting[self._number] = (mono(), name)
         if self._timer is None:
@@ -62,7 +62,7 @@ class OverdueCalls:
         return self._number
 
     def end(self, number: int) -> None:
-        """That call waits no longer."""
+        """Forget a call: it waits no longer."""
         self._waiting.pop(number, None)
 
     async def close(self) -> None:
@@ -73,7 +73,7 @@ class OverdueCalls:
             await end_tasks([self._warner])
 
     async def whereabouts(self, mailbox: str, command_id: str, name: str, waited: float) -> Whereabouts:
-        """Where a command is, as far as that can be read within a second, and within the time that its caller waited. Never raises."""
+        """Return where a command is, as far as that can be read within a second and within its caller's time. Never raises."""
         try:
             async with asyncio.timeout(min(_LOOK, waited)), self._looks:
                 return await self._look(mailbox, command_id, name)

@@ -45,7 +45,7 @@ class ResultReader:
         self._limits = reading_limits(session.settings)
 
     def value_of(self, record: bytes, reply_type: Any, command_id: str) -> Any:
-        """The result in a reply record.
+        """Return the result in a reply record.
 
         Raises:
             CommandBusError: The outcome that it tells.
@@ -92,7 +92,7 @@ class ResultReader:
         return self.value_of(record, reply_type, out.command_id)
 
     async def polled(self, command_id: str, deadline: float) -> bytes | None:
-        """The reply of a command that somebody else sent, read from its mark with growing pauses; None if it is not there in time."""
+        """Poll the mark of a command that another process sent, with growing pauses; return its reply, or None if it is not there in time."""
         pause = _POLL_FIRST
         while True:
             left = deadline - mono()

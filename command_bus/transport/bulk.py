@@ -158,19 +158,19 @@ class BulkOutcomes(Protocol):
     """Reads outcomes: a stream per dispatch and shard. Ids are ordered, and a stream only grows at its end."""
 
     async def streams(self, places: Sequence[tuple[str, int]]) -> list[OutcomeStream | None]:
-        """How the streams of dispatches and shards stand; None for what has none (yet, or any more)."""
+        """Return the state of the streams of dispatches and shards; None for one that does not exist (yet, or any more)."""
         ...
 
     async def ends(self, dispatch_id: str, shard: int, low: str, high: str) -> tuple[str, str] | None:
-        """The first and last id of a range, whose ends are written as for XRANGE; None if it is empty."""
+        """Return the first and last id of a range, whose bounds are written as for XRANGE; None if it is empty."""
         ...
 
     async def page(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> OutcomePage:
-        """BulkOutcomes behind `after` (empty: from the first on) up to and with `until`, oldest first."""
+        """Return outcomes behind `after` (empty: from the first on) up to and with `until`, oldest first."""
         ...
 
     async def skip(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> tuple[str, int]:
-        """The id that a read of `count` outcomes would end with, and how many they are. Nothing there: `after` and 0."""
+        """Return the id that a read of `count` outcomes would end with, and their number. Without any: `after` and 0."""
         ...
 
 
@@ -223,17 +223,17 @@ class BulkDispatches(Protocol):
         ...
 
     async def fingerprints(self, dispatch_id: str) -> dict[int, str]:
-        """Of what rows versions were made: of the last thousand, as far as their commits said so."""
+        """Return the fingerprints of the last thousand versions, as far as their commits stored one."""
         ...
 
     async def facts(self, dispatch_id: str) -> DispatchFacts | None:
-        """What is known of it; None if nothing is (any more)."""
+        """Return what is known of a dispatch; None if nothing is (any more)."""
         ...
 
     def rejects(self, dispatch_id: str) -> AsyncIterator[tuple[str, bytes]]:
-        """The rejected rows."""
+        """Yield the rejected rows."""
         ...
 
     async def names(self) -> list[str]:
-        """The dispatches that are remembered."""
+        """Return the dispatches that are remembered."""
         ...

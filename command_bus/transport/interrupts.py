@@ -45,13 +45,13 @@ class Interrupt:
         return f"aborted by {self.by or 'an operator'}{f': {self.reason}' if self.reason else ''}"
 
     def pack(self) -> str:
-        """The field's value. Only the last part, the reason, may have bars of its own."""
+        """Pack the stored value. Only the last part, the reason, may have bars of its own."""
         parts = (self.kind, self.running, str(self.asked_ms), self.answer, _plain(self.where), _plain(self.by), self.reason)
         return "|".join(parts)
 
     @classmethod
     def unpack(cls, value: bytes) -> Self | None:
-        """What a field says; None if it is of a later release, or broken."""
+        """Read a stored value; None if it is of a later release, or broken."""
         parts: list[Any] = value.decode(errors="replace").split("|", 7)
         if len(parts) != 8 or parts[0] not in ("abort", "abandon"):
             return None

@@ -113,7 +113,7 @@ class Decisions:
         self._unknown_grace_ms = int(settings.unknown_grace * 1000)
 
     def read(self, started: Started, mailbox: str = "") -> Runnable | Step:
-        """What was delivered from a mailbox, ready to run; or what becomes of it if it cannot run."""
+        """Read a delivery into something that can run, or into the step that settles it unrun."""
         if not started.confirmed:
             return _UNCONFIRMED
         if started.envelope is None:
@@ -140,7 +140,7 @@ class Decisions:
         return Runnable(envelope, started, handler, message)
 
     def completed(self, run: Runnable, value: Any) -> Step:
-        """The handler returned: settle the command, whatever can be sent of its result."""
+        """Settle a command whose handler returned, whether or not its result can be sent."""
         envelope = run.envelope
         if not (envelope.inbox or envelope.flags & (GIVEN_ID | KEEP_OUTCOME)):
             return Done(NO_SETTLEMENT)
@@ -152,12 +152,12 @@ class Decisions:
         return Done(self._windows.remembered(envelope, outcome, "completed", run.started))
 
     def rejected(self, run: Runnable, refusal: Reject) -> Step:
-        """The handler refused for business reasons: settled, not retried."""
+        """Settle a command that its handler refused for business reasons: it is not retried."""
         outcome = Rejected(refusal.message, refusal.code, refusal.details)
         return Done(self._windows.remembered(run.envelope, outcome, "rejected", run.started), verb="deny")
 
     def failed(self, run: Runnable, error: BaseException) -> Step:
-        """The handler raised: try again by policy, or the command is poisoned."""
+        """Retry a command whose handler raised, by its policy, or treat it as poisoned."""
         policy = run.handler.spec.retry
         if run.started.attempt < policy.attempts and policy.retries(error):
             return Retry(int(policy.delay_after(run.started.attempt, self._random.uniform) * 1000))
@@ -167,7 +167,7 @@ class Decisions:
         return self._poisoned(run.handler.spec, run.started, run.envelope, outcome, record)
 
     def interrupted(self, started: Started, why: str = "its worker was lost while it ran") -> Step:
-        """A started command whose worker is gone or stopping: run it again, or dead-letter it, as its contract says.
+        """Run a started command again whose worker is gone or stopping, or dead-letter it, by its contract.
 
         How often it may be run its handler knows. A worker without (an older release that takes over from a newer) leaves that to one that has it.
         """
@@ -186,7 +186,7 @@ class Decisions:
         return self._poisoned(handler.spec if handler else None, started, envelope, Interrupted(text), record)
 
     def lost(self, started: Started, why: str = "its worker was lost while it ran") -> Step | None:
-        """A started command whose worker was lost, or gave it up: as `interrupted`; None leaves it as it is, to another worker.
+        """Decide as `interrupted` for a command whose worker was lost or gave it up; None leaves it to another worker.
 
         What a newer release wrote, only that can decide: whether it may run again stands where we cannot read it. So it stays interrupted
         until a newer worker takes it over, for as long as an unknown command is kept and some leases more.
@@ -218,7 +218,7 @@ class Decisions:
         return DeadLetterStep(self._left_of_unread(started, envelope, Invalid(str(error))), record, raw)
 
     def _left_of_unread(self, started: Started, envelope: WireEnvelope, outcome: Outcome) -> Settlement:
-        """What is left of a command of which only a part can be read. Where commands are signed, its id may be anybody's."""
+        """Return what is left of a command that can be read in part only. Where commands are signed, its id may be another command's."""
         if not envelope.command_id:
             return NO_SETTLEMENT
         if self._signatures is not None:
@@ -226,7 +226,7 @@ class Decisions:
         return self._windows.remembered(envelope, outcome, "dead_lettered", started)
 
     def _forgery(self, signatures: Signatures, data: bytes, envelope: WireEnvelope, mailbox: str) -> str | None:
-        """What is wrong with a command's signature, or with the place where it stands under it; None if nothing is."""
+        """Return what is wrong with a command's signature or with its mailbox; None if nothing is."""
         fault = signatures.fault(data, envelope.signature)
         if fault is not None or envelope.signature is None:
             return fault
@@ -244,7 +244,7 @@ class Decisions:
         )
 
     def _clear(self, envelope: WireEnvelope) -> bytes:
-        """The payload, decrypted.
+        """Decrypt the payload.
 
         Raises:
             InvalidCommand: It cannot be.
@@ -290,7 +290,7 @@ class Decisions:
 
     @staticmethod
     def _check_entity(spec: MessageSpec, envelope: WireEnvelope, message: Any) -> None:
-        """The entity that the command was sequenced by must be the one that it names."""
+        """Check that the command names the entity whose mailbox it came from."""
         if spec.entity is None or spec.key is None:
             return
         named = getattr(message, spec.key)  # checked with the message
@@ -350,14 +350,14 @@ class Decisions:
 
 
 def _is_late(started: Started, envelope: WireEnvelope) -> bool:
-    """Whether the deadline has passed for a command that never ran; one that did, or that an operator replays, is run to its end."""
+    """Return whether the deadline has passed of a command that never ran. One that ran, or that an operator replays, is run to its end."""
     if envelope.ttl_ms is None or started.attempt > 1 or started.replayed:
         return False
     return started.now_ms > accepted_ms(started.message) + envelope.ttl_ms
 
 
 def _partial(error: Undecodable) -> WireEnvelope:
-    """As much of an envelope as could be read, so that its caller can be told."""
+    """Return as much of an envelope as could be read, to answer its caller."""
     return WireEnvelope(
         command_id=error.command_id or "",
         name=error.name or "",

@@ -87,7 +87,7 @@ class EntityRun:
         return await self._repaired(lease, step, answer) if type(answer) is StepFailed else answer
 
     async def _repaired(self, lease: Lease, step: Step, answer: Answer) -> Answer:
-        """A step that failed, again and again, as a key of the entity is of another type: an operator must repair it, nothing is lost."""
+        """Repeat a step that fails because a key of the entity has another type, until an operator has repaired it. Nothing is lost."""
         while isinstance(answer, StepFailed) and not self._stopping():
             entity = mailbox_label(lease.mailbox)
             _log.error(

@@ -374,7 +374,7 @@ def _timed_out(run: Runnable) -> TimeoutError:
 
 
 def _explained(error: BaseException, interrupted: str | None) -> _Interrupted | _Raised:
-    """What the end of a handler by an exception means."""
+    """Translate the exception that ended a handler."""
     match error:
         case _ThreadRunsError():
             return _Interrupted(STOPPING, thread_runs=True)

@@ -83,7 +83,7 @@ class ObservedDecisions(Decisions):
         return step
 
     def _tell_not_run(self, started: Started, step: Step) -> None:
-        """Of what cannot run: the reason, once it is given up. Until then it is merely offered to other workers."""
+        """Report the reason of a command that cannot run, once it is given up. Until then it is offered to other workers."""
         match step:
             case Done():  # the caller of an expired call was told, and there is no letter
                 self._observer.handled(self._name_in(started), "expired")

@@ -51,6 +51,6 @@ class Offers:
         return Retry(min(pause, left_ms), counts=False)
 
     def _turn_in(self, now_ms: int) -> int:
-        """Milliseconds until the first turn that is free."""
+        """Return the milliseconds until the first free turn."""
         turn = max(self._free_ms - now_ms, _SHORTEST_MS)
         return turn if turn <= _LONGEST_MS else _LONGEST_MS // 2  # none is: a second command gets those of the later half

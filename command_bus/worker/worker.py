@@ -230,11 +230,11 @@ class Worker:
         return self._stopped is not None and not self._stopped.done() and not self._stopped.cancelling()
 
     def stopping(self) -> bool:
-        """Whether it is about to leave."""
+        """Return whether it is about to leave."""
         return self._stopping
 
     def info(self, now_ms: int | None = None) -> WorkerInfo:
-        """What it says of itself; `now_ms` is the server's time, by default this machine's."""
+        """Return the worker's record; `now_ms` is the server's time, by default this machine's."""
         return WorkerInfo(
             name=self.name,
             host=socket.gethostname(),

@@ -98,7 +98,7 @@ class Slots:
         return Ask(count, count, blocks=self._readers == 1)
 
     def answered(self, reader: int, ask: Ask, fetched: int, needed: int) -> int:
-        """A read came back: return how many of the `needed` places it has; those are running now, the rest of the reserved is free.
+        """Take the answer of a read; return how many of the `needed` places it has. Those are running now, the rest of the reserved is free.
 
         Args:
             reader: Whose.
@@ -197,7 +197,7 @@ class Slots:
             self._spare.clear()
 
     def _has_spare(self) -> bool:
-        """Whether nobody is kept from a place by a read that blocks: each could have one, or nobody has work for them."""
+        """Return whether no reader is kept from a place by a read that blocks: each could have one, or none has work."""
         return self.free >= self._readers or (self.free > 0 and not self._busy)
 
     async def _spare_until(self, deadline: float) -> bool:
