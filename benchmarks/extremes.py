@@ -101,7 +101,7 @@ async def purge(extent: Extent) -> None:
         async with opened.worker():
             for page in extent.pages():
                 await opened.dispatch_batch(Fail(fail=f"f-{number}") for number in page)
-            while (await opened.stats()).parked < extent.count:  # noqa: ASYNC110 - the server tells nobody
+            while (await opened.stats()).parked < extent.count:  # noqa: ASYNC110 - the server publishes no such event
                 await asyncio.sleep(0.1)
         began = time.perf_counter()
         purged = await opened.entities.purge()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["draw"]
 
 _SLOT = 15  # minutes of one cell of the map
-_CURVE = 14  # days up to which a curve tells more than a map
+_CURVE = 14  # days up to which a curve shows more than a map
 
 
 def draw(result: Result, folder: Path) -> Path:

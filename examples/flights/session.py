@@ -90,7 +90,7 @@ async def ask(spark: SparkSession, function: Callable[..., T], *arguments: objec
     """Call what asks Spark and blocks, in a thread. Cancelled, it cancels Spark's jobs: else the thread, and this process, go on."""
 
     def work() -> T:
-        # Spark looks for data sources in the session of the thread; making a DataFrame is what tells a new thread its session.
+        # Spark looks for data sources in the session of the thread; making a DataFrame gives a new thread its session.
         spark.createDataFrame([], "nothing INT")
         return function(*arguments)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["draw"]
 
-# On which side of its line a mark's label stands, and how high: the stop and the restart may be close together.
+# On which side of its line a mark's label is, and how high: the stop and the restart may be close together.
 _LABELS = (("right", 4), ("left", 17), ("left", 4), ("right", 4))
 
 
@@ -140,7 +140,7 @@ def _customers(axes: Axes, result: Result) -> None:
 
 def _weeks(axes: Axes, weekly: Sequence[tuple[float, float]]) -> None:
     """Draw dollars per week, and the share from customers in the week of their first purchase."""
-    axes.set_title("What the purchases tell")
+    axes.set_title("What the purchases show")
     subtitle(axes, "thousand dollars a week; all customers came in the first twelve weeks")
     all_of_it = np.array([week[0] for week in weekly]) / 1000
     new = np.array([week[1] for week in weekly]) / 1000

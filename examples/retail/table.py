@@ -35,7 +35,7 @@ class Row(NamedTuple):
 COLUMNS: Final = Row._fields
 
 SPOILT: Final = (
-    Row(900_001, "", "19970214", "1", "11.77"),  # nobody bought it
+    Row(900_001, "", "19970214", "1", "11.77"),  # no customer
     Row(900_002, "00003", "19970231", "2", "20.76"),  # no such day
     Row(900_003, "00004", "yesterday", "1", "14.37"),
     Row(900_004, "00005", "19970301", "1", "-29.33"),  # money back is no purchase
