@@ -340,7 +340,7 @@ class CommandBus:
 
         Raises:
             InvalidCommand: The timeout is negative or too long.
-            UnknownCommand: The id is not known (any more), or it is the generated id of a dispatch, whose result nobody keeps.
+            UnknownCommand: The id is not known (any more), or it is the generated id of a dispatch, whose result is not kept.
             CommandTimeout: It is known and not settled.
             CommandBusError: Its outcome, as `call` raises it.
         """

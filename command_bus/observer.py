@@ -1,4 +1,4 @@
-"""`Observer`: what a bus tells of its work while it does it, for metrics.
+"""`Observer`: receives what a bus does, while it does it, for metrics.
 
 None is the default, and costs nothing. Where there is one, the parts that know the facts are replaced when the bus opens and when a
 worker starts, by ones that pass them on (`ObservedProducer`, `execution.observed`), and the exchange of a call is timed (`observed_call`).
@@ -42,7 +42,7 @@ class WorkerFigures:
 
 
 class Observer(Protocol):
-    """Is told what happens, in the event loop of the bus. It must be quick, and must not raise."""
+    """Receives what happens, in the event loop of the bus. It must be quick, and must not raise."""
 
     def dispatched(self, command: str, status: str) -> None:
         """Receive that a command was sent: `accepted`, `duplicate`, `rejected` (a refusal of the server), or `failed` (no answer)."""
@@ -88,11 +88,11 @@ class Observer(Protocol):
 
 
 class ObservedProducer:
-    """A producer that tells an observer what it sent.
+    """A producer that reports what it sent to an observer.
 
     Args:
         producer: Sends.
-        observer: Is told.
+        observer: Receives the reports.
     """
 
     def __init__(self, producer: Producer, observer: Observer) -> None:

@@ -47,7 +47,7 @@ class SessionHook(Protocol):
         ...
 
     async def awaited(self, result: Awaitable[Any]) -> Any:
-        """Await a result that somebody waits for."""
+        """Await a result for a caller."""
         ...
 
 
@@ -59,7 +59,7 @@ class Guard(Protocol):
         ...
 
     def is_lost(self) -> bool:
-        """Return whether nobody can use the session any more."""
+        """Return whether the session cannot be used any more."""
         ...
 
 

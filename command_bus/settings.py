@@ -330,7 +330,7 @@ def unknown_variables(names: Iterable[str]) -> list[UnknownVariable]:
     known = {field.upper() for field in BusSettings.model_fields}
     found: list[UnknownVariable] = []
     for name in sorted(names):
-        word = name.upper().removeprefix(_PREFIX)  # settings are read whatever the case
+        word = name.upper().removeprefix(_PREFIX)  # settings are read in any case, upper or lower
         if word == name.upper() or word.startswith(_OTHERS) or _SERVICE.fullmatch(word):
             continue
         head, nested, rest = word.partition("__")

@@ -24,7 +24,7 @@ from command_bus.transport.steps import NO_SETTLEMENT, Settlement
 
 __all__ = ["DeadLetters", "LetterFilters"]
 
-_LAST_MS = 253_402_300_799_000  # the end of the year 9999: ids of a stream can be given by whoever writes to it
+_LAST_MS = 253_402_300_799_000  # the end of the year 9999: any program that writes to a stream can choose its ids
 
 
 class LetterFilters(TypedDict, total=False):
@@ -53,7 +53,7 @@ class DeadLetters:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._limits = reading_limits(session.settings)
-        self._windows = Retention.of(session.settings)
+        self._retention = Retention.of(session.settings)
 
     async def list(self, *, limit: int | None = None, **filters: Unpack[LetterFilters]) -> AsyncIterator[DeadLetter]:
         """Yield the dead letters that match all filters, oldest first per shard.
@@ -123,7 +123,7 @@ class DeadLetters:
         for letter_id in [letter.id async for letter in self.list(**filters)]:
             try:
                 await self.replay(letter_id)
-            except UnknownDeadLetter:  # somebody else decided meanwhile
+            except UnknownDeadLetter:  # another operator decided first
                 continue
             replayed += 1
         return replayed
@@ -153,8 +153,8 @@ class DeadLetters:
     async def _discard(self, stored: StoredDeadLetter) -> bool:
         envelope = self._envelope(stored)
         outcome = Cancelled("discarded by an operator")
-        left = NO_SETTLEMENT if _nobody_vouches(stored) else self._windows.remembered(envelope, outcome, "discarded")
-        return await self._store.settle(stored, "discard", replace(left, mark_ms=max(1, self._windows.dedup)))
+        left = NO_SETTLEMENT if _nobody_vouches(stored) else self._retention.settlement(envelope, outcome, "discarded")
+        return await self._store.settle(stored, "discard", replace(left, mark_ms=max(1, self._retention.dedup)))
 
     async def _stored(self, letter_id: str) -> StoredDeadLetter:
         stored = await self._store.get(letter_id)
@@ -197,7 +197,7 @@ class DeadLetters:
 
 
 class _ReadLetter(DeadLetter):
-    """A letter from the server: its payload is decoded when somebody looks at it. Whoever lists, counts or purges does not.
+    """A letter from the server: its payload is decoded when it is read. Listing, counting and purging do not read it.
 
     What was given up may be huge, or made to be slow to read; the operator who wants to be rid of it must not pay for that.
     """

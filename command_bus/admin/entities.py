@@ -26,7 +26,7 @@ from command_bus.transport.records import Hold, StoredEntity
 __all__ = ["Entities", "entity_info", "hold_info"]
 
 Place = tuple[float, str]
-"""Where an entity stands in a listing: the smaller the earlier."""
+"""The position of an entity in a listing: the smaller the earlier."""
 
 
 class Entities:
@@ -85,7 +85,7 @@ class Entities:
     async def purge(self) -> int:
         """Remove all their waiting commands, not those that run; how many. Callers get `CommandCancelled`.
 
-        What arrives meanwhile may stay: pause or drain first.
+        Commands that arrive while this runs may stay: pause or drain first.
         """
         transport, waiting = self._session.transport, WaitingCommands(self._session)
         removed = 0
@@ -112,7 +112,7 @@ class Entities:
         """Take back the record of a type of which nothing is stored; False if there is none.
 
         For a type that was a mistake, and for one that was recorded with other mailboxes than its clients have (`InvalidSettings`). The next
-        sender records it anew. Restart whatever has used the type with the old mailboxes: it remembers them.
+        sender records it again. Restart the processes that used the type with the old mailboxes: they remember them.
 
         Args:
             entity_type: As `types()` names it.

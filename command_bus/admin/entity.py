@@ -89,7 +89,7 @@ class EntityScope:
         return await WaitingCommands(self._session).cancel_in(self._mailbox, str(command_id))
 
     async def abort(self, reason: str = "", *, by: str = "", wait: float = 10.0, force: bool = False) -> AbortReport:
-        """End the attempt that runs, whatever its handler waits for: its command is settled as interrupted, by its contract.
+        """End the attempt that runs, even if its handler hangs: its command is settled as interrupted, by its contract.
 
         That is the next attempt (`at_least_once`), or after the last one, and for `at_most_once`, a dead letter `interrupted`. Pause the
         entity before if the command is not to be started again. An asynchronous handler is cancelled and ends within about a second.

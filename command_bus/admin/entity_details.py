@@ -1,4 +1,4 @@
-"""One entity from near: everything that a person on call asks of it, put together from a few reads."""
+"""Collect everything an on-call engineer needs to know about one entity, in a few reads."""
 
 from __future__ import annotations
 
@@ -80,5 +80,5 @@ async def _letter(session: Session, entity: EntityInfo) -> DeadLetter | None:
         return None
     try:
         return await DeadLetters(session).get(entity.letter_id)
-    except UnknownDeadLetter:  # decided meanwhile
+    except UnknownDeadLetter:  # another operator decided first
         return None

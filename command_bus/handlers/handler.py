@@ -1,7 +1,7 @@
-"""One registered handler, ready to be run: a frozen value that tells the worker how to call it.
+"""One registered handler, ready to be run: a frozen value with everything the worker needs to call it.
 
 The worker calls `invoke(command, context)`: on the event loop and awaited if `is_async`, in a thread if not. For the plain case
-`invoke` *is* the registered function, so that nothing stands between the worker and the handler.
+`invoke` *is* the registered function, so that nothing is between the worker and the handler.
 
 A method of a *provided* object is different: the object is made for each command and, if it is a context manager, entered before
 it and left after it, which gives a database session per command. An async method does all that on the loop, within `invoke`; a
@@ -105,7 +105,7 @@ def scoped_handler(message_type: type[Message[Any]], source: ObjectSource, attri
         RegistrationError: The method cannot handle this message; see `read_signature`.
     """
     method: Any = inspect.getattr_static(source.cls, attribute)
-    # Bound to a stand-in, since there is no object yet: what is read of it is the signature without `self`.
+    # Bound to a placeholder, since there is no object yet: what is read of it is the signature without `self`.
     is_method = not isinstance(method, staticmethod | classmethod)
     function = MethodType(method, source) if is_method else getattr(source.cls, attribute)
     signature = read_signature(function, message_type)

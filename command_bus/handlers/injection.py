@@ -1,6 +1,6 @@
 """Where the bus meets dependency-injector, which is optional: it is never imported here, only looked for among what is.
 
-A program that uses a container has imported the library before it registers anything, so `sys.modules` tells. The library's
+A program that uses a container has imported the library before it registers anything, so `sys.modules` shows it. The library's
 silent traps are errors here, at start: a function whose markers were never wired would be handed the marker itself, and
 `Closing[…]` of a resource that commands share would close it under the others.
 """

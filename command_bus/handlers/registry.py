@@ -99,7 +99,7 @@ class HandlerRegistry:
                 registered with `@handles`, and the messages that it defines; an object with marked methods; or what gives such an
                 object for each command: a class, a function without arguments, a dependency-injector provider. An object that is
                 a context manager, synchronous or not, is entered before its command and left after it.
-            of: The class of the objects, where a function or provider does not tell it.
+            of: The class of the objects, where a function or provider does not show it.
 
         Raises:
             RegistrationError: Nothing that can be included, no marked method, or a handler that clashes.

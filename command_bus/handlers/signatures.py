@@ -60,7 +60,7 @@ def read_signature(function: Callable[..., Any], message_type: type[Message[Any]
 
     Raises:
         RegistrationError: It cannot be one: not a function, a generator, no command parameter or one of another type, a required
-            parameter that nobody fills, or a return annotation that is not the message's reply.
+            parameter that is not filled, or a return annotation that is not the message's reply.
     """
     name = qualified_name(function)
     if inspect.isclass(function):
@@ -123,7 +123,7 @@ def _resolved(annotation: Any, names: dict[str, Any]) -> Any:
     holder = SimpleNamespace(__annotations__={"it": annotation})
     try:
         return get_type_hints(holder, globalns=names, localns=names, include_extras=True)["it"]
-    except Exception:  # noqa: BLE001 - an annotation is any expression; one that fails for whatever reason is just not checked
+    except Exception:  # noqa: BLE001 - an annotation is any expression; one that fails is not checked
         return Any
 
 

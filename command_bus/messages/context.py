@@ -127,7 +127,7 @@ class CommandContext:
         return self._cancel_reason
 
     def cancel(self, reason: str) -> None:
-        """Tell the handler to stop. For the worker that runs it; the first reason stays."""
+        """Ask the handler to stop. For the worker that runs it; the first reason stays."""
         if self._cancel_reason is None:
             self._cancel_reason = reason
 
@@ -215,7 +215,7 @@ def running_command() -> Running | None:
 
 
 async def while_lent(work: Awaitable[R]) -> R:
-    """Wait for something that the bus resolves; a handler that does so lends its place in the worker meanwhile."""
+    """Wait for something that the bus resolves; while a handler waits, it lends its place in the worker."""
     running = running_command()
     if running is None or running.make_lending is None:
         return await work

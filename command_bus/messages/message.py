@@ -167,7 +167,7 @@ class Message(BaseModel, Generic[Reply_co]):
     def __pydantic_init_subclass__(cls, *, name: str | None = None, **given: Any) -> None:
         super().__pydantic_init_subclass__()
         if cls.__module__ == __name__ or cls.__pydantic_generic_metadata__["origin"] is not None or "[" in cls.__name__:
-            return  # Command, Command[int], or Command[int] as cloudpickle makes it anew, empty at first: none declares a message
+            return  # Command, Command[int], or Command[int] as cloudpickle makes it again, empty at first: none declares a message
         unknown = sorted(set(given) - _CLASS_ARGUMENTS)
         if unknown:
             raise RegistrationError(

@@ -39,7 +39,7 @@ def require(condition: bool, message: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how soon a failed command is tried again. While it waits it keeps its place: nobody overtakes it.
+    """How often and how soon a failed command is tried again. While it waits it keeps its place: no command of its entity overtakes it.
 
     Attributes:
         attempts: Starts in all, at least 1; interrupted starts count.

@@ -55,7 +55,7 @@ def status_of(admission: Admission) -> Literal["accepted", "duplicate", "rejecte
 
 
 def receipt(command_id: str, admission: Admission, ask: Callable[..., Awaitable[Any]] | None = None) -> Receipt[Any]:
-    """Return the receipt of an accepted command, with a result if there is somebody to ask.
+    """Return the receipt of an accepted command, with a result if `ask` is given.
 
     Raises:
         CommandBusError: It was refused.

@@ -49,7 +49,7 @@ class _Ids:
         self.begin()
 
     def begin(self) -> None:
-        """Begin anew with another random part; a fork of this process does."""
+        """Begin again with another random part; a fork of this process does."""
         self._process = token(8).hex()
         self._next = itertools.count().__next__
 

@@ -48,7 +48,7 @@ class ResultReader:
         """Return the result in a reply record.
 
         Raises:
-            CommandBusError: The outcome that it tells.
+            CommandBusError: The outcome in the record.
         """
         try:
             _, outcome = unpack_reply(record, self._limits)
@@ -119,7 +119,7 @@ class ResultReader:
             return self.value_of(record, reply_type, command_id)
         if mailbox := next(filter(None, map(mailbox_in, marks)), None):
             message = f"command {command_id} is accepted and not settled yet"
-            if timeout <= 0:  # it is asked again and again; nobody waited
+            if timeout <= 0:  # callers poll like this, without waiting
                 raise CommandTimeout(message, command_id=command_id)
             seen = await self._overdue.whereabouts(mailbox, command_id, "", timeout)
             raise seen.timeout(message, command_id)

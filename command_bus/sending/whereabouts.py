@@ -1,4 +1,4 @@
-"""Where a command is for which somebody waited in vain: a pure function from what was read to a state, figures and a sentence or two."""
+"""Find out where a command is whose caller waited too long: a pure function from what was read to a state, figures and a sentence or two."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STANDING = ("delayed", "paused", "parked", "behind", "")
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """What a caller is told beside the timeout; the attributes are those of `CommandTimeout`.
+    """The details of a timeout; the attributes are those of `CommandTimeout`.
 
     Attributes:
         hint: For people; empty if nothing is known.

@@ -1,6 +1,6 @@
 """A `CommandBus` on the event loop of a thread of its own, for blocking callers: what they want is run there, and they wait for it.
 
-`BusThread` is one open bus. `ThreadedBus` is the bus of whoever may fork: it opens a `BusThread` at the first use in each process.
+`BusThread` is one open bus. `ThreadedBus` is for processes that may fork: it opens a `BusThread` at the first use in each process.
 Async iterators are read by a task there, a page ahead of the caller at most, so that he crosses from thread to thread once per page.
 """
 
@@ -32,14 +32,14 @@ _OWN_LOOP = "SyncCommandBus is used inside its own event loop: use CommandBus th
 
 
 class BlockingCallWarning(UserWarning):
-    """`SyncCommandBus` is used where an event loop runs, which stands still while it waits: use `CommandBus` there."""
+    """`SyncCommandBus` is used where an event loop runs, which is blocked while it waits: use `CommandBus` there."""
 
 
 _warned = False
 
 
 def warn_of_event_loop() -> None:
-    """Warn, once per process, where an event loop runs: it stands still while a blocking bus waits."""
+    """Warn, once per process, where an event loop runs: a blocking bus blocks the loop while it waits."""
     global _warned  # noqa: PLW0603 - it is the process's
     if _warned:
         return
@@ -162,7 +162,7 @@ class BusThread:
         atexit.register(self.close)
 
     def wait(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run it on the bus's loop and give its result; whoever is interrupted while he waits cancels it.
+        """Run it on the bus's loop and give its result; a caller that is interrupted cancels it.
 
         Raises:
             BusClosed: The bus is closed, or was while it ran.
@@ -295,7 +295,7 @@ class _Pages(Generic[R]):
 
 @contextlib.asynccontextmanager
 async def _closing(items: AsyncIterator[R]) -> AsyncGenerator[AsyncIterator[R]]:
-    """Close it at the end, if it can be: a generator that stands at a `yield` would wait for the garbage collector."""
+    """Close it at the end, if it can be: a generator suspended at a `yield` would wait for the garbage collector."""
     try:
         yield items
     finally:

@@ -2,7 +2,7 @@
 
 A *dispatch* is named by its id, which makes loading repeatable: a command id that the open dispatch has accepted is a duplicate, and
 once a *version* of it is committed (a batch has the version 0, a micro-batch its number) nothing of that version is added any more,
-whoever still writes. Both hold for as long as the dispatch is remembered.
+whichever task still writes. Both hold for as long as the dispatch is remembered.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class DispatchFacts:
         rejected: Rows that were noted as no commands.
         summary: What the last commit left, or an empty text.
         note: What held a task of the open version up when it last said so, or an empty text.
-        left_ms: How long it is remembered yet, if nobody touches it.
+        left_ms: How long it is still remembered without another touch.
     """
 
     dispatch_id: str
@@ -128,7 +128,7 @@ class DispatchFacts:
 
 @dataclass(slots=True, frozen=True)
 class OutcomeStream:
-    """How one shard's stream of a dispatch's outcomes stands.
+    """The state of one shard's stream of a dispatch's outcomes.
 
     Attributes:
         length: BulkOutcomes that are kept.
@@ -175,7 +175,7 @@ class BulkOutcomes(Protocol):
 
 
 class BulkDispatches(Protocol):
-    """Loads dispatches and tells of them. Every method repeats what is ambiguous: each is idempotent."""
+    """Loads dispatches and reads what is known of them. Every method repeats what is ambiguous: each is idempotent."""
 
     @property
     def outcomes(self) -> BulkOutcomes:
@@ -204,9 +204,9 @@ class BulkDispatches(Protocol):
             shard: Where they go.
             items: At most 1,000.
             backlog: Commands that the namespace may hold.
-            sequenced: Refuse what is not behind its entity's last sequence number, whoever loaded that.
+            sequenced: Refuse what is not behind its entity's last sequence number, whichever task loaded that.
             suspects: The mailboxes that may be full, or of another type; None: any of them.
-            home: The task that loads, and the entities that are new to it; None: nobody minds which task loads what.
+            home: The task that loads, and the entities that are new to it; None: any task may load anything.
         """
         ...
 
@@ -215,7 +215,7 @@ class BulkDispatches(Protocol):
         ...
 
     async def note(self, version: Version, text: str) -> None:
-        """Leave what holds a task up, for whoever reads the facts, until the commit."""
+        """Store what holds a task up, in the facts, until the commit."""
         ...
 
     async def commit(self, version: Version, summary: str, remember_ms: int, fingerprint: str = "") -> None:

@@ -264,7 +264,7 @@ class Consumer(Protocol):
         ...
 
     async def stop_reading(self) -> None:
-        """Read no more; hand back untouched what was delivered meanwhile."""
+        """Read no more; hand back untouched what is still delivered."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Requests to end an attempt that runs, as values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Kind = Literal["abort", "abandon"]
 
 
 Answer = Literal["", "cancelled", "told", "abandoned", "blocked"]
-"""What the holder has done: cancelled the handler; told one in a thread to end; given the entity up beside it; or nothing, since its event
+"""The holder's answer: it cancelled the handler; asked one in a thread to end; gave the entity up beside it; or did nothing, since its event
 loop is blocked."""
 
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Mailbox names: the names of entities, lanes and scopes. An id is percent-encoded, so that any text can be part of a key."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def digest_of(envelope: WireEnvelope) -> bytes:
 def is_marked(envelope: WireEnvelope) -> bool:
     """Return whether a mark remembers its command id: a caller chose it and may send it again, or waits for its reply.
 
-    A generated id is nobody's to repeat but the producer's, which the server answers by the number of its batch.
+    Only the producer can repeat a generated id, and the server answers that by the number of its batch.
     """
     return bool(envelope.inbox) or envelope.flags & (GIVEN_ID | IN_DISPATCH) == GIVEN_ID
 
@@ -73,7 +73,7 @@ class Retention:
         """Return the windows that the settings name."""
         return cls(int(settings.dedup_window * 1000), int(settings.reply_ttl * 1000), worker)
 
-    def remembered(
+    def settlement(
         self,
         envelope: WireEnvelope,
         outcome: Outcome,
@@ -85,8 +85,8 @@ class Retention:
 
         Args:
             envelope: Of the command.
-            outcome: What its caller is told.
-            status: What its dispatch is told.
+            outcome: The answer for its caller.
+            status: The status for its dispatch.
             started: Its start; None if it never started,
             message: and then where it waited.
         """
@@ -106,7 +106,7 @@ class Retention:
             record if envelope.inbox else b"",
         )
 
-    def answered(self, envelope: WireEnvelope, outcome: Outcome) -> Settlement:
+    def reply_only(self, envelope: WireEnvelope, outcome: Outcome) -> Settlement:
         """Return what is left of a command whose signature is wrong: a reply to the inbox that it names, and nothing else.
 
         It may name the id of another command, or of another's dispatch: what is remembered of those must not be its doing. If it was sent

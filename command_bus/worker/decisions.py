@@ -1,4 +1,4 @@
-"""What becomes of a command: pure functions from what is known of it to the step that settles it.
+"""Decide how to settle a command. Pure functions: a delivery or a handler's result in, a step out.
 
 Nothing here waits or sends. A delivery is read into something that can run, or into a step straight away (undecodable, expired,
 unknown, invalid); what its handler did (returned, refused, raised, was interrupted) becomes the step that follows.
@@ -107,7 +107,7 @@ class Decisions:
         self._worker = worker
         self._random = random or JITTER
         self._limits = reading_limits(settings)
-        self._windows = Retention.of(settings, worker)
+        self._retention = Retention.of(settings, worker)
         self._offers = Offers(self._random)
         self._warned_of: set[str] = set()
         self._unknown_grace_ms = int(settings.unknown_grace * 1000)
@@ -149,12 +149,12 @@ class Decisions:
             outcome: Outcome = Completed(packed) if self._protection is None else self._protection.reply(envelope, packed)
         except BadResult as error:
             outcome = BadReply(error.message)
-        return Done(self._windows.remembered(envelope, outcome, "completed", run.started))
+        return Done(self._retention.settlement(envelope, outcome, "completed", run.started))
 
     def rejected(self, run: Runnable, refusal: Reject) -> Step:
         """Settle a command that its handler refused for business reasons: it is not retried."""
         outcome = Rejected(refusal.message, refusal.code, refusal.details)
-        return Done(self._windows.remembered(run.envelope, outcome, "rejected", run.started), verb="deny")
+        return Done(self._retention.settlement(run.envelope, outcome, "rejected", run.started), verb="deny")
 
     def failed(self, run: Runnable, error: BaseException) -> Step:
         """Retry a command whose handler raised, by its policy, or treat it as poisoned."""
@@ -188,7 +188,7 @@ class Decisions:
     def lost(self, started: Started, why: str = "its worker was lost while it ran") -> Step | None:
         """Decide as `interrupted` for a command whose worker was lost or gave it up; None leaves it to another worker.
 
-        What a newer release wrote, only that can decide: whether it may run again stands where we cannot read it. So it stays interrupted
+        Only a newer release can decide about what it wrote: whether it may run again is in a part we cannot read. So it stays interrupted
         until a newer worker takes it over, for as long as an unknown command is kept and some leases more.
         """
         try:
@@ -222,8 +222,8 @@ class Decisions:
         if not envelope.command_id:
             return NO_SETTLEMENT
         if self._signatures is not None:
-            return self._windows.answered(envelope, outcome)
-        return self._windows.remembered(envelope, outcome, "dead_lettered", started)
+            return self._retention.reply_only(envelope, outcome)
+        return self._retention.settlement(envelope, outcome, "dead_lettered", started)
 
     def _forgery(self, signatures: Signatures, data: bytes, envelope: WireEnvelope, mailbox: str) -> str | None:
         """Return what is wrong with a command's signature or with its mailbox; None if nothing is."""
@@ -238,7 +238,7 @@ class Decisions:
 
     def _forged(self, started: Started, envelope: WireEnvelope, fault: str) -> Step:
         text = f"bad signature: {fault}"
-        left = self._windows.answered(envelope, Forged(text))
+        left = self._retention.reply_only(envelope, Forged(text))
         return DeadLetterStep(
             left, self._record(started, envelope, "bad_signature", "BadSignature", text), started.envelope or b""
         )
@@ -256,7 +256,7 @@ class Decisions:
     def _expired(self, started: Started, envelope: WireEnvelope) -> Step:
         late = started.now_ms - accepted_ms(started.message) - (envelope.ttl_ms or 0)
         text = f"not started: its deadline passed {late} ms before its turn"
-        left = self._windows.remembered(envelope, Expired(text), "expired", started)
+        left = self._retention.settlement(envelope, Expired(text), "expired", started)
         if envelope.inbox:
             return Done(left, verb="lapse")
         return DeadLetterStep(left, self._record(started, envelope, "expired", "Expired", text), started.envelope or b"")
@@ -269,7 +269,7 @@ class Decisions:
             return self._offers.next(started.now_ms, left_ms)
         outcome = Unhandled(text)
         if reason == "no_handler":  # it was read, and verified
-            left = self._windows.remembered(envelope, outcome, "dead_lettered", started)
+            left = self._retention.settlement(envelope, outcome, "dead_lettered", started)
         else:
             left = self._left_of_unread(started, envelope, outcome)
         return DeadLetterStep(left, self._record(started, envelope, reason, "NoHandler", text), started.envelope or b"")
@@ -307,7 +307,7 @@ class Decisions:
         choice = spec.on_poison if spec is not None else None
         if choice is None:
             choice = self._settings.entity(envelope.entity_type).on_poison or "skip"
-        left = self._windows.remembered(envelope, outcome, "parked" if choice == "park" else "dead_lettered", started)
+        left = self._retention.settlement(envelope, outcome, "parked" if choice == "park" else "dead_lettered", started)
         raw = started.envelope or b""
         return Park(left, record, raw) if choice == "park" else DeadLetterStep(left, record, raw)
 

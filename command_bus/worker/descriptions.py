@@ -1,4 +1,4 @@
-"""TODO."""
+"""What a worker publishes of its commands: schema, policies and reply, enough to send them without their classes."""
 
 from __future__ import annotations
 

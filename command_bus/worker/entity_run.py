@@ -22,14 +22,14 @@ _BROKEN_PAUSE = 1.0
 
 
 class EntityRun:
-    """The consumer's side of one activation: take, then execute and settle until somebody else's turn.
+    """The consumer's side of one activation: take, then execute and settle until it is another entity's turn.
 
     Args:
         steps: Moves the mailbox forward.
         executor: Runs a command.
         places: Those of the worker.
         quantum: Commands that an entity runs in a row while others wait for its place.
-        quantum_time: Seconds, likewise.
+        quantum_time: Seconds for which an entity runs in a row while others wait.
         stopping: Whether the worker is about to leave.
     """
 

@@ -194,7 +194,7 @@ class Worker:
     async def stop(self, grace: float | None = None) -> StopReport:
         """Stop claiming, finish within `grace` seconds (by default `settings.grace`), hand the rest back.
 
-        Idempotent; whoever gives up waiting for it does not stop it half-way.
+        Idempotent; a caller that gives up waiting does not stop it half-way.
 
         Raises:
             InvalidCommand: `grace` is negative or too long.
@@ -219,7 +219,7 @@ class Worker:
         return report
 
     async def _describe(self) -> None:
-        """Tell clients without our classes what our commands look like; a server without memory must not keep us from draining it."""
+        """Publish the commands' schemas for clients without the classes. If the server is out of memory, log it and go on."""
         try:
             await self._bus.session.transport.announcements.describe(describe_commands(self.registry))
         except QueueFull as error:
