@@ -35,7 +35,7 @@ async def evalsha(client: Any, given: argparse.Namespace) -> None:
 
 
 async def enqueue(client: Any, given: argparse.Namespace) -> None:
-    """The script of our dispatch, one command each, with everything around it left out: what the protocol costs without our client."""
+    """Run the script of our dispatch, one command each, with nothing around it: what the protocol costs without our client."""
     digest = await client.script_load(ENQUEUE.text)
     keys = ShardKeys("floor", 0)
     shared = [
@@ -94,7 +94,7 @@ async def read(client: Any, given: argparse.Namespace) -> None:
 
 
 async def echo(client: Any, given: argparse.Namespace) -> None:
-    """There and back between two processes, one list each way."""
+    """Send there and back between two processes, one list each way."""
     context = multiprocessing.get_context("spawn")
     answering = context.Process(target=_answer, args=(given.url,), daemon=True)
     answering.start()
