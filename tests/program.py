@@ -21,7 +21,8 @@ from typing import Any, NoReturn
 __all__ = ["run_program"]
 
 ROOT = Path(__file__).resolve().parents[1]
-_IMPORTED = ("app", "acting", "doctor", "events", "judgement", "letters", "looking", "one_entity", "places", "sending", "tables")
+_COMMANDS = ("control", "diagnosis", "dlq", "doctor", "entity", "events", "inspect", "send", "types")
+_IMPORTED = ("cli.app", "cli.connection", "cli.output", *(f"cli.commands.{name}" for name in _COMMANDS))
 _origin: subprocess.Popen[str] | None = None
 
 
@@ -68,7 +69,7 @@ def _end() -> None:
 
 def _serve() -> None:
     """Fork for each line of standard input, and answer with the exit code."""
-    for name in ("bus", "transport.redis.server", *(f"cli.{name}" for name in _IMPORTED)):
+    for name in ("bus", "transport.redis.namespace", *_IMPORTED):
         import_module(f"command_bus.{name}")
     for line in sys.stdin:
         child = os.fork()
