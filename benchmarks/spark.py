@@ -34,8 +34,8 @@ from command_bus.embedded import EmbeddedServer
 from command_bus.spark import command_id, dispatch_dataframe
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.target import Target
-from command_bus.spark.writing.routes import named_command
-from command_bus.spark.writing.writer import Writing
+from command_bus.spark.writing.command_mapping import named_command
+from command_bus.spark.writing.writer import WritePlan
 from command_bus.transport.bulk import Version
 
 CHUNK = 500
@@ -143,10 +143,10 @@ def sender(url: str, columns: list[str]) -> Callable[[Iterator[Any]], Iterator[A
     import pyarrow as pa
 
     options = WriteOptions(command=named_command(Move), url=url, namespace="again", dispatch_id="again")
-    writing = Writing(options, Target(url, "again"), tuple(columns))
+    plan = WritePlan(options, Target(url, "again"), tuple(columns))
 
     def send(batches: Iterator[Any]) -> Iterator[Any]:
-        result = writing.run(batches, Version("again"))
+        result = plan.run(batches, Version("again"))
         yield pa.record_batch({"added": [result.added], "duplicates": [result.duplicates]})
 
     return send

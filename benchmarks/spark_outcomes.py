@@ -1,4 +1,4 @@
-"""What reading outcomes costs: `python -m benchmarks.spark_outcomes [--rows N] [--entities N] [--rounds N] [--json FILE]`.
+"""What plan outcomes costs: `python -m benchmarks.spark_outcomes [--rows N] [--entities N] [--rounds N] [--json FILE]`.
 
 A DataFrame is dispatched and really worked off by two workers; then its outcomes are read, in turns, so that all cases share the
 machine's mood; medians are printed:
@@ -31,7 +31,7 @@ from command_bus.embedded import EmbeddedServer
 from command_bus.spark import dispatch_dataframe
 from command_bus.spark.options import ReadOptions
 from command_bus.spark.reading.reader import BatchReader
-from command_bus.spark.reading.tasks import OutcomePart, Reading
+from command_bus.spark.reading.tasks import OutcomePartition, ReadPlan
 
 NAMESPACE = "bench"
 DISPATCH = "kept"
@@ -66,34 +66,34 @@ def work_off(url: str) -> float:
     return seconds
 
 
-def fetching(reading: Reading, *, decoded: bool) -> tuple[int, Callable[[Iterator[Any]], Iterator[Any]]]:
+def fetching(plan: ReadPlan, *, decoded: bool) -> tuple[int, Callable[[Iterator[Any]], Iterator[Any]]]:
     """The number of the view's tasks, and a function that does their part of the work outside of Spark's data source."""
     import pyarrow as pa
     from pyspark import TaskContext
 
-    parts = BatchReader(reading).partitions()
+    parts = BatchReader(plan).partitions()
 
     def fetch(batches: Iterator[Any]) -> Iterator[Any]:
         context = TaskContext.get()
         assert context is not None
         part = parts[context.partitionId()]
-        assert isinstance(part, OutcomePart)
+        assert isinstance(part, OutcomePartition)
         for _ in batches:
             pass
-        yield pa.record_batch({"rows": [sum(_sizes(reading, part, decoded=decoded))]})
+        yield pa.record_batch({"rows": [sum(_sizes(plan, part, decoded=decoded))]})
 
     return len(parts), fetch
 
 
-def _sizes(reading: Reading, part: OutcomePart, *, decoded: bool) -> Iterator[int]:
+def _sizes(plan: ReadPlan, part: OutcomePartition, *, decoded: bool) -> Iterator[int]:
     if decoded:
-        yield from (batch.num_rows for batch in reading.batches(part))
+        yield from (batch.num_rows for batch in plan.batches(part))
         return
-    outcomes = reading.link.transport.bulk.outcomes
+    outcomes = plan.connection.transport.bulk.outcomes
     for span in part.spans:
         after = span.after
         while after != span.until:
-            ids, _ = reading.link.wait(outcomes.page(span.dispatch_id, span.shard, after, span.until, reading.options.page))
+            ids, _ = plan.connection.wait(outcomes.page(span.dispatch_id, span.shard, after, span.until, plan.options.page))
             after = ids[-1].decode()
             yield len(ids)
 
@@ -101,10 +101,10 @@ def _sizes(reading: Reading, part: OutcomePart, *, decoded: bool) -> Iterator[in
 def cases(spark: SparkSession, url: str, rows: int) -> dict[str, Callable[[], object]]:
     """By name; each reads all outcomes."""
     view = spark.read.format("command_bus").options(url=url, namespace=NAMESPACE, view="outcomes", dispatchId=DISPATCH)
-    reading = Reading.plan(ReadOptions(view="outcomes", url=url, namespace=NAMESPACE, dispatch_id=DISPATCH))
+    plan = ReadPlan.build(ReadOptions(view="outcomes", url=url, namespace=NAMESPACE, dispatch_id=DISPATCH))
 
     def fetched(*, decoded: bool) -> None:
-        tasks, fetch = fetching(reading, decoded=decoded)
+        tasks, fetch = fetching(plan, decoded=decoded)
         counted = spark.range(0, tasks, 1, tasks).mapInArrow(fetch, "rows long").collect()
         assert sum(row.rows for row in counted) == rows
 

@@ -7,7 +7,6 @@ Rows of one entity go to one partition and are sorted there (`in_order`): that k
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,40 +14,35 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from command_bus import errors
-from command_bus.errors import CommandBusError, DispatchStalled, InvalidSettings
+from command_bus.errors import InvalidSettings
 from command_bus.messages.message import Message
-from command_bus.spark.ids import NAMESPACE, REFUSED, command_id, unordered
+from command_bus.spark.errors import unwrapped
+from command_bus.spark.ids import NAMESPACE, UNSUPPORTED_KEY, command_id, unsupported_key_type
 from command_bus.spark.options import OnInvalid, WriteOptions, duration_ms
-from command_bus.spark.reconciliation.statuses import column
-from command_bus.spark.report import DispatchReport, rehearsed, report_of
+from command_bus.spark.quoting import column_named
+from command_bus.spark.report import DispatchReport, build_report, dry_run_report
 from command_bus.spark.source import register
-from command_bus.spark.target import PLANNING, Link, Target, link_to
-from command_bus.spark.writing.dry_run import RehearsedTask
-from command_bus.spark.writing.fingerprint import Fingerprint, check_repeated, moment
-from command_bus.spark.writing.interpreters import advice, check_interpreter
-from command_bus.spark.writing.ordering import Order, check_order, in_order, names_in
-from command_bus.spark.writing.progress import Watch
-from command_bus.spark.writing.random_ids import check_ids
-from command_bus.spark.writing.routes import named_command, pickled, routes_of
-from command_bus.spark.writing.writer import PartitionTask, Writing
+from command_bus.spark.target import PLANNING_PATIENCE, Target, TargetConnection, connection_to
+from command_bus.spark.writing.command_mapping import command_mappings, named_command, pickled
+from command_bus.spark.writing.dry_run import DryRunTask
+from command_bus.spark.writing.fingerprint import Fingerprint, check_same_rows, utc_text
+from command_bus.spark.writing.interpreters import check_interpreter
+from command_bus.spark.writing.ordering import Order, check_order, in_order, named_columns
+from command_bus.spark.writing.progress import ProgressWatch
+from command_bus.spark.writing.random_ids import check_repeatable_ids
+from command_bus.spark.writing.writer import PartitionTask, WritePlan
 from command_bus.transport.bulk import DispatchFacts, Version
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["dispatch_batch_writer", "dispatch_dataframe", "typed"]
+__all__ = ["dispatch_batch_writer", "dispatch_dataframe"]
 
 _log = logging.getLogger("command_bus.spark")
 CommandName = type[Message[Any]] | str
 _ID = "command_id"
-_OURS = re.compile(r"command_bus\.errors\.(\w+): (.+?)(?:\n|$)")
-_ACCEPTED = re.compile(r"([\d,]+) rows of it are in")
-_WITHOUT_US = re.compile(r"No module named '(?:command_bus|hiredis|msgpack|pyarrow|pydantic|redis)")
-_WRAPPED = re.compile(r"(?:ValueError|RuntimeError|Exception): (.+?)(?:\n|$)")
 
 
 def dispatch_dataframe(
@@ -119,13 +113,13 @@ def dispatch_dataframe(
     check_interpreter(df.sparkSession)
     register(df.sparkSession)
     target = Target.resolve(url, namespace)
-    link = link_to(target, PLANNING)
+    connection = connection_to(target, PLANNING_PATIENCE)
     rows = df if key is None else df.withColumn(_ID, command_id(*_keys(df, key), namespace=id_namespace))
     texts = _texts(command, mapper)
     options = WriteOptions(
         command=",".join(texts), command_column=command_column, columns=dict(columns or {}), entity_column=entity
     )
-    entity_column = entity or _entity_column(options, rows.columns, link.described, mapped=mapper is not None)
+    entity_column = entity or _entity_column(options, rows.columns, connection.describe, mapped=mapper is not None)
     for named in (order_by, entity_column, command_column):
         check_order(rows, named)
     given = {
@@ -148,11 +142,11 @@ def dispatch_dataframe(
         "keepOrder": "false" if order_by is None else "true",
     }
     parsed = WriteOptions.parse({name: value for name, value in given.items() if value})
-    planned = Writing.plan(parsed, rows.schema)
-    check_ids(rows, _ID)
-    keep = [name for name in (entity_column, *names_in(order_by)) if name is not None]
+    planned = WritePlan.build(parsed, rows.schema)
+    check_repeatable_ids(rows, _ID)
+    keep = [name for name in (entity_column, *named_columns(order_by)) if name is not None]
     job = _Job(rows, planned.narrowed(keep), Version(dispatch_id, version or 0), entity_column, order_by, partitions)
-    report = job.rehearse() if dry_run else job.run(link)
+    report = job.dry_run() if dry_run else job.run(connection)
     return report if report.state == "already committed" else replace(report, seconds=time.monotonic() - began)
 
 
@@ -161,64 +155,57 @@ class _Job:
     """A dispatch, planned."""
 
     rows: DataFrame
-    writing: Writing
+    plan: WritePlan
     version: Version
     entity: str | None
     order_by: Order | None
     partitions: int | None
 
-    def run(self, link: Link) -> DispatchReport:
+    def run(self, connection: TargetConnection) -> DispatchReport:
         """Send the rows, unless they were sent before."""
-        dispatches = link.transport.bulk
-        facts = link.wait(dispatches.facts(self.version.dispatch_id))
-        batch = self.writing.options.version is None
+        dispatches = connection.transport.bulk
+        facts = connection.wait(dispatches.facts(self.version.dispatch_id))
+        batch = self.plan.options.version is None
         done = facts is not None and facts.version >= self.version.number
         if facts is not None and done and batch:  # a micro-batch goes on, to see that the dispatch is its query's
-            return self._repeated(link, facts)
+            return self._repeated(connection, facts)
         if batch or not self.version.number:
-            link.warn_if_nobody_works()
-        task = PartitionTask(replace(self.writing, watched=True), self.version)
-        try:
-            with Watch(link, self.version):
-                sent = task.dispatch(self._arranged())
-        except PySparkException as error:
-            raise typed(error) from None
-        facts = link.wait(dispatches.facts(self.version.dispatch_id))
+            connection.warn_without_workers()
+        task = PartitionTask(replace(self.plan, watched=True), self.version)
+        with unwrapped(), ProgressWatch(connection, self.version):
+            sent = task.dispatch(self._arranged())
+        facts = connection.wait(dispatches.facts(self.version.dispatch_id))
         if not sent or facts is None:
             return self._report(DispatchFacts(self.version.dispatch_id), "empty")
         return self._report(facts, "already committed" if done else "committed")
 
-    def rehearse(self) -> DispatchReport:
+    def dry_run(self) -> DispatchReport:
         """Count what would be sent."""
-        try:
-            results, rejects = RehearsedTask(self.writing).run(self._arranged())
-        except PySparkException as error:
-            raise typed(error) from None
-        return rehearsed(self._report(DispatchFacts(self.version.dispatch_id), "dry run"), results, rejects)
+        with unwrapped():
+            results, rejects = DryRunTask(self.plan).run(self._arranged())
+        return dry_run_report(self._report(DispatchFacts(self.version.dispatch_id), "dry run"), results, rejects)
 
-    def _repeated(self, link: Link, facts: DispatchFacts) -> DispatchReport:
+    def _repeated(self, connection: TargetConnection, facts: DispatchFacts) -> DispatchReport:
         """See that these are the rows which were sent, and say so."""
         count, digest = F.count("*").alias("rows"), F.sum(F.crc32(F.col(_ID).cast("string"))).alias("digest")
-        try:
+        with unwrapped():
             found = self.rows.agg(count, digest).collect()[0]
-        except PySparkException as error:
-            raise typed(error) from None
-        now = Fingerprint(found.rows, found.digest or 0, self.writing.commands, self.writing.made_of)
-        known = link.wait(link.transport.bulk.fingerprints(facts.dispatch_id))
-        check_repeated(self.version, facts, known, now)
+        now = Fingerprint(found.rows, found.digest or 0, self.plan.commands, self.plan.made_of)
+        known = connection.wait(connection.transport.bulk.fingerprints(facts.dispatch_id))
+        check_same_rows(self.version, facts, known, now)
         _log.warning(
             "dispatch %r was sent before, it was committed at %s: nothing is added this time",
             facts.dispatch_id,
-            moment(facts.done_ms),
+            utc_text(facts.done_ms),
         )
         return self._report(facts, "already committed")
 
     def _report(self, facts: DispatchFacts, state: str) -> DispatchReport:
-        return report_of(self.rows, self.writing.target, facts, state, order_by=self.order_by, entity=self.entity)
+        return build_report(self.rows, self.plan.target, facts, state, order_by=self.order_by, entity=self.entity)
 
     def _arranged(self) -> DataFrame:
         """The rows of an entity in one partition, in order; without the columns that nobody reads."""
-        unread = [name for name in self.rows.columns if name not in self.writing.columns]
+        unread = [name for name in self.rows.columns if name not in self.plan.columns]
         if self.entity is None or self.order_by is None:
             rows = self.rows.drop(*unread)
             return rows if self.partitions is None else rows.repartition(self.partitions)
@@ -245,24 +232,6 @@ def dispatch_batch_writer(
     return write
 
 
-def typed(error: PySparkException) -> CommandBusError:
-    """The error of ours that Spark wrapped, without the wall around it; or a short one of Spark's."""
-    text = str(error)
-    found = list(_OURS.finditer(text))
-    if found:
-        kind, message = getattr(errors, found[-1][1], CommandBusError), found[-1][2].strip()
-        accepted = _ACCEPTED.search(message)
-        if kind is DispatchStalled and accepted is not None:
-            return DispatchStalled(message, accepted=int(accepted[1].replace(",", "")))
-        return kind(message) if issubclass(kind, CommandBusError) else CommandBusError(message)
-    if _WITHOUT_US.search(text):
-        return InvalidSettings(
-            f"Spark's workers run a Python without command_bus, or without what it needs. {advice()} (on a cluster, see docs/spark.md: Where it runs)"
-        )
-    wrapped = list(_WRAPPED.finditer(text))
-    return CommandBusError(f"Spark failed: {wrapped[-1][1] if wrapped else text[:2000]}")
-
-
 def _keys(df: DataFrame, key: str | Column | Sequence[str | Column]) -> list[str | Column]:
     """The columns of the key; a name is that of a column, with whatever is in it, or else what Spark makes of it (`struct.field`).
 
@@ -271,9 +240,9 @@ def _keys(df: DataFrame, key: str | Column | Sequence[str | Column]) -> list[str
     """
     listed: Any = key if isinstance(key, list | tuple) else [key]
     for name in listed:
-        if isinstance(name, str) and name in df.columns and unordered(df.schema[name].dataType.simpleString()):
-            raise InvalidSettings(f"key column {name!r}: {REFUSED}")
-    return [column(each) if isinstance(each, str) and each in df.columns else each for each in listed]
+        if isinstance(name, str) and name in df.columns and unsupported_key_type(df.schema[name].dataType.simpleString()):
+            raise InvalidSettings(f"key column {name!r}: {UNSUPPORTED_KEY}")
+    return [column_named(each) if isinstance(each, str) and each in df.columns else each for each in listed]
 
 
 def _texts(command: CommandName | Sequence[CommandName] | None, mapper: object) -> list[str]:
@@ -287,12 +256,12 @@ def _texts(command: CommandName | Sequence[CommandName] | None, mapper: object) 
     return [named_command(each) for each in listed]
 
 
-def _entity_column(options: WriteOptions, columns: Sequence[str], described: Any, *, mapped: bool) -> str | None:
+def _entity_column(options: WriteOptions, columns: Sequence[str], describe: Any, *, mapped: bool) -> str | None:
     """The column that feeds the entity id of every command."""
     if mapped:
         raise InvalidSettings("with a mapper, say which column holds the entity id: entity=…")
-    routes = routes_of(options, columns, described)
-    found = {route.columns[route.spec.key] for route in routes.values() if route.spec.key is not None}
+    mappings = command_mappings(options, columns, describe)
+    found = {mapping.columns[mapping.spec.key] for mapping in mappings.values() if mapping.spec.key is not None}
     if len(found) > 1:
         raise InvalidSettings(
             f"the commands take their entity ids from several columns ({', '.join(sorted(found))}): name one with entity=…"

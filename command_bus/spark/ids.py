@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["NAMESPACE", "REFUSED", "Key", "command_id", "command_id_of", "unordered"]
+__all__ = ["NAMESPACE", "UNSUPPORTED_KEY", "Key", "command_id", "command_id_of", "unsupported_key_type"]
 
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "command-bus.spark")
 """The namespace of ids for which no other is given."""
@@ -37,7 +37,7 @@ _NULL = "\x00"
 _ESCAPES = ((_NULL, "\x00\x01"), (_SEPARATOR, "\x00\x02"))  # in this order
 _ESCAPED = r"^(string|varchar|char|binary)"
 _AS_JSON = r"^(timestamp$|timestamp_ltz|array<|struct<)"
-_UNORDERED = r"(^|[<:,])(map<|variant($|[,>]))"
+_UNSUPPORTED = r"(^|[<:,])(map<|variant($|[,>]))"
 _JSON_OPTIONS = {
     "timeZone": "UTC",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -45,7 +45,7 @@ _JSON_OPTIONS = {
     "dateFormat": "yyyy-MM-dd",
     "ignoreNullFields": "false",
 }
-REFUSED = (
+UNSUPPORTED_KEY = (
     "a command id cannot be made of a map or a variant, which have no one text: name those of its parts that identify the row"
 )
 """Why there is no id."""
@@ -76,9 +76,9 @@ def command_id(*columns: str | Column, namespace: uuid.UUID = NAMESPACE) -> Colu
     return F.concat(*parts)
 
 
-def unordered(kind: str) -> bool:
+def unsupported_key_type(kind: str) -> bool:
     """Tell whether a type, as Spark writes it, is one of which no id can be made."""
-    return re.search(_UNORDERED, kind) is not None
+    return re.search(_UNSUPPORTED, kind) is not None
 
 
 def _text(column: Column) -> Column:
@@ -92,7 +92,7 @@ def _text(column: Column) -> Column:
         escaped = F.replace(escaped, F.lit(mark), F.lit(escape))
     whole = F.to_json(F.struct(column.alias("v")), _JSON_OPTIONS)  # {"v":…}
     return (
-        F.when(kind.rlike(_UNORDERED), F.raise_error(F.lit(REFUSED)).cast("string"))
+        F.when(kind.rlike(_UNSUPPORTED), F.raise_error(F.lit(UNSUPPORTED_KEY)).cast("string"))
         .when(kind.rlike(_ESCAPED), escaped)
         .when(kind.rlike(_AS_JSON) & column.isNotNull(), F.substr(whole, F.lit(6), F.length(whole) - 6))
         .otherwise(plain)

@@ -176,7 +176,7 @@ class ReadOptions:
         """The options of `spark.read` or `spark.readStream`.
 
         Raises:
-            InvalidSettings: As for writing; or one does not go with the view.
+            InvalidSettings: As for plan; or one does not go with the view.
         """
         read = _Reader(
             options,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from command_bus.errors import InvalidSettings
+from command_bus.spark.quoting import column_named
 from command_bus.spark.reading.views import reject_row, schema_of
-from command_bus.spark.reconciliation.statuses import column
-from command_bus.spark.target import PLANNING, Target, link_to
+from command_bus.spark.target import PLANNING_PATIENCE, Target, connection_to
 from command_bus.spark.writing.ordering import Order
 from command_bus.spark.writing.task_results import PartitionResult
 from command_bus.transport.bulk import DispatchFacts
@@ -24,7 +24,7 @@ from command_bus.transport.bulk import DispatchFacts
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["DispatchReport", "dispatch_report", "rehearsed", "report_of"]
+__all__ = ["DispatchReport", "build_report", "dispatch_report", "dry_run_report"]
 
 _ID = "command_id"
 _KNOWN = frozenset(each.name for each in fields(PartitionResult))
@@ -72,7 +72,7 @@ class DispatchReport:
     distinct_rejects: int = 0
     conflicts: int = 0
     committed_at: datetime | None = None
-    rehearsed: tuple[bytes, ...] | None = field(default=None, repr=False)
+    dry_run_rejects: tuple[bytes, ...] | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         rate = f", {self.rows / self.seconds:,.0f} rows/s" if self.seconds > 0.001 else ""
@@ -99,8 +99,8 @@ class DispatchReport:
 
     def view(self, name: str) -> DataFrame:
         """A view of the data source, of this dispatch: `outcomes`, `rejects`, `deadLetters`."""
-        if self.rehearsed is not None:
-            return self._rehearsed(name)
+        if self.dry_run_rejects is not None:
+            return self._dry_run_view(name)
         frame: DataFrame = self._read(name).option("dispatchId", self.dispatch_id).load()
         return frame
 
@@ -123,13 +123,13 @@ class DispatchReport:
         if self.entity_column is None:
             return rows.withColumn("reason", F.lit("waiting"))
         states = self._read("entities").load().select(F.col("entity").alias("__entity"), F.col("state").alias("reason"))
-        joined = rows.join(states, column(self.entity_column).cast("string") == F.col("__entity"), "left")
+        joined = rows.join(states, column_named(self.entity_column).cast("string") == F.col("__entity"), "left")
         return joined.drop("__entity").withColumn("reason", F.coalesce("reason", F.lit("settled meanwhile, or outcome not kept")))
 
-    def _rehearsed(self, name: str) -> DataFrame:
+    def _dry_run_view(self, name: str) -> DataFrame:
         if name != "rejects":
             raise InvalidSettings(f"a dry run has no {name}: it sent nothing. It has rejects()")
-        rows = [reject_row(self.dispatch_id, record) for record in self.rehearsed or ()]
+        rows = [reject_row(self.dispatch_id, record) for record in self.dry_run_rejects or ()]
         return self.commands.sparkSession.createDataFrame(rows, schema_of("rejects"))
 
     def _read(self, view: str) -> Any:
@@ -161,17 +161,17 @@ def dispatch_report(
         TransportUnavailable: The server cannot be reached.
     """
     target = Target.resolve(url, namespace)
-    link = link_to(target, PLANNING)
-    facts = link.wait(link.transport.bulk.facts(dispatch_id))
+    connection = connection_to(target, PLANNING_PATIENCE)
+    facts = connection.wait(connection.transport.bulk.facts(dispatch_id))
     if facts is None:
         raise InvalidSettings(
             f"there is no dispatch {dispatch_id!r} at {target.label}: it was never opened, forgotten after rememberFor, or the server was flushed"
         )
     state = "committed" if facts.opened is None and facts.version >= 0 else "open"
-    return report_of(commands, target, facts, state, order_by=order_by, entity=entity)
+    return build_report(commands, target, facts, state, order_by=order_by, entity=entity)
 
 
-def report_of(
+def build_report(
     rows: DataFrame, target: Target, facts: DispatchFacts, state: str, *, order_by: Order | None, entity: str | None
 ) -> DispatchReport:
     """The report of a dispatch, from what its record says."""
@@ -202,7 +202,7 @@ def report_of(
     )
 
 
-def rehearsed(report: DispatchReport, results: Sequence[PartitionResult], rejects: Sequence[bytes]) -> DispatchReport:
+def dry_run_report(report: DispatchReport, results: Sequence[PartitionResult], rejects: Sequence[bytes]) -> DispatchReport:
     """The report of a dry run, from an empty one and what its tasks have counted."""
     return replace(
         report,
@@ -215,7 +215,7 @@ def rehearsed(report: DispatchReport, results: Sequence[PartitionResult], reject
         entities=sum(each.entities for each in results),
         partitions=[*results],
         distinct_rejects=len(rejects),
-        rehearsed=tuple(rejects),
+        dry_run_rejects=tuple(rejects),
     )
 
 

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from command_bus.errors import InvalidSettings
+from command_bus.spark.errors import without_spark_frames
 from command_bus.spark.options import ReadOptions, WriteOptions
 from command_bus.spark.writing.interpreters import choose_interpreter
 
@@ -37,19 +38,21 @@ class CommandBusSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Plan a batch write."""
-        from command_bus.spark.writing.writer import BatchWriter, Writing, told
+        from command_bus.spark.writing.writer import BatchWriter, WritePlan
 
         if overwrite:
             raise InvalidSettings('commands cannot be overwritten: write with mode("append")')
-        return told(lambda: BatchWriter(Writing.plan(WriteOptions.parse(self.options), schema)))
+        with without_spark_frames():
+            return BatchWriter(WritePlan.build(WriteOptions.parse(self.options), schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
         """Plan a streaming write."""
-        from command_bus.spark.writing.writer import StreamWriter, Writing, told
+        from command_bus.spark.writing.writer import StreamWriter, WritePlan
 
         if overwrite:
             raise InvalidSettings('commands cannot be overwritten: use outputMode("append")')
-        return told(lambda: StreamWriter(Writing.plan(WriteOptions.parse(self.options), schema)))
+        with without_spark_frames():
+            return StreamWriter(WritePlan.build(WriteOptions.parse(self.options), schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a batch read."""

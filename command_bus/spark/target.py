@@ -1,6 +1,6 @@
 """Where a pipeline's commands go, and this process's connection to it.
 
-A `Target` is data and travels to the executors; a `Link` is the connection that a process opens when it first needs it and keeps for
+A `Target` is data and travels to the executors; a `TargetConnection` is the connection that a process opens when it first needs it and keeps for
 all tasks that follow. Nobody has to configure shards or lanes here: what the namespace was made with is read from the server.
 """
 
@@ -30,7 +30,7 @@ from command_bus.transport.redis.connection.clients import ALL_SCHEMES
 from command_bus.transport.redis.connection.credentials import connection_options
 from command_bus.transport.redis.namespace import recorded_choices
 
-__all__ = ["Link", "Target", "link_to"]
+__all__ = ["Target", "TargetConnection", "connection_to"]
 
 T = TypeVar("T")
 _log = logging.getLogger("command_bus.spark")
@@ -38,7 +38,7 @@ _LOOK = 2.0
 """Seconds for a look at the workers, which nothing depends on."""
 PATIENCE = 60.0
 """Seconds for which a request is repeated while the server restarts: a task that fails costs more."""
-PLANNING = 10.0
+PLANNING_PATIENCE = 10.0
 """The same for a first contact on the driver: somebody waits there, and the URL may be wrong."""
 
 
@@ -88,7 +88,7 @@ class Target:
         return f"{redacted(self.url)} namespace {self.namespace!r}"
 
 
-class Link:
+class TargetConnection:
     """The connection of this process to a target: blocking, one request at a time, on an event loop in a thread of its own."""
 
     def __init__(self, target: Target, patience: float) -> None:
@@ -112,10 +112,10 @@ class Link:
         return self._thread.transport
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it on the loop of the link and give its result."""
+        """Run it on the loop of the connection and give its result."""
         return self._thread.wait(work)
 
-    def patiently(self, work: Callable[[], Coroutine[Any, Any, T]], max_wait: float) -> T:
+    def retry_while_full(self, work: Callable[[], Coroutine[Any, Any, T]], max_wait: float) -> T:
         """As `wait`, but while the server is at its memory limit, ask again, for `max_wait` seconds."""
         deadline = time.monotonic() + max_wait
         while True:
@@ -133,10 +133,10 @@ class Link:
             InvalidSettings: They have not.
         """
         if entity_type not in self._agreed:
-            self.patiently(lambda: self.transport.agreements.agree(entity_type), max_wait)
+            self.retry_while_full(lambda: self.transport.agreements.agree(entity_type), max_wait)
             self._agreed.add(entity_type)
 
-    def described(self, name: str) -> Mapping[str, Any] | None:
+    def describe(self, name: str) -> Mapping[str, Any] | None:
         """What workers say of a wire name: entity type, key, delivery, JSON Schema; None if no worker ever had it."""
         record = self.wait(self.transport.announcements.described(name))
         return None if record is None else json.loads(record)
@@ -149,7 +149,7 @@ class Link:
         except (CommandBusError, TimeoutError):
             return None
 
-    def warn_if_nobody_works(self) -> None:
+    def warn_without_workers(self) -> None:
         """Say so in the log if no worker lives in the namespace: the commands will wait, which is no error."""
         if self.live_workers() == 0:
             where = f"namespace {self.settings.namespace!r} on {self.transport.label}"
@@ -206,12 +206,12 @@ def _access(settings: BusSettings) -> tuple[tuple[str, Any], ...]:
     return tuple(found)
 
 
-_links: dict[Target, Link] = {}
+_connections: dict[Target, TargetConnection] = {}
 _opening = threading.Lock()
 
 
-def link_to(target: Target, patience: float | None = None) -> Link:
-    """The link of this process, opened at first use; a forked process opens its own.
+def connection_to(target: Target, patience: float | None = None) -> TargetConnection:
+    """The connection of this process, opened at first use; a forked process opens its own.
 
     Args:
         target: Where to.
@@ -222,10 +222,10 @@ def link_to(target: Target, patience: float | None = None) -> Link:
         UnsuitableServer: It may lose commands.
     """
     with _opening:
-        link = _links.get(target)
-        if link is None or link.pid != os.getpid():
-            link = _links[target] = Link(target, PATIENCE if patience is None else patience)
-        return link
+        connection = _connections.get(target)
+        if connection is None or connection.pid != os.getpid():
+            connection = _connections[target] = TargetConnection(target, PATIENCE if patience is None else patience)
+        return connection
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

@@ -17,7 +17,7 @@ __all__ = [
     "BulkDispatches",
     "BulkOutcomes",
     "DispatchFacts",
-    "Home",
+    "EntityOwner",
     "LoadItem",
     "Loaded",
     "OpenState",
@@ -64,7 +64,7 @@ class Opening:
 
 
 @dataclass(slots=True, frozen=True)
-class Home:
+class EntityOwner:
     """The task that loads, and the entities that are new to it: two tasks that write one entity's commands would leave their order to chance.
 
     Attributes:
@@ -195,7 +195,7 @@ class BulkDispatches(Protocol):
         backlog: int | None = None,
         sequenced: bool = False,
         suspects: Collection[str] | None = None,
-        home: Home | None = None,
+        entity_owner: EntityOwner | None = None,
     ) -> Loaded:
         """Accept a chunk, in order per mailbox; all of its items belong to the shard.
 
@@ -206,7 +206,7 @@ class BulkDispatches(Protocol):
             backlog: Commands that the namespace may hold.
             sequenced: Refuse what is not behind its entity's last sequence number, whoever loaded that.
             suspects: The mailboxes that may be full, or of another type; None: any of them.
-            home: The task that loads, and the entities that are new to it; None: nobody minds which task loads what.
+            entity_owner: The task that loads, and the entities that are new to it; None: nobody minds which task loads what.
         """
         ...
 

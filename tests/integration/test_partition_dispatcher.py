@@ -32,7 +32,7 @@ from command_bus.embedded import EmbeddedServer
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.spark import PartitionDispatcher, Target
 from command_bus.spark import target as target_module
-from command_bus.spark.target import Link, link_to
+from command_bus.spark.target import TargetConnection, connection_to
 from command_bus.spark.writing.partition import Reject
 from command_bus.transport.submissions import Admission
 
@@ -49,9 +49,9 @@ class Note(Command[None], entity="book"):
 def server() -> Iterator[EmbeddedServer]:
     server = EmbeddedServer.start()
     yield server
-    for link in target_module._links.values():
-        link.close()
-    target_module._links.clear()
+    for connection in target_module._connections.values():
+        connection.close()
+    target_module._connections.clear()
     server.stop()
 
 
@@ -69,15 +69,15 @@ def notes(count: int, books: int = 3, *, start: int = 0) -> list[Envelope[Note]]
 
 def waiting(target: Target, book: str) -> list[int]:
     """The numbers that wait in a book's mailbox."""
-    link = link_to(target)
+    connection = connection_to(target)
 
     async def read() -> list[int]:
         found: list[int] = []
-        async for page in link.transport.mailboxes.waiting(link.builder.mailbox_of("book", book)):
+        async for page in connection.transport.mailboxes.waiting(connection.builder.mailbox_of("book", book)):
             found += [link_payload(each.envelope)["number"] for each in page]
         return found
 
-    return link.wait(read())
+    return connection.wait(read())
 
 
 def link_payload(envelope: bytes) -> dict[str, Any]:
@@ -122,8 +122,8 @@ def test_only_arguments_are_pickled_and_a_process_has_one_connection(target: Tar
     for dispatcher in (first, copy, PartitionDispatcher(target, dispatch_id="e")):
         with dispatcher:
             dispatcher.dispatch_batch(notes(3))
-    assert first.link is copy.link
-    clients = link_to(target).wait(link_to(target).transport.connections.ask(lambda client: client.client_list()))
+    assert first.connection is copy.connection
+    clients = connection_to(target).wait(connection_to(target).transport.connections.ask(lambda client: client.client_list()))
     assert len(clients) == 1
     pickle.dumps(dispatcher)  # also one that was used
 
@@ -227,7 +227,7 @@ def test_a_full_mailbox_holds_up_nobody_else(server: EmbeddedServer, monkeypatch
 
 def test_what_stands_aside_is_bounded(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMMAND_BUS_MAX_DEPTH", "5")
-    monkeypatch.setattr("command_bus.spark.writing.partition._MOST_ASIDE", 100_000)
+    monkeypatch.setattr("command_bus.spark.writing.partition._MAX_BLOCKED_BYTES", 100_000)
     target = Target.resolve(server.url, NAMESPACE)
     read = 0
 
@@ -284,10 +284,10 @@ def test_who_waits_too_long_says_how_far_it_got_and_goes_on_from_there(target: T
 
 
 def test_a_server_without_memory_is_waited_for(target: Target, server: EmbeddedServer) -> None:
-    link = link_to(target)
+    connection = connection_to(target)
 
     def limit(size: str) -> None:
-        link.wait(link.transport.connections.ask(lambda client: client.config_set("maxmemory", size)))
+        connection.wait(connection.transport.connections.ask(lambda client: client.config_set("maxmemory", size)))
 
     with PartitionDispatcher(target, dispatch_id="d", batch_size=10) as dispatcher:
         dispatcher.dispatch_batch(notes(10))
@@ -324,12 +324,12 @@ def test_conflicting_ids_meet_the_policy(target: Target, policy: Any) -> None:
         return
     result = dispatcher.dispatch_batch(rows)
     assert (result.rows, result.added, result.rejected) == (3, 2, 1)
-    link = link_to(target)
+    connection = connection_to(target)
 
     async def noted() -> list[Any]:
-        return [row async for row in link.transport.bulk.rejects("d")]
+        return [row async for row in connection.transport.bulk.rejects("d")]
 
-    assert len(link.wait(noted())) == (1 if policy == "quarantine" else 0)
+    assert len(connection.wait(noted())) == (1 if policy == "quarantine" else 0)
 
 
 def test_too_many_rejects_fail_whoever_meets_the_last(target: Target) -> None:
@@ -362,8 +362,8 @@ def test_shards_and_lanes_are_read_from_the_namespace(server: EmbeddedServer) ->
     with PartitionDispatcher(target, dispatch_id="d", batch_size=4) as dispatcher:
         result = dispatcher.dispatch_batch(notes(30, books=9))
     assert (result.added, result.entities) == (30, 2)
-    assert link_to(target).settings.shards == 3
-    assert link_to(target).wait(_stats(link_to(target))) == 31
+    assert connection_to(target).settings.shards == 3
+    assert connection_to(target).wait(_stats(connection_to(target))) == 31
 
 
 def test_entities_of_one_lane_may_be_in_two_tasks_one_entity_may_not(server: EmbeddedServer) -> None:
@@ -391,14 +391,14 @@ def test_entities_of_one_lane_may_be_in_two_tasks_one_entity_may_not(server: Emb
     assert counted.result.shared == 5  # b0 to b4: what the task that was refused had begun counts
 
 
-async def _stats(link: Link) -> int:
-    return (await link._thread.bus.stats()).depth
+async def _stats(connection: TargetConnection) -> int:
+    return (await connection._thread.bus.stats()).depth
 
 
 def test_a_server_that_cannot_be_reached_is_a_short_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target_module, "PATIENCE", 0.3)
     with pytest.raises(TransportUnavailable) as caught:
-        link_to(Target("redis://user:secret@127.0.0.1:1", "x"))
+        connection_to(Target("redis://user:secret@127.0.0.1:1", "x"))
     assert "secret" not in str(caught.value)
     assert len(str(caught.value)) < 300
 
@@ -425,8 +425,8 @@ def test_the_package_works_where_spark_is_not_installed() -> None:
 
 
 def test_every_admission_is_counted_somewhere() -> None:
-    from command_bus.spark.writing.refusals import OF_ONE, REFUSED
-    from command_bus.spark.writing.task_results import UNFIT
+    from command_bus.spark.writing.refusals import LIMITS, MAILBOX_LIMITS
+    from command_bus.spark.writing.task_results import PERMANENT_REFUSALS
 
-    assert {Admission.ACCEPTED, Admission.DUPLICATE, *REFUSED, *UNFIT} == set(Admission)
-    assert set(REFUSED.values()) > OF_ONE
+    assert {Admission.ACCEPTED, Admission.DUPLICATE, *LIMITS, *PERMANENT_REFUSALS} == set(Admission)
+    assert set(LIMITS.values()) > MAILBOX_LIMITS

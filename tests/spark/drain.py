@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from command_bus import HandlerRegistry
 from tests.spark.conftest import ROOT
-from tests.spark.scene import Move, Place
+from tests.spark.trucks import Move, Place
 
 __all__ = ["draining"]
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from command_bus.spark import command_id
 from tests.spark.conftest import ROOT, SETTINGS
-from tests.spark.scene import Move, Place
+from tests.spark.trucks import Move, Place
 
 if TYPE_CHECKING:
     from pathlib import Path

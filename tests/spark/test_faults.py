@@ -22,7 +22,7 @@ from command_bus.messages.outgoing import Envelope
 from command_bus.spark import PartitionDispatcher, Target, command_id, command_id_of, dispatch_dataframe
 from command_bus.spark.writing.writer import commit_dispatch
 from command_bus.transport.bulk import Opening, Version
-from tests.spark.scene import Move, Place, journeys, until, working
+from tests.spark.trucks import Move, Place, journeys, until, working
 
 MOVE = f"{Move.__module__}:Move"
 TRUCKS, EACH = 20, 50

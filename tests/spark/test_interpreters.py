@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from command_bus import InvalidSettings
 from command_bus.embedded import EmbeddedServer
 from command_bus.spark import dispatch_dataframe, register
-from command_bus.spark.dispatch import typed
-from tests.spark.scene import Move, Place, journeys
+from command_bus.spark.errors import from_spark
+from tests.spark.trucks import Move, Place, journeys
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_another_choice_is_left_alone_and_found_out_before_planning(
 
 
 def test_what_executors_elsewhere_say_is_translated() -> None:
-    error = typed(PySparkException("Traceback …\nModuleNotFoundError: No module named 'command_bus'\n\tat org.apache…"))
+    error = from_spark(PySparkException("Traceback …\nModuleNotFoundError: No module named 'command_bus'\n\tat org.apache…"))
     assert isinstance(error, InvalidSettings)
     assert "Spark's workers run a Python without command_bus" in str(error)
     assert "export PYSPARK_PYTHON=" in str(error)

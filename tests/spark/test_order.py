@@ -17,10 +17,10 @@ from command_bus import DispatchConflict
 from command_bus.embedded import EmbeddedServer
 from command_bus.spark import PartitionDispatcher, Target, command_id, dispatch_batch_writer, dispatch_dataframe, in_order
 from command_bus.spark.options import WriteOptions
-from command_bus.spark.writing.writer import PartitionTask, Writing
+from command_bus.spark.writing.writer import PartitionTask, WritePlan
 from command_bus.transport.bulk import Version
-from tests.spark.scene import Move, Place, until
 from tests.spark.test_faults import moves
+from tests.spark.trucks import Move, Place, until
 
 MOVE = f"{Move.__module__}:Move"
 TRUCKS, EACH = 100, 400
@@ -113,7 +113,7 @@ def split(spark: SparkSession) -> DataFrame:
 @pytest.mark.slow
 def test_rows_that_are_left_to_chance_are_refused_where_order_is_asked_for(spark: SparkSession, place: Place) -> None:
     options = {**place.where, "command": MOVE, "dispatchId": "d"}
-    writing = Writing.plan(WriteOptions.parse({**options, "keepOrder": "true"}), split(spark).schema)
+    writing = WritePlan.build(WriteOptions.parse({**options, "keepOrder": "true"}), split(spark).schema)
     with pytest.raises(PySparkException) as caught:
         PartitionTask(writing, Version("d")).dispatch(split(spark))
     text = str(caught.value)
@@ -131,7 +131,7 @@ def test_else_it_is_said_in_the_log(spark: SparkSession, place: Place, caplog: p
     def write(rows: DataFrame, dispatch_id: str, **options: str) -> str:
         caplog.clear()
         given = {**place.where, "command": MOVE, "dispatchId": dispatch_id, **options}
-        PartitionTask(Writing.plan(WriteOptions.parse(given), rows.schema), Version(dispatch_id)).dispatch(rows)
+        PartitionTask(WritePlan.build(WriteOptions.parse(given), rows.schema), Version(dispatch_id)).dispatch(rows)
         return "\n".join(each.message for each in caplog.records if "entities" in each.message)
 
     with caplog.at_level(logging.WARNING, "command_bus.spark"):

@@ -19,7 +19,7 @@ from command_bus.handlers.registry import default_registry
 from command_bus.spark import register
 from tests.docs.examples import blocks, files, printed
 from tests.spark.conftest import ROOT
-from tests.spark.scene import Place, working
+from tests.spark.trucks import Place, working
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -30,7 +30,7 @@ from command_bus.spark.target import Target
 from command_bus.spark.writing import partition as dispatching
 from command_bus.spark.writing.writer import commit_dispatch
 from command_bus.transport.bulk import Opening
-from tests.spark.scene import Place, until, working
+from tests.spark.trucks import Place, until, working
 
 ONCE = RetryPolicy(attempts=1)
 DAY = 86_400_000

@@ -1,4 +1,4 @@
-"""Reconciliation: each invariant is broken once by hand, then real runs with every fate, while workers work and after losses."""
+"""Reconciliation: each invariant is broken once by hand, then real runs with every status, while workers work and after losses."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from redis import Redis
 from command_bus import Command, EntityId, Envelope, HandlerRegistry, InvalidSettings, NotReconciled, Reject, RetryPolicy
 from command_bus.embedded import EmbeddedServer
 from command_bus.spark import DispatchReport, Reconciliation, dispatch_dataframe, reconcile
-from command_bus.spark.reconciliation.dispatch_state import waiting_commands
-from command_bus.spark.reconciliation.statuses import fates_of, late_of, place_of
+from command_bus.spark.reconciliation.dispatch_state import commands_in_mailboxes
+from command_bus.spark.reconciliation.statuses import entry_order, out_of_order, statuses_of
 from command_bus.spark.target import Target
-from tests.spark.scene import Move, Place, journeys, until, working
+from tests.spark.trucks import Move, Place, journeys, until, working
 
 START = 1_790_000_000_000
 LOOKED = START + 500_000
@@ -53,8 +53,8 @@ def outcome(
     return (command_id, status, "truck", entity, 1, at if fence is None else fence, place, f"{START + at * 1000}-0", started)
 
 
-class Hand:
-    """Tables made by hand, examined: `fates` by id, and the ids that are duplicated or late."""
+class HandmadeTables:
+    """Tables made by hand, examined: `statuses` by id, and the ids that are duplicated or late."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Hand:
         waiting: list[tuple[str, bool]] = [],  # noqa: B006
         order: str = "seq long",
     ) -> None:
-        frame = fates_of(
+        frame = statuses_of(
             spark.createDataFrame(rows, f"command_id string, {order}"),
             spark.createDataFrame(outcomes, OUTCOME),
             spark.createDataFrame(rejects, "command_id string, reason string"),
@@ -75,10 +75,10 @@ class Hand:
             looked_ms=LOOKED,
         ).cache()
         found = frame.collect()
-        self.fates = {row["command_id"]: row["fate"] for row in found}
+        self.statuses = {row["command_id"]: row["status"] for row in found}
         self.rows = {row["command_id"]: row["rows"] for row in found}
         self.duplicated = {row["command_id"] for row in found if row["duplicated"]}
-        self.late = {row["command_id"]: row["why"].split(" that ")[1] for row in late_of(frame).collect()}
+        self.late = {row["command_id"]: row["why"].split(" that ")[1] for row in out_of_order(frame).collect()}
         frame.unpersist()
 
 
@@ -86,9 +86,9 @@ def numbered(*ids: str) -> list[tuple[str | None, Any]]:
     return [(command_id, number) for number, command_id in enumerate(ids)]
 
 
-def test_every_id_has_one_fate(spark: SparkSession) -> None:
+def test_every_id_has_one_status(spark: SparkSession) -> None:
     statuses = ["completed", "rejected", "expired", "dead_lettered", "parked", "cancelled", "discarded"]
-    found = Hand(
+    found = HandmadeTables(
         spark,
         [*numbered(*statuses, "waits", "bad", "gone", "twin"), ("twin", 99), (None, 1), (None, 2)],
         [
@@ -98,7 +98,7 @@ def test_every_id_has_one_fate(spark: SparkSession) -> None:
         rejects=[("bad", "invalid"), ("twin", "conflict"), (None, "invalid"), ("completed", "conflict")],
         waiting=[("waits", False), ("twin", False), ("parked", True)],
     )
-    assert found.fates == {status: status for status in statuses} | {
+    assert found.statuses == {status: status for status in statuses} | {
         "waits": "pending",
         "bad": "quarantined",
         "gone": "untraced",
@@ -112,7 +112,7 @@ def test_every_id_has_one_fate(spark: SparkSession) -> None:
 
 
 def test_a_conflict_alone_explains_nothing(spark: SparkSession) -> None:
-    assert Hand(spark, numbered("twin"), [], rejects=[("twin", "conflict")]).fates == {"twin": "untraced"}
+    assert HandmadeTables(spark, numbered("twin"), [], rejects=[("twin", "conflict")]).statuses == {"twin": "untraced"}
 
 
 def test_whatever_follows_a_final_outcome_is_a_second_effect(spark: SparkSession) -> None:
@@ -127,44 +127,44 @@ def test_whatever_follows_a_final_outcome_is_a_second_effect(spark: SparkSession
         "parked",
     ]
     outcomes = [outcome(story, at, status, entity=story) for story in once + twice for at, status in enumerate(story.split(), 1)]
-    found = Hand(spark, numbered(*once, *twice), outcomes)
-    assert found.fates == {story: story.split()[-1] for story in once + twice}
+    found = HandmadeTables(spark, numbered(*once, *twice), outcomes)
+    assert found.statuses == {story: story.split()[-1] for story in once + twice}
     assert found.duplicated == set(twice)
 
 
 def test_two_final_outcomes_with_the_same_entry_in_two_shards(spark: SparkSession) -> None:
-    assert Hand(spark, numbered("c"), [outcome("c", 1), outcome("c", 1)]).duplicated == {"c"}
+    assert HandmadeTables(spark, numbered("c"), [outcome("c", 1), outcome("c", 1)]).duplicated == {"c"}
 
 
 @pytest.mark.slow
 def test_order_is_held_against_acceptance_and_against_the_column(spark: SparkSession) -> None:
     rows = numbered("a0", "a1", "a2", "b0", "b1")
     right = [outcome("a0", 1), outcome("a1", 2), outcome("a2", 3), outcome("b1", 5, entity="b"), outcome("b0", 4, entity="b")]
-    assert not Hand(spark, rows, right).late
+    assert not HandmadeTables(spark, rows, right).late
     overtaken = [outcome("a0", 1), outcome("a1", 2, fence=3), outcome("a2", 3, fence=2), *right[3:]]
-    assert Hand(spark, rows, overtaken).late == {"a1": "was accepted later"}
+    assert HandmadeTables(spark, rows, overtaken).late == {"a1": "was accepted later"}
     loaded_wrongly = [outcome("a1", 1), outcome("a0", 2), outcome("a2", 3), *right[3:]]
-    assert Hand(spark, rows, loaded_wrongly).late == {"a0": "is later by order_by"}
-    assert not Hand(spark, [(name, None) for name, _ in rows], loaded_wrongly).late
+    assert HandmadeTables(spark, rows, loaded_wrongly).late == {"a0": "is later by order_by"}
+    assert not HandmadeTables(spark, [(name, None) for name, _ in rows], loaded_wrongly).late
 
 
 def test_ids_of_messages_are_compared_as_numbers(spark: SparkSession) -> None:
     rows = numbered("c0", "c1")
     right = [outcome("c0", 1, message=f"{START}-9"), outcome("c1", 2, message=f"{START}-10")]
-    assert not Hand(spark, rows, right).late
+    assert not HandmadeTables(spark, rows, right).late
     wrong = [outcome("c0", 1, message=f"{START}-10"), outcome("c1", 2, message=f"{START}-9")]
-    assert set(Hand(spark, rows, wrong).late) == {"c1"}
+    assert set(HandmadeTables(spark, rows, wrong).late) == {"c1"}
 
 
 def test_entities_of_different_types_are_not_held_against_each_other(spark: SparkSession) -> None:
     second = list(outcome("c1", 1, fence=9))
     second[2] = "trailer"
-    assert not Hand(spark, numbered("c0", "c1"), [outcome("c0", 2, fence=10), tuple(second)]).late
+    assert not HandmadeTables(spark, numbered("c0", "c1"), [outcome("c0", 2, fence=10), tuple(second)]).late
 
 
 def test_order_by_text(spark: SparkSession) -> None:
     rows: list[tuple[str | None, Any]] = [("c0", "a"), ("c1", "b")]
-    assert set(Hand(spark, rows, [outcome("c1", 1), outcome("c0", 2)], order="seq string").late) == {"c0"}
+    assert set(HandmadeTables(spark, rows, [outcome("c1", 1), outcome("c0", 2)], order="seq string").late) == {"c0"}
 
 
 def test_a_replayed_dead_letter_has_the_place_where_it_was_given_up(spark: SparkSession) -> None:
@@ -176,19 +176,21 @@ def test_a_replayed_dead_letter_has_the_place_where_it_was_given_up(spark: Spark
         for number in range(3)
     ]
     replays = [outcome(f"{kind}-0", 9, entity=kind) for kind in kinds]
-    found = Hand(spark, numbered(*ids), [*first, *replays])
-    assert set(found.fates.values()) == {"completed"}
+    found = HandmadeTables(spark, numbered(*ids), [*first, *replays])
+    assert set(found.statuses.values()) == {"completed"}
     assert not found.late
     no_letter = [each for each in first if not each[0].endswith("-0")]
-    assert set(Hand(spark, numbered(*ids), [*no_letter, *replays]).late) == {f"{kind}-0" for kind in kinds}  # nothing excuses it
+    assert set(HandmadeTables(spark, numbered(*ids), [*no_letter, *replays]).late) == {
+        f"{kind}-0" for kind in kinds
+    }  # nothing excuses it
 
 
 def test_what_never_started_has_no_place(spark: SparkSession) -> None:
     rows = numbered("c0", "c1", "c2")
     taken_out = [outcome("c2", 1, "cancelled", fence=0), outcome("c0", 2), outcome("c1", 3, "discarded", fence=0, message="")]
-    found = Hand(spark, rows, taken_out)
+    found = HandmadeTables(spark, rows, taken_out)
     assert not found.late
-    assert found.fates["c1"] == "discarded"
+    assert found.statuses["c1"] == "discarded"
 
 
 def test_a_letter_that_was_replayed_and_waits_is_pending(spark: SparkSession) -> None:
@@ -204,18 +206,18 @@ def test_a_letter_that_was_replayed_and_waits_is_pending(spark: SparkSession) ->
     ids = [f"c{number}" for number in range(len(cases))]
     outcomes = [outcome(name, at, status) for name, (at, status, _, _) in zip(ids, cases, strict=True)]
     waiting = [(name, parked) for name, (_, _, parked, _) in zip(ids, cases, strict=True)]
-    found = Hand(spark, numbered(*ids), outcomes, waiting=waiting)
-    assert found.fates == {name: fate for name, (_, _, _, fate) in zip(ids, cases, strict=True)}
+    found = HandmadeTables(spark, numbered(*ids), outcomes, waiting=waiting)
+    assert found.statuses == {name: status for name, (_, _, _, status) in zip(ids, cases, strict=True)}
 
 
 def test_places_grow_with_ids(spark: SparkSession) -> None:
     ids = ["1-0", "1-9", "1-10", f"{START}-0", f"{START}-2097151", f"{START}-9999999", f"{START + 1}-0", "4000000000000-7"]
     places = [
-        row[0] for row in spark.createDataFrame([(each,) for each in ids], "id string").select(place_of(F.col("id"))).collect()
+        row[0] for row in spark.createDataFrame([(each,) for each in ids], "id string").select(entry_order(F.col("id"))).collect()
     ]
     assert places == sorted(places)
     assert len(set(places)) == len(ids) - 1  # two million in a millisecond count as one
-    assert spark.createDataFrame([("",), (None,)], "id string").select(place_of(F.col("id"))).collect() == [(None,), (None,)]
+    assert spark.createDataFrame([("",), (None,)], "id string").select(entry_order(F.col("id"))).collect() == [(None,), (None,)]
 
 
 # Real runs.
@@ -300,7 +302,7 @@ def outcome_keys(place: Place) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_run_with_every_fate_is_reconciled(spark: SparkSession, place: Place, tmp_path: Any) -> None:
+def test_a_run_with_every_status_is_reconciled(spark: SparkSession, place: Place, tmp_path: Any) -> None:
     whats = ["fine", "refuse", "shaky", "poison", None, "fine"]
     report = dispatched(place, posts(spark, *whats).union(posts(spark, *["fine"] * 4, box="b2")))
     with working(place, handlers()):
@@ -515,7 +517,7 @@ def test_what_settles_around_the_look_into_mailboxes_is_not_missing(
 
     def look(*arguments: Any) -> DataFrame:
         until(lambda: place.depth() == 2)
-        found = waiting_commands(*arguments)
+        found = commands_in_mailboxes(*arguments)
         assert found.count() == 2
         asyncio.run(pause(False))
         until(lambda: place.depth() == 0)
@@ -528,7 +530,7 @@ def test_what_settles_around_the_look_into_mailboxes_is_not_missing(
         began.set()
         return look(*arguments)
 
-    monkeypatch.setattr("command_bus.spark.reconciliation.reconciliation.waiting_commands", begin)
+    monkeypatch.setattr("command_bus.spark.reconciliation.reconciliation.commands_in_mailboxes", begin)
     ledgers: list[Reconciliation] = []
     caller = threading.Thread(target=lambda: ledgers.append(reconcile(report)))
     caller.start()
@@ -552,7 +554,7 @@ def test_while_workers_work_nothing_is_missing(spark: SparkSession, place: Place
 def test_the_wait_is_told_and_ends(
     spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("command_bus.spark.reconciliation.dispatch_state._TELL", 0.1)
+    monkeypatch.setattr("command_bus.spark.reconciliation.dispatch_state._LOG_EVERY", 0.1)
     report = dispatched(place, posts(spark, "fine", "fine"))
     with caplog.at_level(logging.INFO, "command_bus.spark"):
         assert told(reconcile(report, timeout=0.5)) == {"pending": 2}
@@ -575,7 +577,7 @@ def test_what_is_in_mailboxes_is_found_by_its_id(spark: SparkSession, place: Pla
         place, journeys(spark, 30, 70).unionByName(journeys(spark, 1, 2500).withColumn("truck", F.lit("long"))), Move
     )
     dispatched(place, journeys(spark, 30, 2), Move, dispatch_id="another")
-    found = waiting_commands(spark, Target.resolve(**place.where), "d", 1)
+    found = commands_in_mailboxes(spark, Target.resolve(**place.where), "d", 1)
     assert found.count() == report.added == 30 * 70 + 2500
     assert found.join(report.commands, "command_id", "left_anti").count() == 0
     assert not found.where("parked").count()

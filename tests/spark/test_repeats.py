@@ -20,8 +20,8 @@ from redis import Redis
 from command_bus import DispatchConflict, InvalidSettings
 from command_bus.embedded import EmbeddedServer
 from command_bus.spark import command_id, dispatch_batch_writer, dispatch_dataframe
-from command_bus.spark.writing.random_ids import chance_in
-from tests.spark.scene import Move, Place, journeys
+from command_bus.spark.writing.random_ids import random_function_in
+from tests.spark.trucks import Move, Place, journeys
 
 MOVE = f"{Move.__module__}:Move"
 KEY = ["truck", "seq"]
@@ -214,7 +214,7 @@ class TestOtherRows:
             (other, {}, "as many rows (100), but with other command ids"),
             (
                 rows.withColumn("why", F.lit("x")),
-                {"command": "tests.spark.scene:Stop"},
+                {"command": "tests.spark.trucks:Stop"},
                 "the command was Move then, it is Stop now",
             ),
             (rows.withColumn("load", F.col("load").cast("int")), {}, "columns then: load double; now: load int32"),
@@ -288,11 +288,15 @@ class TestNames:
     def test_a_plan_is_read_as_spark_writes_it(self) -> None:
         head = "== Parsed Logical Plan ==\nProject [uuid(Some(1)) AS x#1]\n== Optimized Logical Plan ==\n"
         assert (
-            chance_in(f"{head}Project [concat(a, b#7) AS id#9]\n+- Project [uuid(Some(3)) AS b#7, c#8]\n== Physical Plan ==\n")
+            random_function_in(
+                f"{head}Project [concat(a, b#7) AS id#9]\n+- Project [uuid(Some(3)) AS b#7, c#8]\n== Physical Plan ==\n"
+            )
             == "uuid"
         )
         assert (
-            chance_in(f"{head}Project [concat(a, c#8) AS id#9]\n+- Project [uuid(Some(3)) AS b#7, c#8]\n== Physical Plan ==\n")
+            random_function_in(
+                f"{head}Project [concat(a, c#8) AS id#9]\n+- Project [uuid(Some(3)) AS b#7, c#8]\n== Physical Plan ==\n"
+            )
             is None
         )
-        assert chance_in("something else") is None
+        assert random_function_in("something else") is None

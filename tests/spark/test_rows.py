@@ -21,9 +21,9 @@ from command_bus.spark import command_id, command_id_of, dispatch_dataframe, rec
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.target import Target
 from command_bus.spark.writing.partition import PartitionDispatcher
-from command_bus.spark.writing.writer import PartitionTask, Writing
+from command_bus.spark.writing.writer import PartitionTask, WritePlan
 from command_bus.transport.bulk import Version
-from tests.spark.scene import Move, Place, journeys, working
+from tests.spark.trucks import Move, Place, journeys, working
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York")
 
@@ -158,7 +158,7 @@ def test_a_run_that_is_completed_in_a_session_of_another_zone(spark: SparkSessio
     with zone_of(spark, "Europe/Berlin"):
         most = rows.where("seq < 900").withColumn("command_id", command_id("at"))
         options = WriteOptions.parse({"command": SEEN, "dispatchId": "d", **place.where})
-        task = PartitionTask(Writing.plan(options, most.schema), Version("d"))
+        task = PartitionTask(WritePlan.build(options, most.schema), Version("d"))
         most.repartition(1).sortWithinPartitions("seq").mapInArrow(task, task.RESULT).collect()  # and never committed
     assert place.depth() == 900
     with zone_of(spark, "America/New_York"):
@@ -275,9 +275,9 @@ def test_what_was_accepted_before_is_not_counted_as_no_command(spark: SparkSessi
     rows = journeys(spark, 10, 100).withColumn("note", F.current_timestamp().cast("string"))
     with PartitionDispatcher(Target.resolve(**place.where), dispatch_id="d"):
         pass
-    options = WriteOptions.parse({"command": "tests.spark.scene:Move", "dispatchId": "d", **place.where})
+    options = WriteOptions.parse({"command": "tests.spark.trucks:Move", "dispatchId": "d", **place.where})
     half = rows.where("seq < 50").withColumn("command_id", command_id("truck", "seq"))
-    task = PartitionTask(Writing.plan(options, half.schema), Version("d"))
+    task = PartitionTask(WritePlan.build(options, half.schema), Version("d"))
     half.repartition(1).sortWithinPartitions("seq").mapInArrow(task, task.RESULT).collect()
     report = dispatch_dataframe(rows, Move, key=["truck", "seq"], order_by="seq", dispatch_id="d", partitions=2, **place.where)
     assert (report.rows, report.added, report.rejected, report.conflicts) == (1000, 1000, 500, 500)

@@ -18,8 +18,8 @@ from command_bus import HandlerRegistry
 from command_bus.embedded import EmbeddedServer
 from command_bus.spark import command_id_of, dispatch_batch_writer
 from tests.spark.conftest import ROOT
-from tests.spark.scene import Move, Place, until, working
 from tests.spark.stream_app import MOVES, arrivals, start
+from tests.spark.trucks import Move, Place, until, working
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -33,8 +33,8 @@ from command_bus import (
 from command_bus.embedded import EmbeddedServer
 from command_bus.spark import command_id, command_id_of, dispatch_dataframe, dispatch_report
 from command_bus.spark.options import WriteOptions
-from command_bus.spark.writing.writer import BatchWriter, Writing
-from tests.spark.scene import Load, Move, Place, Stop, Weigh, journeys, until, working
+from command_bus.spark.writing.writer import BatchWriter, WritePlan
+from tests.spark.trucks import Load, Move, Place, Stop, Weigh, journeys, until, working
 
 MOVE = f"{Move.__module__}:Move"
 MOVES = "truck string, seq long, load double, note string"
@@ -46,11 +46,11 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"path2": "x"}, "unknown option 'path2': there are url, namespace, command"),
     ({"dispatchId": None}, "option dispatchId is missing: name this dispatch"),
     ({"command": None}, "option command is missing: give the class as module:Class, or a wire name"),
-    ({"command": "tests.spark.scene:Movv"}, "module tests.spark.scene has no Command Movv"),
-    ({"command": "tests.spark.scene:Where"}, "tests.spark.scene.Where is no Command"),
+    ({"command": "tests.spark.trucks:Movv"}, "module tests.spark.trucks has no Command Movv"),
+    ({"command": "tests.spark.trucks:Where"}, "tests.spark.trucks.Where is no Command"),
     ({"command": "no_such_module:Move"}, "no class can be imported by this name (No module named 'no_such_module'"),
     ({"command": "Sail"}, "no running worker knows it as a wire name"),
-    ({"command": f"{MOVE},tests.spark.scene:Stop"}, "2 commands need option commandColumn"),
+    ({"command": f"{MOVE},tests.spark.trucks:Stop"}, "2 commands need option commandColumn"),
     ({"entityColumn": "nope"}, "Move needs columns that are not there: truck (from column 'nope')"),
     ({"commandIdColumn": "nope"}, "option commandIdColumn = 'nope' names no column; there are truck, seq, load, note"),
     ({"commandIdColumn": "seq"}, "column 'seq' holds command ids, which are text"),
@@ -58,7 +58,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"columns": "seq=note"}, "column 'note' is of type string, field seq of Move wants int: cast it"),
     ({"columns": "sek=seq"}, "option columns feeds 'sek', but Move has the fields truck, seq, load, note"),
     ({"columns": "seq"}, "option columns = 'seq': write it like 'field=column, other=column2'"),
-    ({"command": None, "mapper": "tests.spark.scene:nope"}, "option mapper = 'tests.spark.scene:nope': module"),
+    ({"command": None, "mapper": "tests.spark.trucks:nope"}, "option mapper = 'tests.spark.trucks:nope': module"),
     ({"command": None, "mapper": "nope"}, "option mapper = 'nope': No module named 'nope'"),
     ({"onInvalid": "explode"}, "option onInvalid = 'explode': there are quarantine, raise, drop"),
     ({"maxWait": "soon"}, "option maxWait = 'soon"),
@@ -215,7 +215,7 @@ class TestLanding:
     def test_a_function_is_named_to_the_bare_format_and_its_dispatch_reported(self, spark: SparkSession, place: Place) -> None:
         rows = with_ids(journeys(spark, trucks=4, each=25))
         for _ in range(2):
-            write(rows.coalesce(1).sortWithinPartitions("seq"), place, command=None, mapper="tests.spark.scene:halved")
+            write(rows.coalesce(1).sortWithinPartitions("seq"), place, command=None, mapper="tests.spark.trucks:halved")
         assert [each.fields["load"] for each in place.mailboxes()["truck:t3"]][:3] == [1.5, 3.5, 5.5]
         report = dispatch_report(rows, "d", entity="truck", order_by="seq", **place.where)
         assert (report.state, report.rows, report.added, report.entities, report.resent) == ("committed", 100, 100, 4, 0)
@@ -433,7 +433,7 @@ class TestErrors:
         given = {**place.where, "command": MOVE, "dispatchId": "d", **options}
         schema = StructType.fromDDL(ROWS_OF_MOVES)
         with pytest.raises(InvalidSettings) as caught:
-            BatchWriter(Writing.plan(WriteOptions.parse({name: value for name, value in given.items() if value}), schema))
+            BatchWriter(WritePlan.build(WriteOptions.parse({name: value for name, value in given.items() if value}), schema))
         assert text in str(caught.value)
         assert len(str(caught.value)) < 350
 
@@ -476,12 +476,12 @@ class TestErrors:
     def test_a_server_that_is_not_there_is_said_in_a_line(self, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
         rows = spark.createDataFrame([("a", 1, 1.0, None)], MOVES)
         nowhere = {"url": "redis://:secret@127.0.0.1:1", "namespace": "nowhere"}
-        monkeypatch.setattr("command_bus.spark.dispatch.PLANNING", 0.3)
+        monkeypatch.setattr("command_bus.spark.dispatch.PLANNING_PATIENCE", 0.3)
         with pytest.raises(TransportUnavailable) as facade:
             dispatch_dataframe(rows, Move, key="seq", order_by="seq", dispatch_id="d", **nowhere)
-        monkeypatch.setattr("command_bus.spark.writing.writer.PLANNING", 0.3)
+        monkeypatch.setattr("command_bus.spark.writing.writer.PLANNING_PATIENCE", 0.3)
         with pytest.raises(TransportUnavailable) as planned:
-            Writing.plan(WriteOptions.parse({"command": MOVE, "dispatchId": "d", **nowhere}), rows.schema)
+            WritePlan.build(WriteOptions.parse({"command": MOVE, "dispatchId": "d", **nowhere}), rows.schema)
         for text in (str(facade.value), str(planned.value)):
             assert "127.0.0.1:1" in text
             assert "secret" not in text
@@ -557,7 +557,7 @@ class TestLimits:
     def test_a_job_that_stands_still_warns_the_driver_and_tells_its_progress(
         self, spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr("command_bus.spark.writing.progress._TELL_EVERY", 1.0)
+        monkeypatch.setattr("command_bus.spark.writing.progress._LOG_EVERY", 1.0)
         with caplog.at_level(logging.INFO, "command_bus.spark"), pytest.raises(DispatchStalled):
             dispatch_dataframe(
                 journeys(spark, trucks=2, each=30), Move, key=["truck", "seq"], order_by="seq", dispatch_id="d", partitions=1,

@@ -1,7 +1,7 @@
 """How far a stream of outcomes was read: positions, their text in Spark's checkpoints, and how a limit is shared out.
 
 An offset is `{dispatch: {shard: position}}`; a position is written `id/count`: the entry that was read last, and how many there were
-up to it, since its stream began. The count tells what is still to read without reading it, and whether outcomes were trimmed unread.
+up to it, since its stream began. The count tells what is still to read without plan it, and whether outcomes were trimmed unread.
 It is left out while it is not known: from a starting time on, until the end was reached once; always before Redis 7.
 """
 
@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from command_bus.errors import InvalidSettings
 from command_bus.transport.bulk import OutcomeStream
 
-__all__ = ["BEGINNING", "Offset", "Place", "Position", "offset_of", "positions_of", "shares"]
+__all__ = ["BEGINNING", "Offset", "StreamKey", "StreamOffset", "fair_shares", "format_offset", "parse_offset"]
 
 BEGINNING = "0-0"
 """Before the first entry of every stream."""
 
-Place = tuple[str, int]
+StreamKey = tuple[str, int]
 """Dispatch and shard."""
 
 Offset = dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class StreamOffset:
     """A place in a stream.
 
     Attributes:
@@ -37,7 +37,7 @@ class Position:
     count: int | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Position:
+    def parse(cls, text: str) -> StreamOffset:
         """The position of a checkpoint.
 
         Raises:
@@ -65,10 +65,10 @@ class Position:
         """How many outcomes behind it were trimmed before they were read, as far as that is known."""
         return max(stream.trimmed - _known(self.count), 0) if self._counts_in(stream) else 0
 
-    def passed(self, stream: OutcomeStream, entry: str, count: int) -> Position:
+    def passed(self, stream: OutcomeStream, entry: str, count: int) -> StreamOffset:
         """The position after so many more outcomes."""
         behind = _known(self.count) + self.lost(stream) + count if self._counts_in(stream) else None
-        return Position(entry, behind)
+        return StreamOffset(entry, behind)
 
     def _counts_in(self, stream: OutcomeStream) -> bool:
         """Whether its count is one of this stream: a stream that nobody added to for long ends, and the next counts from 0.
@@ -89,12 +89,12 @@ def _known(count: int | None) -> int:
     return count or 0
 
 
-def positions_of(offset: Offset) -> dict[Place, Position]:
+def parse_offset(offset: Offset) -> dict[StreamKey, StreamOffset]:
     """The positions that an offset holds."""
-    return {(name, int(shard)): Position.parse(text) for name, shards in offset.items() for shard, text in shards.items()}
+    return {(name, int(shard)): StreamOffset.parse(text) for name, shards in offset.items() for shard, text in shards.items()}
 
 
-def offset_of(positions: dict[Place, Position]) -> Offset:
+def format_offset(positions: dict[StreamKey, StreamOffset]) -> Offset:
     """The offset of positions: the same ones are always written the same, as Spark compares texts."""
     offset: Offset = {}
     for (name, shard), position in sorted(positions.items()):
@@ -102,7 +102,7 @@ def offset_of(positions: dict[Place, Position]) -> Offset:
     return offset
 
 
-def shares(wanted: Sequence[int], budget: int) -> list[int]:
+def fair_shares(wanted: Sequence[int], budget: int) -> list[int]:
     """How much each gets of a budget: the same for all, but nobody more than he wants; so none starves beside a large one."""
     given = [0] * len(wanted)
     left = len(wanted)

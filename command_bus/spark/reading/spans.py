@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from command_bus.transport.bulk import BulkOutcomes
 
-__all__ = ["ROWS_PER_TASK", "Span", "before", "cut", "ms_of", "pack_spans", "rows_per_task"]
+__all__ = ["ROWS_PER_TASK", "Span", "id_before", "ms_of", "pack_spans", "rows_per_task", "split_span"]
 
 ROWS_PER_TASK = 250_000
 """BulkOutcomes that one task should read, about: a second's work."""
@@ -42,8 +42,8 @@ def ms_of(entry: str) -> int:
     return int(entry.partition("-")[0])
 
 
-def before(entry: str) -> str:
-    """The id before an id: reading behind it begins with that one."""
+def id_before(entry: str) -> str:
+    """The id before an id: plan behind it begins with that one."""
     ms, _, number = entry.partition("-")
     if int(number or 0):
         return f"{ms}-{int(number) - 1}"
@@ -55,7 +55,7 @@ def rows_per_task(total: int, partitions: int | None) -> int:
     return max(min(ROWS_PER_TASK, -(-total // (partitions or 1))), 1)
 
 
-async def cut(outcomes: BulkOutcomes, span: Span, first: str, pieces: int) -> list[Span]:
+async def split_span(outcomes: BulkOutcomes, span: Span, first: str, pieces: int) -> list[Span]:
     """The span in so many pieces, fewer where there is nothing to cut; `first` is the id of its first outcome."""
     parts = [(span.after, first, span.until)]
     while len(parts) < pieces:

@@ -19,22 +19,22 @@ from command_bus.clock import mono
 from command_bus.errors import InvalidSettings
 from command_bus.serialization.envelope import KEEP_OUTCOME, unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable, reading_limits
-from command_bus.spark.target import Link, Target, link_to
+from command_bus.spark.target import Target, TargetConnection, connection_to
 from command_bus.transport.bulk import DispatchFacts, OutcomeStream
 from command_bus.transport.records import Contents
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Evidence", "await_settled", "waiting_commands"]
+__all__ = ["DispatchState", "await_settled", "commands_in_mailboxes"]
 
 _log = logging.getLogger("command_bus.spark")
 _SHORTEST, _LONGEST = 0.05, 1.0  # seconds between two looks at the counters
-_TELL = 5.0  # seconds between two lines in the log
+_LOG_EVERY = 5.0  # seconds between two lines in the log
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class DispatchState:
     """What was known of a dispatch at one moment.
 
     Attributes:
@@ -48,14 +48,14 @@ class Evidence:
     now_ms: int
 
     @classmethod
-    def read(cls, target: Target, dispatch_id: str) -> Evidence:
+    def read(cls, target: Target, dispatch_id: str) -> DispatchState:
         """What is known now.
 
         Raises:
             InvalidSettings: Nothing is, or the dispatch keeps no outcomes.
         """
-        link = link_to(target)
-        facts = link.wait(link.transport.bulk.facts(dispatch_id))
+        connection = connection_to(target)
+        facts = connection.wait(connection.transport.bulk.facts(dispatch_id))
         if facts is None:
             raise InvalidSettings(
                 f"nothing is known of dispatch {dispatch_id!r} at {target.label}: it was never opened, or is remembered no more (remember_for)"
@@ -65,8 +65,8 @@ class Evidence:
                 f"dispatch {dispatch_id!r} keeps no outcomes, so nothing tells what became of its commands: "
                 'dispatch with outcomes="7 days", or as long as they may be read'
             )
-        shot = link.wait(link.transport.statistics.snapshot(0))
-        return cls(facts, tuple(_streams(link, dispatch_id)), shot.now_ms)
+        shot = connection.wait(connection.transport.statistics.snapshot(0))
+        return cls(facts, tuple(_streams(connection, dispatch_id)), shot.now_ms)
 
     @property
     def open(self) -> bool:
@@ -94,14 +94,14 @@ class Evidence:
 
 def await_settled(target: Target, dispatch_id: str, aim: int, deadline: float) -> None:
     """Wait until so many outcomes have come, or the (monotonic) deadline; from counters, which costs the server nothing."""
-    link = link_to(target)
+    connection = connection_to(target)
     pause, told = _SHORTEST, mono()
     while True:
-        settled = sum((stream.added or stream.length) for stream in _streams(link, dispatch_id) if stream is not None)
+        settled = sum((stream.added or stream.length) for stream in _streams(connection, dispatch_id) if stream is not None)
         now = mono()
         if settled >= aim or now >= deadline:
             return
-        if now - told >= _TELL:
+        if now - told >= _LOG_EVERY:
             told = now
             _log.info(
                 "dispatch %r: %s of %s settled, waiting for %.0f s more at most",
@@ -114,7 +114,7 @@ def await_settled(target: Target, dispatch_id: str, aim: int, deadline: float) -
         pause = min(pause * 1.5, _LONGEST)
 
 
-def waiting_commands(spark: SparkSession, target: Target, dispatch_id: str, moment: int) -> DataFrame:
+def commands_in_mailboxes(spark: SparkSession, target: Target, dispatch_id: str, moment: int) -> DataFrame:
     """The commands of a dispatch that are in mailboxes now: `command_id`, and whether the mailbox is `parked`.
 
     Read at once and kept, not read again by whoever uses it: later, it would be another truth.
@@ -125,7 +125,7 @@ def waiting_commands(spark: SparkSession, target: Target, dispatch_id: str, mome
         dispatch_id: Of which dispatch.
         moment: Differs between calls, so that Spark never takes one for another.
     """
-    shards = link_to(target).transport.shards
+    shards = connection_to(target).transport.shards
     read = partial(_waiting, target, dispatch_id, moment)
     found = spark.range(0, shards, 1, shards).mapInArrow(read, "command_id string, parked boolean")
     return found.localCheckpoint(eager=True)
@@ -135,13 +135,13 @@ def _waiting(target: Target, dispatch_id: str, _moment: int, batches: Iterable[A
     """What a task finds in its shards."""
     import pyarrow as pa
 
-    link = link_to(target)
-    transport = link.transport
-    limits = reading_limits(link.settings)
+    connection = connection_to(target)
+    transport = connection.transport
+    limits = reading_limits(connection.settings)
     for batch in batches:
         for shard in batch.column(0).to_pylist():
             pages = transport.mailboxes.contents(shard)
-            while (page := link.wait(_next(pages))) is not None:
+            while (page := connection.wait(_next(pages))) is not None:
                 found = list(_of_dispatch(page, dispatch_id, limits))
                 if found:
                     ids, parked = zip(*found, strict=True)
@@ -163,7 +163,7 @@ def _of_dispatch(page: list[Contents], dispatch_id: str, limits: Limits) -> Iter
                 yield envelope.command_id, entity.state == "parked"
 
 
-def _streams(link: Link, dispatch_id: str) -> list[OutcomeStream | None]:
-    places: list[tuple[str, int]] = [(dispatch_id, shard) for shard in range(link.transport.shards)]
-    found: Any = link.wait(link.transport.bulk.outcomes.streams(places))
+def _streams(connection: TargetConnection, dispatch_id: str) -> list[OutcomeStream | None]:
+    places: list[tuple[str, int]] = [(dispatch_id, shard) for shard in range(connection.transport.shards)]
+    found: Any = connection.wait(connection.transport.bulk.outcomes.streams(places))
     return list(found)

@@ -11,10 +11,10 @@ from html import escape
 from pathlib import Path
 
 from command_bus.spark.reconciliation.charts import bars, compact, duration, histogram, lines, strip
-from command_bus.spark.reconciliation.verdict import FATES, FLAGS, Verdict
+from command_bus.spark.reconciliation.verdict import FLAGS, STATUSES, Verdict
 from command_bus.transport.bulk import DispatchFacts
 
-__all__ = ["ErrorLine", "Figures", "Page", "SlowEntity", "rendered", "write_page"]
+__all__ = ["ChartData", "ErrorCount", "Page", "SlowEntity", "render_page", "write_page"]
 
 _COLOURS = {
     "completed": "good", "rejected": "told", "expired": "told", "dead_lettered": "held", "parked": "held", "cancelled": "told",
@@ -85,7 +85,7 @@ class SlowEntity:
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorLine:
+class ErrorCount:
     """One kind of error, with one message of it."""
 
     fate: str
@@ -95,7 +95,7 @@ class ErrorLine:
 
 
 @dataclass(frozen=True)
-class Figures:
+class ChartData:
     """What the pictures show.
 
     Attributes:
@@ -122,7 +122,7 @@ class Figures:
     bins: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
     attempts: dict[int, int] = field(default_factory=dict[int, int])
     slowest: list[SlowEntity] = field(default_factory=list[SlowEntity])
-    errors: list[ErrorLine] = field(default_factory=list[ErrorLine])
+    errors: list[ErrorCount] = field(default_factory=list[ErrorCount])
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Page:
 
     facts: DispatchFacts
     verdict: Verdict
-    figures: Figures
+    figures: ChartData
     place: str
     at_ms: int
     seconds: float
@@ -141,16 +141,16 @@ def write_page(page: Page, folder: Path) -> Path:
     """Write the page into the folder, which is made if need be; its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"reconciliation-{_file_name(page.facts.dispatch_id)}.html"
-    path.write_text(rendered(page), encoding="utf-8")
+    path.write_text(render_page(page), encoding="utf-8")
     return path
 
 
-def rendered(page: Page) -> str:
+def render_page(page: Page) -> str:
     """The page as HTML."""
     verdict, figures = page.verdict, page.figures
     title = f"Reconciliation of dispatch {page.facts.dispatch_id}"
     mood = "good" if verdict.ok and verdict.settled else "open" if verdict.ok else "bad"
-    shares = [(_words(name), _COLOURS[name], verdict.counts[name]) for name in FATES]
+    shares = [(_words(name), _COLOURS[name], verdict.counts[name]) for name in STATUSES]
     body = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="soft">{escape(_subtitle(page))}</p>',
@@ -207,7 +207,7 @@ def _counts(verdict: Verdict) -> str:
     """What there is, and what must not be there; the rest in one line."""
     rows: list[str] = []
     none: list[str] = []
-    for name in (*FATES, *FLAGS):
+    for name in (*STATUSES, *FLAGS):
         count = verdict.counts[name]
         if not count and name not in ("completed", "pending", *_MUST_BE_NONE):
             none.append(_words(name))
@@ -222,7 +222,7 @@ def _counts(verdict: Verdict) -> str:
     return f"<table>{''.join(rows)}</table>{rest}"
 
 
-def _throughput(figures: Figures) -> str:
+def _throughput(figures: ChartData) -> str:
     per_second = 1000 / figures.step_ms
     series = [
         ("accepted", "accepted", [count * per_second for count in figures.accepted]),
@@ -234,7 +234,7 @@ def _throughput(figures: Figures) -> str:
     return f"<figure>{lines(series, figures.step_ms, 'commands accepted and settled per second')}{caption}</figure>"
 
 
-def _latency(figures: Figures) -> str:
+def _latency(figures: ChartData) -> str:
     marks = [(name, figures.latency[name]) for name in ("p50", "p99") if name in figures.latency]
     picture = histogram(figures.bins, _PER_DECADE, marks, "commands by time from acceptance to outcome")
     told = ", ".join(f"{name} {duration(ms)}" for name, ms in figures.latency.items())
@@ -245,7 +245,7 @@ def _latency(figures: Figures) -> str:
     return f"<figure>{picture}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
-def _attempts(figures: Figures) -> str:
+def _attempts(figures: ChartData) -> str:
     items = [(f"attempt {attempt}" if attempt else "never started", count) for attempt, count in sorted(figures.attempts.items())]
     shown = items[:8]
     if len(items) > len(shown):
@@ -274,7 +274,7 @@ def _slowest(entities: Sequence[SlowEntity]) -> str:
     return f"<table>{head}{''.join(_row(row, numbers=range(1, 6)) for row in rows)}</table>"
 
 
-def _errors(errors: Sequence[ErrorLine]) -> str:
+def _errors(errors: Sequence[ErrorCount]) -> str:
     if not errors:
         return '<p class="soft">None.</p>'
     head = _row(("error", "fate", "commands", "for example"), numbers=(2,), tag="th")

@@ -16,14 +16,14 @@ from command_bus.messages.message import MessageSpec, canonical_entity_id
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.msgpack import pack
 from command_bus.spark.options import WriteOptions
+from command_bus.spark.writing.command_mapping import CommandMapping, field_columns
 from command_bus.spark.writing.field_checks import FieldPlan
-from command_bus.spark.writing.routes import Route, columns_of
 
-__all__ = ["described_route"]
+__all__ = ["announced_mapping"]
 
 
-def described_route(name: str, facts: Mapping[str, Any], options: WriteOptions, columns: Sequence[str]) -> Route:
-    """The route of a wire name.
+def announced_mapping(name: str, facts: Mapping[str, Any], options: WriteOptions, columns: Sequence[str]) -> CommandMapping:
+    """The mapping of a wire name.
 
     Raises:
         InvalidSettings: Columns are missing, or the schema cannot be used.
@@ -48,7 +48,7 @@ def described_route(name: str, facts: Mapping[str, Any], options: WriteOptions, 
             raise InvalidCommand(f"{name}: {error}") from None
         return pack(row, limits), None if spec.key is None else canonical_entity_id(row.get(spec.key))
 
-    return Route(spec, plans, columns_of(spec, plans, options, columns), vectorised=False, payload=payload)
+    return CommandMapping(spec, plans, field_columns(spec, plans, options, columns), vectorised=False, payload=payload)
 
 
 def _as_json(value: Any) -> Any:

@@ -17,7 +17,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Batches", "Unreadable", "in_arrow", "rows_of", "values_of"]
+__all__ = ["Batches", "Unreadable", "batch_rows", "column_values", "map_in_arrow"]
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -41,7 +41,7 @@ class Unreadable:
         return f"column {column!r} {self.reason}"
 
 
-def values_of(column: pa.Array) -> tuple[list[Any], dict[int, Unreadable]]:
+def column_values(column: pa.Array) -> tuple[list[Any], dict[int, Unreadable]]:
     """Read the values of a column; and by row what Python cannot hold, for which a text stands. Maps are dicts; instants are in UTC."""
     kind = _in_utc(column.type)
     if kind != column.type:
@@ -56,10 +56,10 @@ def values_of(column: pa.Array) -> tuple[list[Any], dict[int, Unreadable]]:
     return values, faults
 
 
-def rows_of(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any], str | None]]:
+def batch_rows(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any], str | None]]:
     """Give the rows as plain values by column, each with what is wrong if it has values that Python cannot hold."""
     names = batch.schema.names
-    read = [values_of(column) for column in batch.columns]
+    read = [column_values(column) for column in batch.columns]
     wrong: dict[int, str] = {}
     for name, (_, faults) in zip(names, read, strict=True):
         for index, fault in faults.items():
@@ -68,7 +68,7 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any], str | None]
     return ((dict(zip(names, row, strict=True)), wrong.get(index)) for index, row in enumerate(rows))
 
 
-def in_arrow(rows: DataFrame, work: Callable[[Batches], Batches], schema: str) -> DataFrame:
+def map_in_arrow(rows: DataFrame, work: Callable[[Batches], Batches], schema: str) -> DataFrame:
     """Do what `mapInArrow` does, also with columns that have a dot in their names: PySpark takes these for fields of structs."""
     names = rows.columns
     if not any("." in name or "`" in name for name in names):

@@ -25,14 +25,14 @@ from command_bus.messages.outgoing import Envelope
 from command_bus.serialization.envelope import KEEP_OUTCOME, EnvelopeTemplate, WireEnvelope, packed_text
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.native import Packer
-from command_bus.spark.writing.columns import Unreadable, rows_of, values_of
+from command_bus.spark.writing.columns import Unreadable, batch_rows, column_values
+from command_bus.spark.writing.command_mapping import CommandMapping
 from command_bus.spark.writing.field_checks import all_of, fits, mask_of, pc, size_of, typed_for, widest_of
-from command_bus.spark.writing.partition import PartitionDispatcher, Reject, check_of, flags_of
-from command_bus.spark.writing.routes import Route
+from command_bus.spark.writing.partition import PartitionDispatcher, Reject, envelope_flags, payload_check
 from command_bus.transport.bulk import LoadItem
 from command_bus.transport.mailboxes import free_mailbox
 
-__all__ = ["BatchEncoder", "Mapper", "Packed", "uncollected"]
+__all__ = ["BatchEncoder", "Mapper", "Packed", "gc_paused"]
 
 Packed = tuple[int, LoadItem] | Reject
 """A shard and what goes there, or a row that is no command."""
@@ -45,7 +45,7 @@ _SAFE_INTEGER = 2**53
 
 
 @contextmanager
-def uncollected() -> Generator[None]:
+def gc_paused() -> Generator[None]:
     """Without the cyclic garbage collector: it looks through a batch's many small objects, which no cycle holds, again and again."""
     active = gc.isenabled()
     gc.disable()
@@ -60,7 +60,7 @@ class BatchEncoder:
     """Encodes the batches of one partition.
 
     Args:
-        routes: By wire name; one of them if there is no column of commands.
+        mappings: By wire name; one of them if there is no column of commands.
         dispatcher: Of the partition.
         id_column: With the command ids.
         command_column: With each row's wire name, or None.
@@ -71,7 +71,7 @@ class BatchEncoder:
 
     def __init__(
         self,
-        routes: Mapping[str, Route],
+        mappings: Mapping[str, CommandMapping],
         dispatcher: PartitionDispatcher,
         *,
         id_column: str,
@@ -86,7 +86,7 @@ class BatchEncoder:
         self._sequence_column = sequence_column
         self._entity_column = entity_column
         self._mapper = mapper
-        self._routes = {name: _RouteEncoder(route, dispatcher, id_column) for name, route in routes.items()}
+        self._encoders = {name: _CommandEncoder(mapping, dispatcher, id_column) for name, mapping in mappings.items()}
 
     def encode(self, batch: pa.RecordBatch) -> list[Packed]:
         """The rows of a batch, each as a packed command or a reject, in order."""
@@ -95,25 +95,25 @@ class BatchEncoder:
         if self._mapper is not None:
             return list(self._mapped(self._mapper, batch, ids, numbers))
         if self._command_column is None:
-            (only,) = self._routes.values()
+            (only,) = self._encoders.values()
             return only.encode(batch, ids, numbers)
         return self._by_command(batch, self._command_column, ids, numbers)
 
     def _by_command(self, batch: pa.RecordBatch, column: str, ids: pa.Array, numbers: pa.Array | None) -> list[Packed]:
         """Each command's rows encoded together, then put back in order."""
         rows: dict[Any, list[int]] = {}
-        names, faults = values_of(batch.column(column))
+        names, faults = column_values(batch.column(column))
         for index, name in enumerate(names):
             rows.setdefault(faults.get(index, name), []).append(index)
         encoded: list[Any] = [None] * batch.num_rows
         for name, indices in rows.items():
-            route = self._routes.get(name)
+            mapping = self._encoders.get(name)
             chosen = pa.array(indices)
             part, part_ids = batch.take(chosen), ids.take(chosen)
-            if route is None:
+            if mapping is None:
                 packed = list(self._unknown(name, column, part, part_ids))
             else:
-                packed = route.encode(part, part_ids, None if numbers is None else numbers.take(chosen))
+                packed = mapping.encode(part, part_ids, None if numbers is None else numbers.take(chosen))
             for index, item in zip(indices, packed, strict=True):
                 encoded[index] = item
         return encoded
@@ -122,13 +122,13 @@ class BatchEncoder:
         if isinstance(name, Unreadable):
             text, name = name.of(column), name.shown
         else:
-            text = "its command is NULL" if name is None else f"unknown command {name!r}; there are {', '.join(self._routes)}"
-        for command_id, (row, _) in zip(values_of(ids)[0], rows_of(batch), strict=True):
+            text = "its command is NULL" if name is None else f"unknown command {name!r}; there are {', '.join(self._encoders)}"
+        for command_id, (row, _) in zip(column_values(ids)[0], batch_rows(batch), strict=True):
             yield Reject.of(command_id=command_id, command=name or "", entity=None, reason="unknown_command", error=text, row=row)
 
     def _mapped(self, mapper: Mapper, batch: pa.RecordBatch, ids: pa.Array, numbers: pa.Array | None) -> Iterator[Packed]:
         given: Any = repeat(0) if numbers is None else numbers.to_pylist()
-        for command_id, number, (row, wrong) in zip(values_of(ids)[0], given, rows_of(batch), strict=False):
+        for command_id, number, (row, wrong) in zip(column_values(ids)[0], given, batch_rows(batch), strict=False):
             try:
                 if wrong is not None:
                     raise InvalidCommand(wrong)
@@ -147,39 +147,39 @@ class BatchEncoder:
                 yield Reject.of(command_id=command_id, command="", entity=None, reason="invalid", error=text[:2000], row=row)
 
 
-class _RouteEncoder:
+class _CommandEncoder:
     """Encodes the rows of one command."""
 
-    def __init__(self, route: Route, dispatcher: PartitionDispatcher, id_column: str) -> None:
-        spec = route.spec
-        link = dispatcher.link
+    def __init__(self, mapping: CommandMapping, dispatcher: PartitionDispatcher, id_column: str) -> None:
+        spec = mapping.spec
+        connection = dispatcher.connection
         if spec.entity is not None:
-            link.agree(spec.entity)
-        flags = flags_of(dispatcher.opening, at_most_once=spec.delivery == "at_most_once")
+            connection.agree(spec.entity)
+        flags = envelope_flags(dispatcher.opening, at_most_once=spec.delivery == "at_most_once")
         kept = dispatcher.version.dispatch_id if flags & KEEP_OUTCOME else None
         entity_id = None if spec.entity is None else "-"
         template = WireEnvelope("-", spec.name, spec.entity, entity_id, b"", flags, correlation_id=kept)
-        self._route = route
+        self._mapping = mapping
         self._id_column = id_column
-        self._link = link
-        self._stamp = EnvelopeTemplate(template, link.builder.sign)
-        self._limits = Limits(max_bytes=link.settings.max_payload, max_nesting=link.settings.max_nesting)
+        self._connection = connection
+        self._stamp = EnvelopeTemplate(template, connection.builder.sign)
+        self._limits = Limits(max_bytes=connection.settings.max_payload, max_nesting=connection.settings.max_nesting)
         self._seed = crc32(spec.name.encode())
         self._places: dict[Any, tuple[int, str, bytes, str]] = {}
         self._no_entity = packed_text("") if spec.entity is not None else Packer().pack(None)
 
     def encode(self, batch: pa.RecordBatch, ids: pa.Array, numbers: pa.Array | None) -> list[Packed]:
         """The rows in order."""
-        route = self._route
-        fed = [plan for plan in route.fields if plan.name in route.columns]
-        columns = {plan.name: typed_for(plan, batch.column(route.columns[plan.name])) for plan in fed}
+        mapping = self._mapping
+        fed = [plan for plan in mapping.fields if plan.name in mapping.columns]
+        columns = {plan.name: typed_for(plan, batch.column(mapping.columns[plan.name])) for plan in fed}
         mask = all_of([mask for mask in (self._mask(columns, batch), _fit_ids(ids), _fit_numbers(numbers)) if mask is not None])
         read, faults = self._read(columns)
-        given_ids, wrong = values_of(ids)
+        given_ids, wrong = column_values(ids)
         faults |= {index: fault.of(self._id_column) for index, fault in wrong.items()}
-        keys: Any = repeat(None) if route.spec.key is None else read[route.spec.key]
+        keys: Any = repeat(None) if mapping.spec.key is None else read[mapping.spec.key]
         given: Any = repeat(0) if numbers is None else numbers.to_pylist()
-        payloads: Any = self._payloads(read) if route.vectorised else repeat(b"")
+        payloads: Any = self._payloads(read) if mapping.vectorised else repeat(b"")
         rows: Any = zip(given_ids, given, keys, payloads, strict=False)
         if mask is not None or faults:
             return self._checked(rows, read, repeat(True) if mask is None else mask.to_pylist(), faults)
@@ -194,7 +194,7 @@ class _RouteEncoder:
 
     def _checked(self, rows: Any, read: dict[str, list[Any]], vouched: Any, faults: dict[int, str]) -> list[Packed]:
         """As above, for batches with rows that Arrow does not vouch for: these go through the model."""
-        spec, most = self._route.spec, self._limits.max_bytes
+        spec, most = self._mapping.spec, self._limits.max_bytes
         packed: list[Packed] = []
         for index, (good, (command_id, number, key, payload)) in enumerate(zip(vouched, rows, strict=False)):
             try:
@@ -213,7 +213,7 @@ class _RouteEncoder:
                 )  # fmt: skip
                 continue
             envelope = self._stamp.pack(packed_text(checked), entity, content)
-            packed.append((shard, (mailbox, checked, check_of(spec.name, content), envelope, text, sequence)))
+            packed.append((shard, (mailbox, checked, payload_check(spec.name, content), envelope, text, sequence)))
         return packed
 
     def _read(self, columns: dict[str, pa.Array]) -> tuple[dict[str, list[Any]], dict[int, str]]:
@@ -221,19 +221,19 @@ class _RouteEncoder:
         read: dict[str, list[Any]] = {}
         faults: dict[int, str] = {}
         for name, column in columns.items():
-            read[name], wrong = values_of(column)
+            read[name], wrong = column_values(column)
             for index, fault in wrong.items():
-                faults.setdefault(index, fault.of(self._route.columns[name]))
+                faults.setdefault(index, fault.of(self._mapping.columns[name]))
         return read, faults
 
     def _mask(self, columns: dict[str, pa.Array], batch: pa.RecordBatch) -> pa.Array | None:
         """Which rows Arrow vouches for; None if it does for all."""
-        route = self._route
-        if not route.vectorised or batch.nbytes > self._limits.max_bytes * _LARGE:
+        mapping = self._mapping
+        if not mapping.vectorised or batch.nbytes > self._limits.max_bytes * _LARGE:
             return _none_of(batch)
         masks: list[Any] = []
         widest = 0
-        for plan in route.fields:
+        for plan in mapping.fields:
             column = columns.get(plan.name)
             if column is None:
                 widest += size_of(plan.default)
@@ -249,7 +249,7 @@ class _RouteEncoder:
 
     def _payloads(self, read: dict[str, list[Any]]) -> Iterator[bytes]:
         """The payloads, from columns; of a row that Arrow does not vouch for they mean nothing."""
-        fields = self._route.fields
+        fields = self._mapping.fields
         pack = Packer(buf_size=1024).pack
         if not fields:
             return repeat(pack({}))
@@ -263,24 +263,24 @@ class _RouteEncoder:
         Raises:
             InvalidCommand: It is none, or its command has another entity than its column says.
         """
-        payload, entity = self._route.payload(row, self._limits)
+        payload, entity = self._mapping.payload(row, self._limits)
         if entity is not None:
-            _check_place(key, entity, self._route.columns[self._route.spec.key or ""])
+            _check_place(key, entity, self._mapping.columns[self._mapping.spec.key or ""])
         return payload, entity
 
     def _place(self, key: Any, command_id: str) -> tuple[int, str, bytes, str]:
         """Shard, mailbox, packed entity id and its text."""
-        spec = self._route.spec
+        spec = self._mapping.spec
         if spec.entity is None:
             mailbox = free_mailbox(command_id)
-            return self._link.shard_of(mailbox), mailbox, self._no_entity, ""
+            return self._connection.shard_of(mailbox), mailbox, self._no_entity, ""
         place = self._places.get(key)
         if place is None:
             if len(self._places) >= _MOST_ENTITIES:
                 self._places.clear()
             text = canonical_entity_id(key)
-            mailbox = self._link.builder.mailbox_of(spec.entity, text)
-            place = self._places[key] = (self._link.shard_of(mailbox), mailbox, packed_text(text), text)
+            mailbox = self._connection.builder.mailbox_of(spec.entity, text)
+            place = self._places[key] = (self._connection.shard_of(mailbox), mailbox, packed_text(text), text)
         return place
 
 

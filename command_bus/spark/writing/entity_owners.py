@@ -1,16 +1,16 @@
-"""`Homes`: which entities a task has begun, so that the server can notice one of which two tasks of a run have rows."""
+"""`EntityOwners`: which entities a task has begun, so that the server can notice one of which two tasks of a run have rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from command_bus.transport.bulk import Home, LoadItem
+from command_bus.transport.bulk import EntityOwner, LoadItem
 from command_bus.transport.mailboxes import mailbox_parts
 
-__all__ = ["Homes"]
+__all__ = ["EntityOwners"]
 
 
-class Homes:
+class EntityOwners:
     """The entities of one attempt of a task. An entity is told of once, with the request that has its first commands.
 
     Args:
@@ -25,7 +25,7 @@ class Homes:
         self._asked: list[str] = []
         self._several = False
 
-    def of(self, chunk: Sequence[LoadItem], new: Sequence[str]) -> Home | None:
+    def declare(self, chunk: Sequence[LoadItem], new: Sequence[str]) -> EntityOwner | None:
         """What to tell with a chunk; None if that is nothing.
 
         Args:
@@ -41,9 +41,9 @@ class Homes:
         else:
             names = {mailbox for mailbox in (*new, *self._asked) if mailbox_parts(mailbox)[0] is not None}
         self._asked = sorted(names - self._begun)  # asked for again, should the request fail
-        return Home(self._run, self._partition, self._asked, self._strict) if self._asked else None
+        return EntityOwner(self._run, self._partition, self._asked, self._strict) if self._asked else None
 
-    def told(self) -> None:
+    def confirm(self) -> None:
         """The request with the last ones was answered."""
         self._begun.update(self._asked)
         self._asked = []

@@ -16,7 +16,7 @@ from zlib import crc32
 from command_bus.errors import DispatchConflict
 from command_bus.transport.bulk import DispatchFacts, Version
 
-__all__ = ["Fingerprint", "check_repeated", "digest_of", "moment", "rows_of_summary"]
+__all__ = ["Fingerprint", "check_same_rows", "ids_digest", "rows_of_summary", "utc_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,12 @@ class Fingerprint:
         return None
 
 
-def digest_of(command_ids: Iterable[bytes | None]) -> int:
+def ids_digest(command_ids: Iterable[bytes | None]) -> int:
     """The part of the digest that these ids make up."""
     return sum([crc32(command_id) for command_id in command_ids if command_id is not None])
 
 
-def check_repeated(version: Version, facts: DispatchFacts, known: Mapping[int, str], now: Fingerprint) -> Fingerprint | None:
+def check_same_rows(version: Version, facts: DispatchFacts, known: Mapping[int, str], now: Fingerprint) -> Fingerprint | None:
     """See that a version which is committed was made of these rows; what is known of those, None if nothing is.
 
     Args:
@@ -95,7 +95,7 @@ def check_repeated(version: Version, facts: DispatchFacts, known: Mapping[int, s
             "and leave out the rows that are in already (their command ids tell)"
         )
     raise DispatchConflict(
-        f"{name} was committed before, at {moment(facts.done_ms)}, with other rows: {difference}. Nothing was sent. "
+        f"{name} was committed before, at {utc_text(facts.done_ms)}, with other rows: {difference}. Nothing was sent. "
         "Give other rows a dispatch id of their own"
     )
 
@@ -108,6 +108,6 @@ def rows_of_summary(summary: str) -> int | None:
         return None
 
 
-def moment(ms: int) -> str:
+def utc_text(ms: int) -> str:
     """A time for people."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -15,12 +15,12 @@ from pyspark.sql import Column, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from command_bus.errors import InvalidSettings
-from command_bus.spark.reconciliation.statuses import column
+from command_bus.spark.quoting import column_named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Order", "check_order", "in_order", "names_in", "numbered"]
+__all__ = ["Order", "check_order", "in_order", "named_columns", "with_order_column"]
 
 Order = str | Column | Sequence[str | Column]
 """What orders an entity's rows: a column by its name; several; or columns with a direction, `F.desc("day")`."""
@@ -46,8 +46,8 @@ def in_order(rows: DataFrame, entity: str, order_by: Order | None = None, *, par
     """
     check_order(rows, entity)
     check_order(rows, order_by)
-    home = F.xxhash64(F.lit(_OURS), column(entity))
-    rows = rows.repartition(home) if partitions is None else rows.repartition(partitions, home)
+    owner = F.xxhash64(F.lit(_OURS), column_named(entity))
+    rows = rows.repartition(owner) if partitions is None else rows.repartition(partitions, owner)
     return rows if order_by is None else rows.sortWithinPartitions(*_sorting(order_by))
 
 
@@ -61,17 +61,17 @@ def check_order(rows: DataFrame, order_by: Order | None) -> None:
         raise InvalidSettings(
             "order_by = []: name the columns that order an entity's rows, or None if their order is of no importance"
         )
-    for name in names_in(order_by):
+    for name in named_columns(order_by):
         if name not in rows.columns:
             raise InvalidSettings(f"there is no column {name!r}; there are {', '.join(rows.columns)}")
 
 
-def names_in(order_by: Order | None) -> list[str]:
+def named_columns(order_by: Order | None) -> list[str]:
     """List the columns that are given by name."""
     return [] if order_by is None else [each for each in _listed(order_by) if isinstance(each, str)]
 
 
-def numbered(rows: DataFrame, entity: str | None, order_by: Order | None) -> tuple[DataFrame, str | None]:
+def with_order_column(rows: DataFrame, entity: str | None, order_by: Order | None) -> tuple[DataFrame, str | None]:
     """Give the rows with one column that orders an entity's rows, and its name: their own if it is one by name, else their rank.
 
     Raises:
@@ -81,7 +81,7 @@ def numbered(rows: DataFrame, entity: str | None, order_by: Order | None) -> tup
         return rows, order_by
     if entity is None:
         raise InvalidSettings("order_by is more than the name of a column: give entity_column, the column within which it orders")
-    place = F.rank().over(Window.partitionBy(column(entity)).orderBy(*_sorting(order_by)))
+    place = F.rank().over(Window.partitionBy(column_named(entity)).orderBy(*_sorting(order_by)))
     return rows.withColumn(_PLACE, place), _PLACE
 
 
@@ -90,4 +90,4 @@ def _listed(order_by: Order) -> Sequence[str | Column]:
 
 
 def _sorting(order_by: Order) -> list[Column]:
-    return [column(each) if isinstance(each, str) else each for each in _listed(order_by)]
+    return [column_named(each) if isinstance(each, str) else each for each in _listed(order_by)]

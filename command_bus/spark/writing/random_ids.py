@@ -7,12 +7,12 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from command_bus.errors import InvalidSettings
-from command_bus.spark.reconciliation.statuses import column
+from command_bus.spark.quoting import column_named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["chance_in", "check_ids"]
+__all__ = ["check_repeatable_ids", "random_function_in"]
 
 _CHANCE = re.compile(r"\b(uuid|monotonically_increasing_id|randn?|spark_partition_id|shuffle)\(", re.IGNORECASE)
 _PROJECT = "Project ["
@@ -20,7 +20,7 @@ _REFERENCE = re.compile(r"#(\d+)L?")
 _NAMED = re.compile(r"^(.*) AS .*#(\d+)L?$", re.DOTALL)
 
 
-def check_ids(rows: DataFrame, name: str) -> None:
+def check_repeatable_ids(rows: DataFrame, name: str) -> None:
     """See that a column of ids is the same when the rows are computed again.
 
     Raises:
@@ -29,9 +29,9 @@ def check_ids(rows: DataFrame, name: str) -> None:
     classic: Any = getattr(rows, "_jdf", None)
     if classic is not None and not _CHANCE.search(classic.queryExecution().analyzed().toString()):
         return  # which costs nothing: that plan is made already
-    frame: Any = rows.select(column(name))
+    frame: Any = rows.select(column_named(name))
     plan = frame._jdf.queryExecution().toString() if classic is not None else frame._explain_string(mode="extended")  # noqa: SLF001
-    found = chance_in(plan)
+    found = random_function_in(plan)
     if found is not None:
         raise InvalidSettings(
             f"the command ids are made by {found}(), which gives the same rows other ids when they are computed again: a job that is run "
@@ -39,7 +39,7 @@ def check_ids(rows: DataFrame, name: str) -> None:
         )
 
 
-def chance_in(plan: str) -> str | None:
+def random_function_in(plan: str) -> str | None:
     """The function of chance that the output of a plan (as Spark explains it, `extended`) is made by, or None.
 
     What a cache or a file holds is what it is: looked at is only what stands above it.

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from command_bus.spark.writing.send_queue import Line
+from command_bus.spark.writing.send_queue import SendQueue
 from command_bus.transport.bulk import LoadItem
 from command_bus.transport.submissions import Admission
 
-__all__ = ["OF_ONE", "REFUSED", "Refusal"]
+__all__ = ["LIMITS", "MAILBOX_LIMITS", "Refusal"]
 
-REFUSED = {
+LIMITS = {
     Admission.ENTITY_FULL: "entity", Admission.TOTAL_FULL: "total", Admission.PREDECESSOR_REFUSED: "predecessor",
     Admission.DRAINING: "drain",
 }  # fmt: skip
-OF_ONE = frozenset({"entity", "drain"})
+MAILBOX_LIMITS = frozenset({"entity", "drain"})
 """Limits that hold for one mailbox as far as one can see: others are tried."""
 
 
@@ -41,11 +41,11 @@ class Refusal:
         reasons: dict[str, str] = {}
         refusal = cls(retry_after=retry_after)
         for item, admission in zip(chunk, admissions, strict=True):
-            if admission in REFUSED:
-                why = reasons.setdefault(item[0], REFUSED[admission])  # those behind the first are refused as its followers
-                (refusal.own if why in OF_ONE else refusal.common).append(item)
+            if admission in LIMITS:
+                why = reasons.setdefault(item[0], LIMITS[admission])  # those behind the first are refused as its followers
+                (refusal.own if why in MAILBOX_LIMITS else refusal.common).append(item)
         whys = [*reasons.values()]
-        refusal.why = next((why for why in whys if why not in OF_ONE), whys[0] if whys else "")
+        refusal.why = next((why for why in whys if why not in MAILBOX_LIMITS), whys[0] if whys else "")
         return refusal
 
     @property
@@ -53,12 +53,12 @@ class Refusal:
         """How many commands."""
         return len(self.own) + len(self.common)
 
-    def told(self, lines: Iterable[Line]) -> str:
+    def description(self, queues: Iterable[SendQueue]) -> str:
         """Which limit, and for whom it is waited: `total limit`, or `entity limit: waiting for truck:t1 and 2 others, 700 rows stand aside`."""
-        if self.why not in OF_ONE:
+        if self.why not in MAILBOX_LIMITS:
             return f"{self.why} limit"
-        lines = [*lines]
-        names = [name for line in lines for name in line.aside] or [item[0] for item in self.own[:1]]
+        queues = [*queues]
+        names = [name for queue in queues for name in queue.blocked] or [item[0] for item in self.own[:1]]
         others = f" and {len(names) - 1:,} others" if len(names) > 1 else ""
-        rows = sum(line.rows_aside for line in lines)
+        rows = sum(queue.blocked_rows for queue in queues)
         return f"{self.why} limit: waiting for {names[0][:200] if names else '?'}{others}, {rows:,} rows stand aside"

@@ -1,13 +1,13 @@
-"""`Stall`: how long a task has made no headway, when it says so, and when it gives up."""
+"""`StallTimer`: how long a task has made no headway, when it says so, and when it gives up."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Stall", "Verdict"]
+__all__ = ["StallAction", "StallTimer"]
 
-Verdict = Literal["wait", "warn", "give up"]
+StallAction = Literal["wait", "warn", "give up"]
 
 WARN_AFTER = 8.0  # with what a watching driver takes to hear of it, less than ten seconds
 WARN_EVERY = 30.0
@@ -15,7 +15,7 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
 
 
 @dataclass(slots=True)
-class Stall:
+class StallTimer:
     """Pure: it is told the time.
 
     Attributes:
@@ -29,12 +29,12 @@ class Stall:
     pause: float = _SHORTEST_PAUSE
     warned: float | None = None
 
-    def headway(self) -> None:
+    def progressed(self) -> None:
         """Something was accepted."""
         self.since = self.warned = None
         self.pause = _SHORTEST_PAUSE
 
-    def refused(self, now: float) -> Verdict:
+    def refused(self, now: float) -> StallAction:
         """Nothing was: what to do. A pause follows, of `pause` seconds; the next is twice as long."""
         if self.since is None:
             self.since = now
@@ -52,6 +52,6 @@ class Stall:
         self.pause = min(self.pause * 2, _LONGEST_PAUSE)
         return pause
 
-    def left(self, now: float) -> float:
+    def remaining(self, now: float) -> float:
         """Seconds until the task gives up."""
         return max(self.max_wait - (now - (self.since or now)), 0.0)

@@ -10,9 +10,9 @@ from zlib import crc32
 from command_bus.transport.bulk import LoadItem
 from command_bus.transport.submissions import Admission
 
-__all__ = ["UNFIT", "PartitionResult", "Reject", "unfit"]
+__all__ = ["PERMANENT_REFUSALS", "PartitionResult", "Reject", "permanent_reject"]
 
-UNFIT = {
+PERMANENT_REFUSALS = {
     Admission.CONFLICT: (
         "conflict",
         (
@@ -85,9 +85,9 @@ class Reject:
         return cls(f"{command_id or ''}#{crc32(record):08x}", record)
 
 
-def unfit(item: LoadItem, admission: Admission) -> Reject:
+def permanent_reject(item: LoadItem, admission: Admission) -> Reject:
     """The reject of a packed command that cannot be accepted."""
-    reason, text = UNFIT[admission]
+    reason, text = PERMANENT_REFUSALS[admission]
     mailbox, command_id, check, _, entity, number = item
     row = {"mailbox": mailbox, "sequence": number, "payload_check": check.hex()}
     return Reject.of(command_id=command_id, command="", entity=entity or None, reason=reason, error=text, row=row)

@@ -11,7 +11,7 @@ from pathlib import Path
 from command_bus.embedded import EmbeddedServer
 from tests.spark.cluster import HOST, Cluster
 from tests.spark.proofs.claims import Proof
-from tests.spark.scene import Place
+from tests.spark.trucks import Place
 
 TWO_HOSTS = (HOST, "127.0.0.2")
 

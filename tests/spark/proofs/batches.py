@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from command_bus.spark import command_id, dispatch_batch_writer, in_order
 from tests.spark.cluster import Cluster, session
 from tests.spark.proofs.claims import Proof
-from tests.spark.scene import Move, Place
+from tests.spark.trucks import Move, Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,7 +18,7 @@ from tests.spark.conftest import ROOT, SETTINGS
 from tests.spark.drain import draining
 from tests.spark.presence import what_is_missing
 from tests.spark.proofs.claims import Proof
-from tests.spark.scene import Move, Place, until
+from tests.spark.trucks import Move, Place, until
 
 __all__ = ["connect"]
 

@@ -13,7 +13,7 @@ from redis import Redis
 from command_bus.spark import dispatch_dataframe
 from tests.spark.cluster import Cluster, executors, session
 from tests.spark.proofs.claims import Proof
-from tests.spark.scene import Move, Place, journeys, until
+from tests.spark.trucks import Move, Place, journeys, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from command_bus.spark import dispatch_dataframe
 from tests.spark.cluster import Cluster, Footprint, session
 from tests.spark.drain import draining
 from tests.spark.proofs.claims import Proof
-from tests.spark.scene import Move, Place, journeys
+from tests.spark.trucks import Move, Place, journeys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -10,7 +10,7 @@ from command_bus.spark import dispatch_dataframe, reconcile
 from tests.spark.cluster import Cluster, session
 from tests.spark.drain import draining
 from tests.spark.proofs.claims import Proof
-from tests.spark.scene import Move, Place, until
+from tests.spark.trucks import Move, Place, until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

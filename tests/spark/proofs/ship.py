@@ -23,7 +23,7 @@ from typing import Any
 from tests.spark.cluster import Cluster
 from tests.spark.conftest import ROOT, SETTINGS
 from tests.spark.proofs.claims import Proof
-from tests.spark.scene import Place
+from tests.spark.trucks import Place
 
 __all__ = ["ship"]
 

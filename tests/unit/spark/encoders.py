@@ -12,9 +12,9 @@ from command_bus import BusSettings, Command
 from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.target import Target
+from command_bus.spark.writing.command_mapping import command_mappings
 from command_bus.spark.writing.encoder import BatchEncoder
 from command_bus.spark.writing.partition import PartitionDispatcher, Reject
-from command_bus.spark.writing.routes import routes_of
 from command_bus.transport.bulk import Opening
 
 __all__ = ["Offline", "encode", "why"]
@@ -31,7 +31,7 @@ class Offline(PartitionDispatcher):
         )
 
     @property
-    def link(self) -> Any:
+    def connection(self) -> Any:
         return self._offline
 
 
@@ -44,7 +44,7 @@ def encode(
     chosen = WriteOptions(command=names, **options)
     used: Any = dispatcher or Offline()
     encoder = BatchEncoder(
-        {} if mapper is not None else routes_of(chosen, batch.schema.names),
+        {} if mapper is not None else command_mappings(chosen, batch.schema.names),
         used,
         id_column=chosen.command_id_column,
         command_column=chosen.command_column,

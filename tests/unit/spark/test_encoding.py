@@ -21,9 +21,9 @@ from command_bus.serialization.models import codec_for
 pa = pytest.importorskip("pyarrow")
 
 from command_bus.spark.options import WriteOptions  # noqa: E402
+from command_bus.spark.writing.command_mapping import check_columns, command_mappings  # noqa: E402
 from command_bus.spark.writing.field_checks import plans_of  # noqa: E402
-from command_bus.spark.writing.partition import Reject, check_of  # noqa: E402 - after the skip
-from command_bus.spark.writing.routes import check_columns, routes_of  # noqa: E402
+from command_bus.spark.writing.partition import Reject, payload_check  # noqa: E402 - after the skip
 from tests.unit.spark.encoders import Offline, encode, why  # noqa: E402
 
 
@@ -180,8 +180,8 @@ def test_arrow_and_pydantic_agree_row_by_row(rows: list[dict[str, Any]]) -> None
             continue
         shard, (mailbox, command_id, check, envelope, entity, number) = packed
         assert (shard, command_id, entity, number) == (3, row["command_id"], row["thing"], 0)
-        out = dispatcher.link.builder.of_item(Envelope(message, command_id=row["command_id"]))
-        assert mailbox == dispatcher.link.builder.build(out).mailbox
+        out = dispatcher.connection.builder.of_item(Envelope(message, command_id=row["command_id"]))
+        assert mailbox == dispatcher.connection.builder.build(out).mailbox
         found = unpack_envelope(envelope)
         assert (found.command_id, found.name, found.entity_type, found.entity_id) == (
             command_id,
@@ -190,7 +190,7 @@ def test_arrow_and_pydantic_agree_row_by_row(rows: list[dict[str, Any]]) -> None
             row["thing"],
         )
         assert found.payload == codec.encode(message)
-        assert check == check_of("test.sample", found.payload)
+        assert check == payload_check("test.sample", found.payload)
         assert (found.flags, found.correlation_id) == (IN_DISPATCH | KEEP_OUTCOME, "dispatch-1")
 
 
@@ -306,28 +306,28 @@ def test_what_no_row_could_pass_is_told_where_the_query_is_planned(columns: Any,
     schema = pa.schema(list(kinds.items()))
     chosen = WriteOptions(command=f"{__name__}:Once", **options)
     with pytest.raises(InvalidSettings) as caught:
-        check_columns(chosen, routes_of(chosen, schema.names), schema)
+        check_columns(chosen, command_mappings(chosen, schema.names), schema)
     assert text in caught.value.message
 
 
 def test_a_missing_column_is_named_with_those_that_there_are() -> None:
     with pytest.raises(InvalidSettings, match=r"test\.once needs columns that are not there: count; there are command_id, thing"):
-        routes_of(WriteOptions(command=f"{__name__}:Once"), ["command_id", "thing"])
+        command_mappings(WriteOptions(command=f"{__name__}:Once"), ["command_id", "thing"])
     with pytest.raises(InvalidSettings, match=r"count \(from column 'n'\)"):
-        routes_of(WriteOptions(command=f"{__name__}:Once", columns={"count": "n"}), ["command_id", "thing"])
+        command_mappings(WriteOptions(command=f"{__name__}:Once", columns={"count": "n"}), ["command_id", "thing"])
     with pytest.raises(InvalidSettings, match=r"feeds 'other', but test\.once has the fields thing, count"):
-        routes_of(WriteOptions(command=f"{__name__}:Once", columns={"other": "n"}), ["command_id", "thing", "count"])
+        command_mappings(WriteOptions(command=f"{__name__}:Once", columns={"other": "n"}), ["command_id", "thing", "count"])
 
 
 @pytest.mark.parametrize("text", ["nonsense", "no.such.module:Thing", f"{__name__}:Missing", f"{__name__}:Offline"])
 def test_a_command_that_cannot_be_found_says_where_it_was_looked_for(text: str) -> None:
     with pytest.raises(InvalidSettings, match="no class can be imported by this name"):
-        routes_of(WriteOptions(command=text), ["command_id"], lambda _: None)
+        command_mappings(WriteOptions(command=text), ["command_id"], lambda _: None)
 
 
 def test_several_commands_need_a_column_that_tells_them_apart() -> None:
     with pytest.raises(InvalidSettings, match="2 commands need option commandColumn"):
-        routes_of(WriteOptions(command=f"{__name__}:Once,{__name__}:Checked"), ["command_id", "thing", "count"])
+        command_mappings(WriteOptions(command=f"{__name__}:Once,{__name__}:Checked"), ["command_id", "thing", "count"])
 
 
 def test_55_a_validator_of_the_entity_id_is_heard_and_may_not_move_a_row() -> None:
@@ -356,7 +356,7 @@ def test_a_mapper_s_command_has_the_entity_of_its_column() -> None:
 @pytest.mark.parametrize("command", [Whole, Single])
 def test_serializers_are_heard(command: type[Command[None]]) -> None:
     (packed,) = encode({"command_id": ["a"], "thing": ["x"], "count": [1]}, command)
-    out = Offline().link.builder.of_item(Envelope(command.model_validate({"thing": "x", "count": 1}), command_id="a"))
+    out = Offline().connection.builder.of_item(Envelope(command.model_validate({"thing": "x", "count": 1}), command_id="a"))
     assert unpack_envelope(packed[1][3]).payload == out.payload
     assert b"count\xcd\x03\xe9" in out.payload  # 1,001
 
@@ -429,7 +429,7 @@ def test_what_arrow_and_the_model_may_see_differently_the_model_judges(command: 
     columns = {"command_id": ["a"]} | ({"note": ["a]"]} if command is Classes else {})
     (packed,) = encode(columns, command, dispatcher=Offline(max_payload=200))
     with pytest.raises(InvalidCommand) as caught:
-        Offline(max_payload=200).link.builder.of_item(
+        Offline(max_payload=200).connection.builder.of_item(
             codec_for(command).validate({n: v[0] for n, v in columns.items() if n == "note"})
         )
     assert why(packed) == caught.value.message

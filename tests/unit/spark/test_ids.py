@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from command_bus.spark.ids import command_id_of, unordered
+from command_bus.spark.ids import command_id_of, unsupported_key_type
 
 NASTY = st.one_of(st.none(), st.text(alphabet="\x00\x01\x02\x1f\\x", max_size=4))
 BERLIN_SUMMER, BERLIN_WINTER = timezone(timedelta(hours=2)), timezone(timedelta(hours=1))
@@ -87,4 +87,4 @@ def test_what_spark_would_write_otherwise_is_refused(value: Any) -> None:
     ],
 )
 def test_types_without_one_text_are_refused(kind: str, refused: bool) -> None:
-    assert unordered(kind) is refused
+    assert unsupported_key_type(kind) is refused

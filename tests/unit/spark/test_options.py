@@ -91,7 +91,7 @@ def test_a_mapper_needs_no_command() -> None:
 @pytest.mark.parametrize("word", ["no", "0", "False"])
 def test_classes_by_value_can_be_forbidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, word: str) -> None:
     pytest.importorskip("pyarrow")
-    from command_bus.spark.writing.routes import mapper_of, routes_of
+    from command_bus.spark.writing.command_mapping import command_mappings, mapper_of
 
     class Touch:
         def __reduce__(self) -> tuple[Any, ...]:
@@ -100,7 +100,7 @@ def test_classes_by_value_can_be_forbidden(monkeypatch: pytest.MonkeyPatch, tmp_
     hostile = "pickle:" + base64.b64encode(pickle.dumps(Touch())).decode()
     monkeypatch.setenv("COMMAND_BUS_SPARK_PICKLE", word)
     with pytest.raises(InvalidSettings, match="forbids classes and functions by value"):
-        routes_of(WriteOptions.parse({**GIVEN, "command": hostile}), ["sku"])
+        command_mappings(WriteOptions.parse({**GIVEN, "command": hostile}), ["sku"])
     with pytest.raises(InvalidSettings, match="forbids"):
         mapper_of(hostile)
     assert not (tmp_path / "it-ran").exists()

@@ -10,8 +10,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from command_bus.spark.reconciliation.charts import bars, compact, duration, histogram, lines, strip
-from command_bus.spark.reconciliation.page import ErrorLine, Figures, Page, SlowEntity, rendered, write_page
-from command_bus.spark.reconciliation.verdict import FATES, FLAGS, Verdict
+from command_bus.spark.reconciliation.page import ChartData, ErrorCount, Page, SlowEntity, render_page, write_page
+from command_bus.spark.reconciliation.verdict import FLAGS, STATUSES, Verdict
 from command_bus.transport.bulk import DispatchFacts
 
 START = 1_790_000_000_000
@@ -20,14 +20,14 @@ VOID = {"meta"}
 
 
 def page(
-    counts: dict[str, int], figures: Figures | None = None, *, dispatch_id: str = "orders-1", notes: list[str] | None = None
+    counts: dict[str, int], figures: ChartData | None = None, *, dispatch_id: str = "orders-1", notes: list[str] | None = None
 ) -> Page:
     facts = DispatchFacts(dispatch_id, version=0, first_ms=START, done_ms=START + 5000, added=10, keep_ms=1, what="Ship")
-    verdict = Verdict({name: counts.get(name, 0) for name in (*FATES, *FLAGS)}, notes=notes or [])
-    return Page(facts, verdict, figures or Figures(), "redis://server:6379 namespace 'orders'", START + 60_000, 1.234)
+    verdict = Verdict({name: counts.get(name, 0) for name in (*STATUSES, *FLAGS)}, notes=notes or [])
+    return Page(facts, verdict, figures or ChartData(), "redis://server:6379 namespace 'orders'", START + 60_000, 1.234)
 
 
-FIGURES = Figures(
+FIGURES = ChartData(
     first_ms=START,
     last_ms=START + 4000,
     step_ms=1000,
@@ -38,7 +38,7 @@ FIGURES = Figures(
     bins=[(562.3, 4), (1000.0, 2), (1778.3, 3)],
     attempts={0: 1, 1: 7, 2: 1},
     slowest=[SlowEntity("parcel:p-1", 4, 1200.0, 2200.0, 44.0, 1)],
-    errors=[ErrorLine("rejected", "heavy", 2, "too heavy by 3 kg"), ErrorLine("quarantined", "invalid", 1, NASTY)],
+    errors=[ErrorCount("rejected", "heavy", 2, "too heavy by 3 kg"), ErrorCount("quarantined", "invalid", 1, NASTY)],
 )
 
 
@@ -75,7 +75,7 @@ def svg(text: str) -> ET.Element:
 
 
 def test_the_page_tells_all_and_needs_nothing() -> None:
-    text = rendered(page({"completed": 9, "rejected": 1}, FIGURES))
+    text = render_page(page({"completed": 9, "rejected": 1}, FIGURES))
     seen = elements(text)
     assert seen.count("svg") == 4
     assert not {"script", "link", "img"} & set(seen)
@@ -94,33 +94,33 @@ def test_the_page_tells_all_and_needs_nothing() -> None:
 
 
 def test_names_are_text_and_never_markup() -> None:
-    figures = Figures(slowest=[SlowEntity(NASTY, 1, 1, 1, 1, 0)], errors=FIGURES.errors)
-    text = rendered(page({"completed": 1}, figures, dispatch_id=NASTY, notes=[NASTY]))
+    figures = ChartData(slowest=[SlowEntity(NASTY, 1, 1, 1, 1, 0)], errors=FIGURES.errors)
+    text = render_page(page({"completed": 1}, figures, dispatch_id=NASTY, notes=[NASTY]))
     assert "script" not in elements(text)
     assert text.count("&lt;script&gt;") >= 4
 
 
 def test_what_is_very_long_is_cut() -> None:
-    text = rendered(page({"rejected": 1}, Figures(errors=[ErrorLine("rejected", "long", 1, "x" * 5000)])))
+    text = render_page(page({"rejected": 1}, ChartData(errors=[ErrorCount("rejected", "long", 1, "x" * 5000)])))
     assert "x" * 299 + "…" in text
     assert "x" * 300 not in text
 
 
 @pytest.mark.parametrize(("counts", "mood"), [({"pending": 1}, "open"), ({"missing": 1}, "bad"), ({"duplicated": 1}, "bad")])
 def test_the_verdict_is_seen_at_once(counts: dict[str, int], mood: str) -> None:
-    text = rendered(page({"completed": 5} | counts))
+    text = render_page(page({"completed": 5} | counts))
     assert f'class="verdict {mood}"' in text
     assert ('class="alarm"' in text) == (mood == "bad")
 
 
 def test_a_dispatch_in_which_nothing_has_settled_has_a_page() -> None:
-    text = rendered(page({"pending": 3}))
+    text = render_page(page({"pending": 3}))
     elements(text)
     assert "nothing has settled yet" in text
 
 
 def test_many_attempts_are_put_together() -> None:
-    text = rendered(page({"completed": 1}, Figures(attempts=dict.fromkeys(range(1, 20), 2))))
+    text = render_page(page({"completed": 1}, ChartData(attempts=dict.fromkeys(range(1, 20), 2))))
     assert "attempt 8 or more" in text
     assert ">24<" in text
 

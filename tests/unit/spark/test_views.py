@@ -42,9 +42,9 @@ from pyspark.sql.pandas.types import from_arrow_schema  # noqa: E402 - after the
 
 from command_bus.messages.policies import Lanes, PerEntity  # noqa: E402
 from command_bus.spark.options import ReadOptions  # noqa: E402
-from command_bus.spark.reading.offsets import BEGINNING, Position, offset_of, positions_of, shares  # noqa: E402
+from command_bus.spark.reading.offsets import BEGINNING, StreamOffset, fair_shares, format_offset, parse_offset  # noqa: E402
 from command_bus.spark.reading.outcome_batches import UNREADABLE, outcome_batch  # noqa: E402
-from command_bus.spark.reading.spans import Span, before, cut, pack_spans, rows_per_task  # noqa: E402
+from command_bus.spark.reading.spans import Span, id_before, pack_spans, rows_per_task, split_span  # noqa: E402
 from command_bus.spark.reading.views import (  # noqa: E402
     arrow_schema_of,
     batch_of,
@@ -70,7 +70,7 @@ def record(outcome: Outcome, status: Any = "completed", **facts: Any) -> bytes:
     return OutcomeRecord(status, **known, reply=reply).pack()
 
 
-def rows_of(*records: bytes) -> list[dict[str, Any]]:
+def batch_rows(*records: bytes) -> list[dict[str, Any]]:
     ids = [f"{NOON}-{number}".encode() for number in range(len(records))]
     batch = outcome_batch("d", 3, (ids, list(records)))
     assert batch.schema == arrow_schema_of("outcomes")
@@ -97,7 +97,7 @@ class TestSchemas:
 
 class TestOutcomes:
     def test_every_column_of_a_completed_command(self):
-        [row] = rows_of(record(Completed(pack({"left": 3})), command_id="c-1"))
+        [row] = batch_rows(record(Completed(pack({"left": 3})), command_id="c-1"))
         assert row == {
             "dispatch_id": "d", "command_id": "c-1", "command": "Pay", "entity_type": "account", "entity": "a-1",
             "status": "completed", "attempt": 1, "worker": "w", "accepted_at": datetime(2026, 11, 21, 11, 59, 58, tzinfo=UTC),
@@ -122,7 +122,7 @@ class TestOutcomes:
     )
     def test_what_went_wrong_is_told_between_commands_that_did_not(self, outcome, error_type, message, result):
         plain = record(Completed(pack(1)))
-        rows = rows_of(plain, record(outcome, "rejected", command_id="bad"), plain)
+        rows = batch_rows(plain, record(outcome, "rejected", command_id="bad"), plain)
         assert [row["command_id"] for row in rows] == ["c", "bad", "c"]
         assert [row["result"] for row in rows] == ["1", result, "1"]
         assert [(row["error_type"], row["error_message"]) for row in rows] == [(None, None), (error_type, message), (None, None)]
@@ -150,12 +150,12 @@ class TestOutcomes:
     )
     def test_a_result_is_json_alone_and_beside_dates(self, value, text):
         packed = pack(value)
-        assert [row["result"] for row in rows_of(record(Completed(packed)))] == [text]
-        mixed = rows_of(record(Completed(packed)), record(Completed(pack(AT_NOON))))
+        assert [row["result"] for row in batch_rows(record(Completed(packed)))] == [text]
+        mixed = batch_rows(record(Completed(packed)), record(Completed(pack(AT_NOON))))
         assert [row["result"] for row in mixed] == [text, '"2026-11-21T12:00:00Z"']
 
     def test_what_never_started_has_no_times_and_no_entity_is_null(self):
-        [row] = rows_of(
+        [row] = batch_rows(
             record(
                 Cancelled("x"), "cancelled", entity_type=None, entity_id=None, accepted_ms=0, first_started_ms=0, message="d:1"
             )
@@ -171,7 +171,7 @@ class TestOutcomes:
     )  # fmt: skip
     def test_a_record_that_cannot_be_read_is_a_row_and_spoils_no_other(self, damaged):
         plain = record(Completed(pack(1)))
-        first, bad, last = rows_of(plain, damaged, plain)
+        first, bad, last = batch_rows(plain, damaged, plain)
         assert (first["status"], last["status"], first["result"], last["result"]) == ("completed", "completed", "1", "1")
         assert (bad["status"], bad["command_id"]) == (UNREADABLE, None)
         assert (bad["dispatch_id"], bad["shard"], bad["entry"], bad["finished_at"]) == ("d", 3, f"{NOON}-1", AT_NOON)
@@ -180,7 +180,7 @@ class TestOutcomes:
     def test_a_reply_of_a_later_version_leaves_the_rest_of_its_record(self):
         reply = pack([9, "c-9", 0, b"\x01"])
         later = OutcomeRecord("completed", "Pay", None, None, 1, "w", 0, 0, 1, "5-1", reply).pack()
-        rows = rows_of(later, record(Completed(pack(1))))
+        rows = batch_rows(later, record(Completed(pack(1))))
         assert [(row["status"], row["command_id"], row["error_type"], row["result"]) for row in rows] == [
             ("completed", "c-9", UNREADABLE, None),
             ("completed", "c", None, "1"),
@@ -278,7 +278,7 @@ class Recorded(RedisBulkOutcomes):
 class TestSpans:
     @pytest.mark.parametrize(("entry", "left"), [("5-3", "5-2"), ("5-0", f"4-{2**64 - 1}"), ("0-0", ""), ("5", f"4-{2**64 - 1}")])
     def test_before_an_id(self, entry, left):
-        assert before(entry) == left
+        assert id_before(entry) == left
 
     @pytest.mark.parametrize(
         ("times", "pieces", "ends"),
@@ -293,9 +293,9 @@ class TestSpans:
     )
     async def test_a_span_is_cut_by_time_without_its_gaps(self, times, pieces, ends):
         first, last = f"{min(times)}-0", f"{max(times)}-0"
-        parts = await cut(Recorded(*times), Span("d", 0, before(first), last, 100), first, pieces)
+        parts = await split_span(Recorded(*times), Span("d", 0, id_before(first), last, 100), first, pieces)
         assert [part.until for part in parts] == [f"{end}-0" for end in ends]
-        assert [part.after for part in parts] == [before(first), *(part.until for part in parts[:-1])], (
+        assert [part.after for part in parts] == [id_before(first), *(part.until for part in parts[:-1])], (
             "nothing between them is left out"
         )
         assert sum(part.rows for part in parts) >= 100
@@ -317,36 +317,36 @@ class TestPositions:
         return OutcomeStream(length, added, f"{first or last - length + 1}-0", f"{last}-0")
 
     def test_offsets_are_written_and_read(self):
-        positions = {("b", 1): Position("5-1", 3), ("a", 0): Position("6-0"), ("b", 0): Position("7-0", 0)}
-        offset = offset_of(positions)
+        positions = {("b", 1): StreamOffset("5-1", 3), ("a", 0): StreamOffset("6-0"), ("b", 0): StreamOffset("7-0", 0)}
+        offset = format_offset(positions)
         assert json.dumps(offset) == '{"a": {"0": "6-0"}, "b": {"0": "7-0/0", "1": "5-1/3"}}'
-        assert positions_of(json.loads(json.dumps(offset))) == positions
+        assert parse_offset(json.loads(json.dumps(offset))) == positions
 
     @pytest.mark.parametrize("text", ["", "x", "5-1/", "5-1/x", "/3"])
     def test_a_position_of_another_make_is_refused(self, text):
         with pytest.raises(InvalidSettings, match="checkpointLocation"):
-            Position.parse(text)
+            StreamOffset.parse(text)
 
     @pytest.mark.parametrize(
         ("position", "stream", "left", "lost"),
         [
-            (Position("100-0", 10), (10, 10), 0, 0),
-            (Position("97-0", 7), (10, 10), 3, 0),
-            (Position("97-0"), (10, 10), 10, 0),  # not known: at most all
-            (Position("97-0", 7), (10, None), 10, 0),  # Redis 6
-            (Position("97-0", 7), (2, 10), 2, 1),  # one was trimmed unread
-            (Position("97-0", 7), (3, 10), 3, 0),  # just what was read is trimmed
-            (Position(BEGINNING, 0), (4, 10), 4, 6),
-            (Position(BEGINNING, 6), (4, 10), 4, 0),
+            (StreamOffset("100-0", 10), (10, 10), 0, 0),
+            (StreamOffset("97-0", 7), (10, 10), 3, 0),
+            (StreamOffset("97-0"), (10, 10), 10, 0),  # not known: at most all
+            (StreamOffset("97-0", 7), (10, None), 10, 0),  # Redis 6
+            (StreamOffset("97-0", 7), (2, 10), 2, 1),  # one was trimmed unread
+            (StreamOffset("97-0", 7), (3, 10), 3, 0),  # just what was read is trimmed
+            (StreamOffset(BEGINNING, 0), (4, 10), 4, 6),
+            (StreamOffset(BEGINNING, 6), (4, 10), 4, 0),
             (
-                Position("97-0", 50),
+                StreamOffset("97-0", 50),
                 (10, 60, 99),
                 10,
                 0,
             ),  # 50 were read, but only 50 are trimmed in a stream that begins behind: just so
-            (Position("97-0", 51), (10, 60, 99), 10, 0),  # 51 were read, and 50 trimmed: it is another stream
-            (Position("97-0", 5), (2, 5, 99), 2, 0),  # likewise; by its counts alone there were nothing left
-            (Position("200-0"), (10, 10), 0, 0),  # from a time on that is still to come
+            (StreamOffset("97-0", 51), (10, 60, 99), 10, 0),  # 51 were read, and 50 trimmed: it is another stream
+            (StreamOffset("97-0", 5), (2, 5, 99), 2, 0),  # likewise; by its counts alone there were nothing left
+            (StreamOffset("200-0"), (10, 10), 0, 0),  # from a time on that is still to come
         ],
     )
     def test_what_is_left_and_what_was_lost(self, position, stream, left, lost):
@@ -354,12 +354,12 @@ class TestPositions:
         assert (position.left(found), position.lost(found)) == (left, lost)
 
     def test_a_position_moves_past_what_was_lost(self):
-        assert Position("90-0", 3).passed(self.stream(5, 10), "98-0", 3) == Position("98-0", 8)
-        assert Position("90-0").passed(self.stream(5, 10), "98-0", 3) == Position("98-0")
+        assert StreamOffset("90-0", 3).passed(self.stream(5, 10), "98-0", 3) == StreamOffset("98-0", 8)
+        assert StreamOffset("90-0").passed(self.stream(5, 10), "98-0", 3) == StreamOffset("98-0")
 
     @given(st.lists(st.integers(1, 1000), max_size=20), st.integers(0, 3000))
     def test_shares_use_the_budget_and_nobody_gets_more_than_another_leaves(self, wanted, budget):
-        given_ = shares(wanted, budget)
+        given_ = fair_shares(wanted, budget)
         assert sum(given_) == min(budget, sum(wanted))
         assert all(0 <= share <= want for share, want in zip(given_, wanted, strict=True))
         unserved = [share for share, want in zip(given_, wanted, strict=True) if share < want]

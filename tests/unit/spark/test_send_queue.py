@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from command_bus.spark.writing.send_queue import MAX_CHUNK_BYTES, Line
-from command_bus.spark.writing.stalls import WARN_AFTER, WARN_EVERY, Stall
+from command_bus.spark.writing.send_queue import MAX_CHUNK_BYTES, SendQueue
+from command_bus.spark.writing.stalls import WARN_AFTER, WARN_EVERY, StallTimer
 from command_bus.transport.bulk import LoadItem
 
 
@@ -14,58 +14,58 @@ def item(mailbox: str, number: int, size: int = 10) -> LoadItem:
 
 
 def test_a_full_mailbox_stands_aside_and_the_rest_goes_on() -> None:
-    line = Line()
-    line.extend(item("full", number) for number in range(700))
-    line.extend(item(f"m{number % 50}", number) for number in range(1000))
-    chunk = line.take(500)
-    line.put_aside(chunk)
+    queue = SendQueue()
+    queue.extend(item("full", number) for number in range(700))
+    queue.extend(item(f"m{number % 50}", number) for number in range(1000))
+    chunk = queue.take(500)
+    queue.block(chunk)
     sent = []
-    while taken := line.take(500):
+    while taken := queue.take(500):
         sent += taken
     assert [each[0] for each in sent] == [f"m{number % 50}" for number in range(1000)]
-    assert [each[5] for each in line.aside["full"]] == list(range(700))
-    assert (len(line), line.rows_aside) == (0, 700)
-    assert line.aside_bytes > 0
-    while line.aside:
-        line.take_aside(500)
-        line.rejoin()
-    assert line.aside_bytes == 0
+    assert [each[5] for each in queue.blocked["full"]] == list(range(700))
+    assert (len(queue), queue.blocked_rows) == (0, 700)
+    assert queue.blocked_bytes > 0
+    while queue.blocked:
+        queue.take_blocked(500)
+        queue.unblock()
+    assert queue.blocked_bytes == 0
 
 
 def test_whatever_refuses_the_order_of_a_mailbox_is_kept() -> None:
     for seed in range(300):
         chance = random.Random(seed)
-        line, sent, numbers = Line(), list[LoadItem](), dict[str, int]()
+        queue, sent, numbers = SendQueue(), list[LoadItem](), dict[str, int]()
         full = {mailbox for mailbox in "abcdef" if chance.random() < 0.5}
         for step in range(60):
             for _ in range(chance.randint(0, 12)):
                 mailbox = chance.choice("abcdef")
                 numbers[mailbox] = numbers.get(mailbox, 0) + 1
                 size = MAX_CHUNK_BYTES // 2 if chance.random() < 0.05 else 10
-                line.extend([item(mailbox, numbers[mailbox], size)])
+                queue.extend([item(mailbox, numbers[mailbox], size)])
             if chance.random() < 0.3 or step > 40:
                 full = set() if step > 40 else {mailbox for mailbox in "abcdef" if chance.random() < 0.5}
             common = chance.random() < 0.2 and step < 40
-            if chance.random() < 0.5 and line.aside:
-                chunk = line.take_aside(chance.randint(1, 9))
-                line.put_aside(chunk if common else [each for each in chunk if each[0] in full])
-                line.rejoin()
+            if chance.random() < 0.5 and queue.blocked:
+                chunk = queue.take_blocked(chance.randint(1, 9))
+                queue.block(chunk if common else [each for each in chunk if each[0] in full])
+                queue.unblock()
             else:
-                chunk = line.take(chance.randint(1, 9))
-                line.put_aside([each for each in chunk if each[0] in full])
-                line.give_back([each for each in chunk if common and each[0] not in full])
+                chunk = queue.take(chance.randint(1, 9))
+                queue.block([each for each in chunk if each[0] in full])
+                queue.put_back([each for each in chunk if common and each[0] not in full])
             assert sum(len(each[3]) for each in chunk) <= MAX_CHUNK_BYTES or len(chunk) == 1
             sent += [each for each in chunk if each[0] not in full and not common]
-        while line.aside or len(line):
-            sent += line.take_aside(5) if line.aside else line.take(5)
-            line.rejoin()
+        while queue.blocked or len(queue):
+            sent += queue.take_blocked(5) if queue.blocked else queue.take(5)
+            queue.unblock()
         for mailbox, count in numbers.items():
             assert [each[5] for each in sent if each[0] == mailbox] == list(range(1, count + 1)), seed
-        assert line.aside_bytes == 0
+        assert queue.blocked_bytes == 0
 
 
 def test_who_makes_no_headway_warns_within_ten_seconds_then_every_thirty_and_gives_up() -> None:
-    stall, said = Stall(max_wait=100), list[tuple[float, str]]()
+    stall, said = StallTimer(max_wait=100), list[tuple[float, str]]()
     for tick in range(2000):
         now = 50 + tick / 10
         what = stall.refused(now)
@@ -77,7 +77,7 @@ def test_who_makes_no_headway_warns_within_ten_seconds_then_every_thirty_and_giv
     assert said[0][0] < 10
     assert [round(said[number + 1][0] - said[number][0]) for number in range(3)] == [WARN_EVERY] * 3
     assert said[-1][0] > 100
-    stall.headway()
+    stall.progressed()
     assert stall.refused(1000) == "wait"
     assert stall.refused(1000 + WARN_AFTER) == "warn"
-    assert stall.left(1000 + WARN_AFTER) == 100 - WARN_AFTER
+    assert stall.remaining(1000 + WARN_AFTER) == 100 - WARN_AFTER

@@ -22,7 +22,7 @@ from command_bus.serialization.models import codec_for
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.writing.field_checks import MISSING, FieldPlan, fits, plans_of
 
-__all__ = ["Route", "check_columns", "mapper_of", "named_command", "pickled", "routes_of", "unpickled"]
+__all__ = ["CommandMapping", "check_columns", "command_mappings", "mapper_of", "named_command", "pickled", "unpickled"]
 
 _PICKLED = "pickle:"
 _ALLOWED = "COMMAND_BUS_SPARK_PICKLE"
@@ -35,7 +35,7 @@ class _Codec(Protocol):
 
 
 @dataclass(frozen=True)
-class Route:
+class CommandMapping:
     """One kind of command, as far as rows need it.
 
     Attributes:
@@ -129,64 +129,64 @@ def mapper_of(text: str) -> Callable[[dict[str, Any]], Message[Any]]:
     return cast("Callable[[dict[str, Any]], Message[Any]]", found)
 
 
-def routes_of(
-    options: WriteOptions, columns: Sequence[str], described: Callable[[str], Mapping[str, Any] | None] | None = None
-) -> dict[str, Route]:
-    """The routes of the options' commands, by wire name.
+def command_mappings(
+    options: WriteOptions, columns: Sequence[str], describe: Callable[[str], Mapping[str, Any] | None] | None = None
+) -> dict[str, CommandMapping]:
+    """The mappings of the options' commands, by wire name.
 
     Args:
         options: What to dispatch.
         columns: Of the rows.
-        described: Looks a wire name up in the live registry.
+        describe: Looks a wire name up in the live registry.
 
     Raises:
         InvalidSettings: A command cannot be found, or columns are missing.
     """
-    routes: dict[str, Route] = {}
+    mappings: dict[str, CommandMapping] = {}
     texts = [text.strip() for text in options.command.split(",")]
     if len(texts) > 1 and options.command_column is None:
         raise InvalidSettings(f"{len(texts)} commands need option commandColumn: the column with each row's wire name")
     for text in texts:
-        route = _named_ids(_route(text, options, columns, described))
-        routes[route.spec.name] = route
-    return routes
+        mapping = _requiring_entity_id(_mapping(text, options, columns, describe))
+        mappings[mapping.spec.name] = mapping
+    return mappings
 
 
-def _route(
-    text: str, options: WriteOptions, columns: Sequence[str], described: Callable[[str], Mapping[str, Any] | None] | None
-) -> Route:
+def _mapping(
+    text: str, options: WriteOptions, columns: Sequence[str], describe: Callable[[str], Mapping[str, Any] | None] | None
+) -> CommandMapping:
     if text.startswith(_PICKLED):
-        return _class_route(unpickled(text), options, columns)
+        return _class_mapping(unpickled(text), options, columns)
     module, colon, name = text.partition(":")
     if colon:
         found = _importable(module, name)
         if found is not None:
-            return _class_route(found, options, columns)
-    facts = described(text) if described is not None else None
+            return _class_mapping(found, options, columns)
+    facts = describe(text) if describe is not None else None
     if facts is None:
         raise InvalidSettings(
             f"option command = {text!r}: no class can be imported by this name ({_why(module, name) if colon else 'it is no module:Class'}), "
             "and no running worker knows it as a wire name. Give 'package.module:Class' of a Command that is installed here and on the executors"
         )
-    from command_bus.spark.writing.announced import described_route
+    from command_bus.spark.writing.announced import announced_mapping
 
-    return described_route(text, facts, options, columns)
+    return announced_mapping(text, facts, options, columns)
 
 
-def _named_ids(route: Route) -> Route:
+def _requiring_entity_id(mapping: CommandMapping) -> CommandMapping:
     """The same, with a sentence for the commonest bad row: no entity id. Models say the same at greater length."""
-    key = route.spec.key
+    key = mapping.spec.key
     if key is None:
-        return route
-    column = route.columns.get(key, key)
-    checked = route.payload
+        return mapping
+    column = mapping.columns.get(key, key)
+    checked = mapping.payload
 
     def payload(row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None]:
         if row.get(key) is None:
-            raise InvalidCommand(f"{column} is null: it is the entity id of {route.spec.name}, which every row needs")
+            raise InvalidCommand(f"{column} is null: it is the entity id of {mapping.spec.name}, which every row needs")
         return checked(row, limits)
 
-    return replace(route, payload=payload)
+    return replace(mapping, payload=payload)
 
 
 def _importable(module: str, name: str) -> type[Message[Any]] | None:
@@ -207,7 +207,7 @@ def _why(module: str, name: str) -> str:
     return f"module {module} has no Command {name}" if not hasattr(found, name) else f"{module}.{name} is no Command"
 
 
-def _class_route(message_type: type[Message[Any]], options: WriteOptions, columns: Sequence[str]) -> Route:
+def _class_mapping(message_type: type[Message[Any]], options: WriteOptions, columns: Sequence[str]) -> CommandMapping:
     spec = message_type.spec()
     codec = codec_for(message_type)
     codec.prepare()
@@ -218,12 +218,12 @@ def _class_route(message_type: type[Message[Any]], options: WriteOptions, column
         entity = None if spec.key is None else canonical_entity_id(getattr(message, spec.key))
         return codec.encode(message, limits), entity
 
-    fed = columns_of(spec, plans, options, columns)
+    fed = field_columns(spec, plans, options, columns)
     vectorised = vectorised and all(plan.name in fed or plan.default is not MISSING for plan in plans)
-    return Route(spec, plans, fed, vectorised, payload)
+    return CommandMapping(spec, plans, fed, vectorised, payload)
 
 
-def columns_of(spec: MessageSpec, plans: Sequence[FieldPlan], options: WriteOptions, columns: Sequence[str]) -> dict[str, str]:
+def field_columns(spec: MessageSpec, plans: Sequence[FieldPlan], options: WriteOptions, columns: Sequence[str]) -> dict[str, str]:
     """The column that feeds each field.
 
     Raises:
@@ -247,7 +247,7 @@ def columns_of(spec: MessageSpec, plans: Sequence[FieldPlan], options: WriteOpti
     return {name: column for name, column in fed.items() if column in columns}
 
 
-def check_columns(options: WriteOptions, routes: Mapping[str, Route], schema: pa.Schema) -> None:
+def check_columns(options: WriteOptions, mappings: Mapping[str, CommandMapping], schema: pa.Schema) -> None:
     """See that the columns which options name exist, and that no column is of a type that its field refuses in every row.
 
     Raises:
@@ -266,11 +266,11 @@ def check_columns(options: WriteOptions, routes: Mapping[str, Route], schema: pa
         raise InvalidSettings(f"column {options.command_id_column!r} holds command ids, which are text: see command_id(…)")
     if options.sequence_column is not None and not pa.types.is_integer(schema.field(options.sequence_column).type):
         raise InvalidSettings(f"option sequenceColumn = {options.sequence_column!r} is a column of integers")
-    for route in routes.values():
-        for plan in route.fields:
-            column = route.columns.get(plan.name)
+    for mapping in mappings.values():
+        for plan in mapping.fields:
+            column = mapping.columns.get(plan.name)
             if column is not None and not fits(plan, schema.field(column).type):
                 wanted = "text or integers" if plan.kind == "entity" else plan.kind
                 raise InvalidSettings(
-                    f"column {column!r} is of type {schema.field(column).type}, field {plan.name} of {route.spec.name} wants {wanted}: cast it"
+                    f"column {column!r} is of type {schema.field(column).type}, field {plan.name} of {mapping.spec.name} wants {wanted}: cast it"
                 )
