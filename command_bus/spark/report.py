@@ -1,6 +1,6 @@
-"""`DispatchReport`: what became of a dispatch, in figures and as DataFrames.
+"""`DispatchReport`: the result of a dispatch, as counts and as DataFrames.
 
-Three things are counted, and each is named: rows that were read, commands (each has an id of its own), and the different rejects.
+It counts three things: rows that were read, commands (each has an id of its own), and distinct rejects.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ _KNOWN = frozenset(each.name for each in fields(PartitionResult))
 
 @dataclass(frozen=True)
 class DispatchReport:
-    """What became of a dispatch.
+    """The result of a dispatch.
 
     Attributes:
         dispatch_id: Its name.
-        state: `committed`; `already committed` before this call, which then added nothing; `open` while it is loaded, or if that failed;
-            `empty` if a micro-batch had no rows; `dry run` if nothing was to be sent.
-        rows: That were read.
-        added: Commands that are in their mailboxes because of this dispatch, whichever attempt put them there.
+        state: `committed`; `already committed` before this call, which then added nothing; `open` while it is loaded, or after loading failed;
+            `empty` if a micro-batch had no rows; `dry run`.
+        rows: Rows that were read.
+        added: Commands that this dispatch has put into their mailboxes, over all attempts.
         duplicates: Rows that repeat another row of the dispatch, id and content.
-        rejected: Rows that were set aside, each counted: no commands, or `conflicts`.
-        conflicts: Of the rejected rows, those whose command id is in with another payload: an earlier run brought the row in, and one of
+        rejected: Rows that were set aside, each counted: invalid ones and `conflicts`.
+        conflicts: Rejected rows whose command id was accepted with another payload: an earlier run sent the row, and one of
             its columns changes with every run (`current_timestamp()`); or another row has the same key.
-        distinct_rejects: Different ones among them: as many are in `rejects`, where equal rows are one.
-        resent: Rows that a task sent although an earlier attempt had.
-        entities: Distinct ones.
+        distinct_rejects: The number of rows in `rejects`, where equal rows are one.
+        resent: Rows that a task sent after an earlier attempt had sent them.
+        entities: Distinct entities.
         waited: Seconds that tasks waited for limits, added up.
         seconds: From start to commit.
-        partitions: What each task did.
-        committed_at: When it was committed last, by the server's clock; None if it never was.
-        commands: The rows that were dispatched, with their `command_id`.
+        partitions: The results of the tasks.
+        committed_at: The time of the last commit, by the server's clock; None if there was none.
+        commands: The dispatched rows, with their `command_id`.
     """
 
     dispatch_id: str
@@ -98,26 +98,26 @@ class DispatchReport:
         return f"{self.state}, nothing was sent; what would be" if self.state == "dry run" else self.state
 
     def view(self, name: str) -> DataFrame:
-        """A view of the data source, of this dispatch: `outcomes`, `rejects`, `deadLetters`."""
+        """Load a view of the data source for this dispatch: `outcomes`, `rejects`, `deadLetters`."""
         if self.dry_run_rejects is not None:
             return self._dry_run_view(name)
         frame: DataFrame = self._read(name).option("dispatchId", self.dispatch_id).load()
         return frame
 
     def rejects(self) -> DataFrame:
-        """The rows that are no commands, with the reasons."""
+        """Load the rows that are no commands, with the reasons."""
         return self.view("rejects")
 
     def outcomes(self) -> DataFrame:
-        """What became of the commands; of a dispatch that keeps outcomes."""
+        """Load the outcomes of the commands, if the dispatch keeps them."""
         return self.view("outcomes")
 
     def dead_letters(self) -> DataFrame:
-        """Commands of this dispatch that were given up."""
+        """Load the dead letters of this dispatch."""
         return self.view("deadLetters")
 
     def pending(self) -> DataFrame:
-        """The commands that have no outcome yet, with the state of their entity as the reason (`waiting`, `paused`, `parked` …)."""
+        """Load the commands that have no outcome yet, with the state of their entity as the reason (`waiting`, `paused`, `parked` …)."""
         settled = self.outcomes().select(_ID).union(self.rejects().where("command_id is not null").select(_ID)).distinct()
         rows = self.commands.join(settled, _ID, "left_anti")
         if self.entity_column is None:
@@ -146,18 +146,18 @@ def dispatch_report(
     url: str | None = None,
     namespace: str | None = None,
 ) -> DispatchReport:
-    """The report of a dispatch that was made in another way: by `df.write`, bare dispatchers, or another program.
+    """Return the report of a dispatch that was made without `dispatch_dataframe`: by `df.write`, bare dispatchers, or another program.
 
     Args:
-        commands: The rows that were dispatched, with their `command_id`.
+        commands: The dispatched rows, with their `command_id`.
         dispatch_id: The dispatch.
         entity: The column of entity ids.
-        order_by: What orders an entity's rows, as for `dispatch_dataframe`.
+        order_by: The columns that order an entity's rows, as for `dispatch_dataframe`.
         url: The server; default as for `dispatch_dataframe`.
-        namespace: Prefix of all keys; likewise.
+        namespace: Prefix of all keys; default as for `dispatch_dataframe`.
 
     Raises:
-        InvalidSettings: The dispatch is not known, or not any more.
+        InvalidSettings: The dispatch is not known (any more).
         TransportUnavailable: The server cannot be reached.
     """
     target = Target.resolve(url, namespace)
@@ -174,7 +174,7 @@ def dispatch_report(
 def build_report(
     rows: DataFrame, target: Target, facts: DispatchFacts, state: str, *, order_by: Order | None, entity: str | None
 ) -> DispatchReport:
-    """The report of a dispatch, from what its record says."""
+    """Return the report of a dispatch, from its record."""
     summary: dict[str, Any] = json.loads(facts.summary) if facts.summary else {}
     results = [_result(result) for result in summary.get("partitions", ())]
     read = sum(result.rows for result in results)
@@ -203,7 +203,7 @@ def build_report(
 
 
 def dry_run_report(report: DispatchReport, results: Sequence[PartitionResult], rejects: Sequence[bytes]) -> DispatchReport:
-    """The report of a dry run, from an empty one and what its tasks have counted."""
+    """Return the report of a dry run, made of an empty one and the counts of its tasks."""
     return replace(
         report,
         state="dry run",
@@ -220,5 +220,5 @@ def dry_run_report(report: DispatchReport, results: Sequence[PartitionResult], r
 
 
 def _result(facts: dict[str, Any]) -> PartitionResult:
-    """What a task did, as a summary tells it: of whatever release."""
+    """Return a task's result from a summary that any release may have written."""
     return PartitionResult(**{name: value for name, value in facts.items() if name in _KNOWN})

@@ -1,4 +1,4 @@
-"""The data source `command_bus`: what Spark asks for by `format("command_bus")`."""
+"""The data source `command_bus`: the class behind `format("command_bus")`."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ __all__ = ["CommandBusSource", "register"]
 
 
 class CommandBusSource(DataSource):
-    """BulkDispatches rows as commands, and reads what became of them; see docs/spark.md for the options."""
+    """Writes rows as commands, and reads their outcomes; see docs/spark.md for the options."""
 
     @classmethod
     def name(cls) -> str:
-        """How Spark knows it."""
+        """Return the name of the format."""
         return "command_bus"
 
     def schema(self) -> StructType:
-        """Of the view that is read."""
+        """Return the columns of the view that is read."""
         from command_bus.spark.reading.views import schema_of
 
         return schema_of(ReadOptions.parse(self.options).view)
@@ -68,19 +68,19 @@ class CommandBusSource(DataSource):
 
 
 def register(spark: SparkSession | None = None) -> None:
-    """Let a session know the format; without one the active session, or the next that is made.
+    """Register the format with a session; without one, with the active session, or the next that is made.
 
-    `import command_bus.spark` does it, so this is for sessions made by `newSession()`.
+    `import command_bus.spark` does this, so call it only for sessions made by `newSession()`.
     """
     session = spark or SparkSession.getActiveSession()
     if session is not None:
         choose_interpreter(session)
         session.dataSource.register(CommandBusSource)
-    _watch()
+    _register_with_later_sessions()
 
 
-def _watch() -> None:
-    """Register with sessions to come: usually the import stands above the line that makes the session."""
+def _register_with_later_sessions() -> None:
+    """Register the format with later sessions: the import usually precedes the line that makes the session."""
     builder: Any = SparkSession.Builder
     if getattr(builder, "_command_bus", False):
         return
@@ -93,4 +93,4 @@ def _watch() -> None:
         return session
 
     builder.getOrCreate = get_or_create
-    builder._command_bus = True  # noqa: SLF001 - the one mark that this was done
+    builder._command_bus = True  # noqa: SLF001 - marks that this was done

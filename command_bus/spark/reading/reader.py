@@ -1,7 +1,7 @@
 """The batch reader of the data source: planned on the driver, read in tasks as Arrow batches.
 
-Outcomes are read in spans that end at what was there when they were planned, so a task that is run again reads the same. The other
-views are live: a task for each shard, or one.
+Outcomes are read in spans that end at the newest entry of planning time, so a repeated task reads the same. The other views are live:
+one task per shard, or a single one.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from command_bus.spark.target import TargetConnection
 __all__ = ["BatchReader", "PushdownReader", "reader_of", "stream_reader_of"]
 
 _log = logging.getLogger("command_bus.spark")
-_LETTERS = 200  # per request: each may be as large as a payload
+_DEAD_LETTERS_PER_PAGE = 200  # per request: each may be as large as a payload
 
 T = TypeVar("T")
 
 
 def reader_of(options: Mapping[str, str]) -> DataSourceReader:
-    """The reader of `spark.read`.
+    """Return the reader of `spark.read`.
 
     Raises:
-        InvalidSettings: An option is not what it may be.
+        InvalidSettings: An option is not valid.
     """
     with without_spark_frames():
         read = ReadOptions.parse(options)
@@ -57,10 +57,10 @@ def reader_of(options: Mapping[str, str]) -> DataSourceReader:
 
 
 def stream_reader_of(options: Mapping[str, str]) -> DataSourceStreamReader:
-    """The reader of `spark.readStream`.
+    """Return the reader of `spark.readStream`.
 
     Raises:
-        InvalidSettings: An option is not what it may be, or this PySpark is too old.
+        InvalidSettings: An option is not valid, or this PySpark is too old.
     """
     try:
         from command_bus.spark.reading.stream_reader import OutcomeStreamReader
@@ -73,7 +73,7 @@ def stream_reader_of(options: Mapping[str, str]) -> DataSourceStreamReader:
 
 
 class LivePartition(InputPartition):
-    """The part of a live view that a task reads: a shard, or some dispatches."""
+    """The part of a live view that one task reads: a shard, or some dispatches."""
 
     def __init__(self, shard: int = 0, *, until: str = "", names: tuple[str, ...] = ()) -> None:
         super().__init__(shard)
@@ -87,30 +87,30 @@ class BatchReader(DataSourceReader):
         self._plan = plan
 
     def partitions(self) -> list[InputPartition]:
-        """What each task reads."""
+        """Return the part that each task reads."""
         with without_spark_frames():
             match self._plan.options.view:
                 case "outcomes":
                     return self._plan.tasks(self._spans())
                 case "deadLetters":
-                    return list(self._letter_parts())
+                    return list(self._dead_letter_partitions())
                 case "entities":
                     return [LivePartition(shard) for shard in range(self._plan.connection.transport.shards)]
                 case _:
                     return [LivePartition(names=tuple(self._plan.names()))]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The Arrow batches of one task."""
+        """Yield the Arrow batches of one task."""
         with without_spark_frames():
             if isinstance(partition, OutcomePartition):
                 yield from self._plan.batches(partition)
-            elif isinstance(partition, LivePartition):  # else there is nothing to read
+            elif isinstance(partition, LivePartition):  # other partitions have nothing to read
                 for rows in self._rows(partition):
                     if rows:
                         yield batch_of(self._plan.options.view, rows)
 
     def _spans(self) -> Iterator[tuple[Span, str]]:
-        """What there is now, within the times that are asked for."""
+        """Yield the spans of what exists now, within the requested times."""
         options, connection = self._plan.options, self._plan.connection
         since, until = options.since_ms, options.until_ms
         lost = 0
@@ -129,7 +129,7 @@ class BatchReader(DataSourceReader):
                 raise InvalidSettings(f"{text}; failOnDataLoss = false reads the others")
             _log.warning("%s", text)
 
-    def _letter_parts(self) -> Iterator[InputPartition]:
+    def _dead_letter_partitions(self) -> Iterator[InputPartition]:
         connection, until = self._plan.connection, self._plan.options.until_ms
         for shard in range(connection.transport.shards):
             newest = connection.wait(connection.transport.dead_letters.newest(shard, "+" if until is None else f"({until}-0"))
@@ -140,37 +140,37 @@ class BatchReader(DataSourceReader):
         connection, count = self._plan.connection, self._plan.options.page
         match self._plan.options.view:
             case "entities":
-                for pages in _taken(connection, connection.transport.entities.pages(part.shard)):
+                for pages in _pages(connection, connection.transport.entities.pages(part.shard)):
                     yield [entity_row(entity, part.shard) for entity in pages[0]]
             case "deadLetters":
-                yield from self._letters(connection, part)
+                yield from self._dead_letters(connection, part)
             case "rejects":
                 for name in part.names:
-                    for rejects in _taken(connection, connection.transport.bulk.rejects(name), count):
+                    for rejects in _pages(connection, connection.transport.bulk.rejects(name), count):
                         yield [reject_row(name, record) for _, record in rejects]
             case _:
                 yield from _chunked(_dispatches(connection, part.names), count)
 
-    def _letters(self, connection: TargetConnection, part: LivePartition) -> Iterator[list[Row]]:
+    def _dead_letters(self, connection: TargetConnection, part: LivePartition) -> Iterator[list[Row]]:
         named, only, since = self._plan.options.dispatch_id, self._plan.only, self._plan.options.since_ms
         after = "" if since is None else id_before(f"{since}-0")
         while True:
-            page = connection.wait(connection.transport.dead_letters.page(part.shard, after, part.until, _LETTERS))
+            page = connection.wait(connection.transport.dead_letters.page(part.shard, after, part.until, _DEAD_LETTERS_PER_PAGE))
             rows = [dead_letter_row(letter) for _, letter in page]
             yield [row for row in rows if (named is None or row[1] == named) and (only is None or row[1] in only)]
-            if len(page) < _LETTERS:
+            if len(page) < _DEAD_LETTERS_PER_PAGE:
                 return
             after = page[-1][0]
 
 
 class PushdownReader(BatchReader):
-    """`spark.read` with filters: Spark refuses a reader that takes them, unless its configuration allows it.
+    """`spark.read` with filters. Spark refuses a reader that takes filters unless its configuration allows it.
 
-    And then it mixes up the filters of several queries on one DataFrame (see `ReadOptions.pushdown`), so this is never the default.
+    It then also confuses the filters of several queries on one DataFrame (see `ReadOptions.pushdown`), so this is never the default.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Read only some dispatches, and outcomes of some time; what Spark has to check itself is given back."""
+        """Read only some dispatches, and outcomes of some time; filters that Spark has to check itself are returned."""
         for given in filters:
             match given:
                 case EqualTo(("dispatch_id",), value):
@@ -192,7 +192,7 @@ class PushdownReader(BatchReader):
         self._plan = replace(self._plan, only=wanted)
 
     def _bound(self, since: Any = None, until: Any = None) -> None:
-        """Take a bound over, to the millisecond and rather too wide: Spark checks again, as it knows it to the microsecond."""
+        """Take over a bound, rounded outwards to the millisecond: Spark checks again, to the microsecond."""
         options = self._plan.options
         if isinstance(since, datetime):
             options = replace(options, since_ms=max(instant_ms(since), options.since_ms or 0))
@@ -211,10 +211,10 @@ def _dispatches(connection: TargetConnection, names: Iterable[str]) -> Iterator[
             yield dispatch_row(facts, connection.wait(dispatches.outcomes.streams(places)), wall_ms())
 
 
-def _taken(connection: TargetConnection, items: AsyncIterator[T], count: int = 1) -> Iterator[list[T]]:
-    """What an asynchronous iterator gives, so many at a time, in a thread that has no loop."""
+def _pages(connection: TargetConnection, items: AsyncIterator[T], count: int = 1) -> Iterator[list[T]]:
+    """Yield the items of an asynchronous iterator in lists of `count`, in a thread without a loop."""
 
-    async def following() -> list[T]:
+    async def next_page() -> list[T]:
         taken: list[T] = []
         async for item in items:
             taken.append(item)
@@ -222,11 +222,11 @@ def _taken(connection: TargetConnection, items: AsyncIterator[T], count: int = 1
                 break
         return taken
 
-    while taken := connection.wait(following()):
+    while taken := connection.wait(next_page()):
         yield taken
 
 
 def _chunked(rows: Iterator[Row], count: int) -> Iterator[list[Row]]:
-    """Rows by the list."""
+    """Yield rows in lists."""
     while chunk := list(islice(rows, count)):
         yield chunk

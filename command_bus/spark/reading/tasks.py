@@ -1,6 +1,6 @@
-"""What readers of batches and of streams share: where to read, of which dispatches, and the outcomes of spans.
+"""The parts that batch and stream readers share: where to read, which dispatches, and the outcomes of spans.
 
-A `ReadPlan` is data and travels to the tasks; there each process has its own connection.
+A `ReadPlan` is data and travels to the tasks; there each process has a connection of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["OutcomePartition", "ReadPlan"]
 
 
 class OutcomePartition(InputPartition):
-    """The outcomes that a task reads."""
+    """The outcomes that one task reads."""
 
     def __init__(self, spans: tuple[Span, ...]) -> None:
         super().__init__(spans)
@@ -32,12 +32,12 @@ class OutcomePartition(InputPartition):
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """A read, as far as the options tell it: all that a task needs to know.
+    """A planned read: all that a task needs.
 
     Attributes:
-        options: As they were given.
+        options: The options as given.
         target: The server and namespace.
-        only: Of these dispatches; None of all. Filters name them, so they need not exist.
+        only: Only these dispatches; None: all. Filters name them, so they need not exist.
     """
 
     options: ReadOptions
@@ -49,7 +49,7 @@ class ReadPlan:
         """Find the server.
 
         Raises:
-            InvalidSettings: A value is not what it may be.
+            InvalidSettings: A value is not valid.
             TransportUnavailable: The server cannot be reached.
         """
         target = Target.resolve(options.url, options.namespace)
@@ -62,20 +62,20 @@ class ReadPlan:
         return connection_to(self.target)
 
     def names(self) -> list[str]:
-        """The dispatches to read.
+        """Return the dispatches to read.
 
         Raises:
-            InvalidSettings: The option names one that nothing is known of, or that keeps no outcomes where these are asked for.
+            InvalidSettings: The option names a dispatch that is unknown, or one without outcomes although these are requested.
         """
         connection, named = self.connection, self.options.dispatch_id
         dispatches = connection.transport.bulk
         if named is None:
             return list(self.only) if self.only is not None else connection.wait(dispatches.names())
         facts = connection.wait(dispatches.facts(named))
-        if facts is None and not self.streams([named]):  # outcomes may be kept for longer than their dispatch is remembered
+        if facts is None and not self.streams([named]):  # outcomes may be kept for longer than their dispatch
             raise InvalidSettings(
                 f"option dispatchId = {named!r}: no such dispatch is known (any more) at {self.target.label}; "
-                "the view 'dispatches' tells which are"
+                "the view 'dispatches' lists those that are"
             )
         if facts is not None and not facts.keep_ms and self.options.view == "outcomes":
             raise InvalidSettings(
@@ -84,14 +84,14 @@ class ReadPlan:
         return [named] if self.only is None or named in self.only else []
 
     def streams(self, names: Iterable[str]) -> list[tuple[str, int, OutcomeStream]]:
-        """The streams of outcomes of dispatches, with their shards."""
+        """Return the streams of outcomes of dispatches, with their shards."""
         connection = self.connection
         places = [(name, shard) for name in names for shard in range(connection.transport.shards)]
         found = connection.wait(connection.transport.bulk.outcomes.streams(places))
         return [(*place, stream) for place, stream in zip(places, found, strict=True) if stream is not None]
 
     def tasks(self, spans: Iterable[tuple[Span, str]]) -> list[InputPartition]:
-        """Spans, each with the id of its first outcome, as tasks of about the same size."""
+        """Return the spans as tasks of about the same size. Each span comes with the id of its first outcome."""
         spans = list(spans)
         rows = rows_per_task(sum(span.rows for span, _ in spans), self.options.partitions)
         connection = self.connection
@@ -102,7 +102,7 @@ class ReadPlan:
         return [OutcomePartition(part) for part in pack_spans(parts, rows)]
 
     def batches(self, part: OutcomePartition) -> Iterator[Any]:
-        """The Arrow batches of a task, one for each page."""
+        """Yield the Arrow batches of a task, one for each page."""
         connection, count = self.connection, self.options.page
         outcomes = connection.transport.bulk.outcomes
         for span in part.spans:

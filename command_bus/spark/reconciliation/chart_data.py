@@ -1,4 +1,4 @@
-"""What the page of a reconciliation shows, gathered by Spark from the fates; texts of a few are looked up in the outcomes, once."""
+"""The data of a reconciliation's charts, computed by Spark from the statuses; the few texts are looked up in the outcomes, once."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _KINDS = 12  # of errors that are shown
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 
-def chart_data(fates: DataFrame, outcomes: DataFrame, rejects: DataFrame) -> ChartData:
-    """Gather them.
+def chart_data(statuses: DataFrame, outcomes: DataFrame, rejects: DataFrame) -> ChartData:
+    """Compute the data of the charts.
 
     Args:
-        fates: See `statuses_of`.
-        outcomes: The view.
-        rejects: The view.
+        statuses: See `statuses_of`.
+        outcomes: The view `outcomes`.
+        rejects: The view `rejects`.
     """
-    named = fates.where("command_id is not null")
+    named = statuses.where("command_id is not null")
     settled = named.where("outcomes > 0").select(
         "attempt", "accepted_ms", "started_ms", "finished_ms", "entity_hash",
         F.greatest(F.col("finished_ms") - F.col("accepted_ms"), F.lit(0)).alias("latency"),
@@ -73,7 +73,7 @@ def _named(values: list[int] | None) -> dict[str, float]:
 
 
 def _step(span_ms: int) -> int:
-    """A round width, for at most so many steps."""
+    """Return a round width, for at most so many steps."""
     rough = max(span_ms / _STEPS, 1.0)
     power = 10 ** math.floor(math.log10(rough))
     return next(int(factor * power) for factor in (1, 2, 5, 10) if factor * power >= rough)
@@ -95,14 +95,14 @@ def _over_time(settled: DataFrame, first: int, step: int, steps: int) -> tuple[l
 
 
 def _bins(settled: DataFrame) -> list[tuple[float, int]]:
-    """Commands by the logarithm of their latency; below a millisecond nothing is told apart."""
+    """Count commands by the logarithm of their latency; all below a millisecond count as one."""
     level = F.floor(F.log10(F.greatest(F.col("latency"), F.lit(1))) * _PER_DECADE + 1e-9)
     rows = settled.where("latency is not null").groupBy(level).count().collect()
     return sorted((10.0 ** (int(row[0]) / _PER_DECADE), int(row[1])) for row in rows)
 
 
 def _texts(outcomes: DataFrame, hashes: list[int]) -> tuple[dict[int, str], list[ErrorCount]]:
-    """Names of the entities, and kinds of errors, in one plan of the outcomes. An outcome that a replay made good is told, too."""
+    """Return the names of entities, and the kinds of errors, in one read of the outcomes. Errors that a replay resolved count too."""
     failed = F.col("status") != "completed"
     entity = entity_hash()
     known = entity.isin(hashes) if hashes else F.lit(False)
@@ -139,5 +139,5 @@ def _errors(errors: list[ErrorCount], rejects: DataFrame) -> list[ErrorCount]:
     refused = (
         rejects.groupBy("reason").agg(F.count("*").alias("rows"), F.max(F.substring("error", 1, 300)).alias("example")).collect()
     )
-    lines = errors + [ErrorCount("quarantined", row["reason"] or "–", row["rows"], row["example"] or "") for row in refused]
-    return sorted(lines, key=lambda line: (-line.count, line.fate, line.error))[:_KINDS]
+    kinds = errors + [ErrorCount("quarantined", row["reason"] or "–", row["rows"], row["example"] or "") for row in refused]
+    return sorted(kinds, key=lambda kind: (-kind.count, kind.status, kind.error))[:_KINDS]

@@ -1,4 +1,4 @@
-"""Commands that are known by their wire name only: what running workers say of them (see `CommandRegistry` in the transport) is enough.
+"""Commands that are known by their wire name only. What running workers publish of them (see `serialization.announcements`) is enough.
 
 Their JSON Schema checks each row, so the command's class need not be installed where Spark runs.
 """
@@ -23,7 +23,7 @@ __all__ = ["announced_mapping"]
 
 
 def announced_mapping(name: str, facts: Mapping[str, Any], options: WriteOptions, columns: Sequence[str]) -> CommandMapping:
-    """The mapping of a wire name.
+    """Return the mapping for a wire name.
 
     Raises:
         InvalidSettings: Columns are missing, or the schema cannot be used.
@@ -36,7 +36,7 @@ def announced_mapping(name: str, facts: Mapping[str, Any], options: WriteOptions
         validate: Any = fastjsonschema.compile(schema, use_default=False)
     except fastjsonschema.JsonSchemaDefinitionException as error:
         raise InvalidSettings(
-            f"the schema that workers give for {name!r} cannot be used ({error}): give the class as module:Class"
+            f"the schema that workers publish for {name!r} cannot be used ({error}): give the class as module:Class"
         ) from None
 
     def payload(row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None]:
@@ -52,5 +52,5 @@ def announced_mapping(name: str, facts: Mapping[str, Any], options: WriteOptions
 
 
 def _as_json(value: Any) -> Any:
-    """What JSON lacks, as pydantic's schemas describe it: instants and numbers as text."""
+    """Return a text for values that JSON lacks, as pydantic's schemas describe them."""
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -1,4 +1,4 @@
-"""Which command a row becomes: found by class or by wire name, and checked against the columns where the query is planned."""
+"""How a row becomes a command: its kind, found by class or by wire name, and the columns that feed its fields, checked when the query is planned."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _ALLOWED = "COMMAND_BUS_SPARK_PICKLE"
 
 
 class _Codec(Protocol):
-    """Makes a payload of plain values, and names the entity that its command has; or says why there is none."""
+    """Makes a payload of plain values, and returns the entity of its command; or raises with the reason why it is none."""
 
     def __call__(self, row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None]: ...
 
 
 @dataclass(frozen=True)
 class CommandMapping:
-    """One kind of command, as far as rows need it.
+    """How rows become one kind of command.
 
     Attributes:
         spec: Its wire name, entity type, key and delivery.
         fields: In the order of the payload.
         columns: The column of each field that has one.
-        vectorised: Whether Arrow can judge all fields.
-        payload: Checks and packs one row; with the canonical entity id of the command that became of it, None without an entity.
+        vectorised: Whether Arrow can check all fields.
+        payload: Checks and packs one row; returns the payload and the canonical entity id of its command, None without an entity.
     """
 
     spec: MessageSpec
@@ -54,10 +54,10 @@ class CommandMapping:
 
 
 def named_command(command: Any) -> str:
-    """The option text for a command: `module:Class` for a class that executors can import, the class itself pickled for another.
+    """Return the option text for a command: `module:Class` if executors can import the class, else the class itself, pickled.
 
     Raises:
-        InvalidSettings: It is neither a command class nor a name.
+        InvalidSettings: `command` is neither a command class nor a name.
     """
     if isinstance(command, str):
         return command
@@ -69,13 +69,15 @@ def named_command(command: Any) -> str:
 
 
 def pickled(thing: Any) -> str:
-    """The thing as text, by value, so that executors need not import the module of a notebook."""
+    """Return an object as text, pickled by value, so that executors need not import the module of a notebook."""
     from pyspark import cloudpickle
 
     base: Any = cloudpickle.CloudPickler  # it has no types
 
     class Pickler(base):  # type: ignore[misc]
-        """Makes `Command[int]` anew instead of looking for it in the module that made it first.
+        """Pickles `Command[int]` as a subscription, instead of by the module that made it first.
+
+        It also leaves out what pydantic keeps of the function in which a model is defined: all its variables, such as a Spark session.
 
         And leaves behind what pydantic keeps of the function that a model is defined in: all its variables, a Spark session among them.
         """
@@ -96,10 +98,10 @@ def pickled(thing: Any) -> str:
 
 
 def unpickled(text: str) -> Any:
-    """Return what was pickled: by the user's own driver, so it is trusted as code of theirs.
+    """Return a pickled object. It comes from the user's own driver, so it is trusted like the user's code.
 
     Raises:
-        InvalidSettings: COMMAND_BUS_SPARK_PICKLE=no forbids it, because others than the driver's author write options here.
+        InvalidSettings: COMMAND_BUS_SPARK_PICKLE=no forbids it, for places where options may come from other people.
     """
     if os.environ.get(_ALLOWED, "").lower() in ("no", "false", "0", "off"):
         raise InvalidSettings(
@@ -109,10 +111,10 @@ def unpickled(text: str) -> Any:
 
 
 def mapper_of(text: str) -> Callable[[dict[str, Any]], Message[Any]]:
-    """The function that makes the command of a row: `module:function`, or one that the driver sent along.
+    """Return the function that makes the command of a row: `module:function`, or one that the driver has pickled.
 
     Raises:
-        InvalidSettings: There is none.
+        InvalidSettings: There is no such function.
     """
     if text.startswith(_PICKLED):
         mapper: Callable[[dict[str, Any]], Message[Any]] = unpickled(text)
@@ -132,12 +134,12 @@ def mapper_of(text: str) -> Callable[[dict[str, Any]], Message[Any]]:
 def command_mappings(
     options: WriteOptions, columns: Sequence[str], describe: Callable[[str], Mapping[str, Any] | None] | None = None
 ) -> dict[str, CommandMapping]:
-    """The mappings of the options' commands, by wire name.
+    """Return the mappings of the options' commands, by wire name.
 
     Args:
-        options: What to dispatch.
-        columns: Of the rows.
-        describe: Looks a wire name up in the live registry.
+        options: The options of the write.
+        columns: The columns of the rows.
+        describe: Returns what workers published of a wire name.
 
     Raises:
         InvalidSettings: A command cannot be found, or columns are missing.
@@ -174,7 +176,7 @@ def _mapping(
 
 
 def _requiring_entity_id(mapping: CommandMapping) -> CommandMapping:
-    """The same, with a sentence for the commonest bad row: no entity id. Models say the same at greater length."""
+    """Return the mapping with a short error for the commonest bad row, one without an entity id; models say it at greater length."""
     key = mapping.spec.key
     if key is None:
         return mapping
@@ -224,10 +226,10 @@ def _class_mapping(message_type: type[Message[Any]], options: WriteOptions, colu
 
 
 def field_columns(spec: MessageSpec, plans: Sequence[FieldPlan], options: WriteOptions, columns: Sequence[str]) -> dict[str, str]:
-    """The column that feeds each field.
+    """Return the column that feeds each field.
 
     Raises:
-        InvalidSettings: A required field has none; or an option names a field or column that does not exist.
+        InvalidSettings: A required field has no column, or an option names a field or column that does not exist.
     """
     names = [plan.name for plan in plans]
     given = dict(options.columns)
@@ -248,7 +250,7 @@ def field_columns(spec: MessageSpec, plans: Sequence[FieldPlan], options: WriteO
 
 
 def check_columns(options: WriteOptions, mappings: Mapping[str, CommandMapping], schema: pa.Schema) -> None:
-    """See that the columns which options name exist, and that no column is of a type that its field refuses in every row.
+    """Check that the columns in options exist, and that no column has a type that its field refuses in every row.
 
     Raises:
         InvalidSettings: The message names column, type and field.

@@ -1,4 +1,4 @@
-"""`DryRun`: a dispatch that sends nothing. Rows are checked and packed as for one, and counted."""
+"""`DryRun`: a dispatch that sends nothing. Its rows are checked, packed and counted."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = ["DryRun", "DryRunTask"]
 
-_SHOWN = 1_000  # rejects that a task hands back
+_SHOWN = 1_000  # rejects that a task returns
 
 
 class _ReadOnlyConnection:
-    """A connection that agrees with everybody: agreements are written down, and a dry_run writes nothing."""
+    """A connection that skips agreements on entity types, which would be written to the server."""
 
     def __init__(self, connection: TargetConnection) -> None:
         self._connection = connection
@@ -41,10 +41,10 @@ class _ReadOnlyConnection:
 
 
 class DryRun(PartitionDispatcher):
-    """Counts what would become of a partition's rows.
+    """Counts what a dispatch of a partition's rows would add.
 
     Attributes:
-        rejects: The records of the different rows that are no commands, at most a thousand.
+        rejects: Records of the distinct rows that are no commands, at most a thousand.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -55,18 +55,18 @@ class DryRun(PartitionDispatcher):
 
     @property
     def connection(self) -> Any:
-        """The connection of this process, to look up what the namespace is made of."""
+        """The connection of this process, for settings and commands' descriptions."""
         return _ReadOnlyConnection(connection_to(self.target))
 
     def open(self) -> None:
         """Open nothing."""
 
     def flush(self) -> None:
-        """Count entities."""
+        """Count the entities."""
         self.result.entities = len(self._mailboxes)
 
     def add(self, shard: int, items: Iterable[LoadItem]) -> None:
-        """Count commands as the server would: equal ones once, and those that contradict another as rejected."""
+        """Count commands as the server would: equal ones once, contradicting ones as rejected."""
         for item in items:
             self.result.rows += 1
             mailbox, command_id, check = item[:3]
@@ -82,7 +82,7 @@ class DryRun(PartitionDispatcher):
                 self.reject(permanent_reject(item, Admission.CONFLICT), read=False)
 
     def reject(self, reject: Reject, *, read: bool = True) -> None:
-        """Count it, and keep it to be shown."""
+        """Count a row that is no command, and keep it to be shown."""
         self.result.rows += read
         self.result.rejected += 1
         if len(self.rejects) < _SHOWN:
@@ -91,14 +91,14 @@ class DryRun(PartitionDispatcher):
 
 @dataclass(frozen=True)
 class DryRunTask:
-    """Rehearses one partition, as a function for `mapInArrow`."""
+    """A dry run of one partition, as a function for `mapInArrow`."""
 
     plan: WritePlan
 
     RESULT: ClassVar[str] = "result string, keys array<string>, records array<string>"
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One row: the counts, and the rejects."""
+        """Yield one row: the counts and the rejects."""
         with without_spark_frames():
             dry_run = self._run(batches)
         keys, records = [[*dry_run.rejects]], [[record.decode() for record in dry_run.rejects.values()]]
@@ -117,7 +117,7 @@ class DryRunTask:
         return dry_run
 
     def run(self, rows: DataFrame) -> tuple[list[PartitionResult], list[bytes]]:
-        """The counts of all partitions, and the different rejects."""
+        """Return the counts of all partitions, and the distinct rejects."""
         found = map_in_arrow(rows, self, self.RESULT).collect()
         rejects = {key: record.encode() for row in found for key, record in zip(row[1], row[2], strict=True)}
         return [PartitionResult(**json.loads(row.result)) for row in found], [*rejects.values()]

@@ -1,9 +1,8 @@
 """`PartitionDispatcher`: sends the commands of one partition, from an executor or any other blocking code.
 
-One chunk is under way at a time, and a refused row stays in front of its mailbox's later ones, so order holds by construction. A
-mailbox that is full holds up nobody else: its rows stand aside. A limit of all (the namespace, the server's memory) is waited for;
-whoever waits too long without any headway fails, and says how far it got.
-It imports nothing of Spark.
+One chunk is under way at a time, and a refused row stays ahead of its mailbox's later rows, so order is kept. A full mailbox blocks only
+its own rows; the others are sent. Limits of the whole namespace (its depth, the server's memory) are waited for. A task that waits too
+long without progress fails, and reports how far it got. This module imports nothing of Spark.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from command_bus.transport.submissions import Admission
 __all__ = ["PartitionDispatcher", "PartitionResult", "Reject", "envelope_flags", "payload_check"]
 
 _log = logging.getLogger("command_bus.spark")
-_REJECTS = 200  # noted at a time
+_REJECTS = 200  # stored at a time
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
 _MAX_BLOCKED_BYTES = 64 * 1024 * 1024
-"""Bytes of commands that a partition lets stand aside before it reads no further."""
+"""Bytes of blocked commands above which a partition reads no further."""
 _CHECKS_PER_MAILBOX = 16
 """After each sixteenth of the depth limit that a partition has put into a mailbox, the server checks the limit: it is exceeded by no more."""
 
@@ -53,24 +52,24 @@ class PartitionDispatcher:
 
         frame.foreachPartition(send)
 
-    Only its arguments are pickled. The connection belongs to the process, is opened when it is first needed and closed at exit.
+    The connection is not pickled: it belongs to the process, is opened at first use and closed at exit.
 
     Args:
-        target: Where to: `Target.resolve(…)` on the driver.
-        dispatch_id: Names the dispatch; opened by the first partition that comes, closed by
-            `command_bus.spark.writing.writer.commit_dispatch`; without that it stays open, and remembers its command ids until it is forgotten.
-        version: Of the dispatch: 0, or the number of a micro-batch.
+        target: The server and namespace: `Target.resolve(…)` on the driver.
+        dispatch_id: Name of the dispatch. The first partition opens it, and `command_bus.spark.writing.writer.commit_dispatch` closes it;
+            until then it stays open, and remembers its command ids until it is forgotten.
+        version: Version of the dispatch: 0, or the number of a micro-batch.
         opening: How long dispatch and outcomes are remembered.
         batch_size: Commands per request, at most 1,000.
         max_backlog: Commands that may wait in the namespace before this waits; None: as many as the bus allows.
         max_wait: Seconds without any progress after which it gives up.
-        on_invalid: What becomes of rows that cannot be accepted.
-        max_rejects: More rejected rows of the whole dispatch than that raise `InvalidRows`.
-        sequenced: Whether rows have sequence numbers to be held to.
-        partition: For the result.
-        run: Names one run of the job. With it and `partition`, the server notices an entity of which two partitions of the run have rows.
-        keep_order: Whether such an entity fails the dispatch (True), or is only counted in `result.shared` (None); False looks for none.
-        watched: Whether the driver reads what this says of a standstill; else it is logged here.
+        on_invalid: What to do with rows that cannot be accepted: store them with the reason (`quarantine`), raise, or `drop` them.
+        max_rejects: Rejected rows of the whole dispatch above which `InvalidRows` is raised.
+        sequenced: Whether rows have sequence numbers, which the server checks.
+        partition: Number of the partition, for the result.
+        run: Name of one run of the job. With it and `partition`, the server notices an entity whose rows are in two partitions of the run.
+        keep_order: Whether such an entity fails the dispatch (True), is only counted in `result.shared` (None), or is not looked for (False).
+        watched: Whether the driver reads this task's warnings about stalls; else they are logged here.
     """
 
     def __init__(
@@ -126,10 +125,10 @@ class PartitionDispatcher:
         return connection_to(self.target)
 
     def open(self) -> None:
-        """Open the dispatch, unless another partition has.
+        """Open the dispatch, unless another partition has opened it.
 
         Raises:
-            DispatchConflict: Its id is another writer's.
+            DispatchConflict: Its id belongs to another writer.
             TransportUnavailable: The server cannot be reached.
         """
         self._began = time.monotonic()
@@ -144,8 +143,8 @@ class PartitionDispatcher:
         """Send commands that have ids: `Envelope(command, command_id=…)`. They are accepted when this returns.
 
         Raises:
-            InvalidCommand: One has no id, or a delay or deadline, which dispatches do not have.
-            DispatchStalled: A limit held it up for longer than `max_wait`.
+            InvalidCommand: A command has no id, or has a delay or deadline, which a dispatch does not support.
+            DispatchStalled: A limit blocked it for longer than `max_wait`.
             DispatchFenced: The dispatch is not open any more.
         """
         for command in commands:
@@ -155,10 +154,10 @@ class PartitionDispatcher:
         return self.result
 
     def pack(self, command: Message[Any] | Envelope[Any], *, sequence: int = 0) -> tuple[int, LoadItem]:
-        """The shard of a command, and its packed form for `add`.
+        """Return the shard of a command, and its packed form for `add`.
 
         Raises:
-            InvalidCommand: It cannot be sent, or not so.
+            InvalidCommand: The command cannot be sent, or has no id.
         """
         if not isinstance(command, Envelope) or command.command_id is None:
             raise InvalidCommand(
@@ -183,7 +182,7 @@ class PartitionDispatcher:
         return connection.shard_of(submission.mailbox), item
 
     def add(self, shard: int, items: Iterable[LoadItem]) -> None:
-        """Put packed commands of one shard in queue."""
+        """Queue packed commands of one shard, and send full chunks."""
         queue = self._queues.setdefault(shard, SendQueue())
         before = len(queue)
         queue.extend(items)
@@ -194,10 +193,10 @@ class PartitionDispatcher:
                 self._drain_blocked(_MAX_BLOCKED_BYTES // 2)
 
     def add_all(self, rows: Iterable[tuple[int, LoadItem] | Reject]) -> None:
-        """Put rows in line; those that are no commands are rejected.
+        """Queue rows, and reject those that are no commands.
 
-        An entity's rows keep their order and come to stand together, as far as `rows` has them: a request that names few mailboxes
-        costs the server half of one where each row has another.
+        An entity's rows keep their order and are grouped, within `rows`: a request that names few mailboxes costs the server half of one in
+        which each row has another.
         """
         by_mailbox: dict[str, list[LoadItem]] = {}
         shards: dict[str, int] = {}
@@ -219,10 +218,10 @@ class PartitionDispatcher:
             self.add(shard, chain.from_iterable(groups))
 
     def reject(self, reject: Reject, *, read: bool = True) -> None:
-        """Note a row that is no command, or fail, or forget it, as `on_invalid` says.
+        """Store, raise or drop a row that is no command, as `on_invalid` says.
 
         Raises:
-            InvalidRows: It may not be, or there are too many.
+            InvalidRows: `on_invalid` is `raise`, or there are too many rejects.
         """
         self.result.rows += read
         self.result.rejected += 1
@@ -237,12 +236,12 @@ class PartitionDispatcher:
         if self._on_invalid == "quarantine":
             self._rejects.append(reject)
             if len(self._rejects) >= _REJECTS:
-                self._note_rejects()
+                self._store_rejects()
         elif self._max_rejects is not None and self.result.rejected > self._max_rejects:
             raise self._too_many()
 
     def flush(self) -> None:
-        """Send all that is in queue.
+        """Send all queued commands.
 
         Raises:
             CommandBusError: As `dispatch_batch`.
@@ -250,18 +249,18 @@ class PartitionDispatcher:
         for shard, queue in self._queues.items():
             self._send(shard, queue, least=1)
         self._drain_blocked(0)
-        self._note_rejects()
+        self._store_rejects()
         self.result.entities = len(self._sent)
         self.result.seconds = time.monotonic() - self._began
 
     def _send(self, shard: int, queue: SendQueue, *, least: int) -> None:
-        """Send what stands in front, until fewer than `least` are left there."""
+        """Send the front of a queue, until fewer than `least` commands are left there."""
         while len(queue) >= least:
             if queue.blocked and time.monotonic() >= self._retry_at:
                 self._retry(shard, queue)
             chunk = queue.take(self._batch_size)
             if not chunk:
-                return  # what was left went aside
+                return  # the rest of the front was blocked
             refusal = self._load(shard, chunk)
             queue.block(refusal.own)
             queue.put_back(refusal.common)
@@ -271,7 +270,7 @@ class PartitionDispatcher:
                 self._pause(refusal)
 
     def _retry(self, shard: int, queue: SendQueue) -> Refusal:
-        """Ask once more for some of those that stand aside, and for longer and longer not again while none is accepted."""
+        """Send some of the blocked commands again, and back off as long as none is accepted."""
         chunk = queue.take_blocked(self._batch_size)
         refusal = self._load(shard, chunk)
         queue.block(refusal.own + refusal.common)
@@ -285,7 +284,7 @@ class PartitionDispatcher:
         return refusal
 
     def _drain_blocked(self, most: int) -> None:
-        """Wait until what stands aside takes no more bytes than that; there is nothing else to do."""
+        """Wait until the blocked commands take no more bytes than that; there is nothing else to do."""
         while self._blocked_bytes() > most:
             refusals = [self._retry(shard, queue) for shard, queue in self._queues.items() if queue.blocked]
             refused = [refusal for refusal in refusals if refusal.rows]
@@ -296,7 +295,7 @@ class PartitionDispatcher:
         return sum(queue.blocked_bytes for queue in self._queues.values())
 
     def _pause(self, refusal: Refusal) -> None:
-        """Wait a little, say so when it has been long, or give up.
+        """Wait a little, warn after a long time, or give up.
 
         Raises:
             DispatchStalled: Nothing could be added for `max_wait`.
@@ -314,7 +313,7 @@ class PartitionDispatcher:
     def _warn(self, waited: float, left: float, refusal: Refusal) -> None:
         live = self.connection.live_workers()
         workers = (
-            "who works there cannot be read" if live is None else f"{live} live workers" if live else "no worker lives there"
+            "the live workers cannot be read" if live is None else f"{live} live workers" if live else "no worker lives there"
         )
         text = (
             f"dispatch {self.version.dispatch_id!r}, partition {self.result.partition}: nothing could be added for {waited:.0f} s "
@@ -326,7 +325,7 @@ class PartitionDispatcher:
                 connection.wait(connection.transport.bulk.note(self.version, text))
                 return
         except CommandBusError:
-            pass  # the server has no memory, say: then whoever reads this process's log is told
+            pass  # the server is out of memory, for example: then this process's log has the warning
         _log.warning("%s", text)
 
     def _stalled(self, refusal: Refusal) -> DispatchStalled:
@@ -340,23 +339,23 @@ class PartitionDispatcher:
         )  # fmt: skip
 
     def _mailboxes_to_check(self, chunk: list[LoadItem]) -> tuple[set[str], list[str]]:
-        """The mailboxes that may be full for all that this partition knows (new ones, and those it has put much into); the new ones."""
-        touched, trust = self._sent, self._check_every
-        suspects: set[str] = set()
+        """Return the mailboxes that may be full (new ones, and those that have received much), and of these the new ones."""
+        sent, every = self._sent, self._check_every
+        to_check: set[str] = set()
         new: list[str] = []
         for mailbox, more in Counter(map(itemgetter(0), chunk)).items():
-            count = touched.get(mailbox, 0)
-            if -(-count // trust) * trust < count + more:  # a multiple of it is among them
-                suspects.add(mailbox)
-                if mailbox not in touched:
+            count = sent.get(mailbox, 0)
+            if -(-count // every) * every < count + more:  # reaches the next multiple of it
+                to_check.add(mailbox)
+                if mailbox not in sent:
                     new.append(mailbox)
-            touched[mailbox] = count + more
-        return suspects, new
+            sent[mailbox] = count + more
+        return to_check, new
 
     def _load(self, shard: int, chunk: list[LoadItem]) -> Refusal:
-        """Send one chunk; what of it was refused."""
+        """Send one chunk, and return what was refused."""
         connection = self.connection
-        suspects, new = self._mailboxes_to_check(chunk)
+        to_check, new = self._mailboxes_to_check(chunk)
         entity_owner = self._owners.declare(chunk, new)
         work = connection.transport.bulk.load(
             self.version,
@@ -364,12 +363,12 @@ class PartitionDispatcher:
             chunk,
             backlog=self._max_backlog,
             sequenced=self._sequenced,
-            suspects=suspects,
+            suspects=to_check,
             entity_owner=entity_owner,
         )
         try:
             loaded = connection.wait(work)
-        except QueueFull as error:  # the server's memory
+        except QueueFull as error:  # the server is out of memory
             self._check_next_time(chunk)
             return Refusal([], chunk, error.limit, error.retry_after)
         result = self.result
@@ -396,11 +395,11 @@ class PartitionDispatcher:
         return refusal
 
     def _check_next_time(self, items: list[LoadItem]) -> None:
-        """Look at their mailboxes again next time."""
+        """Have the server check these mailboxes with the next chunk."""
         for item in items:
             self._sent[item[0]] = 0
 
-    def _note_rejects(self) -> None:
+    def _store_rejects(self) -> None:
         rejects, self._rejects = self._rejects, []
         if not rejects or self.result.done:
             return
@@ -420,10 +419,10 @@ class PartitionDispatcher:
 
 
 def payload_check(name: str, payload: bytes) -> bytes:
-    """Four bytes that differ between different payloads under one id."""
+    """Return four bytes that differ between different payloads under one id."""
     return crc32(payload, crc32(name.encode())).to_bytes(4, "big")
 
 
 def envelope_flags(opening: Opening, *, at_most_once: bool) -> int:
-    """The flags of a dispatch's envelopes."""
+    """Return the flags of a dispatch's envelopes."""
     return IN_DISPATCH | (KEEP_OUTCOME if opening.keep_ms else 0) | (AT_MOST_ONCE if at_most_once else 0)

@@ -1,4 +1,4 @@
-"""`ProgressWatch`: a driver's look at a dispatch that its tasks load: how fast it goes, and what holds a task up."""
+"""`ProgressWatch`: logs on the driver how fast a dispatch is loaded, and what its tasks wait for."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from command_bus.transport.bulk import DispatchFacts, Version
 __all__ = ["ProgressWatch"]
 
 _log = logging.getLogger("command_bus.spark")
-_LOOK_EVERY = 1.5
+_READ_EVERY = 1.5
 _LOG_EVERY = 10.0
 
 
 class ProgressWatch:
-    """Logs in a thread of its own while it is entered: progress at INFO every ten seconds, standstills of tasks as warnings.
+    """Logs in a thread of its own, as a context manager: progress at INFO every ten seconds, stalled tasks as warnings.
 
     Args:
         connection: To the dispatch's server.
-        version: That is loaded.
+        version: The version that is loaded.
     """
 
     def __init__(self, connection: TargetConnection, version: Version) -> None:
@@ -43,22 +43,22 @@ class ProgressWatch:
         self._thread.join()
 
     def _run(self) -> None:
-        told, before = time.monotonic(), None
-        while not self._over.wait(_LOOK_EVERY):
-            facts = self._look()
+        logged, before = time.monotonic(), None
+        while not self._over.wait(_READ_EVERY):
+            facts = self._read()
             if facts is None:
                 continue
             now, loaded = time.monotonic(), facts.added + facts.duplicates
             if before is None:
-                told, before = now, loaded
-            elif now - told >= _LOG_EVERY:
-                rate = (loaded - before) / (now - told)
+                logged, before = now, loaded
+            elif now - logged >= _LOG_EVERY:
+                rate = (loaded - before) / (now - logged)
                 _log.info("dispatch %r: %s rows sent, %s rows/s", self._version.dispatch_id, f"{loaded:,}", f"{rate:,.0f}")
-                told, before = now, loaded
-        self._look()  # for what was said last
+                logged, before = now, loaded
+        self._read()  # for the last note
 
-    def _look(self) -> DispatchFacts | None:
-        """How it stands, and hand on what tasks have noted; None while that cannot be read: the tasks say what they cannot do."""
+    def _read(self) -> DispatchFacts | None:
+        """Return the record of the dispatch, and log a new note of a task; None if the server cannot be read, which the tasks report."""
         try:
             facts = self._connection.wait(self._connection.transport.bulk.facts(self._version.dispatch_id))
         except CommandBusError:

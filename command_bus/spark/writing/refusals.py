@@ -1,4 +1,4 @@
-"""`Refusal`: what of a chunk was not accepted for now, and who has to wait for it: its own mailbox, or everybody."""
+"""`Refusal`: the commands of a chunk that were refused for now, and by which limit: their mailbox's own, or one of the namespace."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ LIMITS = {
     Admission.DRAINING: "drain",
 }  # fmt: skip
 MAILBOX_LIMITS = frozenset({"entity", "drain"})
-"""Limits that hold for one mailbox as far as one can see: others are tried."""
+"""Limits that may hold for one mailbox only: others are tried."""
 
 
 @dataclass(slots=True)
 class Refusal:
-    """What of a chunk was not accepted, in order.
+    """The commands of a chunk that were refused, in order.
 
     Attributes:
-        own: What its own mailbox refuses.
-        common: What a limit of all refuses.
-        why: Which limit; one of all comes first.
-        retry_after: Seconds after which a new try is sensible.
+        own: Commands that their own mailbox refuses.
+        common: Commands that a limit of the namespace refuses.
+        why: The limit's name; a limit of the namespace comes first.
+        retry_after: Seconds after which a retry makes sense.
     """
 
     own: list[LoadItem] = field(default_factory=list["LoadItem"])
@@ -37,12 +37,12 @@ class Refusal:
 
     @classmethod
     def of(cls, chunk: Sequence[LoadItem], admissions: Sequence[Admission], retry_after: float) -> Refusal:
-        """What is to be asked for again."""
+        """Return the commands to send again."""
         reasons: dict[str, str] = {}
         refusal = cls(retry_after=retry_after)
         for item, admission in zip(chunk, admissions, strict=True):
             if admission in LIMITS:
-                why = reasons.setdefault(item[0], LIMITS[admission])  # those behind the first are refused as its followers
+                why = reasons.setdefault(item[0], LIMITS[admission])  # those behind the first are refused because it was
                 (refusal.own if why in MAILBOX_LIMITS else refusal.common).append(item)
         whys = [*reasons.values()]
         refusal.why = next((why for why in whys if why not in MAILBOX_LIMITS), whys[0] if whys else "")
@@ -50,11 +50,11 @@ class Refusal:
 
     @property
     def rows(self) -> int:
-        """How many commands."""
+        """Number of refused commands."""
         return len(self.own) + len(self.common)
 
     def description(self, queues: Iterable[SendQueue]) -> str:
-        """Which limit, and for whom it is waited: `total limit`, or `entity limit: waiting for truck:t1 and 2 others, 700 rows stand aside`."""
+        """Return the limit and its mailboxes: `total limit`, or `entity limit: waiting for truck:t1 and 2 others, 700 rows stand aside`."""
         if self.why not in MAILBOX_LIMITS:
             return f"{self.why} limit"
         queues = [*queues]

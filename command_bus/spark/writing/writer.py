@@ -1,7 +1,7 @@
 """The writers of the data source: planned on the driver, run in tasks, committed on the driver.
 
-Spark makes a batch writer once, pickles it to the tasks and to a process that commits; of a stream it makes a new one for every
-micro-batch and yet another for its commit. So a writer is data: what it knows of a dispatch is the dispatch's id and version.
+Spark makes a batch writer once and pickles it to the tasks and to a process that commits. For a stream it makes a new writer for every
+micro-batch, and another for its commit. So a writer is data: it identifies a dispatch by id and version.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ __all__ = ["BatchWriter", "PartitionTask", "StreamWriter", "WritePlan", "commit_
 _log = logging.getLogger("command_bus.spark")
 _COMMIT_WAIT = 300.0
 _INNER = ("shared", "digest", "conflicts")
-"""Of a task's result, what no summary holds: an older release could not read it."""
+"""Fields of a task's result that no summary holds: an older release could not read them."""
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
 
 @dataclass
 class PartitionDone(WriterCommitMessage):
-    """What a task tells the driver.
+    """A task's message to the driver.
 
     Attributes:
-        result: What became of its rows.
+        result: The counts of the task.
         owner: The query that the dispatch belongs to; empty for a batch.
     """
 
@@ -59,15 +59,15 @@ class PartitionDone(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class WritePlan:
-    """A write, planned: all that a task needs.
+    """A planned write: all that a task needs.
 
     Attributes:
-        options: As given.
-        target: Where to.
-        columns: Of the rows.
+        options: The options as given.
+        target: The server and namespace.
+        columns: The columns of the rows.
         commands: The wire names of its commands, sorted; empty with a mapper.
         made_of: The columns that commands are made of, with their types; empty with a mapper.
-        watched: Whether the driver reads what tasks say of a standstill.
+        watched: Whether the driver reads the tasks' warnings about stalls.
     """
 
     options: WriteOptions
@@ -79,10 +79,10 @@ class WritePlan:
 
     @classmethod
     def build(cls, options: WriteOptions, schema: StructType) -> WritePlan:
-        """Check everything that can be checked before a task runs: options, columns, commands, the server.
+        """Check all that can be checked before a task runs: options, columns, commands, the server.
 
         Raises:
-            InvalidSettings: Something does not fit; the message says what.
+            InvalidSettings: A check failed; the message says which.
             TransportUnavailable: The server cannot be reached.
         """
         target = Target.resolve(options.url, options.namespace)
@@ -100,7 +100,7 @@ class WritePlan:
         return cls(options, target, tuple(arrow.names), ",".join(sorted(mappings)), made_of)
 
     def narrowed(self, keep: Collection[str]) -> WritePlan:
-        """The same with the columns that the commands are made of, and others to keep: what nobody reads need not be shuffled."""
+        """Return the plan with only the columns that commands are made of, and others to keep: unused columns need not be shuffled."""
         options = self.options
         if options.mapper is not None:
             return self
@@ -110,13 +110,13 @@ class WritePlan:
 
     @property
     def opening(self) -> Opening:
-        """How the dispatch is remembered."""
+        """How long the dispatch is remembered."""
         options = self.options
         what = options.command if not options.command.startswith("pickle:") else "(a class of the driver)"
         return Opening(what=what, remember_ms=options.remember_ms, keep_ms=options.outcomes_ms, keep_max=options.max_outcomes)
 
     def fingerprint(self, results: Sequence[PartitionResult]) -> Fingerprint:
-        """Of the rows that tasks have read."""
+        """Return the fingerprint of the rows that tasks have read."""
         rows, digest = sum(each.rows for each in results), sum(each.digest for each in results)
         return Fingerprint(rows, digest, self.commands, self.made_of)
 
@@ -125,7 +125,7 @@ class WritePlan:
 
         Args:
             batches: The rows.
-            version: What is loaded.
+            version: The version that is loaded.
             owner: The query that the dispatch belongs to.
             run: The run of the job, see `PartitionDispatcher`.
         """
@@ -161,7 +161,7 @@ class WritePlan:
         return dispatcher.result
 
     def encoder(self, dispatcher: PartitionDispatcher) -> BatchEncoder:
-        """What packs the rows of a partition."""
+        """Return the encoder for the rows of a partition."""
         options = self.options
         mapper = mapper_of(options.mapper) if options.mapper is not None else None
         mappings = {} if mapper is not None else command_mappings(options, self.columns, dispatcher.connection.describe)
@@ -178,7 +178,7 @@ class WritePlan:
 
 @dataclass(frozen=True)
 class PartitionTask:
-    """Sends one partition, as a function for `mapInArrow`: Spark pickles it to the tasks and collects what it yields."""
+    """Sends one partition, as a function for `mapInArrow`: Spark pickles it to the tasks and collects its rows."""
 
     plan: WritePlan
     version: Version
@@ -187,21 +187,21 @@ class PartitionTask:
     RESULT: ClassVar[str] = "result string, owner string"
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One row: what became of the partition's rows."""
+        """Yield one row: the result of the partition."""
         done = self.run(batches)
         yield pa.RecordBatch.from_pydict({"result": [json.dumps(asdict(done.result))], "owner": [done.owner]})
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> PartitionDone:
-        """Send the rows. With a version, they are a micro-batch (`foreachBatch`), and the dispatch belongs to the query."""
+        """Send the rows. If the options have a version, they are a micro-batch (`foreachBatch`), and the dispatch belongs to the query."""
         query = _task_property(_QUERY_ID) if self.plan.options.version is not None else None
         with without_spark_frames():
             return PartitionDone(self.plan.run(batches, self.version, query or "", self.token), query or "")
 
     def commit(self, done: Sequence[PartitionDone], seconds: float) -> bool:
-        """Close the dispatch for good: whoever writes on adds nothing.
+        """Close the dispatch for good: later writes add nothing.
 
         Returns:
-            Whether there was anything to close. Of a micro-batch without rows Spark may leave no task, and so nobody knows whose it was.
+            Whether there was anything to close. Spark may run no task for a micro-batch without rows, and then its query is unknown.
         """
         if not done and self.plan.options.version is not None:
             return False
@@ -210,7 +210,7 @@ class PartitionTask:
         return True
 
     def dispatch(self, rows: DataFrame) -> bool:
-        """Send all partitions of a DataFrame and commit; as `commit`."""
+        """Send all partitions of a DataFrame and commit; returns as `commit` does."""
         began = time.time()
         rows_of_tasks = map_in_arrow(rows, self, self.RESULT).collect()
         return self.commit(
@@ -239,14 +239,14 @@ class BatchWriter(DataSourceArrowWriter):
             self._task.commit(done, time.time() - self._began)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Leave the dispatch open: running it again goes on from there."""
+        """Leave the dispatch open: a repeated write completes it."""
         _log.warning(
             "dispatch %r failed and stays open: run it again under the same id to complete it", self._task.version.dispatch_id
         )
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream`: one dispatch with a version per micro-batch; a micro-batch that is replayed adds nothing."""
+    """`df.writeStream`: one dispatch with a version per micro-batch; a replayed micro-batch adds nothing."""
 
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
@@ -256,7 +256,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Send one partition of a micro-batch."""
         query, batch = _task_property(_QUERY_ID), _task_property(_BATCH_ID)
         if query is None or batch is None:
-            raise InvalidSettings("this writer runs in streaming queries: Spark did not tell the query and the batch")
+            raise InvalidSettings("this writer runs in streaming queries: Spark did not give the query and the batch")
         name = self._plan.options.dispatch_id or f"stream-{query}"
         version = Version(name, int(batch))
         with without_spark_frames():
@@ -278,7 +278,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 @dataclass
 class StreamPartitionDone(PartitionDone):
-    """What a task of a stream tells the driver: also which dispatch it was, as the writer that commits is another."""
+    """The message of a stream's task to the driver. It names the dispatch, because another writer commits."""
 
     dispatch_id: str = ""
 
@@ -292,18 +292,18 @@ def commit_dispatch(
     *,
     fingerprint: Fingerprint | None = None,
 ) -> None:
-    """Close a version of a dispatch and leave its summary.
+    """Close a version of a dispatch and store its summary.
 
     Args:
-        target: Where.
-        version: What was loaded.
-        opening: As it was opened.
-        results: Of its tasks.
-        seconds: That it took.
-        fingerprint: Of its rows: a version that is committed already must have been made of the same.
+        target: The server and namespace.
+        version: The version that was loaded.
+        opening: The opening as the tasks gave it.
+        results: The results of its tasks.
+        seconds: The time it took.
+        fingerprint: The fingerprint of its rows: a version that is committed already must have been made of the same.
 
     Raises:
-        DispatchConflict: It belongs to another writer, or was committed with other rows.
+        DispatchConflict: The version belongs to another writer, or was committed with other rows.
         TransportUnavailable: The server cannot be reached.
     """
     connection = connection_to(target)
@@ -317,7 +317,7 @@ def commit_dispatch(
                 "dispatch %r, version %d was committed before; of what rows is not known", version.dispatch_id, version.number
             )
     if done:
-        return  # a job that is run again: what is known of the first run stays
+        return  # a repeated job: the record of the first run stays
     partitions = [{name: value for name, value in asdict(result).items() if name not in _INNER} for result in results]
     conflicts = sum(result.conflicts for result in results)
     summary = json.dumps(
@@ -328,7 +328,7 @@ def commit_dispatch(
 
 
 def _commit(plan: WritePlan, version: Version, opening: Opening, results: Sequence[PartitionResult], seconds: float) -> None:
-    """Close a version, and say so if entities had rows in several tasks."""
+    """Close a version, and warn if entities had rows in several tasks."""
     fingerprint = plan.fingerprint(results)
     if plan.options.version is not None or opening.owner:
         fingerprint = replace(fingerprint, commands="", columns="")  # a stream's program may change between crash and replay
@@ -344,14 +344,14 @@ def _commit(plan: WritePlan, version: Version, opening: Opening, results: Sequen
 
 
 def _read_by(options: WriteOptions, mappings: Mapping[str, CommandMapping]) -> set[str]:
-    """The columns that commands are made of."""
+    """Return the columns that commands are made of."""
     named = (options.command_id_column, options.command_column, options.sequence_column)
     fed = (column for mapping in mappings.values() for column in mapping.columns.values())
     return {name for name in (*named, *fed) if name is not None}
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
-    """What the batches will look like."""
+    """Return the schema of the batches."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     try:
@@ -361,6 +361,6 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def _task_property(name: str) -> str | None:
-    """A property that Spark gives the tasks of a query."""
+    """Return a property that Spark gives the tasks of a query."""
     context = TaskContext.get()
     return None if context is None else context.getLocalProperty(name)

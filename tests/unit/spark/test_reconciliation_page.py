@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from command_bus.spark.reconciliation.charts import bars, compact, duration, histogram, lines, strip
+from command_bus.spark.reconciliation.charts import bar_chart, histogram, rate_chart, short_duration, short_number, stacked_bar
 from command_bus.spark.reconciliation.page import ChartData, ErrorCount, Page, SlowEntity, render_page, write_page
 from command_bus.spark.reconciliation.verdict import FLAGS, STATUSES, Verdict
 from command_bus.transport.bulk import DispatchFacts
@@ -20,14 +20,14 @@ VOID = {"meta"}
 
 
 def page(
-    counts: dict[str, int], figures: ChartData | None = None, *, dispatch_id: str = "orders-1", notes: list[str] | None = None
+    counts: dict[str, int], data: ChartData | None = None, *, dispatch_id: str = "orders-1", notes: list[str] | None = None
 ) -> Page:
     facts = DispatchFacts(dispatch_id, version=0, first_ms=START, done_ms=START + 5000, added=10, keep_ms=1, what="Ship")
     verdict = Verdict({name: counts.get(name, 0) for name in (*STATUSES, *FLAGS)}, notes=notes or [])
-    return Page(facts, verdict, figures or ChartData(), "redis://server:6379 namespace 'orders'", START + 60_000, 1.234)
+    return Page(facts, verdict, data or ChartData(), "redis://server:6379 namespace 'orders'", START + 60_000, 1.234)
 
 
-FIGURES = ChartData(
+DATA = ChartData(
     first_ms=START,
     last_ms=START + 4000,
     step_ms=1000,
@@ -75,7 +75,7 @@ def svg(text: str) -> ET.Element:
 
 
 def test_the_page_tells_all_and_needs_nothing() -> None:
-    text = render_page(page({"completed": 9, "rejected": 1}, FIGURES))
+    text = render_page(page({"completed": 9, "rejected": 1}, DATA))
     seen = elements(text)
     assert seen.count("svg") == 4
     assert not {"script", "link", "img"} & set(seen)
@@ -94,8 +94,8 @@ def test_the_page_tells_all_and_needs_nothing() -> None:
 
 
 def test_names_are_text_and_never_markup() -> None:
-    figures = ChartData(slowest=[SlowEntity(NASTY, 1, 1, 1, 1, 0)], errors=FIGURES.errors)
-    text = render_page(page({"completed": 1}, figures, dispatch_id=NASTY, notes=[NASTY]))
+    data = ChartData(slowest=[SlowEntity(NASTY, 1, 1, 1, 1, 0)], errors=DATA.errors)
+    text = render_page(page({"completed": 1}, data, dispatch_id=NASTY, notes=[NASTY]))
     assert "script" not in elements(text)
     assert text.count("&lt;script&gt;") >= 4
 
@@ -135,22 +135,22 @@ def test_files_of_different_dispatches_differ(tmp_path: Path) -> None:
 
 def test_pictures_are_well_formed_also_of_nothing() -> None:
     for picture in (
-        lines([("accepted", "accepted", []), ("settled", "settled", [])], 1000, "t"),
-        lines([("accepted", "accepted", [0.0])], 1, NASTY),
-        lines([("accepted", "accepted", [1e9] * 80)], 86_400_000, "t"),
+        rate_chart([("accepted", "accepted", []), ("settled", "settled", [])], 1000, "t"),
+        rate_chart([("accepted", "accepted", [0.0])], 1, NASTY),
+        rate_chart([("accepted", "accepted", [1e9] * 80)], 86_400_000, "t"),
         histogram([], 8, [], "t"),
         histogram([(1.0, 1)], 8, [("p50", 0.0), ("p99", 1e12)], "t"),
-        bars([], "t"),
-        bars([("attempt 1", 1), (NASTY, 10**9)], "t"),
-        strip([], "t"),
-        strip([(NASTY, "good", 5)], "t"),
+        bar_chart([], "t"),
+        bar_chart([("attempt 1", 1), (NASTY, 10**9)], "t"),
+        stacked_bar([], "t"),
+        stacked_bar([(NASTY, "good", 5)], "t"),
     ):
         svg(picture)
         assert not re.search(r"nan|inf\b", picture)
 
 
 def test_the_strip_shows_one_among_a_million() -> None:
-    parts = svg(strip([("completed", "good", 999_999), ("missing", "bad", 1), ("pending", "open", 0)], "t")).findall("rect")
+    parts = svg(stacked_bar([("completed", "good", 999_999), ("missing", "bad", 1), ("pending", "open", 0)], "t")).findall("rect")
     assert [float(part.attrib["width"]) >= 2 for part in parts] == [True, True]
     assert sum(float(part.attrib["width"]) for part in parts) == pytest.approx(1144, abs=4)
 
@@ -168,7 +168,7 @@ def test_bars_of_the_histogram_stand_for_their_counts() -> None:
     ("value", "text"), [(0, "0"), (950, "950"), (12_500, "12.5k"), (999_999, "1M"), (3.1e6, "3.1M"), (2e9, "2G")]
 )
 def test_numbers_in_few_characters(value: float, text: str) -> None:
-    assert compact(value) == text
+    assert short_number(value) == text
 
 
 @pytest.mark.parametrize(
@@ -185,4 +185,4 @@ def test_numbers_in_few_characters(value: float, text: str) -> None:
     ],
 )
 def test_durations_for_people(ms: float, text: str) -> None:
-    assert duration(ms) == text
+    assert short_duration(ms) == text
