@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from command_bus.embedded import EmbeddedServer
 from tests.spark.presence import what_is_missing
+from tests.spark.trucks import Namespace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,3 +84,22 @@ def server() -> Iterator[EmbeddedServer]:
     """A real server, at `server.url` on a port of this machine: any process can reach it, whatever its user and folder."""
     with EmbeddedServer.start(tcp=True) as running:
         yield running
+
+
+@pytest.fixture
+def namespace(server: EmbeddedServer) -> Namespace:
+    return Namespace(server.url)
+
+
+@pytest.fixture
+def wide(server: EmbeddedServer) -> Namespace:
+    from tests.spark.outcomes import Wide  # needs PySpark
+
+    namespace = Wide(server.url)
+
+    async def choose() -> None:
+        async with namespace.bus():
+            pass
+
+    asyncio.run(choose())
+    return namespace

@@ -15,7 +15,7 @@ from command_bus import InvalidSettings
 from command_bus.embedded import EmbeddedServer
 from command_bus.spark import dispatch_dataframe, register
 from command_bus.spark.errors import from_spark
-from tests.spark.trucks import Move, Place, journeys
+from tests.spark.trucks import Move, Namespace, journeys
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_a_local_session_runs_the_driver_s_python(spark: SparkSession, context: 
 def test_another_choice_is_left_alone_and_found_out_before_planning(
     spark: SparkSession, context: Any, server: EmbeddedServer, bare: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Place(server.url)
+    namespace = Namespace(server.url)
     for chosen, text in (
         (
             bare,
@@ -58,13 +58,13 @@ def test_another_choice_is_left_alone_and_found_out_before_planning(
         monkeypatch.setenv("PYSPARK_PYTHON", chosen)
         context.pythonExec = chosen
         with pytest.raises(InvalidSettings) as caught:
-            dispatch_dataframe(journeys(spark, 1, 1), Move, key="seq", order_by="seq", dispatch_id="d", **place.where)
+            dispatch_dataframe(journeys(spark, 1, 1), Move, key="seq", order_by="seq", dispatch_id="d", **namespace.options)
         assert text in str(caught.value)
         assert f"Before the session is made, say: export PYSPARK_PYTHON={sys.executable}" in str(caught.value)
         assert context.pythonExec == chosen
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     context.pythonExec = sys.executable
-    dispatch_dataframe(journeys(spark, 1, 1), Move, key="seq", order_by="seq", dispatch_id="d", **place.where)
+    dispatch_dataframe(journeys(spark, 1, 1), Move, key="seq", order_by="seq", dispatch_id="d", **namespace.options)
 
 
 def test_what_executors_elsewhere_say_is_translated() -> None:

@@ -19,7 +19,7 @@ from command_bus.handlers.registry import default_registry
 from command_bus.spark import register
 from tests.docs.examples import blocks, files, printed
 from tests.spark.conftest import ROOT
-from tests.spark.trucks import Place, working
+from tests.spark.trucks import Namespace, working
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +51,7 @@ def test_the_page_on_spark(
 ) -> None:
     text = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {"__name__": "__main__"}  # what is defined there is sent along, as from a notebook
-    with EmbeddedServer.start(tcp=True) as server, working(Place(server.url, "shop"), shop):
+    with EmbeddedServer.start(tcp=True) as server, working(Namespace(server.url, "shop"), shop):
         for block in _BLOCK.finditer(text):
             line = text[: block.start()].count("\n") + 1
             source = block[2].replace(_URL, server.url).replace(_FOLDER, str(tmp_path / "orders"))

@@ -24,7 +24,7 @@ from command_bus.serialization.msgpack import unpack
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Landed", "Load", "Move", "Place", "Stop", "Weigh", "Where", "halved", "journeys", "until", "working"]
+__all__ = ["Landed", "Load", "Move", "Namespace", "Stop", "Weigh", "Where", "halved", "journeys", "until", "working"]
 
 
 class Move(Command[int], entity="truck"):
@@ -82,24 +82,24 @@ class Landed:
 
 
 @dataclass(frozen=True)
-class Place:
+class Namespace:
     """A namespace on a server."""
 
     url: str
-    namespace: str = field(default_factory=lambda: f"t-{secrets.token_hex(4)}")
+    name: str = field(default_factory=lambda: f"t-{secrets.token_hex(4)}")
 
     @property
-    def where(self) -> dict[str, str]:
+    def options(self) -> dict[str, str]:
         """As arguments and as options."""
-        return {"url": self.url, "namespace": self.namespace}
+        return {"url": self.url, "namespace": self.name}
 
     def bus(self, **arguments: Any) -> CommandBus:
-        return CommandBus(self.url, namespace=self.namespace, **arguments)
+        return CommandBus(self.url, namespace=self.name, **arguments)
 
     def mailboxes(self) -> dict[str, list[Landed]]:
         """What waits in each mailbox, in order, as Redis has it."""
         with Redis.from_url(self.url) as client:
-            keys = sorted(client.scan_iter(f"{{{self.namespace}:*}}:m:*", count=10_000))
+            keys = sorted(client.scan_iter(f"{{{self.name}:*}}:m:*", count=10_000))
             pipeline = client.pipeline(transaction=False)
             for key in keys:
                 pipeline.xrange(key)
@@ -120,7 +120,7 @@ class Place:
     def depth(self) -> int:
         """Commands that wait, as the namespace counts them."""
         with Redis.from_url(self.url) as client:
-            return sum(int(client.hget(key, "depth") or 0) for key in client.scan_iter(f"{{{self.namespace}:*}}:stats"))
+            return sum(int(client.hget(key, "depth") or 0) for key in client.scan_iter(f"{{{self.name}:*}}:stats"))
 
 
 def _landed(packed: bytes) -> Landed:
@@ -155,13 +155,13 @@ def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
 
 
 @contextmanager
-def working(place: Place, registry: HandlerRegistry, **settings: Any) -> Iterator[None]:
+def working(namespace: Namespace, registry: HandlerRegistry, **settings: Any) -> Iterator[None]:
     """A worker in a thread of its own, while this one waits for Spark."""
     ready, stop = threading.Event(), threading.Event()
     failed: list[BaseException] = []
 
     async def run() -> None:
-        async with place.bus(registry=registry, **settings) as bus, bus.worker():
+        async with namespace.bus(registry=registry, **settings) as bus, bus.worker():
             ready.set()
             await asyncio.to_thread(stop.wait)
 

@@ -11,7 +11,7 @@ from command_bus.spark import dispatch_dataframe
 from tests.spark.cluster import Cluster, Footprint, session
 from tests.spark.drain import draining
 from tests.spark.proofs.claims import Proof
-from tests.spark.trucks import Move, Place, journeys
+from tests.spark.trucks import Move, Namespace, journeys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,19 +21,19 @@ __all__ = ["prove"]
 MOST = 400  # MB of an executor's Python process
 
 
-def prove(proof: Proof, cluster: Cluster, place: Place, *, rows: int, entities: int, workers: int) -> None:
+def prove(proof: Proof, cluster: Cluster, namespace: Namespace, *, rows: int, entities: int, workers: int) -> None:
     settings = {"spark.sql.shuffle.partitions": "16", "spark.executor.memory": "1g"}
     with session(cluster, "million", **settings) as spark, Footprint(cluster) as footprint:
         with proof.timed("session and a first job"):
             assert spark.range(1000).repartition(2).count() == 1000
         frame = journeys(spark, entities, rows // entities, partitions=8)
-        with draining(place, workers):
+        with draining(namespace, workers):
             report = dispatch_dataframe(
-                frame, Move, key=["truck", "seq"], order_by="seq", dispatch_id="million", outcomes="1 day", **place.where
+                frame, Move, key=["truck", "seq"], order_by="seq", dispatch_id="million", outcomes="1 day", **namespace.options
             )
             print(f"  {report}")
             with proof.timed("drained after the last row was written"):
-                _drained(place)
+                _drained(namespace)
         proof.figure("rows dispatched per second, beside the workers", round(report.rows / report.seconds))
         proof.figure("peak memory of Python workers [MB]", footprint.megabytes("python"))
         proof.figure("peak memory of executor JVMs [MB]", footprint.megabytes("java"))
@@ -46,16 +46,16 @@ def prove(proof: Proof, cluster: Cluster, place: Place, *, rows: int, entities: 
         proof.claim("each command was completed once", counts["completed"] == rows and counts["outcomes"] == rows)
         proof.claim("none is missing, none is a stranger", counts["missing"] == counts["strangers"] == 0)
         proof.claim("each entity's ran in order, one at a time", counts["out of order"] == 0)
-        proof.claim("nothing waits", place.depth() == 0)
+        proof.claim("nothing waits", namespace.depth() == 0)
         _reconciled(proof, report)
 
 
-def _drained(place: Place, patience: float = 120.0) -> None:
+def _drained(namespace: Namespace, patience: float = 120.0) -> None:
     """Wait until nothing waits; fail if nothing moves."""
-    depth, since = place.depth(), time.monotonic()
+    depth, since = namespace.depth(), time.monotonic()
     while depth:
         time.sleep(0.25)
-        now = place.depth()
+        now = namespace.depth()
         if now != depth:
             depth, since = now, time.monotonic()
         assert time.monotonic() - since < patience, f"{depth} commands wait and nothing moves"

@@ -23,7 +23,7 @@ from typing import Any
 from tests.spark.cluster import Cluster
 from tests.spark.conftest import ROOT, SETTINGS
 from tests.spark.proofs.claims import Proof
-from tests.spark.trucks import Place
+from tests.spark.trucks import Namespace
 
 __all__ = ["ship"]
 
@@ -37,13 +37,13 @@ class Carry(Command[None], entity="truck"):
 Told = dict[str, str]
 
 
-def ship(proof: Proof, cluster: Cluster, place: Place, ways: list[str]) -> None:
+def ship(proof: Proof, cluster: Cluster, namespace: Namespace, ways: list[str]) -> None:
     """Try the ways."""
     yard = Yard(cluster)
     for name in ways or list(WAYS):
         print(f" {name}: {WAYS[name].__doc__}")
         with proof.timed(name):
-            WAYS[name](proof, yard, Place(place.url))
+            WAYS[name](proof, yard, Namespace(namespace.url))
 
 
 @dataclass
@@ -104,7 +104,14 @@ class Yard:
         return archive
 
     def job(
-        self, place: Place, driver: Path, *, files: tuple[Path, ...] = (), imports: bool, python: str = "", **settings: str
+        self,
+        namespace: Namespace,
+        driver: Path,
+        *,
+        files: tuple[Path, ...] = (),
+        imports: bool,
+        python: str = "",
+        **settings: str,
     ) -> Told:
         """Run the job, and give what it tells."""
         shipped = self.folder / "shipped.py"
@@ -120,7 +127,7 @@ class Yard:
         environment = _plain() | {"PYSPARK_PYTHON": python or str(driver), "PYSPARK_SUBMIT_ARGS": f"{submit} pyspark-shell"}
         script = Path(__file__).with_name("ship_job.py")
         run = subprocess.run(
-            [driver, script, place.url, place.namespace, str(ROWS), str(imports)],
+            [driver, script, namespace.url, namespace.name, str(ROWS), str(imports)],
             cwd=self.folder, env=environment, capture_output=True, text=True, check=False, timeout=300,
         )  # fmt: skip
         told = [line for line in run.stdout.splitlines() if line.startswith("TOLD ")]
@@ -130,30 +137,30 @@ class Yard:
         return answer
 
 
-def by_zip(proof: Proof, yard: Yard, place: Place) -> None:
+def by_zip(proof: Proof, yard: Yard, namespace: Namespace) -> None:
     """--py-files command_bus.zip; the driver imports command_bus.spark"""
-    told = yard.job(place, yard.bare, files=(yard.zipped,), imports=True)
-    arrived(proof, place, told)
+    told = yard.job(namespace, yard.bare, files=(yard.zipped,), imports=True)
+    arrived(proof, namespace, told)
     proof.claim("executors import it from the zip", "command_bus.zip" in told["library"], told["library"])
 
 
-def by_wheel(proof: Proof, yard: Yard, place: Place) -> None:
+def by_wheel(proof: Proof, yard: Yard, namespace: Namespace) -> None:
     """--py-files with a wheel: Spark sends it and does not import from it"""
-    told = yard.job(place, yard.bare, files=(yard.wheels[0],), imports=False)
+    told = yard.job(namespace, yard.bare, files=(yard.wheels[0],), imports=False)
     proof.claim(
-        "it does not work, as documented", not place.landed() and told["problem"], told["problem"][:150].replace("\n", " ")
+        "it does not work, as documented", not namespace.landed() and told["problem"], told["problem"][:150].replace("\n", " ")
     )
     proof.claim("because nobody can import it", "No module named 'command_bus'" in told["library"], told["library"])
 
 
-def by_install(proof: Proof, yard: Yard, place: Place) -> None:
+def by_install(proof: Proof, yard: Yard, namespace: Namespace) -> None:
     """pip install in the Python of driver and executors, or in their container; Spark finds the format by itself"""
-    told = yard.job(place, yard.installed, imports=False)
-    arrived(proof, place, told)
+    told = yard.job(namespace, yard.installed, imports=False)
+    arrived(proof, namespace, told)
     proof.claim("executors import what is installed", str(yard.installed.parents[1]) in told["library"], told["library"])
 
 
-def by_archive(proof: Proof, yard: Yard, place: Place) -> None:
+def by_archive(proof: Proof, yard: Yard, namespace: Namespace) -> None:
     """spark.archives=environment.tar.gz#environment with a whole virtual environment; the driver has a link of that name"""
     home = yard.installed.parents[1]
     archive = yard.folder / "environment.tar.gz"
@@ -162,9 +169,13 @@ def by_archive(proof: Proof, yard: Yard, place: Place) -> None:
     link = yard.folder / "environment"
     link.symlink_to(home)  # the driver plans with the same PYSPARK_PYTHON
     told = yard.job(
-        place, yard.installed, imports=False, python="./environment/bin/python", **{"spark.archives": f"{archive}#environment"}
+        namespace,
+        yard.installed,
+        imports=False,
+        python="./environment/bin/python",
+        **{"spark.archives": f"{archive}#environment"},
     )
-    arrived(proof, place, told)
+    arrived(proof, namespace, told)
     here = str(yard.folder / "work")
     proof.claim(
         "executors run the Python of the archive", here in told["python"] or "./environment" in told["python"], told["python"]
@@ -172,16 +183,18 @@ def by_archive(proof: Proof, yard: Yard, place: Place) -> None:
     proof.claim("and import from it", here in told["library"], told["library"])
 
 
-def arrived(proof: Proof, place: Place, told: dict[str, Any]) -> None:
+def arrived(proof: Proof, namespace: Namespace, told: dict[str, Any]) -> None:
     """Every row landed once, in order."""
-    landed = place.landed()
+    landed = namespace.landed()
     proof.claim(
-        "every row landed once, in order", len(landed) == ROWS and place.seqs() == EXPECTED, told["problem"] or f"{len(landed):,}"
+        "every row landed once, in order",
+        len(landed) == ROWS and namespace.seqs() == EXPECTED,
+        told["problem"] or f"{len(landed):,}",
     )
 
 
 EXPECTED = {f"t{truck}": list(range(ROWS // 10)) for truck in range(10)}
-WAYS: dict[str, Callable[[Proof, Yard, Place], None]] = {
+WAYS: dict[str, Callable[[Proof, Yard, Namespace], None]] = {
     "zip": by_zip,
     "wheel": by_wheel,
     "installed": by_install,
