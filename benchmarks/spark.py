@@ -73,7 +73,7 @@ def session(folder: str) -> SparkSession:
 
 
 def moves(spark: SparkSession, rows: int, entities: int) -> DataFrame:
-    """Rows in the order of time, as they come from a log: each entity's are spread over all of it."""
+    """Return rows in the order of time, as in a log: those of each entity are spread over all of them."""
     number = F.col("id")
     frame = spark.range(0, rows, 1, 8).select(
         F.concat(F.lit("N"), F.lpad((number % entities).cast("string"), 6, "0")).alias("tail"),
@@ -89,7 +89,7 @@ def moves(spark: SparkSession, rows: int, entities: int) -> DataFrame:
 
 
 def by_hand(url: str, name: str) -> Callable[[Iterator[Any]], None]:
-    """The floor that promises nothing."""
+    """Return a sender without any guarantee: the lower bound."""
 
     def send(rows: Iterator[Any]) -> None:
         client = redis.Redis.from_url(url)
@@ -112,7 +112,7 @@ return #ARGV / 2
 
 
 def bare(url: str, name: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """The floor of the encoder and one script call a chunk."""
+    """Return a sender with the encoder and one script call per chunk: the lower bound with encoding."""
     import pyarrow as pa
 
     from command_bus.serialization.native import Packer
@@ -139,7 +139,7 @@ def bare(url: str, name: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
 
 def sender(url: str, columns: list[str]) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """What a task of the data source does, without the commit."""
+    """Return a sender that does what a task of the data source does, without the commit."""
     import pyarrow as pa
 
     options = WriteOptions(command=named_command(Move), url=url, namespace="again", dispatch_id="again")
@@ -256,7 +256,7 @@ def main() -> int:
         benchmark = Benchmark(spark, server.url, frame, arguments.rows)
         for number in range(arguments.rounds + 1):
             benchmark.round()
-            if number == 0:  # the JVM has compiled what is hot
+            if number == 0:  # the first round warms up the JVM
                 benchmark.seconds.clear()
                 benchmark.server_us.clear()
             print(f"round {number} of {arguments.rounds} done", file=sys.stderr)

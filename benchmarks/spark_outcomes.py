@@ -1,7 +1,7 @@
-"""What plan outcomes costs: `python -m benchmarks.spark_outcomes [--rows N] [--entities N] [--rounds N] [--json FILE]`.
+"""The cost of reading outcomes: `python -m benchmarks.spark_outcomes [--rows N] [--entities N] [--rounds N] [--json FILE]`.
 
-A DataFrame is dispatched and really worked off by two workers; then its outcomes are read, in turns, so that all cases share the
-machine's mood; medians are printed:
+A DataFrame is dispatched and drained by two workers. Then its outcomes are read, in turns, so that changes of the machine's speed hit
+all cases alike; medians are printed:
 
 * `pages alone`: the tasks fetch the same pages from the server and drop them: what round trips and the server cost.
 * `pages, decoded`: they also make Arrow batches of them, which Spark does not get: what decoding adds.
@@ -40,16 +40,16 @@ registry = HandlerRegistry()
 
 @registry.handles(Move)
 async def move(command: Move) -> None:
-    """Nothing to do."""
+    """Do nothing."""
 
 
 def bus() -> CommandBus:
-    """For the workers."""
+    """Return a bus for the workers."""
     return CommandBus(registry=registry)
 
 
 def work_off(url: str) -> float:
-    """Let two workers do all there is; seconds."""
+    """Let two workers drain the namespace, and return the seconds it took."""
     command = [sys.executable, "-m", "command_bus", "worker", f"{__name__ if __name__ != '__main__' else __spec__.name}:bus"]
     environment = {**os.environ, "COMMAND_BUS_URL": url, "COMMAND_BUS_NAMESPACE": NAMESPACE}
     began = time.perf_counter()
@@ -67,7 +67,7 @@ def work_off(url: str) -> float:
 
 
 def fetching(plan: ReadPlan, *, decoded: bool) -> tuple[int, Callable[[Iterator[Any]], Iterator[Any]]]:
-    """The number of the view's tasks, and a function that does their part of the work outside of Spark's data source."""
+    """Return the number of the view's tasks, and a function that does their part of the work outside of Spark's data source."""
     import pyarrow as pa
     from pyspark import TaskContext
 
@@ -99,7 +99,7 @@ def _sizes(plan: ReadPlan, part: OutcomePartition, *, decoded: bool) -> Iterator
 
 
 def cases(spark: SparkSession, url: str, rows: int) -> dict[str, Callable[[], object]]:
-    """By name; each reads all outcomes."""
+    """Return the cases by name; each reads all outcomes."""
     view = spark.read.format("command_bus").options(url=url, namespace=NAMESPACE, view="outcomes", dispatchId=DISPATCH)
     plan = ReadPlan.build(ReadOptions(view="outcomes", url=url, namespace=NAMESPACE, dispatch_id=DISPATCH))
 

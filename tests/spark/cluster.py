@@ -32,13 +32,13 @@ HOST = "127.0.0.1"
 
 
 class Cluster:
-    """A master, and a worker for each host.
+    """A master, and one worker per host.
 
     Args:
-        folder: For logs and work.
+        folder: The folder for logs and work.
         hosts: The address of each worker.
-        cores: Of each worker.
-        memory: Of each worker, as Spark writes it.
+        cores: Cores of each worker.
+        memory: Memory of each worker, as Spark writes it.
     """
 
     def __init__(self, folder: Path, hosts: Sequence[str] = (HOST, HOST), *, cores: int = 1, memory: str = "2g") -> None:
@@ -63,11 +63,11 @@ class Cluster:
 
     @property
     def pids(self) -> list[int]:
-        """Of the master and the workers."""
+        """Process ids of the master and the workers."""
         return [process.pid for process in self._running]
 
     def stop(self) -> None:
-        """End all of it."""
+        """Stop all processes."""
         for process in reversed(self._running):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
@@ -121,7 +121,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def session(cluster: Cluster, name: str, **settings: str) -> Iterator[SparkSession]:
-    """A session on the cluster, whose executors run this Python and can import what this checkout holds."""
+    """Start a session on the cluster, whose executors run this Python and can import from this checkout."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -148,7 +148,7 @@ def session(cluster: Cluster, name: str, **settings: str) -> Iterator[SparkSessi
 
 
 def processes_below(pids: Sequence[int]) -> dict[int, str]:
-    """All descendants of these processes, with their command lines."""
+    """Return all descendants of these processes, with their command lines."""
     parents: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -164,12 +164,12 @@ def processes_below(pids: Sequence[int]) -> dict[int, str]:
 
 
 def executors(cluster: Cluster) -> list[int]:
-    """The JVMs that run tasks."""
+    """Return the JVMs that run tasks."""
     return [pid for pid, line in processes_below(cluster.pids).items() if "CoarseGrainedExecutorBackend" in line]
 
 
 class Footprint(threading.Thread):
-    """Looks at the memory of the executors' processes, and keeps the peak of each. A context manager."""
+    """Context manager that samples the memory of the executors' processes, and keeps the peak of each."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(name="footprint", daemon=True)
@@ -196,7 +196,7 @@ class Footprint(threading.Thread):
                         self._peaks[kind][pid] = max(self._peaks[kind].get(pid, 0), int(peak[1]))
 
     def megabytes(self, kind: str) -> list[int]:
-        """The peak of each process (`python` or `java`), the greatest first."""
+        """Return the peak of each process (`python` or `java`), the greatest first."""
         return sorted((kilobytes // 1024 for kilobytes in self._peaks[kind].values()), reverse=True)
 
 

@@ -22,13 +22,13 @@ registry = HandlerRegistry()
 
 @registry.handles(Move)
 async def move(command: Move) -> int:
-    """The result is the number, so that outcomes tell in which order they came about."""
+    """Return the number, so that outcomes show the order of execution."""
     return command.seq
 
 
 @contextmanager
 def draining(namespace: Namespace, processes: int) -> Iterator[None]:
-    """So many worker processes."""
+    """Run so many worker processes."""
     running = [
         subprocess.Popen([sys.executable, "-m", __name__, namespace.url, namespace.name], cwd=ROOT, stdin=subprocess.PIPE)
         for _ in range(processes)

@@ -1,4 +1,4 @@
-"""Commands with every kind of outcome, dispatched and settled without Spark, and reading views of them."""
+"""Commands with every kind of outcome, dispatched and settled without Spark; and reading views."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def target_of(namespace: Namespace) -> Target:
 def load(
     namespace: Namespace, commands: list[Command[Any]], dispatch_id: str = "d", *, keep_ms: int = DAY, commit: bool = True
 ) -> None:
-    """Without Spark: the ids are c0, c1, …"""
+    """Dispatch commands without Spark, with the ids c0, c1, …"""
     opening = Opening(what="tests", keep_ms=keep_ms)
     with PartitionDispatcher(target_of(namespace), dispatch_id=dispatch_id, opening=opening) as dispatcher:
         dispatcher.dispatch_batch(Envelope(command, command_id=f"c{number}") for number, command in enumerate(commands))
@@ -119,7 +119,7 @@ def key_of(namespace: Namespace, dispatch_id: str, shard: int = 0) -> str:
 def settle(
     namespace: Namespace, dispatch_id: str, numbers: range, *, shard: int = 0, at_ms: Callable[[int], int] | None = None
 ) -> None:
-    """As if workers had settled commands with these numbers: for reads of many, or at times of one's own."""
+    """Store outcomes of commands with these numbers, as workers would: for large reads, or at chosen times."""
     with Redis.from_url(namespace.url) as client:
         pipeline = client.pipeline(transaction=False)
         for number in numbers:

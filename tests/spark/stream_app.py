@@ -25,13 +25,13 @@ MOVES = "truck string, seq long, load double, note string"
 
 
 def arrivals(spark: SparkSession, folder: str | Path) -> DataFrame:
-    """The rows of the files that arrive in a folder, one file at a time, with their order: a stream cannot be sorted."""
+    """Return the rows of the files that arrive in a folder, one file at a time, with their order: a stream cannot be sorted."""
     rows = spark.readStream.schema(MOVES).option("maxFilesPerTrigger", 1).json(str(folder))
     return rows.withColumn("command_id", command_id("truck", "seq")).repartition(2, "truck")
 
 
 def start(rows: DataFrame, namespace: Namespace, checkpoint: str | Path, **options: str) -> StreamingQuery:
-    """Dispatch them through the bare format, as far as they have arrived."""
+    """Dispatch them through the format, as far as they have arrived."""
     given = {**namespace.options, "command": f"{Move.__module__}:Move", "checkpointLocation": str(checkpoint), **options}
     return rows.writeStream.format("command_bus").options(**given).trigger(availableNow=True).start()
 

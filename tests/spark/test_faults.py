@@ -1,4 +1,4 @@
-"""Tasks that die, jobs that are run again, attempts that overlap: whatever Spark does twice, each row is one command, in its place."""
+"""Tasks that die, repeated jobs, overlapping attempts: whatever Spark does twice, each row is one command, in order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IDS = {command_id_of([truck, str(seq)]) for truck, seqs in ALL.items() for seq i
 
 @pytest.fixture(autouse=True)
 def small_batches(spark: SparkSession) -> Iterator[None]:
-    """Else a task would have all of its rows in one batch, encoded before anything is sent."""
+    """Make batches small: else a task would have all of its rows in one, encoded before anything is sent."""
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(name)
     spark.conf.set(name, "50")
@@ -40,7 +40,7 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
 
 
 def arranged(spark: SparkSession) -> DataFrame:
-    """A thousand rows in two partitions, with ids, as `dispatch_dataframe` lays them out."""
+    """Return a thousand rows in two partitions, with ids, as `dispatch_dataframe` arranges them."""
     rows = journeys(spark, TRUCKS, EACH).withColumn("command_id", command_id("truck", "seq"))
     return rows.repartition(2, "truck").sortWithinPartitions("seq")
 
@@ -51,9 +51,9 @@ def write(rows: DataFrame, namespace: Namespace, **options: str) -> None:
 
 
 def stumble(rows: DataFrame, namespace: Namespace, falls: Callable[[], bool]) -> DataFrame:
-    """The same rows from a source that fails when half of a task's rows are through and some of them have landed.
+    """Return the same rows from a source that fails when half of a task's rows are through and some of them are in mailboxes.
 
-    The write that follows is of the same task. Rows are fat, because Spark passes them on 64 kB at a time.
+    The write that follows is in the same task. Rows are large, because Spark passes them on 64 kB at a time.
     """
     fat = rows.withColumn("note", F.repeat("truck", 500))
 
@@ -70,7 +70,7 @@ def stumble(rows: DataFrame, namespace: Namespace, falls: Callable[[], bool]) ->
 
 
 def first_time(folder: str) -> bool:
-    """True for the first call of each partition, whichever process asks."""
+    """Return True for the first call of each partition, in whichever process."""
     context = TaskContext.get()
     try:
         Path(folder, f"fell-{0 if context is None else context.partitionId()}").touch(exist_ok=False)
@@ -87,7 +87,7 @@ def everything_once_and_in_order(namespace: Namespace) -> None:
 
 
 @pytest.mark.slow
-def test_a_writer_killed_after_half_its_rows_is_run_again(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
+def test_a_writer_killed_half_way_is_retried(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
     folder = str(tmp_path)
 
     def command_of(row: dict[str, Any]) -> Move:
@@ -106,7 +106,7 @@ def test_a_writer_killed_after_half_its_rows_is_run_again(spark: SparkSession, n
 
 
 @pytest.mark.slow
-def test_a_task_that_fails_after_half_its_rows_is_run_again(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
+def test_a_task_failed_half_way_is_retried(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
     folder = str(tmp_path)
 
     write(stumble(arranged(spark), namespace, lambda: first_time(folder)), namespace)
@@ -114,9 +114,7 @@ def test_a_task_that_fails_after_half_its_rows_is_run_again(spark: SparkSession,
     everything_once_and_in_order(namespace)
 
 
-def test_a_job_that_failed_for_good_is_completed_by_running_it_again(
-    spark: SparkSession, namespace: Namespace, tmp_path: Path
-) -> None:
+def test_repeating_a_failed_job_completes_it(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.touch()
     flag = str(broken)
@@ -137,7 +135,7 @@ def test_a_job_that_failed_for_good_is_completed_by_running_it_again(
     assert (told.state, told.added) == ("already committed", 1000)
 
 
-def test_a_rerun_after_the_workers_took_everything_adds_nothing(spark: SparkSession, namespace: Namespace) -> None:
+def test_repeating_a_drained_job_adds_nothing(spark: SparkSession, namespace: Namespace) -> None:
     registry, seen = HandlerRegistry(), list[tuple[str, int]]()
 
     @registry.handles(Move)
@@ -158,8 +156,8 @@ def test_a_rerun_after_the_workers_took_everything_adds_nothing(spark: SparkSess
     assert namespace.depth() == 0
 
 
-def test_a_writer_that_goes_on_after_the_commit_adds_nothing(namespace: Namespace) -> None:
-    """A speculative loser, an executor that was taken for lost: they do not know that the dispatch is closed."""
+def test_a_writer_adds_nothing_after_the_commit(namespace: Namespace) -> None:
+    """A speculative loser or an executor taken for lost does not know that the dispatch is closed."""
     target, opening, version = Target(**namespace.options), Opening(), Version("d")
     zombie = PartitionDispatcher(target, dispatch_id="d", batch_size=20)
     zombie.open()
@@ -181,8 +179,8 @@ def test_a_writer_that_goes_on_after_the_commit_adds_nothing(namespace: Namespac
     everything_once_and_in_order(namespace)
 
 
-def test_attempts_that_overlap_keep_the_order(namespace: Namespace) -> None:
-    """Speculation: the same rows in the same order, at the same time, cut into other chunks."""
+def test_overlapping_attempts_keep_the_order(namespace: Namespace) -> None:
+    """Speculation: the same rows in the same order, at the same time, in other chunks."""
     target = Target(**namespace.options)
     results: list[PartitionDispatcher] = []
 
@@ -202,8 +200,8 @@ def test_attempts_that_overlap_keep_the_order(namespace: Namespace) -> None:
     everything_once_and_in_order(namespace)
 
 
-def test_attempts_that_overlap_wait_for_room_without_overtaking(namespace: Namespace) -> None:
-    """Each holds back what was refused to it, while the other may have brought it meanwhile."""
+def test_overlapping_attempts_keep_the_order_at_a_limit(namespace: Namespace) -> None:
+    """Each holds back its refused rows, while the other may have sent them."""
     target = Target(**namespace.options)
     registry, seen = HandlerRegistry(), list[tuple[str, int]]()
 
@@ -235,7 +233,7 @@ def test_attempts_that_overlap_wait_for_room_without_overtaking(namespace: Names
 
 
 def moves(each: int) -> Iterator[Envelope[Move]]:
-    """The rows of all trucks, up to a number, in the order of the numbers."""
+    """Return the rows of all trucks, up to a number, in the order of the numbers."""
     for seq in range(each):
         for truck in range(TRUCKS):
             name = f"t{truck}"

@@ -26,7 +26,7 @@ from tests.spark.writes import with_ids, write
 
 @pytest.fixture
 def full(namespace: Namespace) -> Iterator[Namespace]:
-    """A server of its own, whose memory limit the test may play with."""
+    """Start a server of its own, whose memory limit the test may change."""
     with EmbeddedServer.start(tcp=True) as server:
         yield Namespace(server.url)
 
@@ -61,9 +61,7 @@ def test_writers_wait_for_workers(spark: SparkSession, namespace: Namespace) -> 
         assert [seq for name, seq in seen if name == f"t{truck}"] == list(range(40))
 
 
-async def test_a_full_entity_holds_up_its_own_rows_and_no_worker_is_told_in_time(
-    spark: SparkSession, namespace: Namespace
-) -> None:
+async def test_a_stalled_dispatch_reports_and_is_completed_later(spark: SparkSession, namespace: Namespace) -> None:
     rows = journeys(spark, trucks=2, each=30)
 
     def dispatch(**options: Any) -> Any:
@@ -94,7 +92,7 @@ async def test_a_full_entity_holds_up_its_own_rows_and_no_worker_is_told_in_time
 
 
 @pytest.mark.timeout(120)
-def test_a_job_that_stands_still_warns_the_driver_and_tells_its_progress(
+def test_a_stalled_job_warns_the_driver(
     spark: SparkSession, namespace: Namespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("command_bus.spark.writing.progress._LOG_EVERY", 1.0)
@@ -113,7 +111,7 @@ def test_a_job_that_stands_still_warns_the_driver_and_tells_its_progress(
     assert any(level == "INFO" and text == "dispatch 'd': 25 rows sent, 0 rows/s" for level, text in said)
 
 
-def test_the_format_says_the_same(spark: SparkSession, namespace: Namespace) -> None:
+def test_the_format_raises_the_same_error(spark: SparkSession, namespace: Namespace) -> None:
     with pytest.raises(PythonException) as caught:
         write(with_ids(journeys(spark, trucks=2, each=30)), namespace, maxBacklog=25, maxWait="300 ms")
     assert "DispatchStalled: dispatch 'd', partition" in str(caught.value)
@@ -154,5 +152,5 @@ def test_a_server_out_of_memory_is_waited_for(spark: SparkSession, full: Namespa
 
 
 def _refusals(client: Redis) -> int:
-    """How often the server said that it has no memory."""
+    """Return how often the server was out of memory."""
     return int(client.info("errorstats").get("errorstat_OOM", {"count": 0})["count"])

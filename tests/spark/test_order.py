@@ -36,7 +36,7 @@ SKEW = {
 
 @pytest.fixture
 def settings(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Settings of the session, set back after the test."""
+    """Restore settings of the session after the test."""
     before = {name: spark.conf.get(name, None) for name in request.param}
     for name, value in request.param.items():
         spark.conf.set(name, value)
@@ -46,7 +46,7 @@ def settings(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[No
 
 
 def fat(spark: SparkSession) -> DataFrame:
-    """Rows that do not shrink in a shuffle: more than 4 MB, so that adaptive execution leaves several partitions of them."""
+    """Return rows that do not shrink in a shuffle: more than 4 MB, so that adaptive execution leaves several partitions of them."""
     number = F.col("id")
     return spark.range(TRUCKS * EACH, numPartitions=4).select(
         F.concat(F.lit("t"), (number % TRUCKS).cast("string")).alias("truck"),
@@ -56,7 +56,7 @@ def fat(spark: SparkSession) -> DataFrame:
 
 
 def known(spark: SparkSession) -> DataFrame:
-    """A row for each truck; that they are so few, Spark finds out only when it has them."""
+    """Return one row per truck. Spark finds out only when it has them that they are so few."""
     return spark.createDataFrame([(f"t{truck}", 1.0) for truck in range(TRUCKS)], "truck string, load double")
 
 
@@ -99,13 +99,13 @@ def test_the_plan_keeps_the_shuffle(spark: SparkSession) -> None:
 
 
 def split(spark: SparkSession) -> DataFrame:
-    """Each truck's rows in all of four partitions."""
+    """Return each truck's rows in all of four partitions."""
     rows = fat(spark).where("seq < 20").withColumn("command_id", command_id("truck", "seq"))
     return rows.repartition(4, "seq").sortWithinPartitions("seq")
 
 
 @pytest.mark.slow
-def test_rows_that_are_left_to_chance_are_refused_where_order_is_asked_for(spark: SparkSession, namespace: Namespace) -> None:
+def test_split_entities_are_refused_if_order_is_kept(spark: SparkSession, namespace: Namespace) -> None:
     options = {**namespace.options, "command": MOVE, "dispatchId": "d"}
     writing = WritePlan.build(WriteOptions.parse({**options, "keepOrder": "true"}), split(spark).schema)
     with pytest.raises(PySparkException) as caught:
@@ -121,7 +121,7 @@ def test_rows_that_are_left_to_chance_are_refused_where_order_is_asked_for(spark
     assert other.seqs() == {truck: list(range(20)) for truck in ALL}
 
 
-def test_else_it_is_said_in_the_log(spark: SparkSession, namespace: Namespace, caplog: pytest.LogCaptureFixture) -> None:
+def test_split_entities_are_logged_otherwise(spark: SparkSession, namespace: Namespace, caplog: pytest.LogCaptureFixture) -> None:
     def write(rows: DataFrame, dispatch_id: str, **options: str) -> str:
         caplog.clear()
         given = {**namespace.options, "command": MOVE, "dispatchId": dispatch_id, **options}
@@ -136,8 +136,8 @@ def test_else_it_is_said_in_the_log(spark: SparkSession, namespace: Namespace, c
         assert not write(free, "4")
 
 
-def test_a_job_that_is_run_again_in_other_partitions_is_no_conflict(namespace: Namespace) -> None:
-    """Each run names itself: what an attempt that failed had begun elsewhere is not held against the next."""
+def test_a_repeated_job_may_use_other_partitions(namespace: Namespace) -> None:
+    """Each run has a name of its own: entities that a failed attempt had begun in other tasks do not count in the next run."""
     target = Target(**namespace.options)
     for run, partition in (("first", 0), ("second", 1), ("second", 1)):
         with PartitionDispatcher(target, dispatch_id="d", run=run, partition=partition, keep_order=True) as dispatcher:

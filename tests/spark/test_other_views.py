@@ -29,7 +29,7 @@ from tests.spark.trucks import Namespace, until, working
 
 @contextmanager
 def stopped(namespace: Namespace, *entities: tuple[str, str]) -> Iterator[None]:
-    """While these are paused."""
+    """Pause these entities."""
 
     async def change(verb: str) -> None:
         async with namespace.bus() as bus:
@@ -122,7 +122,7 @@ def test_entities(spark: SparkSession, wide: Namespace) -> None:
     assert rows["runs"]["mailbox"] == "snail:runs"
 
 
-def test_entities_wait_without_workers_and_many_are_told_once_each(spark: SparkSession, wide: Namespace) -> None:
+def test_many_waiting_entities_are_read_once_each(spark: SparkSession, wide: Namespace) -> None:
     load(wide, [Pay(account=f"a{number}", amount=1) for number in range(3000)])
     frame = read(spark, wide, "entities")
     assert frame.rdd.getNumPartitions() == 4

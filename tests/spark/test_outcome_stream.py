@@ -27,7 +27,7 @@ from tests.spark.trucks import Namespace, until, working
 
 
 class Streamed:
-    """A streaming query over outcomes, whose micro-batches are kept as lists of numbers."""
+    """A streaming query over outcomes, which keeps its micro-batches as lists of numbers."""
 
     def __init__(
         self, spark: SparkSession, namespace: Namespace, folder: Path, after: Callable[[], None] | None = None, **options: Any
@@ -40,7 +40,7 @@ class Streamed:
         self._folder = folder
 
     def run(self, **trigger: Any) -> Streamed:
-        """To the end of what there is."""
+        """Run to the end of what exists."""
         query = self._start(trigger or {"availableNow": True})
         assert query.awaitTermination(60)
         return self
@@ -70,7 +70,7 @@ class Streamed:
 
 
 @pytest.mark.slow
-def test_a_limit_cuts_micro_batches_and_a_restart_goes_on(spark: SparkSession, wide: Namespace, tmp_path: Path) -> None:
+def test_a_limit_bounds_micro_batches_and_a_restart_continues(spark: SparkSession, wide: Namespace, tmp_path: Path) -> None:
     load(wide, [], "d")
     settle(wide, "d", range(900), shard=1)
     settle(wide, "d", range(900, 1000), shard=3)
@@ -85,7 +85,7 @@ def test_a_limit_cuts_micro_batches_and_a_restart_goes_on(spark: SparkSession, w
 
 
 @pytest.mark.slow
-def test_a_micro_batch_that_fails_is_read_again_as_it_was(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
+def test_a_failed_micro_batch_is_read_again_unchanged(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
     load(namespace, [], "d")
     settle(namespace, "d", range(100))
     seen: list[list[int]] = []
@@ -105,7 +105,7 @@ def test_a_micro_batch_that_fails_is_read_again_as_it_was(spark: SparkSession, n
 
 
 @pytest.mark.slow
-def test_dispatches_that_come_later_are_picked_up(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
+def test_later_dispatches_are_picked_up(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
     streamed = Streamed(spark, namespace, tmp_path)
     with streamed.running() as query, working(namespace, registry_of()):
         for name in ("one", "two"):
@@ -117,9 +117,7 @@ def test_dispatches_that_come_later_are_picked_up(spark: SparkSession, namespace
     assert streamed.dispatches == {"one": 50, "two": 50}
 
 
-def test_what_is_there_when_it_starts_is_all_that_available_now_reads(
-    spark: SparkSession, namespace: Namespace, tmp_path: Path
-) -> None:
+def test_available_now_reads_what_exists_at_the_start(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
     load(namespace, [], "d")
     settle(namespace, "d", range(100))
     numbers = count(100)
@@ -130,7 +128,7 @@ def test_what_is_there_when_it_starts_is_all_that_available_now_reads(
 
 
 @pytest.mark.slow
-def test_it_may_begin_at_a_time(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
+def test_a_stream_can_start_at_a_time(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
     load(namespace, [], "d")
     noon = 1_795_262_400_000
     settle(namespace, "d", range(60), at_ms=lambda number: noon + number * 1000)
@@ -139,9 +137,7 @@ def test_it_may_begin_at_a_time(spark: SparkSession, namespace: Namespace, tmp_p
 
 
 @pytest.mark.slow
-def test_outcomes_that_were_trimmed_unread_stop_it_unless_it_may_go_on(
-    spark: SparkSession, namespace: Namespace, tmp_path: Path
-) -> None:
+def test_outcomes_trimmed_unread_fail_the_query_unless_allowed(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
     load(namespace, [], "d")
     settle(namespace, "d", range(100))
     assert len(Streamed(spark, namespace, tmp_path).run().numbers) == 100
@@ -158,7 +154,7 @@ def test_outcomes_that_were_trimmed_unread_stop_it_unless_it_may_go_on(
 
 
 @pytest.mark.slow
-def test_a_stream_that_ended_and_began_again_is_read(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
+def test_a_restarted_stream_is_read(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
     load(namespace, [], "d")
     settle(namespace, "d", range(10))
     assert len(Streamed(spark, namespace, tmp_path).run().numbers) == 10
@@ -176,7 +172,7 @@ def test_a_stream_that_ended_and_began_again_is_read(spark: SparkSession, namesp
         ({"pushdown": "true"}, "no filters"),
     ],
 )
-def test_what_cannot_be_streamed_says_so(
+def test_options_of_batches_are_refused_for_streams(
     spark: SparkSession, namespace: Namespace, tmp_path: Path, options: dict[str, str], message: str
 ) -> None:
     frame = spark.readStream.format("command_bus").options(**namespace.options, **options).load()

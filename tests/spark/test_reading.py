@@ -29,7 +29,7 @@ from tests.spark.outcomes import (
 from tests.spark.trucks import Namespace, working
 
 
-def test_each_command_has_an_outcome_with_its_result_or_reason(spark: SparkSession, wide: Namespace) -> None:
+def test_each_command_has_an_outcome(spark: SparkSession, wide: Namespace) -> None:
     load(
         wide,
         [Pay(account=f"a{number % 5}", amount=number) for number in range(12)]
@@ -73,7 +73,7 @@ def test_all_dispatches_are_read_unless_one_is_named(spark: SparkSession, namesp
     assert [row["dispatch_id"] for row in read(spark, namespace, dispatchId="two:{}\n%").collect()] == ["two:{}\n%"]
 
 
-def test_many_are_read_once_each_in_as_many_tasks_as_are_asked_for(spark: SparkSession, wide: Namespace) -> None:
+def test_outcomes_are_read_once_in_the_requested_number_of_tasks(spark: SparkSession, wide: Namespace) -> None:
     load(wide, [], "d")
     start = 1_795_000_000_000
     for shard in range(4):  # three bursts, days apart
@@ -92,7 +92,7 @@ def test_many_are_read_once_each_in_as_many_tasks_as_are_asked_for(spark: SparkS
     assert read(spark, wide, dispatchId="d").rdd.getNumPartitions() == 1
 
 
-def test_a_task_reads_what_was_there_when_it_was_planned(namespace: Namespace) -> None:
+def test_a_task_reads_what_existed_at_planning(namespace: Namespace) -> None:
     load(namespace, [], "d")
     settle(namespace, "d", range(100))
     reader = reader_of({**namespace.options, "pagesize": "7"})
@@ -104,7 +104,7 @@ def test_a_task_reads_what_was_there_when_it_was_planned(namespace: Namespace) -
     assert first == again == [f"c{number}" for number in range(100)]
 
 
-def test_times_bound_it_from_the_first_up_to_without_the_last(spark: SparkSession, namespace: Namespace) -> None:
+def test_timestamps_include_the_start_and_exclude_the_end(spark: SparkSession, namespace: Namespace) -> None:
     load(namespace, [], "d")
     noon = 1_795_262_400_000
     settle(namespace, "d", range(60), at_ms=lambda number: noon + number * 1000)
@@ -118,7 +118,7 @@ def test_times_bound_it_from_the_first_up_to_without_the_last(spark: SparkSessio
     assert found(startingTimestamp=noon + DAY) == found(endingTimestamp=noon - DAY) == []
 
 
-def test_filters_are_pushed_down_where_spark_may(spark: SparkSession, namespace: Namespace) -> None:
+def test_filters_are_pushed_down_if_allowed(spark: SparkSession, namespace: Namespace) -> None:
     noon = 1_795_262_400_000
     for name in ("a", "b", "c"):
         load(namespace, [], name)
@@ -147,7 +147,7 @@ def test_filters_are_pushed_down_where_spark_may(spark: SparkSession, namespace:
     assert read(spark, namespace).where("dispatch_id = 'a'").count() == 30, "and without it Spark filters"
 
 
-def test_what_is_pushed_down_is_not_read(namespace: Namespace) -> None:
+def test_pushed_filters_reduce_the_read(namespace: Namespace) -> None:
     noon = 1_795_262_400_000
     for name in ("a", "b"):
         load(namespace, [], name)
@@ -166,7 +166,7 @@ def test_what_is_pushed_down_is_not_read(namespace: Namespace) -> None:
     ]  # fmt: skip
 
 
-def test_what_was_trimmed_is_told(spark: SparkSession, namespace: Namespace) -> None:
+def test_trimmed_outcomes_are_reported(spark: SparkSession, namespace: Namespace) -> None:
     load(namespace, [], "d")
     settle(namespace, "d", range(500))
     with Redis.from_url(namespace.url) as client:
@@ -179,7 +179,7 @@ def test_what_was_trimmed_is_told(spark: SparkSession, namespace: Namespace) -> 
         read(spark, namespace, dispatchId="d", failOnDataLoss="true").count()
 
 
-def test_a_record_of_another_version_is_a_row(spark: SparkSession, namespace: Namespace) -> None:
+def test_an_unreadable_record_is_a_row(spark: SparkSession, namespace: Namespace) -> None:
     load(namespace, [], "d")
     settle(namespace, "d", range(2))
     with Redis.from_url(namespace.url) as client:
@@ -187,7 +187,7 @@ def test_a_record_of_another_version_is_a_row(spark: SparkSession, namespace: Na
     assert Counter(row["status"] for row in read(spark, namespace).collect()) == {"completed": 2, "unreadable": 1}
 
 
-def test_sql_reads_it(spark: SparkSession, namespace: Namespace) -> None:
+def test_sql_reads_outcomes(spark: SparkSession, namespace: Namespace) -> None:
     load(namespace, [Pay(account="a", amount=1), Pay(account="a", amount=-1)])
     with working(namespace, registry_of()):
         settled(namespace)
@@ -206,7 +206,7 @@ def test_sql_reads_it(spark: SparkSession, namespace: Namespace) -> None:
         ("entities", {"dispatchId": "d"}, "not with entities"),
     ],
 )
-def test_wrong_options_are_named_at_once(
+def test_wrong_options_are_refused_at_once(
     spark: SparkSession, namespace: Namespace, view: str, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(AnalysisException, match=message):
@@ -223,7 +223,7 @@ def test_an_unknown_dispatch_is_an_error_not_an_empty_table(spark: SparkSession,
     assert len(str(caught.value)) < 2000
 
 
-def test_so_is_one_that_keeps_no_outcomes(spark: SparkSession, namespace: Namespace) -> None:
+def test_a_dispatch_without_outcomes_is_an_error(spark: SparkSession, namespace: Namespace) -> None:
     load(namespace, [Pay(account="a", amount=1)], keep_ms=0)
     with pytest.raises(PySparkException, match="keeps no outcomes"):
         read(spark, namespace, dispatchId="d").collect()
@@ -236,7 +236,7 @@ def test_outcomes_may_outlive_their_dispatch(spark: SparkSession, namespace: Nam
     assert read(spark, namespace, dispatchId="gone").count() == 3
 
 
-def test_limits_of_streams_are_not_for_batches(spark: SparkSession, namespace: Namespace) -> None:
+def test_stream_limits_are_refused_for_batches(spark: SparkSession, namespace: Namespace) -> None:
     with pytest.raises(PySparkException, match=r"for spark\.readStream"):
         read(spark, namespace, maxOffsetsPerTrigger=5).collect()
 

@@ -60,7 +60,7 @@ def handlers(*, mended: threading.Event | None = None) -> HandlerRegistry:
 
 
 def posts(spark: SparkSession, *whats: str | None, box: str = "b1") -> DataFrame:
-    """One row for each, in order, in one box."""
+    """Return one row per text, in order, in one box."""
     return spark.createDataFrame([(box, number, what) for number, what in enumerate(whats)], "box string, seq int, what string")
 
 
@@ -71,7 +71,7 @@ def dispatched(namespace: Namespace, rows: DataFrame, command: type[Command[Any]
 
 
 def reconciled(namespace: Namespace, commands: DataFrame, dispatch_id: str = "d", **columns: str) -> Reconciliation:
-    """From the id and the rows alone."""
+    """Reconcile by the id and the rows alone."""
     given: dict[str, Any] = namespace.options | columns
     return reconcile(dispatch_id=dispatch_id, commands=commands, **given)
 
@@ -87,7 +87,7 @@ def seqs(ledger: Reconciliation, name: str) -> list[int]:
 
 
 def mailbox(namespace: Namespace, name: str) -> str:
-    """The key of a mailbox, wherever it is."""
+    """Return the key of a mailbox in any shard."""
     with Redis.from_url(namespace.url) as client:
         (key,) = client.scan_iter(f"{{{namespace.name}:*}}:m:{name}", count=10_000)
         return key.decode()
@@ -130,7 +130,7 @@ def test_a_run_with_every_status_is_reconciled(spark: SparkSession, namespace: N
 
 
 @pytest.mark.slow
-def test_what_waits_is_pending_and_a_park_holds_its_followers(spark: SparkSession, namespace: Namespace) -> None:
+def test_waiting_commands_are_pending(spark: SparkSession, namespace: Namespace) -> None:
     report = dispatched(namespace, posts(spark, "fine", "poison", "fine", "fine").withColumnRenamed("box", "hook"), Hang)
     assert told(reconcile(report)) == {"pending": 4}
     mended = threading.Event()
@@ -159,7 +159,7 @@ async def replay_all(namespace: Namespace) -> None:
 
 
 @pytest.mark.slow
-def test_a_repaired_letter_completes_out_of_its_turn_and_that_is_fine(spark: SparkSession, namespace: Namespace) -> None:
+def test_a_replayed_dead_letter_may_complete_late(spark: SparkSession, namespace: Namespace) -> None:
     report = dispatched(namespace, posts(spark, "fine", "poison", "fine"))
     mended = threading.Event()
     with working(namespace, handlers(mended=mended)):
@@ -174,8 +174,8 @@ def test_a_repaired_letter_completes_out_of_its_turn_and_that_is_fine(spark: Spa
     assert done.frame("completed").where("outcomes = 2").first()["order_by"] == 1
 
 
-def test_a_lost_command_is_missing_also_behind_the_traffic_of_others(spark: SparkSession, namespace: Namespace) -> None:
-    """The entity has as many commands as before: only their ids tell that one is gone."""
+def test_a_lost_command_is_missing_despite_other_commands(spark: SparkSession, namespace: Namespace) -> None:
+    """The entity has as many commands as before: only their ids show that one is gone."""
     report = dispatched(namespace, posts(spark, "fine", "fine", "fine"))
     key = mailbox(namespace, "box:b1")
     with Redis.from_url(namespace.url) as client:
@@ -202,7 +202,7 @@ def test_a_lost_command_is_missing_also_behind_the_traffic_of_others(spark: Spar
 
 
 @pytest.mark.slow
-def test_an_outcome_too_many_is_duplicated(spark: SparkSession, namespace: Namespace) -> None:
+def test_a_second_outcome_is_duplicated(spark: SparkSession, namespace: Namespace) -> None:
     report = dispatched(namespace, posts(spark, "fine", "fine", "refuse"))
     with working(namespace, handlers()):
         assert reconcile(report, timeout=60).ok
@@ -216,7 +216,7 @@ def test_an_outcome_too_many_is_duplicated(spark: SparkSession, namespace: Names
     assert not ledger.ok
 
 
-def test_rows_that_ran_in_another_order_are_named(spark: SparkSession, namespace: Namespace) -> None:
+def test_rows_that_ran_out_of_order_are_reported(spark: SparkSession, namespace: Namespace) -> None:
     report = dispatched(namespace, posts(spark, *["fine"] * 5), order_by=None, partitions=1)
     with working(namespace, handlers()):
         assert reconcile(report, timeout=60).ok
@@ -250,7 +250,7 @@ def test_trimmed_outcomes_are_no_proof(spark: SparkSession, namespace: Namespace
     assert told(reconcile(report)) == {"missing": 5}  # younger than a day: nothing can have run out of time
 
 
-def test_outcomes_that_ran_out_of_time_are_no_proof(spark: SparkSession, namespace: Namespace) -> None:
+def test_expired_outcomes_are_no_proof(spark: SparkSession, namespace: Namespace) -> None:
     report = dispatched(namespace, posts(spark, *["fine"] * 3), outcomes="1 s", remember_for="1 h")
     with working(namespace, handlers()):
         until(lambda: namespace.depth() == 0)
@@ -260,7 +260,7 @@ def test_outcomes_that_ran_out_of_time_are_no_proof(spark: SparkSession, namespa
     assert "(an unknown number;" in ledger.notes[0]
 
 
-def test_without_outcomes_there_is_nothing_to_reconcile(spark: SparkSession, namespace: Namespace) -> None:
+def test_a_dispatch_without_outcomes_cannot_be_reconciled(spark: SparkSession, namespace: Namespace) -> None:
     report = dispatched(namespace, posts(spark, "fine"), outcomes=None)
     with pytest.raises(InvalidSettings, match='outcomes="7 days"'):
         reconcile(report)
@@ -268,7 +268,7 @@ def test_without_outcomes_there_is_nothing_to_reconcile(spark: SparkSession, nam
         reconciled(namespace, report.commands, "other")
 
 
-def test_what_does_not_fit_together_is_refused(spark: SparkSession, namespace: Namespace) -> None:
+def test_wrong_arguments_are_refused(spark: SparkSession, namespace: Namespace) -> None:
     rows = posts(spark, "fine")
     with pytest.raises(InvalidSettings, match="no column 'command_id' \\(see command_bus"):
         reconciled(namespace, rows)
@@ -282,7 +282,7 @@ def test_what_does_not_fit_together_is_refused(spark: SparkSession, namespace: N
 
 
 @pytest.mark.slow
-def test_rows_of_another_table_are_told_apart(spark: SparkSession, namespace: Namespace) -> None:
+def test_rows_of_another_table_are_reported(spark: SparkSession, namespace: Namespace) -> None:
     report = dispatched(namespace, posts(spark, "fine", "fine"))
     with working(namespace, handlers()):
         assert reconcile(report, timeout=60).ok
@@ -293,7 +293,7 @@ def test_rows_of_another_table_are_told_apart(spark: SparkSession, namespace: Na
     assert ["All accepted commands are accounted for" in note for note in ledger.notes] == [True, False]
 
 
-def test_dropped_rows_are_told_from_missing_ones(spark: SparkSession, namespace: Namespace) -> None:
+def test_dropped_rows_are_not_missing(spark: SparkSession, namespace: Namespace) -> None:
     report = dispatched(namespace, posts(spark, "fine", None, "fine"), on_invalid="drop")
     with working(namespace, handlers()):
         ledger = reconcile(report, timeout=60)
@@ -301,10 +301,10 @@ def test_dropped_rows_are_told_from_missing_ones(spark: SparkSession, namespace:
     assert ledger.ok
 
 
-def test_what_settles_around_the_look_into_mailboxes_is_not_missing(
+def test_commands_settled_around_the_read_are_not_missing(
     spark: SparkSession, namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One box is emptied just before the look and the other just after it: whoever read the outcomes first would miss the one."""
+    """One box is emptied just before the mailboxes are read and the other just after: reading outcomes first would miss one."""
     report = dispatched(namespace, posts(spark, "fine", "fine").union(posts(spark, "fine", "fine", box="b2")))
 
     async def pause(paused: bool) -> None:
@@ -338,7 +338,7 @@ def test_what_settles_around_the_look_into_mailboxes_is_not_missing(
 
 
 @pytest.mark.slow
-def test_while_workers_work_nothing_is_missing(spark: SparkSession, namespace: Namespace) -> None:
+def test_nothing_is_missing_while_workers_run(spark: SparkSession, namespace: Namespace) -> None:
     report = dispatched(namespace, journeys(spark, 20, 150), Move)
     ledgers: list[Reconciliation] = []
     with working(namespace, handlers(), concurrency=4):
@@ -348,7 +348,7 @@ def test_while_workers_work_nothing_is_missing(spark: SparkSession, namespace: N
     assert told(ledgers[-1]) == {"completed": 3000}
 
 
-def test_the_wait_is_told_and_ends(
+def test_waiting_is_logged_and_ends(
     spark: SparkSession, namespace: Namespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("command_bus.spark.reconciliation.dispatch_state._LOG_EVERY", 0.1)
@@ -360,7 +360,7 @@ def test_the_wait_is_told_and_ends(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 3])
-def test_what_is_in_mailboxes_is_found_by_its_id(spark: SparkSession, namespace: Namespace, shards: int) -> None:
+def test_commands_in_mailboxes_are_found_by_id(spark: SparkSession, namespace: Namespace, shards: int) -> None:
     """In all shards, in long mailboxes and many, and of this dispatch only."""
 
     async def choose() -> None:

@@ -19,7 +19,7 @@ from tests.spark.trucks import Move, Namespace, Weigh
 from tests.spark.writes import MOVES, ROWS_OF_MOVES, rejects_of, write
 
 
-def test_rows_that_are_no_commands_are_set_aside_with_the_reason(spark: SparkSession, namespace: Namespace) -> None:
+def test_invalid_rows_are_quarantined_with_the_reason(spark: SparkSession, namespace: Namespace) -> None:
     long = "é" * 3000  # over the 4096 bytes of an entity id
     bad: dict[str, tuple[Any, ...]] = {  # by their ids: what differs from a good row, and what the reason tells
         "null-field": ("a", 1, None, None),
@@ -59,7 +59,7 @@ def test_rows_that_are_no_commands_are_set_aside_with_the_reason(spark: SparkSes
     assert (row.entity, json.loads(row.row)) == ("a", {"truck": "a", "seq": 1, "load": 100.5, "note": None})
 
 
-def test_nan_is_no_number_unless_the_model_says_that_it_is_one(spark: SparkSession, namespace: Namespace) -> None:
+def test_nan_is_accepted_only_if_the_model_allows_it(spark: SparkSession, namespace: Namespace) -> None:
     rows = [("a", 1, 1.0, 1.0), ("a", 2, float("nan"), 1.0), ("a", 3, 1.0, float("nan")), ("a", 4, 1.0, float("-inf"))]
     frame = spark.createDataFrame(rows, "truck string, seq long, free double, finite double")
     report = dispatch_dataframe(frame, Weigh, key="seq", order_by="seq", dispatch_id="d", **namespace.options)
@@ -68,7 +68,7 @@ def test_nan_is_no_number_unless_the_model_says_that_it_is_one(spark: SparkSessi
     assert [row.error for row in report.rejects().collect()] == ["Weigh: finite: Input should be a finite number"] * 2
 
 
-def test_rows_that_contradict_others_are_set_aside_and_equal_ones_count_once(spark: SparkSession, namespace: Namespace) -> None:
+def test_conflicts_are_quarantined_and_equal_rows_count_once(spark: SparkSession, namespace: Namespace) -> None:
     rows = [
         ("a", 1, 1.0, None, "1"),
         ("a", 1, 1.0, None, "1"),  # the same row again: a duplicate
@@ -92,7 +92,7 @@ def test_rows_that_contradict_others_are_set_aside_and_equal_ones_count_once(spa
     assert len(namespace.landed()) == 5 + 5  # ids and numbers are told apart within a dispatch only
 
 
-def test_invalid_rows_fail_the_dispatch_where_they_may_not_be(spark: SparkSession, namespace: Namespace) -> None:
+def test_invalid_rows_fail_the_dispatch_if_not_allowed(spark: SparkSession, namespace: Namespace) -> None:
     rows = spark.createDataFrame([("a", 1, 1.0, None), ("a", 2, 200.0, None), ("a", 3, 1.0, None)], MOVES).coalesce(1)
 
     def dispatch(**options: Any) -> Any:
@@ -113,7 +113,7 @@ def test_invalid_rows_fail_the_dispatch_where_they_may_not_be(spark: SparkSessio
     assert namespace.seqs() == {"a": [1, 3]}
 
 
-def test_rows_rejects_and_commands_are_told_apart(spark: SparkSession, namespace: Namespace) -> None:
+def test_rows_rejects_and_commands_are_counted(spark: SparkSession, namespace: Namespace) -> None:
     bad = [("a", 1, 500.0, None)] * 3 + [(None, 2, 1.0, None)] * 2 + [("a", 3, 700.0, None)]
     rows = spark.createDataFrame([*bad, ("a", 4, 1.0, None), ("a", 4, 1.0, None), ("b", 5, 1.0, None)], MOVES)
     given: dict[str, Any] = {"key": "seq", "order_by": "seq", "dispatch_id": "d", **namespace.options}
@@ -135,7 +135,7 @@ def test_rows_rejects_and_commands_are_told_apart(spark: SparkSession, namespace
         planned.outcomes()
 
 
-def test_rows_may_be_dropped(spark: SparkSession, namespace: Namespace) -> None:
+def test_invalid_rows_can_be_dropped(spark: SparkSession, namespace: Namespace) -> None:
     rows = spark.createDataFrame([("a", seq, 60.0 * seq, None) for seq in range(4)], MOVES)
     report = dispatch_dataframe(rows, Move, key="seq", order_by="seq", dispatch_id="d", on_invalid="drop", **namespace.options)
     assert (report.added, report.rejected, report.rejects().count()) == (2, 2, 0)

@@ -1,4 +1,4 @@
-"""What is sent again: the same rows are no trouble and say so, other rows under an old name are refused, and nothing at all is no rows."""
+"""Repeated dispatches: the same rows add nothing, other rows under an old name are refused, and an empty frame has no rows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Harbour:
             os.utime(file, (1e9 + number, 1e9 + number))
 
     def keep(self) -> Callable[[], None]:
-        """Save the checkpoint; the function that restores it."""
+        """Save the checkpoint, and return a function that restores it."""
         saved = self.checkpoint.with_name("saved")
         shutil.copytree(self.checkpoint, saved)
 
@@ -81,7 +81,7 @@ WAYS = pytest.mark.parametrize("way", ["by_batch", "by_format"])
 
 
 class TestNothing:
-    """A micro-batch of which a filter leaves nothing."""
+    """A micro-batch that a filter leaves empty."""
 
     @WAYS
     @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ class TestNothing:
         run(keep)  # started again, as after a crash
         assert harbour.seqs == [*left, 4]
 
-    def test_a_query_all_of_whose_batches_are_empty(self, harbour: Harbour, namespace: Namespace) -> None:
+    def test_a_query_with_only_empty_batches(self, harbour: Harbour, namespace: Namespace) -> None:
         harbour.arrive(0, 1)
         harbour.by_batch("false")
         assert harbour.seqs == []
@@ -105,7 +105,7 @@ class TestNothing:
         harbour.by_batch()
         assert harbour.seqs == [2]
 
-    def test_a_frame_without_rows_is_a_dispatch_of_none(self, spark: SparkSession, namespace: Namespace) -> None:
+    def test_a_frame_without_rows_is_dispatched(self, spark: SparkSession, namespace: Namespace) -> None:
         rows = journeys(spark, 2, 5)
 
         def dispatch(frame: DataFrame, **options: Any) -> Any:
@@ -122,7 +122,7 @@ class TestNothing:
 
 
 class TestOtherRows:
-    """Rows that would be lost in silence: their version was committed with others."""
+    """Rows that would be lost silently: their version was committed with others."""
 
     @WAYS
     def test_a_restored_checkpoint_is_noticed(self, harbour: Harbour, way: str) -> None:
@@ -147,7 +147,7 @@ class TestOtherRows:
 
     @pytest.mark.slow
     @WAYS
-    def test_a_restored_checkpoint_before_the_same_rows_is_none(self, harbour: Harbour, way: str) -> None:
+    def test_a_restored_checkpoint_with_the_same_rows_adds_nothing(self, harbour: Harbour, way: str) -> None:
         run = getattr(harbour, way)
         harbour.arrive(1)
         run()
@@ -160,7 +160,7 @@ class TestOtherRows:
         assert harbour.seqs == [1, 2, 3, 4]
 
     @pytest.mark.slow
-    def test_rows_in_the_place_of_an_empty_batch_are_noticed(self, harbour: Harbour) -> None:
+    def test_rows_instead_of_an_empty_batch_are_noticed(self, harbour: Harbour) -> None:
         harbour.arrive(1)
         harbour.by_batch()
         restore = harbour.keep()
@@ -221,9 +221,7 @@ class TestOtherRows:
             assert "Give other rows a dispatch id of their own" in str(caught.value)
         assert namespace.depth() == 100
 
-    def test_what_an_older_release_committed_is_told_by_its_number_of_rows(
-        self, spark: SparkSession, namespace: Namespace
-    ) -> None:
+    def test_a_commit_of_an_older_release_is_compared_by_rows(self, spark: SparkSession, namespace: Namespace) -> None:
         rows = journeys(spark, 4, 25)
 
         def dispatch(frame: DataFrame) -> Any:
@@ -238,7 +236,7 @@ class TestOtherRows:
 
 
 class TestNames:
-    """What cannot name a dispatch or a row is refused with a sentence."""
+    """Unsuitable names of dispatches and ids of rows are refused."""
 
     @pytest.mark.parametrize(
         ("arguments", "text"),
@@ -253,7 +251,9 @@ class TestNames:
             ({"remember_for": None}, "remember_for = None: give how long"),
         ],
     )
-    def test_arguments(self, spark: SparkSession, namespace: Namespace, arguments: dict[str, Any], text: str) -> None:
+    def test_wrong_names_are_refused(
+        self, spark: SparkSession, namespace: Namespace, arguments: dict[str, Any], text: str
+    ) -> None:
         given = {"key": "seq", "order_by": "seq", "dispatch_id": "d", **arguments, **namespace.options}
         with pytest.raises(InvalidSettings) as caught:
             dispatch_dataframe(journeys(spark, 1, 2), Move, **given)
@@ -262,7 +262,7 @@ class TestNames:
     @pytest.mark.parametrize(
         "chance", ["uuid()", "monotonically_increasing_id()", "rand()", "concat(truck, spark_partition_id())"]
     )
-    def test_ids_by_chance(self, spark: SparkSession, namespace: Namespace, chance: str) -> None:
+    def test_random_ids_are_refused(self, spark: SparkSession, namespace: Namespace, chance: str) -> None:
         named = journeys(spark, 2, 5).withColumn("row", F.expr(chance))
         ways: list[tuple[DataFrame, Any]] = [
             (named, "row"),
@@ -275,9 +275,7 @@ class TestNames:
                 dispatch_dataframe(frame, Move, key=key, order_by="seq", dispatch_id="d", **namespace.options)
         assert namespace.depth() == 0
 
-    def test_chance_that_no_id_is_made_of_is_nobody_s_business(
-        self, spark: SparkSession, namespace: Namespace, tmp_path: Path
-    ) -> None:
+    def test_random_columns_outside_the_id_are_allowed(self, spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
         rows = journeys(spark, 2, 5).withColumn("row", F.expr("uuid()")).withColumn("load", F.rand())
         report = dispatch_dataframe(
             rows.where(F.rand() >= 0), Move, key=KEY, order_by="seq", dispatch_id="d", **namespace.options
@@ -287,7 +285,7 @@ class TestNames:
         kept = spark.read.parquet(str(tmp_path / "kept"))
         assert dispatch_dataframe(kept, Move, key="row", order_by="seq", dispatch_id="e", **namespace.options).added == 10
 
-    def test_a_plan_is_read_as_spark_writes_it(self) -> None:
+    def test_plans_are_parsed(self) -> None:
         head = "== Parsed Logical Plan ==\nProject [uuid(Some(1)) AS x#1]\n== Optimized Logical Plan ==\n"
         assert (
             random_function_in(

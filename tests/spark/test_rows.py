@@ -1,4 +1,4 @@
-"""Rows as they come: keys and instants in any session's zone, values that Python cannot hold, validators that change an entity's id."""
+"""Rows: keys and instants in any session's zone, values that Python cannot hold, validators that change an entity's id."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ZONES = ("UTC", "Europe/Berlin", "America/New_York")
 
 
 class Lowered(Command[None], entity="truck", name="test.lowered"):
-    """Of scalars, and its validator makes another id of what the column holds."""
+    """A command of scalars whose validator changes the entity id of the column."""
 
     truck: EntityId
     seq: int
@@ -60,8 +60,8 @@ def zone_of(spark: SparkSession, zone: str) -> Iterator[None]:
         spark.conf.set("spark.sql.session.timeZone", before)
 
 
-def test_an_entity_is_in_one_mailbox_and_in_order_whatever_its_validator_does(spark: SparkSession, namespace: Namespace) -> None:
-    """Every fifth row has the id in capitals: such rows may be in another task than the others of their entity, and are refused."""
+def test_a_validator_cannot_split_an_entity(spark: SparkSession, namespace: Namespace) -> None:
+    """Every fifth row has the id in capitals. Such rows may be in another task than their entity's others, and are refused."""
     rows = journeys(spark, 40, 250).withColumn("truck", F.when(F.col("seq") % 5 == 0, F.upper("truck")).otherwise(F.col("truck")))
     report = dispatch_dataframe(
         rows, LOWERED, key=["truck", "seq"], order_by="seq", dispatch_id="d", partitions=4, **namespace.options
@@ -73,7 +73,7 @@ def test_an_entity_is_in_one_mailbox_and_in_order_whatever_its_validator_does(sp
     assert [reason.partition(":")[0] for reason in reasons] == ["its command has another entity id than column 'truck'"]
 
 
-def test_a_mapper_may_not_move_a_row_either(spark: SparkSession, namespace: Namespace) -> None:
+def test_a_mapper_cannot_split_an_entity(spark: SparkSession, namespace: Namespace) -> None:
     def mapper(row: dict[str, Any]) -> Move:
         return Move(truck=row["truck"] if row["seq"] % 5 else "other", seq=row["seq"])
 
@@ -86,14 +86,14 @@ def test_a_mapper_may_not_move_a_row_either(spark: SparkSession, namespace: Name
 
 
 def keys(spark: SparkSession) -> DataFrame:
-    """Keys of all kinds, in one row."""
+    """Return keys of all kinds, in one row."""
     return spark.sql(
         """SELECT 'a' t, 'C:\\\\x' back, 5 i, 7L l, true b, DATE'2026-01-01' d, CAST('-12.50' AS DECIMAL(10, 2)) m, X'61' bin, 'x\u001fy' sep,
                   TIMESTAMP'2026-10-25T00:30:00.5Z' ts, TIMESTAMP_NTZ'2026-10-25 00:30:00.5' ntz, CAST(NULL AS TIMESTAMP) nothing"""
     )
 
 
-def test_ids_in_spark_are_those_of_plain_python_in_every_zone(spark: SparkSession) -> None:
+def test_ids_equal_those_of_plain_python_in_every_zone(spark: SparkSession) -> None:
     values = ("a", "C:\\x", 5, 7, True, date(2026, 1, 1), Decimal("-12.50"), b"a", "x\x1fy", datetime(2026, 10, 25, 0, 30, 0, 500_000, UTC),
               datetime(2026, 10, 25, 0, 30, 0, 500_000), None)  # fmt: skip
     frame = keys(spark)
@@ -117,7 +117,7 @@ def test_ids_in_spark_are_those_of_plain_python_in_every_zone(spark: SparkSessio
         ("CAST(NULL AS STRING)", "'\u0000'"),
     ],
 )
-def test_different_keys_have_different_ids_and_the_same_in_every_zone(spark: SparkSession, one: str, other: str) -> None:
+def test_ids_are_distinct_and_independent_of_the_zone(spark: SparkSession, one: str, other: str) -> None:
     frame = spark.sql(f"SELECT {one} k UNION ALL SELECT {other}")
     found = set()
     for zone in ZONES:
@@ -137,7 +137,7 @@ def test_digests_and_separators_as_keys(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("kind", ["map('a', 1)", "array(map('a', 1))", "parse_json('{}')"])
-def test_a_key_without_one_text_is_refused(spark: SparkSession, namespace: Namespace, kind: str) -> None:
+def test_a_key_of_an_unsupported_type_is_refused(spark: SparkSession, namespace: Namespace, kind: str) -> None:
     frame = spark.sql(f"SELECT 't1' truck, 1L seq, {kind} k")
     with pytest.raises(InvalidSettings, match="key column 'k': a command id cannot be made of a map or a variant"):
         dispatch_dataframe(frame, SEEN, key="k", order_by="seq", dispatch_id="d", **namespace.options)
@@ -164,7 +164,7 @@ def test_a_run_that_is_completed_in_a_session_of_another_zone(spark: SparkSessio
 
 
 def dirty(spark: SparkSession) -> DataFrame:
-    """10,000 rows of 20 trucks; of every thousand one has text that is no UTF-8, one a date and one a time that were read amiss."""
+    """Return 10,000 rows of 20 trucks. Of every thousand, one has text that is no UTF-8, one a wrong date and one a wrong time."""
     seq = F.col("id")
     text = F.when(seq % 1000 == 7, F.unhex(F.lit("6fff"))).otherwise(F.encode(F.concat(F.lit("n"), seq.cast("string")), "UTF-8"))
     return spark.range(10_000, numPartitions=4).select(
@@ -198,7 +198,7 @@ def test_poison_is_set_aside_row_by_row(spark: SparkSession, namespace: Namespac
         assert sorted(row.command_id for row in rejects) == sorted(command_id_of([seq]) for seq in bad)
 
 
-def test_poison_fails_a_dispatch_that_wants_it_so(spark: SparkSession, namespace: Namespace) -> None:
+def test_poison_fails_a_dispatch_with_on_invalid_raise(spark: SparkSession, namespace: Namespace) -> None:
     with pytest.raises(InvalidRows, match=r"a row is no valid command: column '(note|day|at)' holds"):
         dispatch_dataframe(
             dirty(spark), SEEN, key="seq", order_by="seq", dispatch_id="d", on_invalid="raise", **namespace.options
@@ -272,8 +272,8 @@ def test_limits_of_the_driver_hold_in_its_tasks(
     assert "the limit is 100" in report.rejects().select("error").first()[0]
 
 
-def test_what_was_accepted_before_is_not_counted_as_no_command(spark: SparkSession, namespace: Namespace) -> None:
-    """The first run died after 500 of 1,000 rows; its payload has the time of the run, so the second one's differs."""
+def test_a_conflict_with_an_earlier_run_is_counted_apart(spark: SparkSession, namespace: Namespace) -> None:
+    """The first run died after 500 of 1,000 rows. Its payload has the time of the run, so the second one's differs."""
     rows = journeys(spark, 10, 100).withColumn("note", F.current_timestamp().cast("string"))
     with PartitionDispatcher(Target.resolve(**namespace.options), dispatch_id="d"):
         pass

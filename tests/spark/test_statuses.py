@@ -28,14 +28,14 @@ def outcome(
     message: str | None = None,
     entity: str = "a",
 ) -> tuple[Any, ...]:
-    """Settled at this second, by default in the order of its acceptance."""
+    """Return an outcome of this second, by default in the order of acceptance."""
     started = datetime.fromtimestamp((START + at * 1000 - 5) / 1000, UTC)
     message = f"{START + at}-0" if message is None else message
     return (command_id, status, "truck", entity, 1, at if fence is None else fence, message, f"{START + at * 1000}-0", started)
 
 
 class HandmadeTables:
-    """Tables made by hand, examined: `statuses` by id, and the ids that are duplicated or late."""
+    """Tables made by hand and their results: `statuses` by id, and the ids that are duplicated or late."""
 
     def __init__(
         self,
@@ -92,11 +92,11 @@ def test_every_id_has_one_status(spark: SparkSession) -> None:
     assert not found.late
 
 
-def test_a_conflict_alone_explains_nothing(spark: SparkSession) -> None:
+def test_a_conflict_alone_leaves_a_row_untraced(spark: SparkSession) -> None:
     assert HandmadeTables(spark, numbered("twin"), [], rejects=[("twin", "conflict")]).statuses == {"twin": "untraced"}
 
 
-def test_whatever_follows_a_final_outcome_is_a_second_effect(spark: SparkSession) -> None:
+def test_an_outcome_after_a_final_one_is_duplicated(spark: SparkSession) -> None:
     twice = ["completed completed", "rejected completed", "completed expired", "completed dead_lettered", "discarded completed"]
     twice += ["dead_lettered completed completed", "cancelled rejected"]
     once = [
@@ -113,12 +113,12 @@ def test_whatever_follows_a_final_outcome_is_a_second_effect(spark: SparkSession
     assert found.duplicated == set(twice)
 
 
-def test_two_final_outcomes_with_the_same_entry_in_two_shards(spark: SparkSession) -> None:
+def test_equal_entries_of_two_shards_are_duplicated(spark: SparkSession) -> None:
     assert HandmadeTables(spark, numbered("c"), [outcome("c", 1), outcome("c", 1)]).duplicated == {"c"}
 
 
 @pytest.mark.slow
-def test_order_is_held_against_acceptance_and_against_the_column(spark: SparkSession) -> None:
+def test_order_is_checked_by_acceptance_and_by_column(spark: SparkSession) -> None:
     rows = numbered("a0", "a1", "a2", "b0", "b1")
     right = [outcome("a0", 1), outcome("a1", 2), outcome("a2", 3), outcome("b1", 5, entity="b"), outcome("b0", 4, entity="b")]
     assert not HandmadeTables(spark, rows, right).late
@@ -137,18 +137,18 @@ def test_ids_of_messages_are_compared_as_numbers(spark: SparkSession) -> None:
     assert set(HandmadeTables(spark, rows, wrong).late) == {"c1"}
 
 
-def test_entities_of_different_types_are_not_held_against_each_other(spark: SparkSession) -> None:
+def test_entities_of_different_types_are_separate(spark: SparkSession) -> None:
     second = list(outcome("c1", 1, fence=9))
     second[2] = "trailer"
     assert not HandmadeTables(spark, numbered("c0", "c1"), [outcome("c0", 2, fence=10), tuple(second)]).late
 
 
-def test_order_by_text(spark: SparkSession) -> None:
+def test_order_by_a_text_column(spark: SparkSession) -> None:
     rows: list[tuple[str | None, Any]] = [("c0", "a"), ("c1", "b")]
     assert set(HandmadeTables(spark, rows, [outcome("c1", 1), outcome("c0", 2)], order="seq string").late) == {"c0"}
 
 
-def test_a_replayed_dead_letter_has_the_place_where_it_was_given_up(spark: SparkSession) -> None:
+def test_a_replayed_dead_letter_is_ordered_by_its_failure(spark: SparkSession) -> None:
     kinds = ("dead_lettered", "parked", "expired")
     ids = [f"{kind}-{number}" for kind in kinds for number in range(3)]
     first = [
@@ -166,7 +166,7 @@ def test_a_replayed_dead_letter_has_the_place_where_it_was_given_up(spark: Spark
     }  # nothing excuses it
 
 
-def test_what_never_started_has_no_place(spark: SparkSession) -> None:
+def test_commands_that_never_started_have_no_order(spark: SparkSession) -> None:
     rows = numbered("c0", "c1", "c2")
     taken_out = [outcome("c2", 1, "cancelled", fence=0), outcome("c0", 2), outcome("c1", 3, "discarded", fence=0, message="")]
     found = HandmadeTables(spark, rows, taken_out)
@@ -174,8 +174,8 @@ def test_what_never_started_has_no_place(spark: SparkSession) -> None:
     assert found.statuses["c1"] == "discarded"
 
 
-def test_a_letter_that_was_replayed_and_waits_is_pending(spark: SparkSession) -> None:
-    """Settled after mailboxes were looked into, it is what the outcome says."""
+def test_a_replayed_dead_letter_that_waits_is_pending(spark: SparkSession) -> None:
+    """A command settled after the mailboxes were read has the status of its outcome."""
     cases = [
         (1, "dead_lettered", False, "pending"),
         (1, "parked", False, "pending"),
@@ -191,7 +191,7 @@ def test_a_letter_that_was_replayed_and_waits_is_pending(spark: SparkSession) ->
     assert found.statuses == {name: status for name, (_, _, _, status) in zip(ids, cases, strict=True)}
 
 
-def test_places_grow_with_ids(spark: SparkSession) -> None:
+def test_entry_order_grows_with_ids(spark: SparkSession) -> None:
     ids = ["1-0", "1-9", "1-10", f"{START}-0", f"{START}-2097151", f"{START}-9999999", f"{START + 1}-0", "4000000000000-7"]
     places = [
         row[0] for row in spark.createDataFrame([(each,) for each in ids], "id string").select(entry_order(F.col("id"))).collect()

@@ -1,4 +1,4 @@
-"""Streaming queries into commands: a micro-batch that is run again, after whatever crash, changes nothing."""
+"""Streaming queries into commands: a repeated micro-batch changes nothing, after whatever crash."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Port:
         self.files = 0
 
     def arrive(self, files: int, *, backwards: bool = False) -> None:
-        """The next numbers of all trucks."""
+        """Write the next numbers of all trucks."""
         for _ in range(files):
             numbers = range(self.files * EACH, (self.files + 1) * EACH)
             rows = [{"truck": f"t{truck}", "seq": seq, "load": 1.0} for seq in numbers for truck in range(TRUCKS)]
@@ -47,7 +47,7 @@ class Port:
             self.files += 1
 
     def forget_last_commit(self) -> int:
-        """As if the query had crashed before it noted that its last micro-batch was done; which that was."""
+        """Remove the last commit, as if the query had crashed before it; return its number."""
         last = max(int(file.name) for file in (self.checkpoint / "commits").iterdir() if file.name.isdecimal())
         for file in (self.checkpoint / "commits").glob(f"*{last}*"):
             file.unlink()
@@ -58,7 +58,7 @@ class Port:
         return {f"t{truck}": list(range(self.files * EACH)) for truck in range(TRUCKS)}
 
     def all_landed(self, namespace: Namespace) -> None:
-        """Every row once, in order."""
+        """Check that every row is in its mailbox once, in order."""
         assert namespace.seqs() == self.expected
         ids = [each.command_id for each in namespace.landed()]
         assert sorted(ids) == sorted(command_id_of([truck, str(seq)]) for truck, seqs in self.expected.items() for seq in seqs)
@@ -71,7 +71,7 @@ def port(tmp_path: Path) -> Port:
 
 
 def finish(query: StreamingQuery) -> list[int]:
-    """Run it to its end: the numbers of its micro-batches that had rows."""
+    """Run a query to its end, and return the numbers of its micro-batches that had rows."""
     assert query.awaitTermination(60)
     return [progress.batchId for progress in query.recentProgress if progress.numInputRows]
 
@@ -81,9 +81,7 @@ def dispatches(spark: SparkSession, namespace: Namespace) -> list[tuple[Any, ...
     return [tuple(row) for row in rows.select("dispatch_id", "state", "version", "added").collect()]
 
 
-def test_a_micro_batch_that_is_replayed_after_its_commit_adds_nothing(
-    spark: SparkSession, namespace: Namespace, port: Port
-) -> None:
+def test_a_replayed_micro_batch_adds_nothing(spark: SparkSession, namespace: Namespace, port: Port) -> None:
     port.arrive(2)
     query = start(arrivals(spark, port.folder), namespace, port.checkpoint)
     assert finish(query) == [0, 1]
@@ -108,7 +106,7 @@ def test_a_micro_batch_that_is_replayed_after_its_commit_adds_nothing(
     assert dispatches(spark, namespace) == [(f"stream-{query.id}", "committed", 2, 600)]
 
 
-def test_a_query_killed_in_mid_batch_goes_on_from_its_checkpoint(spark: SparkSession, namespace: Namespace, port: Port) -> None:
+def test_a_killed_query_continues_from_its_checkpoint(spark: SparkSession, namespace: Namespace, port: Port) -> None:
     port.arrive(3)
     arguments = [namespace.url, namespace.name, str(port.folder), str(port.checkpoint), json.dumps({"maxBacklog": "300"})]
     app = subprocess.Popen(

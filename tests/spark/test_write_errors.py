@@ -48,7 +48,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "text"), MISTAKES, ids=lambda value: value[:30] if isinstance(value, str) else "")
-def test_what_does_not_fit_is_refused_when_it_is_planned(
+def test_wrong_options_are_refused_at_planning(
     spark: SparkSession, namespace: Namespace, options: dict[str, Any], text: str
 ) -> None:
     given = {**namespace.options, "command": MOVE, "dispatchId": "d", **options}
@@ -64,7 +64,7 @@ def test_what_does_not_fit_is_refused_when_it_is_planned(
     ("append", {"columns": "seq=note"}, "InvalidSettings: column 'note' is of type string, field seq of Move wants int: cast it"),
     ("overwrite", {}, 'InvalidSettings: commands cannot be overwritten: write with mode("append")'),
 ], ids=["unknown", "type", "overwrite"])  # fmt: skip
-def test_spark_shows_it_without_a_wall_of_text(
+def test_spark_shows_a_short_error(
     spark: SparkSession, namespace: Namespace, mode: str, options: dict[str, Any], text: str
 ) -> None:
     rows = spark.createDataFrame([("a", 1, 1.0, None, "1")], ROWS_OF_MOVES)
@@ -76,7 +76,7 @@ def test_spark_shows_it_without_a_wall_of_text(
     assert not namespace.mailboxes()
 
 
-def test_a_missing_column_is_named_with_those_that_are_there(spark: SparkSession, namespace: Namespace) -> None:
+def test_a_missing_column_is_named(spark: SparkSession, namespace: Namespace) -> None:
     rows = spark.createDataFrame([("a", 1.0)], "truck string, load double")
 
     def dispatch(**arguments: Any) -> None:
@@ -95,7 +95,7 @@ def test_a_missing_column_is_named_with_those_that_are_there(spark: SparkSession
         dispatch(command=None, mapper=lambda row: row)
 
 
-def test_a_server_that_is_not_there_is_said_in_a_line(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_gives_a_short_error(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = spark.createDataFrame([("a", 1, 1.0, None)], MOVES)
     nowhere = {"url": "redis://:secret@127.0.0.1:1", "namespace": "nowhere"}
     monkeypatch.setattr("command_bus.spark.dispatch.PLANNING_PATIENCE", 0.3)

@@ -24,7 +24,7 @@ from tests.spark.trucks import Load, Move, Namespace, Stop, journeys, until, wor
 from tests.spark.writes import MOVE, MOVES, ROWS_OF_MOVES, with_ids, write
 
 
-def test_each_row_is_one_command_in_order_under_the_id_of_its_key(spark: SparkSession, namespace: Namespace) -> None:
+def test_each_row_becomes_one_command_in_order(spark: SparkSession, namespace: Namespace) -> None:
     rows = journeys(spark, trucks=40, each=50)
     report = dispatch_dataframe(
         rows, Move, key=["truck", "seq"], order_by="seq", dispatch_id="d", partitions=4, batch_size=77, **namespace.options
@@ -45,7 +45,7 @@ def test_each_row_is_one_command_in_order_under_the_id_of_its_key(spark: SparkSe
     assert {each.command_id for each in report.commands.select("command_id").collect()} == set(expected)
 
 
-def test_the_bare_format_takes_options_in_any_case(spark: SparkSession, namespace: Namespace) -> None:
+def test_option_names_ignore_case(spark: SparkSession, namespace: Namespace) -> None:
     rows = with_ids(journeys(spark, trucks=3, each=20)).withColumnsRenamed({"command_id": "my id", "truck": "lorry"})
     ordered = rows.repartition(2, "lorry").sortWithinPartitions("seq")
     options = {
@@ -56,7 +56,7 @@ def test_the_bare_format_takes_options_in_any_case(spark: SparkSession, namespac
     assert namespace.seqs() == {f"t{truck}": list(range(20)) for truck in range(3)}
 
 
-def test_columns_feed_fields_of_other_names_and_the_others_are_left_alone(spark: SparkSession, namespace: Namespace) -> None:
+def test_columns_are_mapped_to_fields(spark: SparkSession, namespace: Namespace) -> None:
     rows = spark.createDataFrame([("a", 1, 2.5, "x"), ("a", 2, 3.5, "y")], "lorry string, no int, tons double, other string")
     report = dispatch_dataframe(
         rows, Move, key="no", order_by="no", dispatch_id="d",
@@ -69,7 +69,7 @@ def test_columns_feed_fields_of_other_names_and_the_others_are_left_alone(spark:
     ]
 
 
-def test_dates_decimals_and_nested_values_go_through_the_model(spark: SparkSession, namespace: Namespace) -> None:
+def test_nested_values_are_validated_by_the_model(spark: SparkSession, namespace: Namespace) -> None:
     schema = (
         "truck long, seq int, at timestamp, weight decimal(10,3), where struct<town: string, at: array<double>>, "
         "tags map<string, long>, parts array<string>"
@@ -98,7 +98,7 @@ def test_dates_decimals_and_nested_values_go_through_the_model(spark: SparkSessi
     assert "tags" in reject.error
 
 
-def test_several_commands_by_a_column_with_their_names(spark: SparkSession, namespace: Namespace) -> None:
+def test_a_column_selects_the_command(spark: SparkSession, namespace: Namespace) -> None:
     data = [
         ("a", 1, "Move", None),
         ("a", 2, "Stop", "lunch"),
@@ -123,7 +123,7 @@ def test_several_commands_by_a_column_with_their_names(spark: SparkSession, name
     }
 
 
-def test_a_function_may_make_the_commands(spark: SparkSession, namespace: Namespace) -> None:
+def test_a_mapper_makes_the_commands(spark: SparkSession, namespace: Namespace) -> None:
     def command_of(row: dict[str, Any]) -> Any:
         if row["seq"] == 3:
             raise KeyError("no such thing")
@@ -144,7 +144,7 @@ def test_a_function_may_make_the_commands(spark: SparkSession, namespace: Namesp
     assert "less than or equal to 100" in errors[2]
 
 
-def test_a_function_is_named_to_the_bare_format_and_its_dispatch_reported(spark: SparkSession, namespace: Namespace) -> None:
+def test_the_format_takes_a_mapper_by_name(spark: SparkSession, namespace: Namespace) -> None:
     rows = with_ids(journeys(spark, trucks=4, each=25))
     for _ in range(2):
         write(rows.coalesce(1).sortWithinPartitions("seq"), namespace, command=None, mapper="tests.spark.trucks:halved")
@@ -155,14 +155,14 @@ def test_a_function_is_named_to_the_bare_format_and_its_dispatch_reported(spark:
         dispatch_report(rows, "other", **namespace.options)
 
 
-def test_columns_that_no_field_wants_are_not_shuffled(spark: SparkSession, namespace: Namespace) -> None:
+def test_unused_columns_are_not_shuffled(spark: SparkSession, namespace: Namespace) -> None:
     wide = journeys(spark, trucks=4, each=5).withColumn("wide.r", F.lit("x" * 100)).withColumn("by", -F.col("seq"))
     report = dispatch_dataframe(wide, Move, key=["truck", "seq"], order_by="by", dispatch_id="d", **namespace.options)
     assert "wide.r" in report.commands.columns
     assert namespace.seqs() == {f"t{truck}": [4, 3, 2, 1, 0] for truck in range(4)}
 
 
-def test_a_class_that_executors_cannot_import_travels_with_the_job(spark: SparkSession, namespace: Namespace) -> None:
+def test_a_local_class_is_pickled(spark: SparkSession, namespace: Namespace) -> None:
     class Honk(Command[None], entity="truck"):
         truck: EntityId
         seq: int
@@ -174,7 +174,7 @@ def test_a_class_that_executors_cannot_import_travels_with_the_job(spark: SparkS
     assert namespace.seqs() == {"t0": [0, 1, 2], "t1": [0, 1, 2]}
 
 
-def test_a_name_that_a_worker_knows_needs_no_class(spark: SparkSession, namespace: Namespace) -> None:
+def test_a_wire_name_needs_no_class(spark: SparkSession, namespace: Namespace) -> None:
     registry = HandlerRegistry()
 
     @registry.handles(Move)
@@ -193,7 +193,7 @@ def test_a_name_that_a_worker_knows_needs_no_class(spark: SparkSession, namespac
     assert "load" in report.rejects().collect()[0].error
 
 
-async def test_lanes_and_shards_are_those_that_the_namespace_was_made_with(spark: SparkSession, namespace: Namespace) -> None:
+async def test_lanes_and_shards_are_read_from_the_namespace(spark: SparkSession, namespace: Namespace) -> None:
     async with namespace.bus(shards=3, entities={"truck": EntityPolicy(mailbox=Lanes(5))}) as bus:
         await bus.dispatch(Move(truck="first", seq=0))
     rows = journeys(spark, trucks=30, each=4)

@@ -1,4 +1,4 @@
-"""Rows of moves, and writing them through the bare format."""
+"""Rows of moves, and writing them through the format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS_OF_MOVES = f"{MOVES}, command_id string"
 
 
 def write(rows: DataFrame, namespace: Namespace, mode: str = "append", **options: Any) -> None:
-    """Through the bare format; an option that is None is left out."""
+    """Write through the format; an option that is None is left out."""
     given = {**namespace.options, "command": MOVE, "dispatchId": "d", **options}
     named = {name: str(value) for name, value in given.items() if value is not None}
     rows.write.format("command_bus").options(**named).mode(mode).save()

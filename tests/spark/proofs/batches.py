@@ -1,4 +1,4 @@
-"""Streams: micro-batches of which a filter leaves nothing, and a checkpoint that is restored after the dispatch went on."""
+"""Streams: micro-batches that a filter leaves empty, and a checkpoint that is restored after the dispatch went on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Start = Callable[["DataFrame", Path], None]
 
 
 def batches(proof: Proof, cluster: Cluster, namespace: Namespace, folder: Path) -> None:
-    """Both ways of writing a stream."""
+    """Run both ways of writing a stream."""
     with session(cluster, "batches") as spark:
         for way in ("foreachBatch", "writeStream"):
             here, home = Namespace(namespace.url), folder / way

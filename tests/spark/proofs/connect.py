@@ -1,4 +1,4 @@
-"""Spark Connect: the same calls through a server that has the session; there is no SparkContext and no RDD on this side."""
+"""Spark Connect: the same calls through a server that has the session; this side has no SparkContext and no RDD."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def connect(proof: Proof, folder: Path, namespace: Namespace) -> None:
 
 
 def bare(proof: Proof, spark: SparkSession, namespace: Namespace) -> None:
-    """Through `format("command_bus")`."""
+    """Write and read through `format("command_bus")`."""
     rows = spark.createDataFrame([("a", 1), ("a", 2), (None, 3)], "truck string, seq long").withColumn(
         "command_id", command_id("seq")
     )
@@ -90,7 +90,7 @@ def bare(proof: Proof, spark: SparkSession, namespace: Namespace) -> None:
 
 
 def streams(proof: Proof, spark: SparkSession, namespace: Namespace, folder: Path) -> None:
-    """`writeStream` to the format, and `foreachBatch`."""
+    """Write with `writeStream` to the format, and with `foreachBatch`."""
     arrivals = folder / "arrivals"
     arrivals.mkdir()
     (arrivals / "1.json").write_text("\n".join(json.dumps({"truck": "a", "seq": seq}) for seq in range(100)))

@@ -1,4 +1,4 @@
-"""Two faults that need a cluster: a speculative attempt that loses, and writes on after the commit; an executor killed in mid-write."""
+"""Two faults that need a cluster: a speculative attempt that loses and writes on after the commit; an executor killed while it writes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRUCKS = 100
 
 
 def speculation(proof: Proof, cluster: Cluster, namespace: Namespace, *, rows: int) -> None:
-    """One task's first attempt falls asleep half-way; its twin on the other host wins; the loser wakes up after the commit."""
+    """Let one task's first attempt sleep half-way; its twin on the other host wins; the loser wakes up after the commit."""
     settings = {
         "spark.speculation": "true",
         "spark.speculation.interval": "200ms",
@@ -56,7 +56,7 @@ def speculation(proof: Proof, cluster: Cluster, namespace: Namespace, *, rows: i
 
 
 def sleeper(namespace: Namespace, each: int) -> Callable[[dict[str, Any]], Move]:
-    """Makes commands; in the first attempt of the task 0 it stops half-way until the dispatch is committed, and tells what is sent then."""
+    """Return a mapper whose first attempt of task 0 stops half-way until the dispatch is committed, and counts what is sent then."""
     url, name = namespace.url, namespace.name
 
     def command_of(row: dict[str, Any]) -> Move:
@@ -76,7 +76,7 @@ def sleeper(namespace: Namespace, each: int) -> Callable[[dict[str, Any]], Move]
 
 
 def tell(url: str) -> None:
-    """From now on count what this process's dispatchers send."""
+    """Count from now on what this process's dispatchers send."""
     from command_bus.spark.writing.partition import PartitionDispatcher
 
     load: Any = PartitionDispatcher._load
@@ -94,7 +94,7 @@ def tell(url: str) -> None:
 
 
 def lost_executor(proof: Proof, cluster: Cluster, namespace: Namespace, *, rows: int) -> None:
-    """SIGKILL one of two executors when a third of the rows has landed."""
+    """Kill one of two executors (SIGKILL) when a third of the rows is in mailboxes."""
     each = rows // TRUCKS
     settings = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1000"}
     with session(cluster, "lost-executor", **settings) as spark:
@@ -125,7 +125,7 @@ def _kill_one(cluster: Cluster, namespace: Namespace, landed: int) -> tuple[int,
 
 
 def claim_all(proof: Proof, namespace: Namespace, each: int, when: str) -> None:
-    """Every row is in its mailbox, once and in order."""
+    """Check that every row is in its mailbox, once and in order."""
     rows = TRUCKS * each
     landed = namespace.landed()
     proof.claim(

@@ -1,4 +1,4 @@
-"""A million rows over a hundred thousand entities through two standalone workers, drained, and reconciled."""
+"""A million rows for a hundred thousand entities through two standalone workers, drained and reconciled."""
 
 from __future__ import annotations
 
@@ -62,16 +62,16 @@ def _drained(namespace: Namespace, patience: float = 120.0) -> None:
 
 
 def _by_sql(commands: DataFrame, outcomes: DataFrame) -> dict[str, int]:
-    """What became of the rows, without the reconciliation of the library."""
+    """Check the outcomes of the rows without the library's reconciliation."""
     ids = commands.select("command_id")
     entry = F.split("entry", "-")
     order = [entry[0].cast("long"), entry[1].cast("long")]
     settled = outcomes.withColumn("seq", F.col("result").cast("long")).cache()
     # One shard: its stream of outcomes has the order in which they came about.
-    told = settled.groupBy("entity").agg(F.sort_array(F.collect_list(F.struct(*order, "seq", "fence"))).alias("story"))
+    stories = settled.groupBy("entity").agg(F.sort_array(F.collect_list(F.struct(*order, "seq", "fence"))).alias("story"))
     seqs = F.transform("story", lambda each: each["seq"])
     fences = F.transform("story", lambda each: each["fence"])
-    wrong = told.where(
+    wrong = stories.where(
         (seqs != F.sequence(F.lit(0).cast("long"), F.size(seqs).cast("long") - 1)) | (fences != F.array_sort(fences))
     )
     counts: Any = settled.agg(
@@ -91,7 +91,7 @@ def _by_sql(commands: DataFrame, outcomes: DataFrame) -> dict[str, int]:
 
 
 def _reconciled(proof: Proof, report: Any) -> None:
-    """By the library itself."""
+    """Check them with the library's reconciliation."""
     try:
         from command_bus.spark import reconcile
     except ImportError as error:

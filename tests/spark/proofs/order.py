@@ -1,4 +1,4 @@
-"""Order behind joins on the entity and skew, at a size where many tasks write at a time; the order before handlers and after them."""
+"""Order after joins on the entity and with skew, at a size where many tasks write at a time; before handlers and after them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CASES = {
 
 
 def order(proof: Proof, cluster: Cluster, namespace: Namespace, *, rows: int) -> None:
-    """Dispatch what was joined on the entity, look into the mailboxes, then let workers run it."""
+    """Dispatch rows that were joined on the entity, check the mailboxes, then let workers run the commands."""
     with session(cluster, "order") as spark:
         for name, (how, settings) in CASES.items():
             here = Namespace(namespace.url)

@@ -1,4 +1,4 @@
-"""The options of the data source: forgiving in case, strict in everything else."""
+"""The options of the data source: tolerant of case, strict otherwise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from command_bus.spark.options import WriteOptions, duration_ms
 GIVEN = {"command": "shop:Take", "dispatchId": "d"}
 
 
-def test_names_have_any_case_and_values_are_text() -> None:
+def test_names_ignore_case_and_values_are_text() -> None:
     options = WriteOptions.parse(
         {
             "COMMAND": "shop:Take",
@@ -55,7 +55,7 @@ def test_a_dispatch_is_remembered_at_least_as_long_as_its_outcomes() -> None:
         ({**GIVEN, "columns": "a=b,c"}, "write it like 'field=column, other=column2'"),
     ],
 )
-def test_what_is_wrong_is_said_with_what_would_be_right(options: dict[str, str], text: str) -> None:
+def test_errors_name_the_right_option(options: dict[str, str], text: str) -> None:
     with pytest.raises(InvalidSettings) as caught:
         WriteOptions.parse(options)
     assert text in caught.value.message
@@ -78,7 +78,7 @@ def test_durations(text: str, ms: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "7", "days", "-1 s", "1 fortnight"])
-def test_what_is_no_duration(text: str) -> None:
+def test_invalid_durations_are_refused(text: str) -> None:
     with pytest.raises(InvalidSettings, match="is no duration"):
         duration_ms(text, "x")
 

@@ -1,4 +1,4 @@
-"""What waits to be sent: order is kept per mailbox, and nobody waits for a mailbox that is full."""
+"""The queue of commands to send: order is kept per mailbox, and a full mailbox blocks no other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def item(mailbox: str, number: int, size: int = 10) -> LoadItem:
     return mailbox, f"{mailbox}-{number}", b"", b"x" * size, mailbox, number
 
 
-def test_a_full_mailbox_stands_aside_and_the_rest_goes_on() -> None:
+def test_a_full_mailbox_is_blocked_alone() -> None:
     queue = SendQueue()
     queue.extend(item("full", number) for number in range(700))
     queue.extend(item(f"m{number % 50}", number) for number in range(1000))
@@ -32,7 +32,7 @@ def test_a_full_mailbox_stands_aside_and_the_rest_goes_on() -> None:
     assert queue.blocked_bytes == 0
 
 
-def test_whatever_refuses_the_order_of_a_mailbox_is_kept() -> None:
+def test_refusals_keep_the_order_of_a_mailbox() -> None:
     for seed in range(300):
         chance = random.Random(seed)
         queue, sent, numbers = SendQueue(), list[LoadItem](), dict[str, int]()
@@ -64,7 +64,7 @@ def test_whatever_refuses_the_order_of_a_mailbox_is_kept() -> None:
         assert queue.blocked_bytes == 0
 
 
-def test_who_makes_no_headway_warns_within_ten_seconds_then_every_thirty_and_gives_up() -> None:
+def test_a_stall_warns_and_gives_up_in_time() -> None:
     stall, said = StallTimer(max_wait=100), list[tuple[float, str]]()
     for tick in range(2000):
         now = 50 + tick / 10

@@ -1,4 +1,4 @@
-"""What is read becomes columns: of outcomes by the page, of other views by the row; and how streams are cut, counted and shared out."""
+"""Rows of views as columns: of outcomes by the page, of other views by the row; and how streams are split, counted and shared out."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ def batch_rows(*records: bytes) -> list[dict[str, Any]]:
 
 class TestSchemas:
     @pytest.mark.parametrize("view", VIEWS)
-    def test_spark_and_arrow_are_told_the_same(self, view):
+    def test_spark_and_arrow_schemas_agree(self, view):
         assert from_arrow_schema(arrow_schema_of(view)) == schema_of(view)
 
     @pytest.mark.parametrize("view", VIEWS)
-    def test_no_rows_are_a_batch_too(self, view):
+    def test_a_batch_may_be_empty(self, view):
         assert batch_of(view, []).schema == arrow_schema_of(view)
 
     def test_the_columns_of_outcomes_are_the_documented_ones(self):
@@ -120,7 +120,7 @@ class TestOutcomes:
         ],
         ids=lambda value: type(value).__name__ if not isinstance(value, str | None) else "",
     )
-    def test_what_went_wrong_is_told_between_commands_that_did_not(self, outcome, error_type, message, result):
+    def test_failures_are_read_among_successes(self, outcome, error_type, message, result):
         plain = record(Completed(pack(1)))
         rows = batch_rows(plain, record(outcome, "rejected", command_id="bad"), plain)
         assert [row["command_id"] for row in rows] == ["c", "bad", "c"]
@@ -148,13 +148,13 @@ class TestOutcomes:
         ],
         ids=repr,
     )
-    def test_a_result_is_json_alone_and_beside_dates(self, value, text):
+    def test_results_are_json(self, value, text):
         packed = pack(value)
         assert [row["result"] for row in batch_rows(record(Completed(packed)))] == [text]
         mixed = batch_rows(record(Completed(packed)), record(Completed(pack(AT_NOON))))
         assert [row["result"] for row in mixed] == [text, '"2026-11-21T12:00:00Z"']
 
-    def test_what_never_started_has_no_times_and_no_entity_is_null(self):
+    def test_missing_times_and_entities_are_null(self):
         [row] = batch_rows(
             record(
                 Cancelled("x"), "cancelled", entity_type=None, entity_id=None, accepted_ms=0, first_started_ms=0, message="d:1"
@@ -169,7 +169,7 @@ class TestOutcomes:
          pack([1, "completed", "n", None, None, 1, "w", 0, 0, 1, "m", b"\x01"]), record(Completed(b"\x01"), attempt="x")],
         ids=range(10),
     )  # fmt: skip
-    def test_a_record_that_cannot_be_read_is_a_row_and_spoils_no_other(self, damaged):
+    def test_an_unreadable_record_affects_no_other(self, damaged):
         plain = record(Completed(pack(1)))
         first, bad, last = batch_rows(plain, damaged, plain)
         assert (first["status"], last["status"], first["result"], last["result"]) == ("completed", "completed", "1", "1")
@@ -177,7 +177,7 @@ class TestOutcomes:
         assert (bad["dispatch_id"], bad["shard"], bad["entry"], bad["finished_at"]) == ("d", 3, f"{NOON}-1", AT_NOON)
         assert "bytes" in bad["error_message"]
 
-    def test_a_reply_of_a_later_version_leaves_the_rest_of_its_record(self):
+    def test_a_later_reply_leaves_its_record_readable(self):
         reply = pack([9, "c-9", 0, b"\x01"])
         later = OutcomeRecord("completed", "Pay", None, None, 1, "w", 0, 0, 1, "5-1", reply).pack()
         rows = batch_rows(later, record(Completed(pack(1))))
@@ -188,7 +188,7 @@ class TestOutcomes:
 
 
 class TestRows:
-    def test_a_dead_letter_tells_its_dispatch_where_that_keeps_outcomes(self):
+    def test_a_dead_letter_has_its_dispatch_if_outcomes_are_kept(self):
         facts = DeadLetterRecord(reason="failed", command_id="c", name="Pay", attempts=3, accepted_ms=NOON, failed_ms=NOON)
         for flags, dispatch in ((IN_DISPATCH | KEEP_OUTCOME, "d"), (IN_DISPATCH, None), (0, None)):
             envelope = WireEnvelope("c", "Pay", "account", "a-1", pack({"n": 1}), flags, correlation_id="d")
@@ -197,7 +197,7 @@ class TestRows:
             assert (shown["id"], shown["dispatch_id"], shown["payload"], shown["parked"]) == ("0-5-1", dispatch, '{"n":1}', True)
             assert (shown["failed_at"], shown["first_started_at"], shown["traceback"]) == (AT_NOON, None, None)
 
-    def test_a_letter_of_damaged_bytes_is_shown_all_the_same(self):
+    def test_a_dead_letter_of_damaged_bytes_is_shown(self):
         shown = batch_of(
             "deadLetters", [dead_letter_row(StoredDeadLetter("0-5-1", "", b"\xc1", b"junk", parked=False))]
         ).to_pylist()[0]
@@ -229,7 +229,7 @@ class TestRows:
             ("~:c-1", (None, None)),
         ],
     )
-    def test_a_mailbox_tells_its_entity_as_far_as_it_knows_it(self, mailbox, parts):
+    def test_an_entity_is_null_if_its_mailbox_has_no_name(self, mailbox, parts):
         assert mailbox_parts(mailbox) == parts
         row = entity_row(StoredEntity(mailbox, "waiting", 2, 0, 0), 1)
         assert batch_of("entities", [row]).to_pylist()[0]["entity"] == parts[1]
@@ -246,7 +246,7 @@ class TestRows:
             (1000, 0, [OutcomeStream(4, None, "1-0", "9-0")], (4, None, None)),  # Redis 6 does not count
         ],
     )
-    def test_a_dispatch_says_what_is_pending_only_where_it_knows(self, keep_ms, age_ms, streams, counts):
+    def test_pending_is_null_if_unknown(self, keep_ms, age_ms, streams, counts):
         facts = DispatchFacts("d", version=0, first_ms=NOON, added=10, keep_ms=keep_ms)
         shown = batch_of("dispatches", [dispatch_row(facts, streams, NOON + age_ms)]).to_pylist()[0]
         assert (shown["outcomes"], shown["trimmed"], shown["pending"]) == counts
@@ -255,15 +255,15 @@ class TestRows:
     @pytest.mark.parametrize(
         ("version", "opened", "state"), [(-1, 0, "open"), (0, None, "committed"), (4, 5, "open"), (-1, None, "open")]
     )
-    def test_a_dispatch_is_open_while_a_version_is(self, version, opened, state):
+    def test_a_dispatch_is_open_while_a_version_is_open(self, version, opened, state):
         assert dispatch_row(DispatchFacts("d", version=version, opened=opened), [None], NOON)[1] == state
 
-    def test_json_of_what_json_has_no_words_for(self):
+    def test_json_of_other_types(self):
         assert json.loads(json_text({"a": [Decimal(1), {2}, b"\xff", float("-inf")]})) == {"a": ["1", [2], "_w==", "-Infinity"]}
 
 
 class Recorded(RedisBulkOutcomes):
-    """BulkOutcomes that a test makes up, by their times."""
+    """Outcomes that a test makes up, by their times."""
 
     def __init__(self, *times: int) -> None:
         self.times = sorted(times)
@@ -277,7 +277,7 @@ class Recorded(RedisBulkOutcomes):
 
 class TestSpans:
     @pytest.mark.parametrize(("entry", "left"), [("5-3", "5-2"), ("5-0", f"4-{2**64 - 1}"), ("0-0", ""), ("5", f"4-{2**64 - 1}")])
-    def test_before_an_id(self, entry, left):
+    def test_id_before(self, entry, left):
         assert id_before(entry) == left
 
     @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ class TestSpans:
         ],
         ids=["even", "gap", "one", "two", "whole"],
     )
-    async def test_a_span_is_cut_by_time_without_its_gaps(self, times, pieces, ends):
+    async def test_a_span_is_split_by_time_without_gaps(self, times, pieces, ends):
         first, last = f"{min(times)}-0", f"{max(times)}-0"
         parts = await split_span(Recorded(*times), Span("d", 0, id_before(first), last, 100), first, pieces)
         assert [part.until for part in parts] == [f"{end}-0" for end in ends]
@@ -300,7 +300,7 @@ class TestSpans:
         )
         assert sum(part.rows for part in parts) >= 100
 
-    def test_short_ones_are_put_together_in_order(self):
+    def test_short_spans_are_grouped_in_order(self):
         spans = [Span("d", 0, "", str(number), rows) for number, rows in enumerate([3, 4, 9, 1, 1, 1])]
         assert [[span.rows for span in task] for task in pack_spans(spans, 8)] == [[3, 4], [9], [1, 1, 1]]
         assert pack_spans([], 8) == []
@@ -308,11 +308,11 @@ class TestSpans:
     @pytest.mark.parametrize(
         ("total", "partitions", "rows"), [(1_000_000, None, 250_000), (1_000_000, 10, 100_000), (5, 10, 1), (0, None, 1)]
     )
-    def test_tasks_are_of_a_second_or_as_many_as_are_asked_for(self, total, partitions, rows):
+    def test_rows_per_task(self, total, partitions, rows):
         assert rows_per_task(total, partitions) == rows
 
 
-class TestPositions:
+class TestOffsets:
     def stream(self, length: int, added: int | None, first: int = 0, last: int = 100) -> OutcomeStream:
         return OutcomeStream(length, added, f"{first or last - length + 1}-0", f"{last}-0")
 
@@ -323,7 +323,7 @@ class TestPositions:
         assert parse_offset(json.loads(json.dumps(offset))) == positions
 
     @pytest.mark.parametrize("text", ["", "x", "5-1/", "5-1/x", "/3"])
-    def test_a_position_of_another_make_is_refused(self, text):
+    def test_an_invalid_offset_is_refused(self, text):
         with pytest.raises(InvalidSettings, match="checkpointLocation"):
             StreamOffset.parse(text)
 
@@ -349,16 +349,16 @@ class TestPositions:
             (StreamOffset("200-0"), (10, 10), 0, 0),  # from a time on that is still to come
         ],
     )
-    def test_what_is_left_and_what_was_lost(self, position, stream, left, lost):
+    def test_left_and_lost(self, position, stream, left, lost):
         found = self.stream(*stream)
         assert (position.left(found), position.lost(found)) == (left, lost)
 
-    def test_a_position_moves_past_what_was_lost(self):
+    def test_an_offset_moves_past_lost_outcomes(self):
         assert StreamOffset("90-0", 3).passed(self.stream(5, 10), "98-0", 3) == StreamOffset("98-0", 8)
         assert StreamOffset("90-0").passed(self.stream(5, 10), "98-0", 3) == StreamOffset("98-0")
 
     @given(st.lists(st.integers(1, 1000), max_size=20), st.integers(0, 3000))
-    def test_shares_use_the_budget_and_nobody_gets_more_than_another_leaves(self, wanted, budget):
+    def test_shares_are_fair_and_use_the_budget(self, wanted, budget):
         given_ = fair_shares(wanted, budget)
         assert sum(given_) == min(budget, sum(wanted))
         assert all(0 <= share <= want for share, want in zip(given_, wanted, strict=True))
@@ -377,7 +377,7 @@ class TestOptions:
             ("2026-11-21", NOON - 12 * 3_600_000),
         ],
     )
-    def test_times_are_numbers_or_iso_texts(self, text, ms):
+    def test_times_are_milliseconds_or_iso_texts(self, text, ms):
         assert ReadOptions.parse({"startingTimestamp": text}).since_ms == ms
 
     @pytest.mark.parametrize(
@@ -393,10 +393,10 @@ class TestOptions:
             ({"pageSize": "0"}, "at least 1"),
         ],
     )
-    def test_a_wrong_option_says_what_it_should_be(self, options, message):
+    def test_wrong_options_name_the_right_ones(self, options, message):
         with pytest.raises(InvalidSettings, match=message):
             ReadOptions.parse(options)
 
-    def test_names_of_options_and_views_come_in_any_case(self):
+    def test_option_and_view_names_ignore_case(self):
         read = ReadOptions.parse({"VIEW": "dead_letters", "dispatchid": "d", "PushDown": "TRUE"})
         assert (read.view, read.dispatch_id, read.pushdown) == ("deadLetters", "d", True)
