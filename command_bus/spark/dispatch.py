@@ -115,7 +115,7 @@ def dispatch_dataframe(
     target = Target.resolve(url, namespace)
     connection = connection_to(target, PLANNING_PATIENCE)
     rows = df if key is None else df.withColumn(_ID, command_id(*_key_columns(df, key), namespace=id_namespace))
-    texts = {
+    texts = {  # the options of the data source, so that both are checked and planned alike
         "url": target.url,
         "namespace": target.namespace,
         "command": ",".join(_command_texts(command, mapper)),

@@ -335,7 +335,7 @@ class PartitionDispatcher:
             f"dispatch {self.version.dispatch_id!r}, partition {result.partition}: nothing could be added for "
             f"{self._max_wait:g} s ({refusal.description(self._queues.values())}), {accepted:,} rows of it are in their mailboxes. "
             "Are workers running? A re-run goes on from there",
-            accepted=accepted, waited=result.waited, retry_after=refusal.retry_after, limit=refusal.why,
+            accepted=accepted, waited=result.waited, retry_after=refusal.retry_after, limit=refusal.limit,
         )  # fmt: skip
 
     def _mailboxes_to_check(self, chunk: list[LoadItem]) -> tuple[set[str], list[str]]:

@@ -26,26 +26,26 @@ class Refusal:
     Attributes:
         own: Commands that their own mailbox refuses.
         common: Commands that a limit of the namespace refuses.
-        why: The limit's name; a limit of the namespace comes first.
+        limit: The name of the limit; a limit of the namespace comes first.
         retry_after: Seconds after which a retry makes sense.
     """
 
     own: list[LoadItem] = field(default_factory=list["LoadItem"])
     common: list[LoadItem] = field(default_factory=list["LoadItem"])
-    why: str = ""
+    limit: str = ""
     retry_after: float = 0.0
 
     @classmethod
     def of(cls, chunk: Sequence[LoadItem], admissions: Sequence[Admission], retry_after: float) -> Refusal:
         """Return the commands to send again."""
-        reasons: dict[str, str] = {}
+        by_mailbox: dict[str, str] = {}
         refusal = cls(retry_after=retry_after)
         for item, admission in zip(chunk, admissions, strict=True):
             if admission in LIMITS:
-                why = reasons.setdefault(item[0], LIMITS[admission])  # those behind the first are refused because it was
-                (refusal.own if why in MAILBOX_LIMITS else refusal.common).append(item)
-        whys = [*reasons.values()]
-        refusal.why = next((why for why in whys if why not in MAILBOX_LIMITS), whys[0] if whys else "")
+                limit = by_mailbox.setdefault(item[0], LIMITS[admission])  # those behind the first are refused because it was
+                (refusal.own if limit in MAILBOX_LIMITS else refusal.common).append(item)
+        limits = [*by_mailbox.values()]
+        refusal.limit = next((limit for limit in limits if limit not in MAILBOX_LIMITS), limits[0] if limits else "")
         return refusal
 
     @property
@@ -55,10 +55,10 @@ class Refusal:
 
     def description(self, queues: Iterable[SendQueue]) -> str:
         """Return the limit and its mailboxes: `total limit`, or `entity limit: waiting for truck:t1 and 2 others, 700 rows stand aside`."""
-        if self.why not in MAILBOX_LIMITS:
-            return f"{self.why} limit"
+        if self.limit not in MAILBOX_LIMITS:
+            return f"{self.limit} limit"
         queues = [*queues]
         names = [name for queue in queues for name in queue.blocked] or [item[0] for item in self.own[:1]]
         others = f" and {len(names) - 1:,} others" if len(names) > 1 else ""
         rows = sum(queue.blocked_rows for queue in queues)
-        return f"{self.why} limit: waiting for {names[0][:200] if names else '?'}{others}, {rows:,} rows stand aside"
+        return f"{self.limit} limit: waiting for {names[0][:200] if names else '?'}{others}, {rows:,} rows stand aside"
