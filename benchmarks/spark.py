@@ -1,11 +1,11 @@
-"""What the Spark pipeline costs: `python -m benchmarks.spark [--rows N] [--entities N] [--rounds N] [--json FILE] [--plot FILE]`.
+"""The cost of the Spark pipeline: `python -m benchmarks.spark [--rows N] [--entities N] [--rounds N] [--json FILE] [--plot FILE]`.
 
 Every case dispatches the same cached DataFrame (8 columns, about 120 bytes packed) to the same private server, in turns within one run, so
-that the machine's mood hits all of them alike; medians are printed. Two floors stand beside the real thing:
+that changes of the machine's speed hit all of them alike; medians are printed. Two lower bounds are measured too:
 
-* `foreachPartition`: redis-py pipelines of XADD in chunks of the same size, as one writes it by hand. It promises nothing: no ids, no
+* `foreachPartition`: redis-py pipelines of XADD in chunks of the same size, as written by hand. It guarantees nothing: no ids, no
   order, no dedup, no fence, no limit, no summary.
-* `arrow, packed`: Arrow batches encoded by our encoder and sent by a script that only does XADD: what is left without any service.
+* `arrow, packed`: Arrow batches encoded by our encoder and sent by a script that only does XADD: the cost without any service.
 
 `full service` is `dispatch_dataframe`: ids in the JVM, shuffle and sort, validation, dedup, fence, depth limits, summary.
 """

@@ -1,8 +1,8 @@
 """A standalone cluster on the loopback interface: Spark's own master and workers, from the pip package.
 
-The package has no start scripts, and its `spark-class` must be told where it lives. Everything runs in process groups of its own and
-ends with the `with` block; Spark's Python processes end with their executors. Two workers on two addresses (127.0.0.1, 127.0.0.2)
-count as two hosts, without which Spark never speculates.
+The package has no start scripts, and its `spark-class` needs its own folder in the environment. All processes run in groups of their
+own and end with the `with` block; Spark's Python processes end with their executors. Two workers on two addresses (127.0.0.1,
+127.0.0.2) count as two hosts, without which Spark never speculates.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Cluster:
         home = Path(pyspark.__file__).parent
         log = self.folder / f"{name}.log"
         environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m"}
-        # What an executor may import is for the job to say, not for whoever started the cluster.
+        # The job decides what an executor may import, not the environment that started the cluster.
         for variable in ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
             environment.pop(variable, None)
         with log.open("wb") as output:

@@ -131,8 +131,8 @@ def test_repeating_a_failed_job_completes_it(spark: SparkSession, namespace: Nam
     with pytest.raises(AnalysisException, match="DispatchConflict: dispatch 'd' was committed before"):
         write(rows.limit(5), namespace)  # not even the same rows: they would be lost without a word
     everything_once_and_in_order(namespace)
-    told = dispatch_dataframe(arranged(spark), Move, key=["truck", "seq"], order_by="seq", dispatch_id="d", **namespace.options)
-    assert (told.state, told.added) == ("already committed", 1000)
+    again = dispatch_dataframe(arranged(spark), Move, key=["truck", "seq"], order_by="seq", dispatch_id="d", **namespace.options)
+    assert (again.state, again.added) == ("already committed", 1000)
 
 
 def test_repeating_a_drained_job_adds_nothing(spark: SparkSession, namespace: Namespace) -> None:
@@ -166,7 +166,7 @@ def test_a_writer_adds_nothing_after_the_commit(namespace: Namespace) -> None:
         winner.dispatch_batch(moves(EACH))
     commit_dispatch(target, version, opening, [winner.result])
     assert (winner.result.added, winner.result.duplicates) == (800, 200)
-    zombie.dispatch_batch(moves(EACH + 5))  # with rows that nobody else has
+    zombie.dispatch_batch(moves(EACH + 5))  # with rows that no other attempt has
     assert (zombie.result.added, zombie.result.done) == (200, True)
     late = PartitionDispatcher(target, dispatch_id="d")
     late.open()

@@ -76,7 +76,7 @@ def reconciled(namespace: Namespace, commands: DataFrame, dispatch_id: str = "d"
     return reconcile(dispatch_id=dispatch_id, commands=commands, **given)
 
 
-def told(ledger: Reconciliation) -> dict[str, int]:
+def counts_of(ledger: Reconciliation) -> dict[str, int]:
     return {name: count for name, count in ledger.counts.items() if count}
 
 
@@ -104,7 +104,7 @@ def test_a_run_with_every_status_is_reconciled(spark: SparkSession, namespace: N
     report = dispatched(namespace, posts(spark, *whats).union(posts(spark, *["fine"] * 4, box="b2")))
     with working(namespace, handlers()):
         ledger = reconcile(report, timeout=60)
-    assert told(ledger) == {"completed": 7, "rejected": 1, "dead_lettered": 1, "quarantined": 1}
+    assert counts_of(ledger) == {"completed": 7, "rejected": 1, "dead_lettered": 1, "quarantined": 1}
     assert ledger.ok
     assert ledger.settled
     assert not ledger.notes
@@ -132,11 +132,11 @@ def test_a_run_with_every_status_is_reconciled(spark: SparkSession, namespace: N
 @pytest.mark.slow
 def test_waiting_commands_are_pending(spark: SparkSession, namespace: Namespace) -> None:
     report = dispatched(namespace, posts(spark, "fine", "poison", "fine", "fine").withColumnRenamed("box", "hook"), Hang)
-    assert told(reconcile(report)) == {"pending": 4}
+    assert counts_of(reconcile(report)) == {"pending": 4}
     mended = threading.Event()
     with working(namespace, handlers(mended=mended)):
         held = reconcile(report, timeout=1)
-        assert told(held) == {"completed": 1, "parked": 1, "pending": 2}
+        assert counts_of(held) == {"completed": 1, "parked": 1, "pending": 2}
         assert held.ok
         assert not held.settled
         assert "2 pending" in str(held)
@@ -147,7 +147,7 @@ def test_waiting_commands_are_pending(spark: SparkSession, namespace: Namespace)
         mended.set()
         asyncio.run(replay_all(namespace))
         done = reconcile(report, timeout=60)
-    assert told(done) == {"completed": 4}
+    assert counts_of(done) == {"completed": 4}
     assert done.ok
 
 
@@ -163,13 +163,13 @@ def test_a_replayed_dead_letter_may_complete_late(spark: SparkSession, namespace
     report = dispatched(namespace, posts(spark, "fine", "poison", "fine"))
     mended = threading.Event()
     with working(namespace, handlers(mended=mended)):
-        assert told(reconcile(report, timeout=60)) == {"completed": 2, "dead_lettered": 1}
+        assert counts_of(reconcile(report, timeout=60)) == {"completed": 2, "dead_lettered": 1}
     mended.set()
     asyncio.run(replay_all(namespace))
-    assert told(reconcile(report)) == {"completed": 2, "pending": 1}
+    assert counts_of(reconcile(report)) == {"completed": 2, "pending": 1}
     with working(namespace, handlers(mended=mended)):
         done = reconcile(report, timeout=60)
-    assert told(done) == {"completed": 3}
+    assert counts_of(done) == {"completed": 3}
     assert done.ok
     assert done.frame("completed").where("outcomes = 2").first()["order_by"] == 1
 
@@ -188,7 +188,7 @@ def test_a_lost_command_is_missing_despite_other_commands(spark: SparkSession, n
 
     asyncio.run(others())
     ledger = reconcile(report)
-    assert told(ledger) == {"pending": 2, "missing": 1}
+    assert counts_of(ledger) == {"pending": 2, "missing": 1}
     assert seqs(ledger, "missing") == [1]
     assert ledger.frame("missing").first()["entity"] == "b1"
     assert not ledger.ok
@@ -198,7 +198,7 @@ def test_a_lost_command_is_missing_despite_other_commands(spark: SparkSession, n
     assert caught.value.counts["missing"] == 1
     with working(namespace, handlers()):
         done = reconcile(report, timeout=3)
-    assert told(done) == {"completed": 2, "missing": 1}
+    assert counts_of(done) == {"completed": 2, "missing": 1}
 
 
 @pytest.mark.slow
@@ -211,7 +211,7 @@ def test_a_second_outcome_is_duplicated(spark: SparkSession, namespace: Namespac
         entries: Any = client.xrange(key)
         client.xadd(key, entries[0][1])
     ledger = reconcile(report)
-    assert told(ledger) == {"completed": 2, "rejected": 1, "duplicated": 1}
+    assert counts_of(ledger) == {"completed": 2, "rejected": 1, "duplicated": 1}
     assert seqs(ledger, "duplicated") == [0]
     assert not ledger.ok
 
@@ -222,7 +222,7 @@ def test_rows_that_ran_out_of_order_are_reported(spark: SparkSession, namespace:
         assert reconcile(report, timeout=60).ok
     backwards = report.commands.withColumn("backwards", -F.col("seq"))
     ledger = reconciled(namespace, backwards, entity_column="box", order_by="backwards")
-    assert told(ledger) == {"completed": 5, "out_of_order": 4}
+    assert counts_of(ledger) == {"completed": 5, "out_of_order": 4}
     assert seqs(ledger, "out_of_order") == [-4, -3, -2, -1]
     assert {row["why"] for row in ledger.frame("out_of_order").collect()} == {
         "ran after a command of its entity that is later by order_by"
@@ -240,14 +240,14 @@ def test_trimmed_outcomes_are_no_proof(spark: SparkSession, namespace: Namespace
     with Redis.from_url(namespace.url) as client:
         client.xtrim(key, maxlen=3, approximate=False)
     ledger = reconcile(report)
-    assert told(ledger) == {"completed": 3, "forgotten": 2}
+    assert counts_of(ledger) == {"completed": 3, "forgotten": 2}
     assert not ledger.ok
     assert "not proven: 2 forgotten" in str(ledger)
     assert "Outcomes are kept no more (2;" in ledger.notes[0]
     assert seqs(ledger, "forgotten") == [0, 1]
     with Redis.from_url(namespace.url) as client:
         client.delete(key)
-    assert told(reconcile(report)) == {"missing": 5}  # younger than a day: nothing can have run out of time
+    assert counts_of(reconcile(report)) == {"missing": 5}  # younger than a day: nothing can have run out of time
 
 
 def test_expired_outcomes_are_no_proof(spark: SparkSession, namespace: Namespace) -> None:
@@ -256,7 +256,7 @@ def test_expired_outcomes_are_no_proof(spark: SparkSession, namespace: Namespace
         until(lambda: namespace.depth() == 0)
     until(lambda: not outcome_keys(namespace))
     ledger = reconcile(report)
-    assert told(ledger) == {"forgotten": 3}
+    assert counts_of(ledger) == {"forgotten": 3}
     assert "(an unknown number;" in ledger.notes[0]
 
 
@@ -288,7 +288,7 @@ def test_rows_of_another_table_are_reported(spark: SparkSession, namespace: Name
         assert reconcile(report, timeout=60).ok
     other = report.commands.where("seq = 0").unionByName(report.commands.limit(1).withColumn("command_id", F.lit("never sent")))
     ledger = reconciled(namespace, other)
-    assert told(ledger) == {"completed": 1, "missing": 1, "unexpected": 1}
+    assert counts_of(ledger) == {"completed": 1, "missing": 1, "unexpected": 1}
     assert ledger.frame("unexpected").first()["entity"] == "b1"
     assert ["All accepted commands are accounted for" in note for note in ledger.notes] == [True, False]
 
@@ -297,7 +297,7 @@ def test_dropped_rows_are_not_missing(spark: SparkSession, namespace: Namespace)
     report = dispatched(namespace, posts(spark, "fine", None, "fine"), on_invalid="drop")
     with working(namespace, handlers()):
         ledger = reconcile(report, timeout=60)
-    assert told(ledger) == {"completed": 2, "dropped": 1}
+    assert counts_of(ledger) == {"completed": 2, "dropped": 1}
     assert ledger.ok
 
 
@@ -334,7 +334,7 @@ def test_commands_settled_around_the_read_are_not_missing(
     assert began.wait(60)
     with working(namespace, handlers()):
         caller.join()
-    assert told(ledgers[0]) == {"completed": 4}
+    assert counts_of(ledgers[0]) == {"completed": 4}
 
 
 @pytest.mark.slow
@@ -345,7 +345,7 @@ def test_nothing_is_missing_while_workers_run(spark: SparkSession, namespace: Na
         while not ledgers or not ledgers[-1].settled:
             ledgers.append(reconcile(report))
             assert ledgers[-1].ok, str(ledgers[-1])
-    assert told(ledgers[-1]) == {"completed": 3000}
+    assert counts_of(ledgers[-1]) == {"completed": 3000}
 
 
 def test_waiting_is_logged_and_ends(
@@ -354,7 +354,7 @@ def test_waiting_is_logged_and_ends(
     monkeypatch.setattr("command_bus.spark.reconciliation.dispatch_state._LOG_EVERY", 0.1)
     report = dispatched(namespace, posts(spark, "fine", "fine"))
     with caplog.at_level(logging.INFO, "command_bus.spark"):
-        assert told(reconcile(report, timeout=0.5)) == {"pending": 2}
+        assert counts_of(reconcile(report, timeout=0.5)) == {"pending": 2}
     assert "0 of 2 settled" in caplog.text
 
 

@@ -21,7 +21,7 @@ from tests.spark.writes import MOVES, ROWS_OF_MOVES, rejects_of, write
 
 def test_invalid_rows_are_quarantined_with_the_reason(spark: SparkSession, namespace: Namespace) -> None:
     long = "é" * 3000  # over the 4096 bytes of an entity id
-    bad: dict[str, tuple[Any, ...]] = {  # by their ids: what differs from a good row, and what the reason tells
+    bad: dict[str, tuple[Any, ...]] = {  # by their ids: the differences from a good row
         "null-field": ("a", 1, None, None),
         "null-entity": (None, 1, 1.0, None),
         "empty-entity": ("", 1, 1.0, None),
@@ -32,7 +32,7 @@ def test_invalid_rows_are_quarantined_with_the_reason(spark: SparkSession, names
         "below": ("a", 1, -0.5, None),
         "above": ("a", 1, 100.5, None),
     }
-    told = {
+    reasons = {
         "null-field": "load", "null-entity": "truck", "empty-entity": "truck", "long-entity": "truck", "null-seq": "seq",
         "nan": "load", "infinite": "load", "below": "greater than or equal to 0", "above": "less than or equal to 100",
     }  # fmt: skip
@@ -48,7 +48,7 @@ def test_invalid_rows_are_quarantined_with_the_reason(spark: SparkSession, names
     assert {row.reason for row in rejects} == {"invalid"}
     assert {row.command for row in rejects} == {"Move"}
     errors = {row.command_id: row.error for row in rejects if row.command_id and not row.command_id.startswith("i" * 9)}
-    for name, part in told.items():
+    for name, part in reasons.items():
         assert part in errors[name], (name, errors[name])
     without_id = [row for row in rejects if not row.command_id]
     assert [json.loads(row.row)["load"] for row in sorted(without_id, key=lambda row: row.row)] == [1.0, 2.0]
@@ -89,7 +89,7 @@ def test_conflicts_are_quarantined_and_equal_rows_count_once(spark: SparkSession
         "5": "out_of_sequence",
     }
     write(frame, namespace, sequenceColumn="seq", dispatchId="other")
-    assert len(namespace.landed()) == 5 + 5  # ids and numbers are told apart within a dispatch only
+    assert len(namespace.landed()) == 5 + 5  # ids and numbers count within one dispatch only
 
 
 def test_invalid_rows_fail_the_dispatch_if_not_allowed(spark: SparkSession, namespace: Namespace) -> None:

@@ -179,7 +179,7 @@ class TestOtherRows:
             frame.coalesce(1).sortWithinPartitions("seq").write.format("command_bus").options(**options).mode("append").save()
 
         write(rows)
-        write(rows.withColumn("note", F.lit("of another time")))  # ids tell rows apart, not what is in them
+        write(rows.withColumn("note", F.lit("of another time")))  # rows are compared by ids, not by content
         for other in (rows.where("seq < 3"), rows.withColumn("command_id", F.concat("command_id", F.lit("x")))):
             with pytest.raises(AnalysisException, match="DispatchConflict: dispatch 'd' was committed before, at 20"):
                 write(other)

@@ -182,7 +182,7 @@ def test_a_wire_name_needs_no_class(spark: SparkSession, namespace: Namespace) -
         return command.seq
 
     with working(namespace, registry):
-        pass  # it told the namespace what it knows, and went
+        pass  # it published its commands, and stopped
     rows = spark.createDataFrame([("a", 1, 5.0, None), ("a", 2, 500.0, None), ("a", 3, 6.0, "x")], MOVES)
     report = dispatch_dataframe(rows, "Move", key="seq", order_by="seq", dispatch_id="d", **namespace.options)
     assert (report.added, report.rejected) == (2, 1)

@@ -149,7 +149,7 @@ def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
     """Wait for a condition to become true, and return its value."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.01)
     return value
 

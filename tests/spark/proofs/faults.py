@@ -69,13 +69,13 @@ def sleeper(namespace: Namespace, each: int) -> Callable[[dict[str, Any]], Move]
                     deadline = time.monotonic() + 120
                     while not client.hexists(f"{{{name}:0}}:b:d", "done") and time.monotonic() < deadline:
                         time.sleep(0.01)
-                    tell(url)
+                    count_sends(url)
         return Move(truck=row["truck"], seq=row["seq"])
 
     return command_of
 
 
-def tell(url: str) -> None:
+def count_sends(url: str) -> None:
     """Count from now on what this process's dispatchers send."""
     from command_bus.spark.writing.partition import PartitionDispatcher
 

@@ -350,7 +350,7 @@ def test_a_mapper_may_not_change_the_entity_of_a_row() -> None:
     assert good[1][0] == "thing:x"
     assert why(moved).startswith("its command has another entity id than column 'key'")
     assert free[1][0] == "~:c"  # without an entity there is no order to keep
-    assert encode(columns, mapper=mapper)[1][1][0] == "thing:y"  # nobody said by which column they are arranged
+    assert encode(columns, mapper=mapper)[1][1][0] == "thing:y"  # no column was named by which they are arranged
 
 
 @pytest.mark.parametrize("command", [Whole, Single])

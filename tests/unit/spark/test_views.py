@@ -345,7 +345,7 @@ class TestOffsets:
                 0,
             ),  # 50 were read, but only 50 are trimmed in a stream that begins behind: just so
             (StreamOffset("97-0", 51), (10, 60, 99), 10, 0),  # 51 were read, and 50 trimmed: it is another stream
-            (StreamOffset("97-0", 5), (2, 5, 99), 2, 0),  # likewise; by its counts alone there were nothing left
+            (StreamOffset("97-0", 5), (2, 5, 99), 2, 0),  # another stream too; by its counts alone nothing would be left
             (StreamOffset("200-0"), (10, 10), 0, 0),  # from a time on that is still to come
         ],
     )
