@@ -107,13 +107,13 @@ class BatchEncoder:
             rows.setdefault(faults.get(index, name), []).append(index)
         encoded: list[Any] = [None] * batch.num_rows
         for name, indices in rows.items():
-            mapping = self._encoders.get(name)
+            encoder = self._encoders.get(name)
             chosen = pa.array(indices)
             part, part_ids = batch.take(chosen), ids.take(chosen)
-            if mapping is None:
+            if encoder is None:
                 packed = list(self._unknown(name, column, part, part_ids))
             else:
-                packed = mapping.encode(part, part_ids, None if numbers is None else numbers.take(chosen))
+                packed = encoder.encode(part, part_ids, None if numbers is None else numbers.take(chosen))
             for index, item in zip(indices, packed, strict=True):
                 encoded[index] = item
         return encoded
