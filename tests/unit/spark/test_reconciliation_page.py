@@ -9,6 +9,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+pytest.importorskip("jinja2")
+
 from command_bus.spark.reconciliation.charts import bar_chart, histogram, rate_chart, short_duration, short_number, stacked_bar
 from command_bus.spark.reconciliation.page import ChartData, ErrorCount, Page, SlowEntity, render_page, write_page
 from command_bus.spark.reconciliation.verdict import FLAGS, STATUSES, Verdict
