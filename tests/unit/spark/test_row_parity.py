@@ -27,6 +27,7 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic_core import to_json
 
 from command_bus import Command, CommandBusError, EntityId
 from command_bus.messages.outgoing import Envelope
@@ -186,8 +187,8 @@ class Whole:
 class Single:
     @field_serializer("f0", check_fields=False)
     def _single(self, value: Any) -> Any:
-        # Arrow's UTC is another object than Python's: equal instants differ in their repr, which str() of a container shows.
-        return [str(value).replace("zoneinfo.ZoneInfo(key='UTC')", "datetime.timezone.utc")]
+        # Not str(): equal instants may differ in their repr, by fold or by the object that means UTC.
+        return [to_json(value, bytes_mode="base64", inf_nan_mode="strings", serialize_unknown=True).decode()]
 
 
 class Computed:
