@@ -251,7 +251,7 @@ async def test_a_request_never_hits_another_attempt(bench: Bench, seen: Seen) ->
     async with bench.bus() as bus, bus.worker():
         await bus.dispatch(Hang(box="a"))
         await seen.started()
-        transport = bus.session.transport
+        transport = bus.session.redis
         interrupts = RedisInterrupts(transport.connections, transport.keys, patience=5)
         attempt = await interrupts.running("box:a")
         assert attempt is not None
@@ -287,7 +287,7 @@ async def test_nothing_runs_or_nobody_answers(bench: Bench, seen: Seen) -> None:
             await seen.started()
             assert (await bus.entity("box", "b").abort()).result == "nothing"
             assert worker._parts is not None
-            for watch in worker._parts._recovery.watches:
+            for watch in worker._parts.side._recovery.watches:
                 watch._interrupts_at = time.monotonic() + 3600  # as a worker of an earlier release, which does not look
             report = await bus.entity("box", "a").abort(wait=1.5)
             assert (report.result, report.attempt, report.worker) == ("unanswered", 1, worker.name)
@@ -308,7 +308,7 @@ async def test_in_a_lane_only_the_own_attempt_is_ended(bench: Bench, seen: Seen)
 async def test_on_several_shards(bench: Bench, seen: Seen) -> None:
     async with bench.bus(shards=2) as bus, bus.worker():
         boxes = [f"b{number}" for number in range(6)]
-        shards = {bus.session.transport.keys.shard_of(f"box:{box}") for box in boxes}
+        shards = {bus.session.redis.keys.shard_of(f"box:{box}") for box in boxes}
         assert shards == {0, 1}
         for box in boxes:
             await bus.dispatch(HangOnce(box=box))

@@ -116,7 +116,7 @@ async def test_a_handler_that_waits_for_a_thread_never_starts_once_its_lease_is_
             await asyncio.sleep(0.01)
         await bus.dispatch(Thread(box="b"))
         assert worker._parts is not None
-        leases = worker._parts.leases._held[0]
+        leases = worker._parts.side.leases._held[0]
         while not (waiting := [lease for lease in leases.values() if lease.mailbox == "box:b" and lease.cancel]):
             await asyncio.sleep(0.01)
         assert waiting[0].cancel is not None
@@ -136,7 +136,7 @@ async def test_a_worker_that_is_stopped_while_it_starts_is_stopped(bench: Bench)
         await asyncio.sleep(0)
         await worker.stop()
         await asyncio.gather(start, return_exceptions=True)
-        assert worker._parts is None or worker._parts.leases._stopping
+        assert worker._parts is None or worker._parts.side.leases._stopping
         other = bus.worker()
         await other.start()
         with pytest.raises(TimeoutError):
@@ -154,11 +154,11 @@ async def test_lost_activations_are_found_by_the_sweep(bench: Bench) -> None:
 
     async with bench.bus() as bus:
         await bus.dispatch(Park(box="b"))
-        keys = bus.session.transport.keys.shards[0]
+        keys = bus.session.redis.keys.shards[0]
         client = bench.client()
         await client.xtrim(keys.ready, maxlen=0, approximate=False)
         await client.aclose()
-        place = bus.session.transport.connections.at(keys.prefix)
+        place = bus.session.redis.connections.at(keys.prefix)
         assert await repair_page(place, keys, 0) == (0, 1)
         assert await repair_page(place, keys, 0) == (0, 0)
         async with bus.worker():

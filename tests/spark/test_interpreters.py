@@ -44,6 +44,14 @@ def test_a_local_session_runs_the_drivers_python(spark: SparkSession, context: A
     assert context.pythonExec == sys.executable
 
 
+def test_a_session_made_after_the_import_runs_it_too(spark: SparkSession, context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The builder alone does it: a job that only uses `df.write.format("command_bus")` calls nothing of ours."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    context.pythonExec = "python3"
+    assert SparkSession.builder.getOrCreate() is spark
+    assert context.pythonExec == sys.executable
+
+
 def test_another_python_is_kept_and_checked(
     spark: SparkSession, context: Any, server: EmbeddedServer, bare: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 from redis import Redis
 
 from command_bus import (
@@ -20,8 +21,10 @@ from command_bus import (
 )
 from command_bus.embedded import EmbeddedServer
 from command_bus.spark import dispatch_dataframe
+from command_bus.spark.options import WriteOptions
+from command_bus.spark.writing.writer import BatchWriter, WritePlan
 from tests.spark.trucks import Move, Namespace, journeys, until, working
-from tests.spark.writes import with_ids, write
+from tests.spark.writes import MOVE, ROWS_OF_MOVES, with_ids, write
 
 
 @pytest.fixture
@@ -109,6 +112,17 @@ def test_a_stalled_job_warns_the_driver(
         "dispatch 'd', partition 0: nothing could be added for 8 s (total limit); no worker lives there; it gives up in 1 s"
     )
     assert any(level == "INFO" and text == "dispatch 'd': 25 rows sent, 0 rows/s" for level, text in said)
+
+
+def test_the_format_warns_before_the_write_without_workers(
+    spark: SparkSession, namespace: Namespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The writer is made here, as Spark makes it in a process of its own."""
+    options = WriteOptions.parse({**namespace.options, "command": MOVE, "dispatchId": "d"})
+    with caplog.at_level(logging.WARNING, "command_bus.spark"):
+        BatchWriter(WritePlan.build(options, StructType.fromDDL(ROWS_OF_MOVES)))
+    (said,) = [each.getMessage() for each in caplog.records]
+    assert said.startswith(f"no worker lives in namespace {namespace.name!r} on ")
 
 
 def test_the_format_raises_the_same_error(spark: SparkSession, namespace: Namespace) -> None:
