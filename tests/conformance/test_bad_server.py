@@ -211,9 +211,7 @@ async def test_34_behind_a_name_whose_primary_changes_everybody_goes_to_the_new_
         await until(lambda: follows(clients[replica]), 20)
 
     async def renewals() -> int:
-        (pending,) = await clients[1].xpending_range(
-            bus.session.transport.keys.shards[0].ready, GROUP, min="-", max="+", count=10
-        )
+        (pending,) = await clients[1].xpending_range(bus.session.redis.keys.shards[0].ready, GROUP, min="-", max="+", count=10)
         return int(pending["times_delivered"])
 
     await follow(1)
@@ -272,7 +270,7 @@ async def test_what_fails_in_closing_keeps_nothing_else_open(start: Starter, mon
         raise RuntimeError("planned")
 
     monkeypatch.setattr(bus.session.transport.events, "close", fails)
-    connections = bus.session.transport.connections
+    connections = bus.session.redis.connections
     with pytest.raises(RuntimeError, match="planned"):
         await bus.close()
     with pytest.raises(BusClosed):
@@ -317,10 +315,10 @@ async def test_a_call_that_an_outage_kept_waiting_expires_when_its_caller_goes(
         server.kill()
         until_ms = wall_ms() + 20_000
         call = asyncio.create_task(bus.call(Put(box="a", value=0), timeout=20))
-        await until(lambda: bus.session.transport.connections.reconnects > 5)
+        await until(lambda: bus.session.redis.connections.reconnects > 5)
         away_ms = wall_ms() + 20_000 - until_ms
         server.restart()
-        keys = bus.session.transport.keys
+        keys = bus.session.redis.keys
         client = Redis.from_url(server.url)
         entries: Any = await until(lambda: client.xrange(keys.shards[0].mailbox("box:a")))
         await client.aclose()
@@ -569,7 +567,7 @@ async def differs(look: Callable[[], Awaitable[int]], before: int) -> bool:
 async def test_39_a_namespace_of_another_protocol_is_refused(bench: Bench) -> None:
     async with bench.bus() as bus:
         client = bench.client()
-        await client.hset(bus.session.transport.keys.shards[0].meta, "protocol", "2")  # type: ignore[misc]
+        await client.hset(bus.session.redis.keys.shards[0].meta, "protocol", "2")  # type: ignore[misc]
         await client.aclose()
     with pytest.raises(InvalidSettings, match="protocol 2"):
         async with bench.bus():
@@ -798,7 +796,7 @@ async def test_a_batch_that_meets_the_limit_reports_what_was_accepted(bench: Ben
     """The third of four chunks is refused: the first two are in, and said to be."""
     async with bench.bus() as bus:
         stage = Scene(bench, bus)
-        kind = type(bus.session.transport.connections)
+        kind = type(bus.session.redis.connections)
         run, chunks = kind.run, 0
 
         async def second_fails(place: Any, script: Any, keys: list[str], args: list[Any]) -> Any:

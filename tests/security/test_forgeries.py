@@ -73,7 +73,7 @@ async def test_a_forged_row_leaves_no_outcome_whoever_gives_it_up(bench: Bench, 
 
 
 async def outcomes(stage: Scene) -> int:
-    return int(await stage.bus.session.transport.connections.ask(lambda client: client.xlen(stage.keys.outcomes("sales"))))
+    return int(await stage.bus.session.redis.connections.ask(lambda client: client.xlen(stage.keys.outcomes("sales"))))
 
 
 @pytest.mark.parametrize("forge", FORGERS)
@@ -82,7 +82,7 @@ async def test_a_forged_command_leaves_the_mark_of_the_id_that_it_names(bench: B
         marks = [stage.keys.mark(name) for name in ("done", "waits")]
 
         async def read() -> list[Any]:
-            return list(await stage.bus.session.transport.connections.ask(lambda client: client.mget(marks)))
+            return list(await stage.bus.session.redis.connections.ask(lambda client: client.mget(marks)))
 
         await stage.bus.dispatch(Put(box="b", value=1), command_id="done")
         assert await stage.bus.result("done", timeout=5) == 1
@@ -93,7 +93,7 @@ async def test_a_forged_command_leaves_the_mark_of_the_id_that_it_names(bench: B
             await stage.inject("box:a", {"e": forge(bench, envelope(name))})
             await until(lambda number=number: found(stage, number))
         assert await read() == before
-        assert not await stage.bus.session.transport.connections.ask(lambda client: client.exists(stage.keys.mark("nobody's")))
+        assert not await stage.bus.session.redis.connections.ask(lambda client: client.exists(stage.keys.mark("nobody's")))
         letters = await stage.letters()
         if forge in (unsigned, of_another_key):
             for letter in letters:
@@ -120,7 +120,7 @@ async def test_the_mark_of_who_was_refused_in_good_faith_does_not_wait_for_ever(
             await other.call(Put(box="a", value=1), command_id="asked", timeout=5)
         for name in ("mine", "asked"):
             key = stage.keys.mark(name)
-            assert (await stage.bus.session.transport.connections.ask(lambda client, key=key: client.get(key)))[:1] == b"q"
+            assert (await stage.bus.session.redis.connections.ask(lambda client, key=key: client.get(key)))[:1] == b"q"
         await stage.unharmed("a")
 
 

@@ -51,14 +51,14 @@ class Stage:
     """A namespace that nobody else uses.
 
     Args:
-        clients: Make clients of the server.
+        clients: Make clients of the server; without them, `open_transport` among the settings says what to run on.
         **settings: For every bus.
 
     Attributes:
         registry: The handlers of its workers.
     """
 
-    def __init__(self, clients: ClientFactory, **settings: Any) -> None:
+    def __init__(self, clients: ClientFactory | None = None, **settings: Any) -> None:
         self.clients = clients
         self.registry = HandlerRegistry()
         self._settings: dict[str, Any] = {
@@ -90,6 +90,8 @@ class Stage:
     @asynccontextmanager
     async def worker_to_lose(self) -> AsyncGenerator[Severable]:
         """A worker on connections of its own, which can be severed."""
+        if self.clients is None:
+            raise ValueError("a worker is lost by its clients: give the stage some")
         line = Severable(self.clients)
         async with self.bus(line) as bus, bus.worker(concurrency=20):
             try:

@@ -29,7 +29,7 @@ from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.ready_stream import delete_entries, ensure_ready, mailbox_of
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
-from command_bus.transport.redis.worker.slots import Ask, Slots
+from command_bus.transport.slots import Ask, Slots
 from command_bus.transport.steps import GiveBack, Lease
 from command_bus.transport.tasks import end_tasks
 
