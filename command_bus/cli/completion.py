@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from command_bus.cli.connection import Place, connected, import_bus
+from command_bus.cli.connection import open_bus
+from command_bus.cli.light_imports import import_bus
+from command_bus.cli.options import Target
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
@@ -53,7 +55,7 @@ def entity_words(ctx: typer.Context, args: list[str], incomplete: str) -> list[s
     if len(before) == 1 and before[0].endswith(":"):
         return _entities(ctx, before[0].removesuffix(":"), incomplete)
     if before and (":" in before[0] or len(before) > 1):
-        from command_bus.cli.commands.one_entity import Action
+        from command_bus.cli.commands.entity import Action
 
         return [action.value for action in Action if action.startswith(incomplete)]
     if before:
@@ -93,14 +95,14 @@ async def _letters(bus: CommandBus) -> list[str]:
 
 
 def _asked(ctx: typer.Context, incomplete: str, ask: Callable[[CommandBus], Awaitable[list[str]]]) -> list[str]:
-    place = Place.named(ctx)
-    if place.app is not None:
+    target = Target.from_context(ctx)
+    if target.app is not None:
         return []
 
     import asyncio
 
     async def work() -> list[str]:
-        async with asyncio.timeout(_PATIENCE), connected(place) as bus:
+        async with asyncio.timeout(_PATIENCE), open_bus(target) as bus:
             return await ask(bus)
 
     logging.disable()

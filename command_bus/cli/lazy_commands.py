@@ -15,11 +15,11 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-__all__ = ["Listed", "program_class"]
+__all__ = ["LazyCommand", "lazy_group"]
 
 
 @dataclass(frozen=True)
-class Listed:
+class LazyCommand:
     """A command in the table.
 
     Attributes:
@@ -36,7 +36,7 @@ class Listed:
 class _Commands(Mapping[str, Any]):
     """The commands that are there, and behind them those of a table, each made when it is asked for."""
 
-    def __init__(self, present: Mapping[str, Any], listed: Sequence[Listed]) -> None:
+    def __init__(self, present: Mapping[str, Any], listed: Sequence[LazyCommand]) -> None:
         self._present = present
         self._listed = {each.name: each for each in listed}
 
@@ -58,7 +58,7 @@ class _Commands(Mapping[str, Any]):
         ]
 
 
-def program_class(listed: Sequence[Listed]) -> type[TyperGroup]:
+def lazy_group(listed: Sequence[LazyCommand]) -> type[TyperGroup]:
     """Return the class of a group that has the commands of a table behind its own."""
 
     class Program(TyperGroup):
@@ -79,7 +79,7 @@ def program_class(listed: Sequence[Listed]) -> type[TyperGroup]:
 
 
 @cache
-def _made(listed: Listed) -> Any:
+def _made(listed: LazyCommand) -> Any:
     """The command that the library of the command line runs."""
     found: Any = getattr(import_module(f"command_bus.cli.{listed.module}"), listed.name)
     if not isinstance(found, typer.Typer):

@@ -17,14 +17,14 @@ from command_bus.bus import CommandBus
 from command_bus.errors import CommandBusError, InvalidSettings
 from command_bus.handlers.registry import HandlerRegistry
 
-__all__ = ["DEFAULT_ATTRIBUTE", "bus_from", "include", "load", "log_failure", "split_target"]
+__all__ = ["DEFAULT_ATTRIBUTE", "import_object", "include_modules", "log_start_failure", "parse_import_string", "resolve_bus"]
 
 DEFAULT_ATTRIBUTE = "bus"
 _OURS = ("command_bus.cli", "importlib", "_frozen_importlib")
 _log = logging.getLogger("command_bus.cli")
 
 
-def split_target(target: str) -> tuple[str, str]:
+def parse_import_string(target: str) -> tuple[str, str]:
     """Module and attribute of a target.
 
     Raises:
@@ -40,14 +40,14 @@ def split_target(target: str) -> tuple[str, str]:
     return module, attribute
 
 
-def load(target: str) -> Any:
+def import_object(target: str) -> Any:
     """What the target names: a bus, or what gives one. The current folder is importable.
 
     Raises:
         InvalidSettings: There is no such module or attribute.
         Exception: What the module itself raises while it is imported.
     """
-    name, attribute = split_target(target)
+    name, attribute = parse_import_string(target)
     if (folder := os.getcwd()) not in sys.path:  # noqa: PTH109 - sys.path has strings
         sys.path.insert(0, folder)
     try:
@@ -62,7 +62,7 @@ def load(target: str) -> Any:
         raise InvalidSettings(f"{target}: {error}{_suggestion(name, vars(module))}") from None
 
 
-async def bus_from(target: str, found: Any) -> CommandBus:
+async def resolve_bus(target: str, found: Any) -> CommandBus:
     """The bus that was found, or the one that the function that was found gives.
 
     Raises:
@@ -83,7 +83,7 @@ async def bus_from(target: str, found: Any) -> CommandBus:
     return made
 
 
-def include(registry: HandlerRegistry, modules: Iterable[str]) -> None:
+def include_modules(registry: HandlerRegistry, modules: Iterable[str]) -> None:
     """Import modules and add the handlers that they register.
 
     Raises:
@@ -110,7 +110,7 @@ def include(registry: HandlerRegistry, modules: Iterable[str]) -> None:
             )
 
 
-def log_failure(error: Exception, target: str) -> None:
+def log_start_failure(error: Exception, target: str) -> None:
     """Say why it does not start: advice for what this library raises, the traceback for what the application raises."""
     if isinstance(error, CommandBusError):
         _log.error("%s", error.message or type(error).__name__)

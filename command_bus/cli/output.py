@@ -17,46 +17,46 @@ from typing import Any
 
 import typer
 
-from command_bus.cli.json_output import time_of
-from command_bus.cli.terminal import Shown, escaped, say, shown
+from command_bus.cli.json_output import utc_time
+from command_bus.cli.terminal import SafeText, echo, escape, format_value
 
-__all__ = ["counted", "duration", "fields", "moment", "screen", "since", "table"]
+__all__ = ["format_duration", "format_fields", "format_table", "format_time", "format_time_and_age", "full_screen", "pluralize"]
 
 _WIDE = 140  # columns where nobody says how wide it is: in a pipe nothing is cut off
 _GAP = 2
 _NARROWEST = 4  # columns of a column
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Shown:
+def format_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> SafeText:
     """A table; a column whose heading ends with `#` has numbers, which line up at the right."""
     right = [column.endswith("#") for column in columns]
     heads = [column.removesuffix("#").upper() for column in columns]
     head, *body = _laid_out([heads, *([_cell(cell) for cell in row] for row in rows)], right)
-    return Shown("\n".join([*(typer.style(line, bold=True) for line in head), *(line for lines in body for line in lines)]))
+    return SafeText("\n".join([*(typer.style(line, bold=True) for line in head), *(line for lines in body for line in lines)]))
 
 
-def fields(pairs: Iterable[tuple[str, Any]]) -> Shown:
+def format_fields(pairs: Iterable[tuple[str, Any]]) -> SafeText:
     """Names and values, one pair a line; None is left out."""
-    rows = [[escaped(name), shown(value)] for name, value in pairs if value is not None]
+    rows = [[escape(name), format_value(value)] for name, value in pairs if value is not None]
     width = max((len(name) for name, _ in rows), default=0)
     lines = (line for lines in _laid_out(rows, [False, False]) for line in lines)
-    return Shown("\n".join(typer.style(line[:width], bold=True) + line[width:] for line in lines))
+    return SafeText("\n".join(typer.style(line[:width], bold=True) + line[width:] for line in lines))
 
 
 @contextmanager
-def screen() -> Generator[Callable[[str], None]]:
+def full_screen() -> Generator[Callable[[str], None]]:
     """Take the terminal's whole screen until the end; gives what shows a text on it, as much of it as fits."""
 
     def show(text: str) -> None:
-        whole = text if isinstance(text, Shown) else escaped(text)
+        whole = text if isinstance(text, SafeText) else escape(text)
         lines = whole.split("\n")[: shutil.get_terminal_size().lines - 1]
-        say(Shown("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"), newline=False)
+        echo(SafeText("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"), newline=False)
 
-    say(Shown("\x1b[?1049h\x1b[?25l"), newline=False)  # the other screen, no cursor
+    echo(SafeText("\x1b[?1049h\x1b[?25l"), newline=False)  # the other screen, no cursor
     try:
         yield show
     finally:
-        say(Shown("\x1b[?25h\x1b[?1049l"), newline=False)
+        echo(SafeText("\x1b[?25h\x1b[?1049l"), newline=False)
 
 
 def _laid_out(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[list[str]]:
@@ -99,7 +99,7 @@ def _folded(cell: str, width: int) -> list[str]:
 
 def _cell(value: Any) -> str:
     """A cell is one line: what goes on in the next could pass for a row of its own."""
-    return escaped(shown(value))
+    return escape(format_value(value))
 
 
 def _padded(line: str, width: int, at_right: bool) -> str:
@@ -118,7 +118,7 @@ def _column(letter: str) -> int:
     return 0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
 
 
-def duration(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """`0.4 s`, `12 s`, `5 min`, `3 h 20 min`, `4 d`; a dash for None."""
     if seconds is None:
         return "-"
@@ -133,22 +133,22 @@ def duration(seconds: float | None) -> str:
     return f"{seconds / 86400:.0f} d"
 
 
-def counted(count: int, one: str, many: str) -> str:
+def pluralize(count: int, one: str, many: str) -> str:
     """`1 letter`, `2,000 letters`."""
     return f"{count:,} {one if count == 1 else many}"
 
 
-def moment(ms: int | None) -> str:
+def format_time(ms: int | None) -> str:
     """A stored time as UTC; one that no calendar has is shown as it is stored."""
     if not ms:
         return "-"
-    at = time_of(ms)
+    at = utc_time(ms)
     return f"{ms:,} ms, which is no time" if at is None else at.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-def since(ms: int | None) -> str:
+def format_time_and_age(ms: int | None) -> str:
     """A stored time and how long ago that is."""
-    if not ms or time_of(ms) is None:
-        return moment(ms)
+    if not ms or utc_time(ms) is None:
+        return format_time(ms)
     ago = time.time() - ms / 1000
-    return f"{moment(ms)} ({duration(abs(ago))} {'ago' if ago >= 0 else 'from now'})"
+    return f"{format_time(ms)} ({format_duration(abs(ago))} {'ago' if ago >= 0 else 'from now'})"

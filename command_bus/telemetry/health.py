@@ -27,7 +27,7 @@ from command_bus.errors import CommandBusError
 from command_bus.telemetry.pages import Page, PageServer, text_page
 from command_bus.worker.worker import Worker
 
-__all__ = ["READ_WITHIN", "Exposing", "HealthServer", "unreadiness"]
+__all__ = ["READ_WITHIN", "Exposing", "HealthServer", "why_not_ready"]
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class Exposing(Protocol):
         ...
 
 
-async def unreadiness(worker: Worker) -> str | None:
+async def why_not_ready(worker: Worker) -> str | None:
     """Why a worker does not consume, or None if it does; asked in its event loop."""
     if worker.stopping():
         return "stopping"
@@ -179,7 +179,7 @@ class HealthServer:
 
     async def _readiness(self) -> Page:
         try:
-            reason = await self._asked(unreadiness(self._worker), 1.5 * _ANSWER_WITHIN)
+            reason = await self._asked(why_not_ready(self._worker), 1.5 * _ANSWER_WITHIN)
         except TimeoutError:
             reason = "the event loop does not answer: a handler blocks it"
         if reason is None:

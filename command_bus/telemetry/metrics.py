@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from command_bus.observer import WorkerFigures
     from command_bus.worker.worker import WorkerBus
 
-__all__ = ["PrometheusMetrics", "merged"]
+__all__ = ["PrometheusMetrics", "merge_expositions"]
 
 _HANDLER_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -201,7 +201,7 @@ class PrometheusMetrics:
                 yield gauge
 
 
-def merged(texts: dict[str, str]) -> bytes:
+def merge_expositions(texts: dict[str, str]) -> bytes:
     """The metrics of several processes as one text, each sample with the label `process`; keys are its values."""
     families: dict[str, Metric] = {}
     for process, text in texts.items():

@@ -24,7 +24,7 @@ from http import HTTPStatus
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings
 
-__all__ = ["Answering", "Page", "PageServer", "text_page"]
+__all__ = ["Page", "PageHandler", "PageServer", "text_page"]
 
 _log = logging.getLogger("command_bus.health")
 _HEAD_LIMIT = 16 * 1024
@@ -46,7 +46,7 @@ class Page:
     content_type: str = "text/plain; charset=utf-8"
 
 
-Answering = Callable[[str], Awaitable[Page]]
+PageHandler = Callable[[str], Awaitable[Page]]
 """Gives the page of a path."""
 
 
@@ -75,7 +75,7 @@ class PageServer:
         port: 0 takes any free one.
     """
 
-    def __init__(self, answering: Answering, *, host: str, port: int) -> None:
+    def __init__(self, answering: PageHandler, *, host: str, port: int) -> None:
         self._answering = answering
         self._host = host
         self._port = port

@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from command_bus import cli
 from command_bus.cli.app import app
-from command_bus.cli.process.options import Outcome
+from command_bus.cli.exit_codes import ExitCode
 
 # What each command needs beside the options of a place.
 WORDS = {
@@ -73,13 +73,13 @@ def test_the_help_of_a_command_has_its_exit_codes(name: str) -> None:
     text = COMMANDS[name].help
     assert "Exit codes:" in text
     if name in OPERATORS:
-        assert {Outcome.DONE, Outcome.USAGE} <= codes(text) <= {*Outcome}
-        assert (Outcome.UNREACHABLE in codes(text)) == (name in OF_A_SERVER)
+        assert {ExitCode.DONE, ExitCode.USAGE} <= codes(text) <= {*ExitCode}
+        assert (ExitCode.UNREACHABLE in codes(text)) == (name in OF_A_SERVER)
 
 
 def test_the_help_of_the_program_has_what_they_share(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended("--help") == 0
-    assert codes(capsys.readouterr().out.partition("Options:")[0]) == {*Outcome} - {Outcome.INTERRUPTED}
+    assert codes(capsys.readouterr().out.partition("Options:")[0]) == {*ExitCode} - {ExitCode.INTERRUPTED}
 
 
 @pytest.mark.parametrize("name", OF_A_SERVER)
@@ -88,11 +88,11 @@ def test_without_a_server_it_is_4(
 ) -> None:
     monkeypatch.setenv("COMMAND_BUS_DISPATCH_TIMEOUT", "0.05")
     place = ("--url", f"unix://{tmp_path}/none.sock", "--namespace", "shop")
-    assert ended(*name.split(), *WORDS.get(name, ()), *place) == Outcome.UNREACHABLE
+    assert ended(*name.split(), *WORDS.get(name, ()), *place) == ExitCode.UNREACHABLE
     assert "none.sock" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_wrong_usage_is_2(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended(*name.split(), *WORDS.get(name, ()), "--no-such-option") == Outcome.USAGE
+    assert ended(*name.split(), *WORDS.get(name, ()), "--no-such-option") == ExitCode.USAGE
     assert "--no-such-option" in capsys.readouterr().err

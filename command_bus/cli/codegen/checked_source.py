@@ -47,14 +47,14 @@ def check_source(text: str, helper: str = "") -> None:
     allowed = {ast.dump(node) for node in ast.parse(helper).body}
     declared = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
     declared |= {name for node in tree.body if isinstance(node, ast.Assign) for name in _targets(node)}
-    look = _Look(frozenset(name for names in IMPORTED.values() for name in names) | _BUILT_IN | declared)
+    look = _SourceChecker(frozenset(name for names in IMPORTED.values() for name in names) | _BUILT_IN | declared)
     for number, node in enumerate(tree.body):
         documents = number == 0 and look.is_text(node)
         if not (documents or ast.dump(node) in allowed or look.declares(node)):
             raise RefusedSource(f"line {node.lineno} would do more than declare data")
 
 
-class _Look:
+class _SourceChecker:
     """Says of parts of a tree whether they only declare.
 
     Args:

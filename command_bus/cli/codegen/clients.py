@@ -17,15 +17,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 from command_bus.cli.codegen.checked_source import RefusedSource, check_source
-from command_bus.cli.codegen.type_names import class_name, default_of, field_fault, members_of, references_of, type_of
-from command_bus.cli.commands.schemas import problems
+from command_bus.cli.codegen.type_names import (
+    class_name,
+    default_source,
+    enum_members,
+    field_name_problem,
+    iter_references,
+    python_type,
+)
+from command_bus.cli.commands.schemas import schema_problems
 from command_bus.messages.message import is_entity_type, is_wire_name
 from command_bus.messages.policies import Delivery
 
 if TYPE_CHECKING:
     from command_bus.serialization.announcements import CommandInfo
 
-__all__ = ["Clients", "client_source", "clients_of", "schema_document"]
+__all__ = ["Clients", "generate_clients", "render_module", "schema_document"]
 
 Schema = Mapping[str, Any]
 
@@ -68,7 +75,7 @@ class Clients:
     refused: Mapping[str, str]
 
 
-def clients_of(commands: Sequence[CommandInfo], namespace: str) -> Clients:
+def generate_clients(commands: Sequence[CommandInfo], namespace: str) -> Clients:
     """A module with a class for each command that can have one.
 
     Raises:
@@ -85,7 +92,7 @@ def clients_of(commands: Sequence[CommandInfo], namespace: str) -> Clients:
             sound.append(each)
         else:
             refused[each.name] = fault
-    source = client_source(sound, namespace)
+    source = render_module(sound, namespace)
     check_source(source, _DEFAULT)
     return Clients(source, refused)
 
@@ -104,12 +111,12 @@ def _fault(command: CommandInfo, namespace: str) -> str | None:
         return "none of its fields holds the id of its entity"
     for schema in (command.schema, command.reply or {}):
         for field in _fields_in(schema):
-            if (fault := field_fault(field)) is not None:
+            if (fault := field_name_problem(field)) is not None:
                 return f"its field {field!r} has {fault}"
     if (misfit := _misfit(command.schema)) is not None:
         return f"the default of its field {misfit!r} is no value of that"
     try:
-        check_source(client_source([command], namespace), _DEFAULT)
+        check_source(render_module([command], namespace), _DEFAULT)
     except RefusedSource as error:
         return str(error)
     return None
@@ -124,7 +131,9 @@ def _misfit(schema: Schema) -> str | None:
             name
             for model in models
             for name, each in model.get("properties", {}).items()
-            if "default" in each and each["default"] is not None and problems(each["default"], {**each, "$defs": definitions})
+            if "default" in each
+            and each["default"] is not None
+            and schema_problems(each["default"], {**each, "$defs": definitions})
         ),
         None,
     )
@@ -138,7 +147,7 @@ def _fields_in(schema: Schema) -> list[str]:
     ]
 
 
-def client_source(commands: Sequence[CommandInfo], namespace: str) -> str:
+def render_module(commands: Sequence[CommandInfo], namespace: str) -> str:
     """The text of a module with a class for each command, as it comes; `clients_of` checks it."""
     ordered = sorted(commands, key=lambda each: each.name)
     module = _Module({class_name(each.name) for each in ordered})
@@ -181,7 +190,7 @@ class _Module:
         names: dict[str, str] = {}
         fresh: list[str] = []
         for key, each in sorted(definitions.items()):
-            identity = (key, json.dumps([each, {name: definitions.get(name) for name in references_of(each)}], sort_keys=True))
+            identity = (key, json.dumps([each, {name: definitions.get(name) for name in iter_references(each)}], sort_keys=True))
             if identity not in self._known:
                 plain = class_name(str(each.get("title", key)))
                 further = (class_name(f"{owner} {plain} {number}") for number in itertools.count(2))
@@ -208,7 +217,7 @@ class _Module:
                 return
             under_way.add(name)
             schema, names = self._schemas[name]
-            for key in references_of(schema):
+            for key in iter_references(schema):
                 if key in names:  # else it stands where no schema is read, and nothing needs it
                     visit(names[key])
             # Another name for a type is evaluated at once: what it would need of itself is anything.
@@ -223,10 +232,10 @@ class _Module:
 
 def _model(name: str, schema: Schema, names: Mapping[str, str]) -> str:
     if "enum" in schema or "const" in schema:
-        lines = [f"class {name}(Enum):", *_doc(schema), *(f"    {member} = {value!r}" for member, value in members_of(schema))]
+        lines = [f"class {name}(Enum):", *_doc(schema), *(f"    {member} = {value!r}" for member, value in enum_members(schema))]
         return "\n".join([*lines, ""])
     if schema.get("type") != "object":
-        return f"{name} = {type_of(schema, names)}\n"
+        return f"{name} = {python_type(schema, names)}\n"
     lines = [f"class {name}(BaseModel):", *_doc(schema)]
     if schema.get("additionalProperties") is False:
         lines += ['    model_config = ConfigDict(extra="forbid")', ""]
@@ -236,7 +245,7 @@ def _model(name: str, schema: Schema, names: Mapping[str, str]) -> str:
 
 def _command(command: CommandInfo, names: Mapping[str, str], replies: Mapping[str, str]) -> str:
     name = class_name(command.name)
-    reply = "Any" if command.reply is None else type_of(command.reply, replies)
+    reply = "Any" if command.reply is None else python_type(command.reply, replies)
     arguments = [f"{'Query' if command.kind == 'query' else 'Command'}[{reply}]"]
     if command.entity is not None:
         arguments.append(f"entity={command.entity!r}")
@@ -253,8 +262,8 @@ def _fields(schema: Schema, names: Mapping[str, str], key: str | None) -> list[s
     required = schema.get("required", ())
     lines: list[str] = []
     for field, each in schema.get("properties", {}).items():
-        kind = "EntityId" if field == key else type_of(each, names)
-        default = None if field in required else default_of(each, kind)
+        kind = "EntityId" if field == key else python_type(each, names)
+        default = None if field in required else default_source(each, kind)
         lines.append(f"    {field}: {kind}{'' if default is None else f' = {default}'}")
     return lines
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from command_bus.cli.codegen.checked_source import IMPORTED
-from command_bus.cli.commands.schemas import engine_of
+from command_bus.cli.commands.schemas import pattern_validator
 
-__all__ = ["class_name", "default_of", "field_fault", "members_of", "reference", "references_of", "type_of"]
+__all__ = ["class_name", "default_source", "enum_members", "field_name_problem", "iter_references", "python_type", "reference"]
 
 Schema = Mapping[str, Any]
 Names = Mapping[str, str]
@@ -52,12 +52,12 @@ _CONSTRAINTS = {  # by type: a limit on another type would keep the class from b
 }
 
 
-def type_of(schema: Schema, names: Names) -> str:
+def python_type(schema: Schema, names: Names) -> str:
     """The type that a schema describes."""
     if "$ref" in schema:
         return names[reference(schema)]
     if len(schema.get("allOf", ())) == 1:
-        return type_of(schema["allOf"][0], names)
+        return python_type(schema["allOf"][0], names)
     choices = schema.get("anyOf") or schema.get("oneOf")
     if choices:
         return _union(choices, names)
@@ -74,20 +74,20 @@ def reference(schema: Schema) -> str:
     return str(schema["$ref"]).rpartition("/")[2]
 
 
-def references_of(value: Any) -> Iterator[str]:
+def iter_references(value: Any) -> Iterator[str]:
     """All definitions that a schema refers to, in the order of their names in it."""
     if isinstance(value, Mapping):
         if isinstance(value.get("$ref"), str):
             yield reference(value)
         for key, each in value.items():
             if key not in ("default", "$defs", "const", "enum", "examples"):
-                yield from references_of(each)
+                yield from iter_references(each)
     elif isinstance(value, list):
         for each in value:
-            yield from references_of(each)
+            yield from iter_references(each)
 
 
-def default_of(schema: Schema, kind: str) -> str | None:
+def default_source(schema: Schema, kind: str) -> str | None:
     """The default of a field, as source; None if it has none."""
     if "default" not in schema:
         return None
@@ -114,7 +114,7 @@ def class_name(text: str) -> str:
     return f"{name}_" if name in _TAKEN or name.startswith("__") else name
 
 
-def field_fault(name: str) -> str | None:
+def field_name_problem(name: str) -> str | None:
     """Why a field cannot be one of a class; None if it can."""
     if not name.isidentifier() or keyword.iskeyword(name):
         return "no name in Python"
@@ -125,7 +125,7 @@ def field_fault(name: str) -> str | None:
     return None
 
 
-def members_of(schema: Schema) -> list[tuple[str, Any]]:
+def enum_members(schema: Schema) -> list[tuple[str, Any]]:
     """The members of an enum, named after their values."""
     values: list[Any] = schema["enum"] if "enum" in schema else [schema["const"]]
     names: dict[str, Any] = {}
@@ -151,7 +151,7 @@ def _union(choices: list[Schema], names: Names) -> str:
         limits = _limits(some[kinds.index("number")])
         parts = [f"Annotated[Decimal, Field({limits})]" if limits else "Decimal"]
     else:
-        parts = [type_of(choice, names) for choice in some]
+        parts = [python_type(choice, names) for choice in some]
     return " | ".join(dict.fromkeys([*parts, *nothing]))
 
 
@@ -163,7 +163,7 @@ def _bare(schema: Schema, names: Names) -> str:
             return _array(schema, names)
         case "object":
             values = schema.get("additionalProperties")
-            return f"dict[str, {type_of(values, names)}]" if isinstance(values, Mapping) and values else "dict[str, Any]"
+            return f"dict[str, {python_type(values, names)}]" if isinstance(values, Mapping) and values else "dict[str, Any]"
         case kind:
             return _PLAIN.get(str(kind), "Any")
 
@@ -171,9 +171,9 @@ def _bare(schema: Schema, names: Names) -> str:
 def _array(schema: Schema, names: Names) -> str:
     first: list[Schema] = schema.get("prefixItems", [])
     if first:
-        return f"tuple[{', '.join(type_of(each, names) for each in first)}]"
+        return f"tuple[{', '.join(python_type(each, names) for each in first)}]"
     items = schema.get("items")
-    inner = type_of(items, names) if isinstance(items, Mapping) and items else "Any"
+    inner = python_type(items, names) if isinstance(items, Mapping) and items else "Any"
     return f"{'set' if schema.get('uniqueItems') else 'list'}[{inner}]"
 
 
@@ -186,7 +186,7 @@ def _limits(schema: Schema) -> str:
 
 def _holds(key: str, value: Any) -> bool:
     """Whether pydantic can hold values to this limit: a pattern may be of another dialect, as of a model with an engine of its own."""
-    return engine_of(value) is not None if key == "pattern" else key != "multipleOf" or value > 0
+    return pattern_validator(value) is not None if key == "pattern" else key != "multipleOf" or value > 0
 
 
 def _literal(values: list[Any]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from command_bus.cli import PROGRAM
-from command_bus.cli.output import duration
+from command_bus.cli.output import format_duration
 from command_bus.spelling import some_of
 
 if TYPE_CHECKING:
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 __all__ = [
     "CommandLine",
     "Finding",
+    "check_dead_letters",
+    "check_entities",
+    "check_environment",
+    "check_mailboxes",
+    "check_namespace",
+    "check_server",
+    "check_work",
     "command_line",
-    "judge_entities",
-    "judge_environment",
-    "judge_letters",
-    "judge_mailboxes",
-    "judge_namespace",
-    "judge_server",
-    "judge_work",
-    "worst",
+    "worst_grade",
 ]
 
 Grade = Literal["ok", "warning", "bad"]
@@ -66,13 +66,13 @@ class Finding:
     advice: str = ""
 
 
-def worst(findings: list[Finding]) -> Grade:
+def worst_grade(findings: list[Finding]) -> Grade:
     """The worst of the grades."""
     grades = {finding.grade for finding in findings}
     return "bad" if "bad" in grades else "warning" if "warning" in grades else "ok"
 
 
-def judge_server(seen: Examination) -> list[Finding]:
+def check_server(seen: Examination) -> list[Finding]:
     """The server: version, role, persistence, memory, scripts, clock, rights."""
     return [
         Finding("connection", "ok", f"{seen.label} answers in {seen.round_trip * 1000:.1f} ms"),
@@ -88,7 +88,7 @@ def judge_server(seen: Examination) -> list[Finding]:
     ]
 
 
-def judge_namespace(seen: Examination, namespace: str, shards: int | None) -> list[Finding]:
+def check_namespace(seen: Examination, namespace: str, shards: int | None) -> list[Finding]:
     """What the namespace recorded."""
     if "shards" not in seen.meta:
         text = "nothing is recorded under this name"
@@ -115,7 +115,7 @@ def judge_namespace(seen: Examination, namespace: str, shards: int | None) -> li
     return findings
 
 
-def judge_entities(oldest: Sequence[EntityInfo], line: CommandLine = command_line) -> list[Finding]:
+def check_entities(oldest: Sequence[EntityInfo], line: CommandLine = command_line) -> list[Finding]:
     """Entities that stand still although nobody stopped them, of those that have waited longest."""
     unknown = [each.name for each in oldest if each.state == "retrying" and not each.attempt]
     slow = [each for each in oldest if (each.running_for or 0.0) >= _LONG]
@@ -139,7 +139,7 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
-def judge_work(
+def check_work(
     stats: Stats, workers: list[WorkerStatus], holds: list[HoldInfo], unhandled: list[str], line: CommandLine = command_line
 ) -> list[Finding]:
     """Whether work is done: workers, what is stopped, what was given up."""
@@ -182,7 +182,7 @@ def judge_work(
     return findings
 
 
-def judge_letters(stats: Stats, age: float | None, line: CommandLine = command_line) -> list[Finding]:
+def check_dead_letters(stats: Stats, age: float | None, line: CommandLine = command_line) -> list[Finding]:
     """Dead letters that nobody has decided about for long, or that are many: no letter goes away by itself.
 
     Args:
@@ -192,7 +192,7 @@ def judge_letters(stats: Stats, age: float | None, line: CommandLine = command_l
     """
     if age is None or (stats.dead_letters < _MANY_LETTERS and age < _OLD_LETTER):
         return []
-    found = f"{stats.dead_letters:,} dead letters, the oldest from {duration(age)} ago: none goes away by itself"
+    found = f"{stats.dead_letters:,} dead letters, the oldest from {format_duration(age)} ago: none goes away by itself"
     return [
         Finding(
             "retention",
@@ -203,7 +203,7 @@ def judge_letters(stats: Stats, age: float | None, line: CommandLine = command_l
     ]
 
 
-def judge_mailboxes(seen: Examination, entities: int) -> list[Finding]:
+def check_mailboxes(seen: Examination, entities: int) -> list[Finding]:
     """What a stream reserves for its first node, which every entity with work pays for."""
     size = seen.config.get("stream-node-max-bytes", "")
     if not size.isdecimal():
@@ -217,7 +217,7 @@ def judge_mailboxes(seen: Examination, entities: int) -> list[Finding]:
     return [Finding("mailbox size", "warning", f"{found}, and {entities:,} entities have one", advice)]
 
 
-def judge_environment(found: Sequence[UnknownVariable]) -> list[Finding]:
+def check_environment(found: Sequence[UnknownVariable]) -> list[Finding]:
     """Variables that look like settings: a warning if it is clear what one was meant to be, else others may use the prefix."""
     return [
         Finding("environment", "warning" if each.meant else "ok", str(each), f"write {each.meant}" if each.meant else "")
@@ -227,7 +227,7 @@ def judge_environment(found: Sequence[UnknownVariable]) -> list[Finding]:
 
 def _lost(workers: list[WorkerStatus]) -> Finding:
     """Workers that were lost, the last one first: told of for an hour, and a warning at first, or one kill would stop deploys for as long."""
-    names = _few([f"{each.name} ({each.host}, process {each.pid}) {duration(each.lost_for)} ago" for each in workers])
+    names = _few([f"{each.name} ({each.host}, process {each.pid}) {format_duration(each.lost_for)} ago" for each in workers])
     if workers[0].lost_for >= _RECENT:
         return Finding("lost workers", "ok", names)
     return Finding("lost workers", "warning", names, "see why they ended: their work is taken over when leases end")

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from command_bus.cli.completion import command_names
-from command_bus.cli.connection import Place, connected, execute, placed
-from command_bus.cli.json_output import plainly
-from command_bus.cli.process.options import Outcome
-from command_bus.cli.terminal import escaped, print_error, say
+from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.exit_codes import ExitCode
+from command_bus.cli.json_output import to_json
+from command_bus.cli.options import Target, with_target
+from command_bus.cli.terminal import echo, escape, print_error
 from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["generate"]
 
 
-@placed
+@with_target
 def generate(
     commands: Annotated[
         list[str] | None,
@@ -39,7 +40,7 @@ def generate(
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; exit with 1 if the file (--out) is not up to date.")
     ] = False,
-    place: Place,
+    target: Target,
 ) -> None:
     """Typed client classes as Python source, from what the workers announced: the server's code is not needed.
 
@@ -51,25 +52,25 @@ def generate(
     """  # noqa: D301
     if check and out is None:
         print_error("--check compares with a file: name it with --out")
-        raise typer.Exit(Outcome.USAGE)
+        raise typer.Exit(ExitCode.USAGE)
 
     async def work() -> tuple[list[CommandInfo], str]:
-        async with connected(place) as bus:
+        async with open_bus(target) as bus:
             return await bus.fleet.commands(), bus.settings.namespace
 
-    found, name = execute(work)
+    found, name = run_command(work)
     chosen = _chosen(found, commands)
     text, count = _document(chosen, name) if json_schema else _source(chosen, name, whole=not commands)
     if out is None:
-        say(escaped(text, kept="\n\t"), newline=False)
+        echo(escape(text, kept="\n\t"), newline=False)
     elif check:
         if not out.exists() or out.read_text(encoding="utf-8") != text:
             print_error(f"{out} is not what the workers announce: write it anew without --check")
-            raise typer.Exit(Outcome.FAILED)
-        say(f"{out}: up to date")
+            raise typer.Exit(ExitCode.FAILED)
+        echo(f"{out}: up to date")
     else:
         out.write_text(text, encoding="utf-8")
-        say(f"{out}: {count} commands")
+        echo(f"{out}: {count} commands")
 
 
 def _chosen(found: list[CommandInfo], names: list[str] | None) -> list[CommandInfo]:
@@ -83,14 +84,14 @@ def _chosen(found: list[CommandInfo], names: list[str] | None) -> list[CommandIn
         known = [each.name for each in found]
         for each in unknown or ["any command"]:
             print_error(f"no worker has announced {each}{did_you_mean(each, known)}")
-        raise typer.Exit(Outcome.FAILED)
+        raise typer.Exit(ExitCode.FAILED)
     return [each for each in found if not names or each.name in names]
 
 
 def _document(chosen: list[CommandInfo], namespace: str) -> tuple[str, int]:
     from command_bus.cli.codegen.clients import schema_document
 
-    return plainly(schema_document(chosen, namespace)) + "\n", len(chosen)
+    return to_json(schema_document(chosen, namespace)) + "\n", len(chosen)
 
 
 def _source(chosen: list[CommandInfo], namespace: str, *, whole: bool) -> tuple[str, int]:
@@ -104,12 +105,12 @@ def _source(chosen: list[CommandInfo], namespace: str, *, whole: bool) -> tuple[
     Raises:
         typer.Exit: It may not, or none is left.
     """
-    from command_bus.cli.codegen.clients import clients_of
+    from command_bus.cli.codegen.clients import generate_clients
 
-    clients = clients_of(chosen, namespace)
+    clients = generate_clients(chosen, namespace)
     for each, reason in clients.refused.items():
         print_error(f"{each} is left out, as what was announced of it can be no class: {reason}")
     count = len(chosen) - len(clients.refused)
     if not count or (clients.refused and not whole):
-        raise typer.Exit(Outcome.FAILED)
+        raise typer.Exit(ExitCode.FAILED)
     return clients.source, count

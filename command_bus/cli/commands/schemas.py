@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic_core import SchemaError, SchemaValidator, ValidationError, core_schema
 
-__all__ = ["engine_of", "problems"]
+__all__ = ["pattern_validator", "schema_problems"]
 
 Schema = Mapping[str, Any]
 
@@ -52,7 +52,7 @@ class _Definitions(dict[str, Any]):
     depth = 0
 
 
-def problems(value: Any, schema: Schema) -> list[str]:
+def schema_problems(value: Any, schema: Schema) -> list[str]:
     """What is wrong with a value, a sentence each; empty if nothing is, or if it takes too long to say.
 
     Args:
@@ -142,7 +142,7 @@ def _inside(value: Any, schema: Schema, definitions: _Definitions, at: str) -> l
 
 
 def _matches(pattern: str, value: str) -> bool:
-    engine = engine_of(pattern)
+    engine = pattern_validator(pattern)
     if engine is None:  # of another dialect, which the worker may know
         return True
     try:
@@ -153,7 +153,7 @@ def _matches(pattern: str, value: str) -> bool:
 
 
 @lru_cache(maxsize=64)
-def engine_of(pattern: str) -> SchemaValidator | None:
+def pattern_validator(pattern: str) -> SchemaValidator | None:
     """What pydantic matches a pattern with, which no pattern makes hang as `re` would; None for one that is too long or of another dialect."""
     if len(pattern) > _LONGEST_PATTERN:
         return None

@@ -21,17 +21,17 @@ from typing import Any
 
 from command_bus.cli.process.application import Application
 
-__all__ = ["Channel", "decoded", "encoded"]
+__all__ = ["Channel", "decode_line", "encode_line"]
 
 _log = logging.getLogger("command_bus.cli")
 
 
-def encoded(message: dict[str, Any]) -> bytes:
+def encode_line(message: dict[str, Any]) -> bytes:
     """A message as a line."""
     return json.dumps(message).encode() + b"\n"
 
 
-def decoded(line: bytes) -> dict[str, Any] | None:
+def decode_line(line: bytes) -> dict[str, Any] | None:
     """The message of a line; None at the end of the stream, or of a line that was cut off."""
     if not line.endswith(b"\n"):
         return None
@@ -51,27 +51,27 @@ class Channel:
         self._socket = socket.socket(fileno=descriptor)
         self._lines = self._socket.makefile("rb")
 
-    def loaded(self, application: Application) -> bool:
+    def report_loaded(self, application: Application) -> bool:
         """Tell what was loaded and wait for leave to go on; False if the supervisor refuses, or is gone."""
-        self._send({"loaded": application.plain()})
-        answer = decoded(self._lines.readline())
+        self._send({"loaded": application.to_dict()})
+        answer = decode_line(self._lines.readline())
         if answer is None:
             return False
         os.environ.update(answer["environment"])
         return True
 
-    def health(self, port: int) -> None:
+    def report_health_port(self, port: int) -> None:
         """Tell where probes are answered."""
         self._send({"health": port})
 
-    def ready(self) -> None:
+    def report_ready(self) -> None:
         """Tell that commands are being run, and from now on stop with the supervisor."""
         self._send({"ready": True})
         threading.Thread(target=self._stop_with_supervisor, name="command_bus.supervisor", daemon=True).start()
 
     def _send(self, message: dict[str, Any]) -> None:
         try:
-            self._socket.sendall(encoded(message))
+            self._socket.sendall(encode_line(message))
         except OSError:
             return  # it is gone: reading will tell
 

@@ -16,12 +16,12 @@ from command_bus.cli.process.options import LogFormat, LogLevel
 from command_bus.messages.context import Running, current_command
 from command_bus.serialization.text import printable
 
-__all__ = ["JsonFormatter", "TextFormatter", "configure"]
+__all__ = ["JsonFormatter", "TextFormatter", "configure_logging"]
 
 _STANDARD = frozenset({*vars(logging.makeLogRecord({})), "asctime", "message", "taskName"})
 
 
-def configure(level: LogLevel, style: LogFormat) -> None:
+def configure_logging(level: LogLevel, style: LogFormat) -> None:
     """Log to standard error. The application is imported later and may configure logging otherwise."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if style is LogFormat.JSON else TextFormatter())

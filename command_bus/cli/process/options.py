@@ -3,29 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 
-__all__ = ["ExitCode", "LogFormat", "LogLevel", "Outcome", "WorkerOptions"]
-
-
-class ExitCode(IntEnum):
-    """How `command-bus worker` ends; a second signal n gives 128 + n."""
-
-    FINISHED = 0
-    NOT_STARTED = 1
-    USAGE = 2
-    CUT_SHORT = 3
-
-
-class Outcome(IntEnum):
-    """How every other command ends."""
-
-    DONE = 0
-    FAILED = 1
-    USAGE = 2
-    UNKNOWN = 3
-    UNREACHABLE = 4
-    INTERRUPTED = 130
+__all__ = ["LogFormat", "LogLevel", "WorkerOptions"]
 
 
 class LogLevel(StrEnum):
@@ -51,13 +31,13 @@ class WorkerOptions:
     Attributes:
         health_port: Where probes and scrapers are answered; 0 is any free port, None is nowhere. Of several processes the supervisor answers
             there, and each process answers it on a port of its own.
-        include: Modules with handlers, imported besides the target's.
+        include: Modules with handlers, imported besides the application's.
         stuck_after: Seconds without a turn of the event loop after which a process counts as stuck.
         channel: In a process of a supervisor, the file descriptor that they talk over.
         reload: Whether the supervisor starts the processes anew when the application's files change.
     """
 
-    target: str
+    import_string: str
     processes: int = 1
     concurrency: int | None = None
     grace: float | None = None
@@ -81,7 +61,16 @@ class WorkerOptions:
 
     def child_arguments(self, channel: int) -> list[str]:
         """The arguments of one process of several. What `environment` has is passed there: arguments can be read by everyone."""
-        words = ["worker", self.target, "--log-level", self.log_level, "--log-format", self.log_format, "--channel", str(channel)]
+        words = [
+            "worker",
+            self.import_string,
+            "--log-level",
+            self.log_level,
+            "--log-format",
+            self.log_format,
+            "--channel",
+            str(channel),
+        ]
         for name, value in (("--concurrency", self.concurrency), ("--grace", self.grace), ("--stuck-after", self.stuck_after)):
             if value is not None:
                 words += [name, str(value)]

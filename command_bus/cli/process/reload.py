@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-__all__ = ["Changes", "changed", "snapshot"]
+__all__ = ["FileWatcher", "changed_files", "snapshot"]
 
 _EVERY = 0.5
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
@@ -26,24 +26,24 @@ def snapshot(folder: Path) -> Times:
     return dict(_files(os.fspath(folder)))
 
 
-def changed(before: Times, now: Times) -> list[str]:
+def changed_files(before: Times, now: Times) -> list[str]:
     """The files that came, went or changed."""
     return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
 
 
-class Changes:
+class FileWatcher:
     """The files of a folder, watched from now on."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._known = snapshot(folder)
 
-    async def next(self) -> list[str]:
+    async def wait(self) -> list[str]:
         """Wait until some have changed, and tell which."""
         while True:
             await asyncio.sleep(_EVERY)
             now = await asyncio.to_thread(snapshot, self._folder)
-            found = changed(self._known, now)
+            found = changed_files(self._known, now)
             self._known = now
             if found:
                 return found

@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from command_bus.cli.process.options import ExitCode
+from command_bus.cli.exit_codes import WorkerExitCode
 
-__all__ = ["Ended", "Pause", "Verdict", "combined", "verdict"]
+__all__ = ["ProcessEnd", "RestartBackoff", "RestartDecision", "combined_exit_code", "decide_restart"]
 
 _FIRST, _LAST = 0.1, 30.0
 _LONG_LIFE = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ProcessEnd:
     """How a process ended.
 
     Attributes:
@@ -27,7 +27,7 @@ class Ended:
     code: int
     ready: bool
 
-    def story(self) -> str:
+    def describe(self) -> str:
         """For the log: `was ended by SIGKILL`."""
         if self.code >= 0:
             return f"ended with exit code {self.code}"
@@ -37,7 +37,7 @@ class Ended:
             return f"was ended by signal {-self.code}"
 
 
-class Verdict(Enum):
+class RestartDecision(Enum):
     """What to do about the place of a process that ended."""
 
     DONE = auto()
@@ -45,7 +45,7 @@ class Verdict(Enum):
     GIVE_UP = auto()
 
 
-def verdict(ended: Ended, *, stopping: bool, any_ready: bool, burst: bool) -> Verdict:
+def decide_restart(ended: ProcessEnd, *, stopping: bool, any_ready: bool, burst: bool) -> RestartDecision:
     """What to do now.
 
     Args:
@@ -55,28 +55,30 @@ def verdict(ended: Ended, *, stopping: bool, any_ready: bool, burst: bool) -> Ve
             settings, which no restart mends.
         burst: It may end by itself when nothing is left to do.
     """
-    if stopping or (burst and ended.ready and ended.code in (ExitCode.FINISHED, ExitCode.CUT_SHORT)):
-        return Verdict.DONE
-    return Verdict.RESTART if any_ready else Verdict.GIVE_UP
+    if stopping or (burst and ended.ready and ended.code in (WorkerExitCode.FINISHED, WorkerExitCode.CUT_SHORT)):
+        return RestartDecision.DONE
+    return RestartDecision.RESTART if any_ready else RestartDecision.GIVE_UP
 
 
-def combined(ended: Iterable[Ended]) -> ExitCode:
+def combined_exit_code(ended: Iterable[ProcessEnd]) -> WorkerExitCode:
     """The exit code for all processes together, once they were asked to stop. One that had not begun had nothing to finish."""
     codes = {each.code for each in ended if each.ready}
-    if any(code == ExitCode.CUT_SHORT or code < 0 or code > 128 for code in codes):  # lost with its process is cut short, too
-        return ExitCode.CUT_SHORT
-    return ExitCode.NOT_STARTED if codes - {ExitCode.FINISHED} else ExitCode.FINISHED
+    if any(
+        code == WorkerExitCode.CUT_SHORT or code < 0 or code > 128 for code in codes
+    ):  # lost with its process is cut short, too
+        return WorkerExitCode.CUT_SHORT
+    return WorkerExitCode.NOT_STARTED if codes - {WorkerExitCode.FINISHED} else WorkerExitCode.FINISHED
 
 
-class Pause:
+class RestartBackoff:
     """Seconds until a process is started again: longer each time, unless the last one lived for a while."""
 
     def __init__(self) -> None:
         self._next = _FIRST
 
-    def after(self, lived: float) -> float:
+    def delay_after(self, lifetime: float) -> float:
         """The pause after a process that lived so many seconds."""
-        if lived >= _LONG_LIFE:
+        if lifetime >= _LONG_LIFE:
             self._next = _FIRST
         pause, self._next = self._next, min(self._next * 2, _LAST)
         return pause

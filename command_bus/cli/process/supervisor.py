@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from command_bus.cli.process.application import Application, refuse_contradictions
-from command_bus.cli.process.channel import decoded, encoded
-from command_bus.cli.process.health import Probed, answer_for_all
-from command_bus.cli.process.options import ExitCode, WorkerOptions
-from command_bus.cli.process.reload import Changes
-from command_bus.cli.process.restarts import Ended, Pause, Verdict, combined, verdict
-from command_bus.cli.process.systemd import under_systemd
+from command_bus.cli.exit_codes import WorkerExitCode
+from command_bus.cli.process.application import Application, check_options
+from command_bus.cli.process.channel import decode_line, encode_line
+from command_bus.cli.process.health import ProbedProcess, serve_supervisor_probes
+from command_bus.cli.process.options import WorkerOptions
+from command_bus.cli.process.reload import FileWatcher
+from command_bus.cli.process.restarts import ProcessEnd, RestartBackoff, RestartDecision, combined_exit_code, decide_restart
+from command_bus.cli.process.systemd import notify_systemd
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
 
@@ -47,7 +48,7 @@ def run_supervisor(options: WorkerOptions) -> int:
 class _Child:
     """One worker process and the supervisor's end of its channel."""
 
-    place: int
+    index: int
     process: asyncio.subprocess.Process
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -59,21 +60,21 @@ class _Child:
         if self.process.returncode is None:
             self.process.send_signal(number)
 
-    async def heard(self) -> dict[str, Any] | None:
+    async def receive(self) -> dict[str, Any] | None:
         """The next thing that it says; None if it will say no more."""
         try:
-            return decoded(await self.reader.readline())
+            return decode_line(await self.reader.readline())
         except OSError:  # it died with something unread
             return None
 
     async def listen(self) -> None:
         """Take note of what it says until it runs commands, or says no more."""
-        while not self.ready and (message := await self.heard()) is not None:
+        while not self.ready and (message := await self.receive()) is not None:
             self.health = message.get("health", self.health)
             self.ready = "ready" in message
 
-    def say(self, message: dict[str, Any]) -> None:
-        self.writer.write(encoded(message))
+    def send(self, message: dict[str, Any]) -> None:
+        self.writer.write(encode_line(message))
 
     async def hang_up(self) -> None:
         self.writer.close()
@@ -82,7 +83,7 @@ class _Child:
 
 
 class _Supervisor:
-    """Keeps the processes: each has a place, and each place a task that fills it again.
+    """Keeps the processes: each has a index, and each index a task that fills it again.
 
     Args:
         options: As given to the program.
@@ -91,7 +92,7 @@ class _Supervisor:
     def __init__(self, options: WorkerOptions) -> None:
         self._options = options
         self._children: set[_Child] = set()
-        self._ended: list[Ended] = []
+        self._ended: list[ProcessEnd] = []
         self._application: Application | None = None
         self._environment: dict[str, str] = {}
         self._may_start = asyncio.Event()
@@ -106,17 +107,17 @@ class _Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        async with under_systemd() as self._up:
+        async with notify_systemd() as self._up:
             return await self._answer_and_keep()
 
     async def _answer_and_keep(self) -> int:
         if self._options.health_port is None:
             return await self._keep_all()
         try:
-            health = await answer_for_all(self._options, self._probed)
+            health = await serve_supervisor_probes(self._options, self._probed)
         except CommandBusError as error:
             _log.error("%s", error.message)
-            return ExitCode.NOT_STARTED
+            return WorkerExitCode.NOT_STARTED
         try:
             return await self._keep_all()
         finally:
@@ -126,46 +127,46 @@ class _Supervisor:
         async with asyncio.TaskGroup() as places:
             if self._options.reload:
                 places.create_task(self._reload(), name="command_bus.reload")
-            for place in range(self._options.processes):
-                places.create_task(self._keep(place), name=f"command_bus.process {place}")
-        code = ExitCode.NOT_STARTED if self._failed else combined(self._ended)
+            for index in range(self._options.processes):
+                places.create_task(self._keep(index), name=f"command_bus.process {index}")
+        code = WorkerExitCode.NOT_STARTED if self._failed else combined_exit_code(self._ended)
         _log.info("all worker processes have ended")
         return code
 
-    def _probed(self) -> list[Probed]:
+    def _probed(self) -> list[ProbedProcess]:
         """The processes that are there, for probes."""
-        return [Probed(child.place, child.process.pid, child.health, child.ready) for child in self._children]
+        return [ProbedProcess(child.index, child.process.pid, child.health, child.ready) for child in self._children]
 
-    async def _keep(self, place: int) -> None:
-        """Keep a process in one place until it is time to stop. The first place's tells what the application is."""
-        if place > 0:
+    async def _keep(self, index: int) -> None:
+        """Keep a process in one index until it is time to stop. The first index's tells what the application is."""
+        if index > 0:
             await self._may_start.wait()
-        pause = Pause()
+        backoff = RestartBackoff()
         while not self._stopping.is_set():
             change = self._change
-            child = await self._start(place)
+            child = await self._start(index)
             ended = await self._attend(child)
             if self._options.reload and not self._stopping.is_set():
                 await self._wait_for(change, child, ended)
                 continue
-            match verdict(ended, stopping=self._stopping.is_set(), any_ready=self._any_ready, burst=self._options.burst):
-                case Verdict.DONE:
+            match decide_restart(ended, stopping=self._stopping.is_set(), any_ready=self._any_ready, burst=self._options.burst):
+                case RestartDecision.DONE:
                     self._ended.append(ended)
                     return
-                case Verdict.GIVE_UP:
-                    self._give_up(f"worker process {child.process.pid} {ended.story()} before it began")
-                case Verdict.RESTART:
-                    seconds = pause.after(mono() - child.started)
-                    _log.error("worker process %d %s; another is started in %g s", child.process.pid, ended.story(), seconds)
+                case RestartDecision.GIVE_UP:
+                    self._give_up(f"worker process {child.process.pid} {ended.describe()} before it began")
+                case RestartDecision.RESTART:
+                    seconds = backoff.delay_after(mono() - child.started)
+                    _log.error("worker process %d %s; another is started in %g s", child.process.pid, ended.describe(), seconds)
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._stopping.wait(), seconds)
 
     async def _reload(self) -> None:
         """End the processes whenever a file has changed; their places start them anew. Running handlers get their grace time."""
-        changes = Changes(Path.cwd())
+        watcher = FileWatcher(Path.cwd())
         stopping = asyncio.ensure_future(self._stopping.wait())
         while not self._stopping.is_set():
-            found = asyncio.ensure_future(changes.next())
+            found = asyncio.ensure_future(watcher.wait())
             await asyncio.wait({found, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not found.done():
                 found.cancel()
@@ -176,16 +177,16 @@ class _Supervisor:
             for child in self._children:
                 child.signal(signal.SIGTERM)
 
-    async def _wait_for(self, change: asyncio.Event, child: _Child, ended: Ended) -> None:
+    async def _wait_for(self, change: asyncio.Event, child: _Child, ended: ProcessEnd) -> None:
         """After a process that ended because files have changed: not at all. After one that failed: the next change may mend it."""
         if not change.is_set():
-            _log.error("worker process %d %s; it is started again when a file changes", child.process.pid, ended.story())
+            _log.error("worker process %d %s; it is started again when a file changes", child.process.pid, ended.describe())
             waits = {asyncio.ensure_future(change.wait()), asyncio.ensure_future(self._stopping.wait())}
             _, left = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for each in left:
                 each.cancel()
 
-    async def _start(self, place: int) -> _Child:
+    async def _start(self, index: int) -> _Child:
         ours, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", "command_bus", *self._options.child_arguments(theirs.fileno())]
@@ -196,17 +197,17 @@ class _Supervisor:
                 process_group=0,  # Ctrl-C in the terminal is for the supervisor, which hands it on
             )
         reader, writer = await asyncio.open_connection(sock=ours)
-        child = _Child(place, process, reader, writer, mono())
+        child = _Child(index, process, reader, writer, mono())
         self._children.add(child)
         if self._stopping.is_set():  # while it was being started
             child.signal(signal.SIGTERM)
         return child
 
-    async def _attend(self, child: _Child) -> Ended:
+    async def _attend(self, child: _Child) -> ProcessEnd:
         """Answer a process, and wait for its end."""
-        loaded = await child.heard()
-        if loaded is not None and await self._admits(Application.from_plain(loaded["loaded"])):
-            child.say({"environment": self._environment})
+        loaded = await child.receive()
+        if loaded is not None and await self._admits(Application.from_dict(loaded["loaded"])):
+            child.send({"environment": self._environment})
             await child.listen()
             self._any_ready = self._any_ready or child.ready
             if (up := self._up) is not None and sum(each.ready for each in self._children) == self._options.processes:
@@ -217,14 +218,14 @@ class _Supervisor:
         code = await child.process.wait()
         self._children.discard(child)
         await child.hang_up()
-        return Ended(code, ready=child.ready)
+        return ProcessEnd(code, ready=child.ready)
 
     async def _admits(self, application: Application) -> bool:
         """Whether the application may run, as the first process tells it; then the others are started."""
         if self._application is not None:
             return True
         try:
-            refuse_contradictions(application, self._options)
+            check_options(application, self._options)
             if application.url is None:
                 self._environment = await asyncio.to_thread(_development_server)
         except CommandBusError as error:

@@ -14,13 +14,13 @@ import socket
 from collections.abc import AsyncGenerator, Callable, MutableMapping
 from contextlib import asynccontextmanager
 
-__all__ = ["under_systemd"]
+__all__ = ["notify_systemd"]
 
 _log = logging.getLogger("command_bus.cli")
 
 
 @asynccontextmanager
-async def under_systemd(environment: MutableMapping[str, str] = os.environ) -> AsyncGenerator[Callable[[], None]]:
+async def notify_systemd(environment: MutableMapping[str, str] = os.environ) -> AsyncGenerator[Callable[[], None]]:
     """Give signs of life while the block runs, if they are wanted; gives what is to be called when the service is up."""
     address, period = environment.pop("NOTIFY_SOCKET", ""), _period(environment)
     if not address:

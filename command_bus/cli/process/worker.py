@@ -21,12 +21,13 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 from command_bus.bus import CommandBus
-from command_bus.cli.loading import bus_from, include, load, log_failure
-from command_bus.cli.process.application import Application, refuse_contradictions
+from command_bus.cli.exit_codes import WorkerExitCode
+from command_bus.cli.loading import import_object, include_modules, log_start_failure, resolve_bus
+from command_bus.cli.process.application import Application, check_options
 from command_bus.cli.process.channel import Channel
-from command_bus.cli.process.health import answer_probes
-from command_bus.cli.process.options import ExitCode, WorkerOptions
-from command_bus.cli.process.systemd import under_systemd
+from command_bus.cli.process.health import serve_worker_probes
+from command_bus.cli.process.options import WorkerOptions
+from command_bus.cli.process.systemd import notify_systemd
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, EntitiesStopped, UnsuitableServer
 from command_bus.worker.worker import StopReport, Worker
@@ -44,10 +45,10 @@ def run_worker(options: WorkerOptions) -> int:
     """Run a worker until it is asked to stop; the process's exit code. Handlers' threads that do not end are left behind."""
     os.environ.update(options.environment())
     try:
-        found = load(options.target)
+        found = import_object(options.import_string)
     except Exception as error:  # noqa: BLE001 - the application's module may raise anything
-        log_failure(error, options.target)
-        return ExitCode.NOT_STARTED
+        log_start_failure(error, options.import_string)
+        return WorkerExitCode.NOT_STARTED
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         code = runner.run(_serve(options, found))
         _leave_within(_PATIENCE, code)
@@ -60,29 +61,29 @@ def run_worker(options: WorkerOptions) -> int:
 async def _serve(options: WorkerOptions, found: Any) -> int:
     channel = None if options.channel is None else Channel(options.channel)
     try:
-        bus = await bus_from(options.target, found)
-        include(bus.registry, options.include)
-        application = Application.of(bus, options)
+        bus = await resolve_bus(options.import_string, found)
+        include_modules(bus.registry, options.include)
+        application = Application.from_bus(bus, options)
         if channel is None:
-            refuse_contradictions(application, options)
+            check_options(application, options)
             _log.info(application.start_line(1))
-        elif not channel.loaded(application):
-            return ExitCode.NOT_STARTED
+        elif not channel.report_loaded(application):
+            return WorkerExitCode.NOT_STARTED
     except Exception as error:  # noqa: BLE001 - the application's function may raise anything
-        log_failure(error, options.target)
-        return ExitCode.NOT_STARTED
-    async with under_systemd() as up, AsyncExitStack() as stack:
+        log_start_failure(error, options.import_string)
+        return WorkerExitCode.NOT_STARTED
+    async with notify_systemd() as up, AsyncExitStack() as stack:
         with _early_signals() as signals:
             try:
                 signals.worker = worker = await _started(bus, options, channel, stack)
             except asyncio.CancelledError:
                 _log.info("asked to stop before it began")
-                return ExitCode.FINISHED
+                return WorkerExitCode.FINISHED
             except Exception as error:  # noqa: BLE001 - the application's lifespan may raise anything
-                log_failure(error, options.target)
-                return ExitCode.NOT_STARTED
+                log_start_failure(error, options.import_string)
+                return WorkerExitCode.NOT_STARTED
             if channel is not None:
-                channel.ready()
+                channel.report_ready()
             up()
             report = await _run(bus, worker, options)
         return _code(report)
@@ -91,9 +92,9 @@ async def _serve(options: WorkerOptions, found: Any) -> int:
 async def _started(bus: CommandBus, options: WorkerOptions, channel: Channel | None, stack: AsyncExitStack) -> Worker:
     worker = bus.worker(concurrency=options.concurrency, grace=options.grace)
     if options.health_port is not None:  # before the bus is opened: who waits for its server is live, and not ready
-        port = await answer_probes(worker, options, stack)
+        port = await serve_worker_probes(worker, options, stack)
         if channel is not None:
-            channel.health(port)
+            channel.report_health_port(port)
     await stack.enter_async_context(bus)
     if options.production:
         _refuse_unsafe(bus)
@@ -135,8 +136,8 @@ async def _stop_when_idle(bus: CommandBus, worker: Worker) -> None:
     await worker.stop()
 
 
-def _code(report: StopReport) -> ExitCode:
-    return ExitCode.CUT_SHORT if report.cancelled else ExitCode.FINISHED
+def _code(report: StopReport) -> WorkerExitCode:
+    return WorkerExitCode.CUT_SHORT if report.cancelled else WorkerExitCode.FINISHED
 
 
 class _Signals:
