@@ -24,13 +24,13 @@ from command_bus import CommandBus, HandlerRegistry
 from command_bus.embedded import EmbeddedServer
 from tests.program import run_program
 
-__all__ = ["NAMESPACE", "ROOT", "Trouble"]
+__all__ = ["APP", "NAMESPACE", "ROOT", "Trouble"]
 
 ROOT = Path(__file__).parents[2]
 NAMESPACE = "shop"
 _LEASE = 2.0
 
-_APP = """
+APP = """
 from __future__ import annotations
 
 import asyncio
@@ -121,7 +121,7 @@ class Trouble:
         self._workers: list[subprocess.Popen[bytes]] = []
 
     async def __aenter__(self) -> Self:
-        (self.folder / "shop.py").write_text(_APP)
+        (self.folder / "shop.py").write_text(APP)
         (self.folder / "bin").mkdir()
         (self.folder / "bin" / "sitecustomize.py").write_text('import socket\n\nsocket.gethostname = lambda: "host-1"\n')
         program = self.folder / "bin" / "command-bus"

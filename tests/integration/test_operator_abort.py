@@ -147,7 +147,7 @@ def test_a_hung_handler_costs_neither_its_worker_nor_its_neighbours(shop: Shop, 
     eventually(lambda: running(bus, "a") and running(bus, "n"))
     asked = shop.run("entity", "account", "a", "abort")
     assert (asked.returncode, "End attempt 1 of Transfer t-1, which has run for" in asked.stderr) == (2, True)
-    assert "There is nobody to ask: pass --yes" in asked.stderr
+    assert "There is no terminal to ask on: pass --yes" in asked.stderr
     done = shop.run("entity", "account", "a", "abort", "--yes", "-m", "the ledger hangs")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("account:a: ended attempt 1 of Transfer t-1, which had run for ")
