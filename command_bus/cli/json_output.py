@@ -1,9 +1,9 @@
-"""The shape of `--json`: docs/cli.md has its keys.
+"""The format of `--json`; docs/cli.md lists the keys.
 
     durations   seconds, under names that end in `_seconds`
     times       ISO 8601 in UTC, under `at`, `since` and names that end in `_at`; null where the time is not known
 
-What comes from senders and applications (payloads, headers, replies, schemas, policies) is as they wrote it.
+Values from senders and applications (payloads, headers, replies, schemas, policies) are not changed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _ARE_TIMES = ("at", "since")  # names that need no `_at`
 
 
 def to_json(value: Any, *, indent: int | None = 2) -> SafeText:
-    """Return it as JSON; what JSON does not know is written as pydantic would, else as text."""
+    """Return a value as JSON. Types that JSON lacks are written as pydantic would write them, or else as text."""
     return escape_json(json.dumps(to_jsonable(value), indent=indent, ensure_ascii=False, default=_otherwise))
 
 
 def utc_time(ms: int) -> datetime | None:
-    """Return the time that was stored in ms; None for one before 1970 or after 9999: clients write times, too, and write what they like."""
+    """Return a time that was stored in ms; None if it is before 1970 or after 9999, because clients may write any number."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC) if ms >= 0 else None
     except (OverflowError, ValueError, OSError):
@@ -39,7 +39,7 @@ def utc_time(ms: int) -> datetime | None:
 
 
 def to_jsonable(value: Any) -> Any:
-    """Return it as data for JSON: facts as objects with the units above, bytes left out."""
+    """Return a value as data for JSON: dataclasses as objects with the keys above, without bytes."""
     if is_dataclass(value) and not isinstance(value, type):
         return _object([(each.name, getattr(value, each.name)) for each in fields(value)])
     if isinstance(value, tuple) and (names := getattr(value, "_fields", None)):

@@ -1,4 +1,4 @@
-"""Moments as people name them: an age, or a time."""
+"""Times as people write them: an age, or a point in time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from command_bus.cli.terminal import print_error
 __all__ = ["parse_time"]
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
-_LONGEST = 50 * 365 * 86400  # seconds; before that there was no letter
+_LONGEST = 50 * 365 * 86400  # seconds; older than any dead letter
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def parse_time(text: str | None) -> datetime | None:
-    """The moment that an option names: an age (`2h`), or a time in ISO form, local without a zone.
+    """Parse an age (`2h`) or a time in ISO format, which is local if it has no zone; None for None.
 
     Raises:
-        typer.Exit: It is neither.
+        typer.Exit: The text is neither.
     """
     if text is None:
         return None

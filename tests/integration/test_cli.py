@@ -235,7 +235,7 @@ class TestSignals:
         assert shop.happened("start Thread a")
         process.terminate()
         assert process.wait(15) == 3
-        assert "leaving synchronous handlers behind" in shop.text()
+        assert "abandoning synchronous handlers" in shop.text()
 
     async def test_a_signal_ends_a_start_that_takes_long(self, shop: Shop) -> None:
         shop.write(

@@ -117,9 +117,9 @@ async def test_who_has_asked_is_closed_after_all_who_have_not() -> None:
     left, right = socket.socketpair()
     with left, right:
         visits = [pages._Visit(left, asked=True), pages._Visit(left), pages._Visit(right), pages._Visit(left, asked=True)]
-        assert pages._to_be_closed(visits) is visits[1]
+        assert pages._choose_to_close(visits) is visits[1]
         visits[1].asked = visits[2].asked = True
-        assert pages._to_be_closed(visits) is visits[0]
+        assert pages._choose_to_close(visits) is visits[0]
 
 
 async def test_without_a_free_descriptor_it_says_so_once_and_goes_on(port: int, caplog: pytest.LogCaptureFixture) -> None:

@@ -81,4 +81,4 @@ async def test_a_manager_that_is_gone_stops_nothing(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.WARNING):
         async with notify_systemd({"NOTIFY_SOCKET": "/nonexistent/notify"}) as up:
             up()
-    assert "systemd was not told READY=1" in caplog.text
+    assert "systemd was not notified of READY=1" in caplog.text

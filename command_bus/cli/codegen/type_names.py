@@ -1,7 +1,7 @@
-"""From a JSON Schema to a Python type, as source: what pydantic wrote is read back, as far as it can be told.
+"""Python types, as source, from JSON Schemas that pydantic wrote, as far as a schema determines the type.
 
-Two things cannot: a `Decimal` looks like `float | str` and is taken for a `Decimal`; and types that travel as text (paths, addresses)
-are text.
+Two cases are ambiguous: `Decimal` and `float | str` have the same schema, which is read as `Decimal`; and types that are sent as text
+(paths, addresses) are read as `str`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["class_name", "default_source", "enum_members", "field_name_problem",
 
 Schema = Mapping[str, Any]
 Names = Mapping[str, str]
-"""What each definition is called in the source."""
+"""The name of each definition in the source."""
 
 _NO_NAME = re.compile(r"\W+")
-_LONGEST = 200  # letters of a name
+_LONGEST = 200  # characters of a name
 _TAKEN = {*(name for names in IMPORTED.values() for name in names), "dt", "_default"}
 _OF_MODELS = {"model_config", "model_fields", "model_computed_fields"}
 _TEXTS = {
@@ -44,7 +44,7 @@ _OF_NUMBERS = {
     "exclusiveMaximum": "lt",
     "multipleOf": "multiple_of",
 }
-_CONSTRAINTS = {  # by type: a limit on another type would keep the class from being made
+_CONSTRAINTS = {  # by type: with a limit on another type the class could not be created
     "integer": _OF_NUMBERS,
     "number": _OF_NUMBERS,
     "string": {"minLength": "min_length", "maxLength": "max_length", "pattern": "pattern"},
@@ -53,7 +53,7 @@ _CONSTRAINTS = {  # by type: a limit on another type would keep the class from b
 
 
 def python_type(schema: Schema, names: Names) -> str:
-    """The type that a schema describes."""
+    """Return the type that a schema describes."""
     if "$ref" in schema:
         return names[reference(schema)]
     if len(schema.get("allOf", ())) == 1:
@@ -70,12 +70,12 @@ def python_type(schema: Schema, names: Names) -> str:
 
 
 def reference(schema: Schema) -> str:
-    """The name of the definition that a schema refers to."""
+    """Return the name of the definition that a schema refers to."""
     return str(schema["$ref"]).rpartition("/")[2]
 
 
 def iter_references(value: Any) -> Iterator[str]:
-    """All definitions that a schema refers to, in the order of their names in it."""
+    """Yield all definitions that a schema refers to, in the order in which they occur."""
     if isinstance(value, Mapping):
         if isinstance(value.get("$ref"), str):
             yield reference(value)
@@ -88,7 +88,7 @@ def iter_references(value: Any) -> Iterator[str]:
 
 
 def default_source(schema: Schema, kind: str) -> str | None:
-    """The default of a field, as source; None if it has none."""
+    """Return the default of a field as source; None if it has none."""
     if "default" not in schema:
         return None
     value = schema["default"]
@@ -106,7 +106,7 @@ def default_source(schema: Schema, kind: str) -> str | None:
 
 
 def class_name(text: str) -> str:
-    """A class name out of a wire name or a definition's: letters, digits and underscores, and no name that the source has for something else."""
+    """Return a class name for a wire name or a definition: letters, digits and underscores, and no name that the source uses otherwise."""
     words = _NO_NAME.split(_identifiable(text))
     name = "".join(word[0].upper() + word[1:] for word in words if word) or "Unnamed"
     if name[0].isdigit() or keyword.iskeyword(name):
@@ -115,7 +115,7 @@ def class_name(text: str) -> str:
 
 
 def field_name_problem(name: str) -> str | None:
-    """Why a field cannot be one of a class; None if it can."""
+    """Return why a class cannot have a field of this name; None if it can."""
     if not name.isidentifier() or keyword.iskeyword(name):
         return "no name in Python"
     if unicodedata.normalize("NFKC", name) != name:
@@ -126,7 +126,7 @@ def field_name_problem(name: str) -> str | None:
 
 
 def enum_members(schema: Schema) -> list[tuple[str, Any]]:
-    """The members of an enum, named after their values."""
+    """Return the members of an enum, named after their values."""
     values: list[Any] = schema["enum"] if "enum" in schema else [schema["const"]]
     names: dict[str, Any] = {}
     for number, value in enumerate(values):
@@ -138,7 +138,7 @@ def enum_members(schema: Schema) -> list[tuple[str, Any]]:
 
 
 def _identifiable(text: str) -> str:
-    """The text as Python reads names, with a blank for what no name may have."""
+    """Return a text normalized as Python normalizes names, with a blank for each character that no name may contain."""
     normal = unicodedata.normalize("NFKC", text[:_LONGEST])
     return "".join(c if f"_{c}".isidentifier() else " " for c in normal)
 
@@ -185,7 +185,7 @@ def _limits(schema: Schema) -> str:
 
 
 def _holds(key: str, value: Any) -> bool:
-    """Whether pydantic can hold values to this limit: a pattern may be of another dialect, as of a model with an engine of its own."""
+    """Return whether pydantic supports this limit: a pattern may be of another dialect, if the model uses another engine."""
     return pattern_validator(value) is not None if key == "pattern" else key != "multipleOf" or value > 0
 
 

@@ -1,4 +1,4 @@
-"""`doctor`: is this server fit, and does this namespace work? Says what to change."""
+"""`doctor`: check the server and the namespace, and advise what to change."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ __all__ = ["doctor"]
 @with_target
 def doctor(
     *,
-    strict: Annotated[bool, typer.Option("--strict", help="Take warnings for bad.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as bad.")] = False,
     target: Target,
     as_json: Json = False,
 ) -> None:
-    """Look at the server and the namespace: version, role, persistence, eviction, memory, scripts, clock, rights, shards, workers.
+    """Check the server and the namespace: version, role, persistence, eviction, memory, scripts, clock, rights, shards, workers.
 
-    Nothing is changed. What is wrong comes with what to change.
+    Nothing is changed. Each problem comes with advice what to change.
 
     \b
-    Exit codes: 0 fit, 1 something is bad (or worth a warning, with --strict), 2 wrong usage, 4 no server.
+    Exit codes: 0 nothing is bad, 1 something is bad (or a warning, with --strict), 2 wrong usage, 4 no server.
     """  # noqa: D301
     from command_bus.cli.commands.diagnosis import worst_grade
 
-    findings = run_command(lambda: _examined(target))
+    findings = run_command(lambda: _examine(target))
     grade = worst_grade(findings)
     if as_json:
         echo(to_json({"grade": grade, "findings": findings}))
@@ -53,7 +53,7 @@ def doctor(
     raise typer.Exit(ExitCode.FAILED if bad else ExitCode.DONE)
 
 
-async def _examined(target: Target) -> list[Finding]:
+async def _examine(target: Target) -> list[Finding]:
     from command_bus.cli.commands.diagnosis import Finding, check_environment, check_namespace, check_server, worst_grade
     from command_bus.errors import CommandBusError, TransportUnavailable
     from command_bus.settings import unknown_variables
@@ -75,14 +75,14 @@ async def _examined(target: Target) -> list[Finding]:
         return findings
     try:
         async with open_bus(target) as bus:
-            return findings + await _at_work(bus, seen, target.command)
+            return findings + await _examine_work(bus, seen, target.command)
     except TransportUnavailable:
         raise
     except CommandBusError as error:
         return [*findings, Finding("bus", "bad", error.message, "see above")]
 
 
-async def _at_work(bus: CommandBus, seen: Examination, line: CommandLine) -> list[Finding]:
+async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine) -> list[Finding]:
     from command_bus.cli.commands.diagnosis import check_dead_letters, check_entities, check_mailboxes, check_work
 
     workers, stats = await bus.fleet.workers(), await bus.stats()

@@ -1,4 +1,4 @@
-"""`generate`: client classes or JSON Schema from the live registry."""
+"""`generate`: client classes or JSON Schema from the commands that workers announce."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def generate(
     *,
     json_schema: Annotated[bool, typer.Option("--json-schema", help="JSON Schema instead of Python.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", show_default=False, help="Into this file, not to standard output.")
+        Path | None, typer.Option("--out", "-o", show_default=False, help="Write to this file instead of standard output.")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; exit with 1 if the file (--out) is not up to date.")
     ] = False,
     target: Target,
 ) -> None:
-    """Typed client classes as Python source, from what the workers announced: the server's code is not needed.
+    """Generate typed client classes as Python source from the commands that workers announce: the server's code is not needed.
 
-    The same registry gives the same text, so it can be committed, and compared in CI with --check. A command whose announcement cannot be
-    written as a class is named and left out; nothing is written if it was asked for by name.
+    The same commands give the same text, so it can be committed, and compared in CI with --check. A command that cannot be written as a
+    class is reported and left out; if it was asked for by name, nothing is written.
 
     \b
     Exit codes: 0 written, 1 unknown command, nothing announced, or not up to date, 2 wrong usage, 4 no server.
@@ -59,13 +59,13 @@ def generate(
             return await bus.fleet.commands(), bus.settings.namespace
 
     found, name = run_command(work)
-    chosen = _chosen(found, commands)
-    text, count = _document(chosen, name) if json_schema else _source(chosen, name, whole=not commands)
+    chosen = _select(found, commands)
+    text, count = _json_schema(chosen, name) if json_schema else _python_source(chosen, name, whole=not commands)
     if out is None:
         echo(escape(text, kept="\n\t"), newline=False)
     elif check:
         if not out.exists() or out.read_text(encoding="utf-8") != text:
-            print_error(f"{out} is not what the workers announce: write it anew without --check")
+            print_error(f"{out} is not what the workers announce: write it again without --check")
             raise typer.Exit(ExitCode.FAILED)
         echo(f"{out}: up to date")
     else:
@@ -73,11 +73,11 @@ def generate(
         echo(f"{out}: {count} commands")
 
 
-def _chosen(found: list[CommandInfo], names: list[str] | None) -> list[CommandInfo]:
-    """The commands that are asked for.
+def _select(found: list[CommandInfo], names: list[str] | None) -> list[CommandInfo]:
+    """Return the commands with these names, by default all.
 
     Raises:
-        typer.Exit: One is not announced, or none is.
+        typer.Exit: One of them is not announced, or no command is.
     """
     unknown = sorted({*(names or ())} - {each.name for each in found})
     if unknown or not found:
@@ -88,22 +88,22 @@ def _chosen(found: list[CommandInfo], names: list[str] | None) -> list[CommandIn
     return [each for each in found if not names or each.name in names]
 
 
-def _document(chosen: list[CommandInfo], namespace: str) -> tuple[str, int]:
+def _json_schema(chosen: list[CommandInfo], namespace: str) -> tuple[str, int]:
     from command_bus.cli.codegen.clients import schema_document
 
     return to_json(schema_document(chosen, namespace)) + "\n", len(chosen)
 
 
-def _source(chosen: list[CommandInfo], namespace: str, *, whole: bool) -> tuple[str, int]:
-    """The Python source, and of how many commands; what is left out is told.
+def _python_source(chosen: list[CommandInfo], namespace: str, *, whole: bool) -> tuple[str, int]:
+    """Return the Python source and its number of commands, and report commands that are left out.
 
     Args:
         chosen: The commands.
-        namespace: Theirs.
-        whole: Whether it may do without some of them: nobody has asked for each.
+        namespace: Their namespace.
+        whole: Whether all commands were asked for. Then those that cannot be written as a class are left out.
 
     Raises:
-        typer.Exit: It may not, or none is left.
+        typer.Exit: A command that was asked for by name cannot be written, or none can.
     """
     from command_bus.cli.codegen.clients import generate_clients
 

@@ -1,4 +1,4 @@
-"""Commands that only look: stats, entities, workers, introspect."""
+"""Commands that only read: stats, entities, workers, introspect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Order", "State", "entities", "entity_table", "introspect", "stats", 
 
 
 class State(StrEnum):
-    """Of an entity."""
+    """States of an entity."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -36,7 +36,7 @@ class State(StrEnum):
 
 
 class Order(StrEnum):
-    """What is listed first."""
+    """Orders of a list of entities."""
 
     DEPTH = "depth"
     AGE = "age"
@@ -46,11 +46,11 @@ class Order(StrEnum):
 
 @with_target
 def stats(*, target: Target, as_json: Json = False) -> None:
-    """Figures of the whole namespace: what waits, runs, is stopped, was done; what is paused or drained.
+    """Show figures of the whole namespace: commands that wait, run, are held or were settled, and what is paused or drained.
 
     \b
     Exit codes: 0 shown, 2 wrong usage, 4 no server.
-    """  # noqa: D301 - \b is typer's mark for lines to be kept
+    """  # noqa: D301 - \b makes typer keep the lines
 
     async def work() -> tuple[Stats, list[HoldInfo]]:
         async with open_bus(target) as bus:
@@ -66,7 +66,7 @@ def stats(*, target: Target, as_json: Json = False) -> None:
 
 
 def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
-    """The figures, in the order in which one asks for them."""
+    """Return the figures as lines, the most important first."""
     from command_bus.cli.output import format_duration, format_time_and_age
 
     lines: list[tuple[str, Any]] = [
@@ -97,21 +97,26 @@ def entities(
     entity_type: Annotated[
         str | None,
         typer.Argument(
-            metavar="TYPE", show_default=False, autocompletion=entity_types, help="Only of this type; ~ is what has no entity."
+            metavar="TYPE",
+            show_default=False,
+            autocompletion=entity_types,
+            help="Only of this type; ~ stands for commands without an entity.",
         ),
     ] = None,
     *,
     state: Annotated[
         list[State] | None,
-        typer.Option(show_default=False, help="Only in this state; may be repeated. What is delayed is waiting."),
+        typer.Option(show_default=False, help="Only in this state; may be repeated. Delayed entities are waiting."),
     ] = None,
-    sort: Annotated[Order, typer.Option(help="What comes first: most commands, longest waiting, most attempts.")] = Order.DEPTH,
+    sort: Annotated[Order, typer.Option(help="Most commands first, longest waiting, most attempts, or by name.")] = Order.DEPTH,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many to show.")] = 20,
-    cursor: Annotated[str | None, typer.Option(show_default=False, help="Go on behind an earlier page.")] = None,
+    cursor: Annotated[
+        str | None, typer.Option(show_default=False, help="Continue after an earlier page, which prints it.")
+    ] = None,
     target: Target,
     as_json: Json = False,
 ) -> None:
-    """Entities that have work, or are paused or drained themselves, the hottest first.
+    """List entities that have work, or are paused or drained themselves, those with the most commands first.
 
     \b
     Exit codes: 0 shown, 2 wrong usage, 4 no server.
@@ -140,11 +145,11 @@ def entities(
         words = ["entities", *([] if entity_type is None else [entity_type]), *chosen, "--cursor", page.cursor]
         echo(f"{page.matching:,} match; more: {target.command(*words)}")
     if not page.complete:
-        print_error("there are more entities than were looked at: the order is that of those")
+        print_error("there are more entities than were read: only those were sorted")
 
 
 def entity_table(page: EntityPage) -> SafeText:
-    """A page of entities."""
+    """Return a page of entities as a table."""
     from command_bus.cli.output import format_duration, format_table, format_time_and_age
 
     def state(entity: EntityInfo) -> str:
@@ -159,8 +164,8 @@ def entity_table(page: EntityPage) -> SafeText:
         if entity.hold is not None:
             facts.append(f"{entity.hold.what} {entity.hold.mode}{': ' if entity.hold.reason else ''}{entity.hold.reason}")
         elif entity.retry_at_ms is not None:
-            told = "" if entity.attempt else "no worker knows the command, asked "
-            facts.append(f"{told}again in {format_duration(max(entity.retry_at_ms / 1000 - time.time(), 0.0))}")
+            reason = "" if entity.attempt else "no worker knows the command, asked "
+            facts.append(f"{reason}again in {format_duration(max(entity.retry_at_ms / 1000 - time.time(), 0.0))}")
         if entity.due_ms is not None:
             facts.append(f"{'' if state(entity) == 'delayed' else 'delayed '}until {format_time_and_age(entity.due_ms)}")
         return "; ".join(facts)
@@ -176,10 +181,10 @@ def entity_table(page: EntityPage) -> SafeText:
 
 @with_target
 def workers(*, target: Target, as_json: Json = False) -> None:
-    """The workers: live ones, and those lost in the last hour (ten leases, if that is longer).
+    """List live workers, and workers that were lost in the last hour (ten leases, if that is longer).
 
     \b
-    Exit codes: 0 at least one lives, 1 none does, 2 wrong usage, 4 no server.
+    Exit codes: 0 at least one is live, 1 none is, 2 wrong usage, 4 no server.
     """  # noqa: D301
 
     async def work() -> list[WorkerStatus]:
@@ -197,7 +202,7 @@ def workers(*, target: Target, as_json: Json = False) -> None:
 
 
 def _running(worker: WorkerStatus) -> str:
-    """Return how many entities it runs of how many at most, and what else it holds."""
+    """Return how many entities a worker runs, its limit, and what it waits for."""
     text = f"{worker.running - worker.awaiting_reply}/{worker.concurrency}"
     if worker.awaiting_reply:
         text += f" + {worker.awaiting_reply} in calls"
@@ -205,7 +210,7 @@ def _running(worker: WorkerStatus) -> str:
 
 
 def worker_table(found: list[WorkerStatus]) -> SafeText:
-    """Workers as a table."""
+    """Return workers as a table."""
     from command_bus.cli.output import format_duration, format_table, format_time
 
     return format_table(
@@ -228,14 +233,14 @@ def introspect(
             metavar="COMMAND",
             show_default=False,
             autocompletion=command_names,
-            help="Show one with its schema.",
+            help="Show this command with its schema.",
         ),
     ] = None,
     *,
     target: Target,
     as_json: Json = False,
 ) -> None:
-    """The live registry: commands as the workers announce them, their policies, and which workers handle them.
+    """List commands as the workers announce them, with their policies and the number of workers that handle them.
 
     \b
     Exit codes: 0 shown, 1 there is no such command, 2 wrong usage, 4 no server.

@@ -1,4 +1,4 @@
-"""`send` and `call`: a command from JSON, checked before it leaves, by its class where there is one, else by what the workers announced."""
+"""`send` and `call`: a command from JSON. It is checked before it is sent, by its class if there is one, else by the announced schema."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ Fields = Annotated[
     typer.Argument(metavar="JSON", show_default=False, help="Its fields: JSON, @FILE, or - for standard input [default: -]."),
 ]
 CommandId = Annotated[
-    str | None, typer.Option("--command-id", show_default=False, help="Makes it idempotent: a repeat does not run twice.")
+    str | None,
+    typer.Option("--command-id", show_default=False, help="Makes the command idempotent: a repeat does not run again."),
 ]
 Headers = Annotated[
     list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", show_default=False, help="May be repeated.")
@@ -48,14 +49,14 @@ def send(
     *,
     command_id: CommandId = None,
     header: Headers = None,
-    delay: Annotated[float, typer.Option(min=0.0, help="Seconds until it takes its place in line.")] = 0.0,
+    delay: Annotated[float, typer.Option(min=0.0, help="Seconds until it joins its entity's mailbox.")] = 0.0,
     expires: Annotated[
-        float | None, typer.Option(show_default=False, help="Seconds after which it is not started any more.")
+        float | None, typer.Option(show_default=False, help="Seconds after which it is no longer started.")
     ] = None,
     target: Target,
     as_json: Json = False,
 ) -> None:
-    """Dispatch a command: when this ends, the server has it.
+    """Dispatch a command, and exit when the server has accepted it.
 
     \b
     Exit codes: 0 accepted (or was before), 1 refused, 2 wrong usage or fields, 3 unknown whether it was accepted, 4 no server.
@@ -83,10 +84,12 @@ def call(
     *,
     command_id: CommandId = None,
     header: Headers = None,
-    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds to wait; a command not started by then never is.")] = 30.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.01, help="Seconds to wait; a command that has not started by then never starts.")
+    ] = 30.0,
     target: Target,
 ) -> None:
-    """Send a command or query, wait for its outcome, and print its reply as JSON.
+    """Send a command or query, wait for it to be settled, and print its reply as JSON.
 
     \b
     Exit codes: 0 replied, 1 refused, rejected, failed or expired, 2 wrong usage or fields, 3 no outcome in time, 4 no server.
@@ -105,10 +108,10 @@ def call(
 
 
 def _fields(given: str | None) -> dict[str, Any]:
-    """The fields, as JSON.
+    """Read the fields of a command from JSON.
 
     Raises:
-        typer.Exit: They are none.
+        typer.Exit: The text is no JSON object.
     """
     where = "the argument"
     try:
@@ -141,7 +144,7 @@ def _headers(given: list[str] | None) -> dict[str, str] | None:
 
 
 def _message_from_class(bus: CommandBus, name: str, values: dict[str, Any]) -> Message[Any] | None:
-    """The command, if the application has its class.
+    """Return the command as a message if the application has its class; else None.
 
     Raises:
         typer.Exit: Fields are wrong.
@@ -161,7 +164,7 @@ def _message_from_class(bus: CommandBus, name: str, values: dict[str, Any]) -> M
 
 
 def _reply_data(message: Message[Any], reply: Any) -> Any:
-    """A typed reply as the plain data that the worker sent: it is shown alike with the class and without."""
+    """Return a typed reply as the plain data that the worker sent, so that output is the same with and without the class."""
     from command_bus.serialization.models import reply_codec_for
     from command_bus.serialization.msgpack import unpack
 
@@ -169,10 +172,10 @@ def _reply_data(message: Message[Any], reply: Any) -> Any:
 
 
 async def _address_from_announcement(bus: CommandBus, name: str, values: dict[str, Any]) -> tuple[str | None, Any]:
-    """Entity type and id, after the fields were checked against what workers announced.
+    """Check the fields against the announced schema, and return the entity type and id.
 
     Raises:
-        typer.Exit: Nobody announced it, or fields are wrong.
+        typer.Exit: No worker announced the command, or fields are wrong.
     """
     from command_bus.cli.commands.schemas import schema_problems
 
@@ -187,7 +190,7 @@ async def _address_from_announcement(bus: CommandBus, name: str, values: dict[st
         raise typer.Exit(ExitCode.USAGE)
     if info.key is None:
         return None, None
-    if info.key not in values:  # what was announced of it did not say so
+    if info.key not in values:  # the announced schema did not require it
         print_error(f"{name}: {info.key} is missing")
         raise typer.Exit(ExitCode.USAGE)
     return info.entity, values[info.key]

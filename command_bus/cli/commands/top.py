@@ -1,4 +1,4 @@
-"""`top`: the namespace at a glance, again and again."""
+"""`top`: figures, entities and workers on one screen, refreshed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from command_bus.cli.commands.inspect import Order, entity_table, stats_lines, worker_table
-from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.connection import open_bus, run_until_interrupted
 from command_bus.cli.json_output import to_json
 from command_bus.cli.options import Json, Target, with_target
 from command_bus.cli.terminal import SafeText, echo
@@ -24,14 +24,14 @@ __all__ = ["top"]
 @with_target
 def top(
     *,
-    once: Annotated[bool, typer.Option("--once", help="Show it once and end.")] = False,
-    interval: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Show it once and exit.")] = False,
+    interval: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two refreshes.")] = 2.0,
     rows: Annotated[int, typer.Option(min=1, max=200, help="Entities to show.")] = 15,
-    sort: Annotated[Order, typer.Option(help="Which come first.")] = Order.DEPTH,
+    sort: Annotated[Order, typer.Option(help="Which entities come first.")] = Order.DEPTH,
     target: Target,
     as_json: Json = False,
 ) -> None:
-    """Figures, rates, the hottest entities and the workers, live. Ctrl-C ends it.
+    """Show figures, rates, the hottest entities and the workers, live. Ctrl-C ends it.
 
     \b
     Exit codes: 0 shown until Ctrl-C, 2 wrong usage, 4 no server.
@@ -46,10 +46,7 @@ def top(
             else:
                 await _watch(bus, rows, sort, interval)
 
-    try:
-        run_command(work)
-    except typer.Exit as ended:
-        raise typer.Exit(0 if ended.exit_code == 130 else ended.exit_code) from None
+    run_until_interrupted(work)
 
 
 async def _watch(bus: CommandBus, rows: int, sort: Order, interval: float) -> None:
@@ -64,7 +61,7 @@ async def _watch(bus: CommandBus, rows: int, sort: Order, interval: float) -> No
                 found = await _look(bus, rows, sort)
                 show(_view(bus, *found, before, interval))
                 before = found[0]
-            except TransportUnavailable as error:  # it may come back while one looks
+            except TransportUnavailable as error:  # the server may come back
                 show(error.message)
                 before = None
             await asyncio.sleep(interval)
@@ -95,7 +92,7 @@ def _view(
         entity_table(page) if page.entities else "no entity has work",
         worker_table(workers) if workers else "no worker has been seen",
     ]
-    return SafeText("\n\n".join(parts))  # of parts that are
+    return SafeText("\n\n".join(parts))  # every part is
 
 
 def _plain(stats: Stats, holds: list[HoldInfo], page: EntityPage, workers: list[WorkerStatus]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the program learns of an application, as a value: shown at the start, checked against the options."""
+"""Facts about a loaded application, as a value: logged at the start, and checked against the options."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Application:
 
     Attributes:
         name: `MODULE:ATTRIBUTE`, as it was given.
-        namespace: Of its bus.
-        url: Of its server, with the password; None for the development server.
-        server: The same for people, without the password.
-        handlers: The wire names that it handles.
-        concurrency: Entities per process at a time.
-        grace: Seconds that handlers get to finish.
+        namespace: The namespace of its bus.
+        url: The URL of its server, with the password; None for the development server.
+        server: The server's name for people, without a password.
+        handlers: The wire names of the commands that it handles.
+        concurrency: Entities that a process runs at a time.
+        grace: Seconds that handlers get to finish when the worker stops.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Application:
 
     @classmethod
     def from_bus(cls, bus: CommandBus, options: WorkerOptions) -> Self:
-        """What there is to know of a bus before it is opened."""
+        """Read the facts of a bus that is not open yet."""
         from command_bus.settings import redacted
 
         settings = bus.settings
@@ -55,26 +55,26 @@ class Application:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The reverse of `plain`."""
+        """Make an application of what `to_dict` returned."""
         handlers: list[str] = values["handlers"]
         plain: dict[str, Any] = {**values, "handlers": tuple(handlers)}
         return cls(**plain)
 
     def to_dict(self) -> dict[str, Any]:
-        """As data for JSON."""
+        """Return the application as data for JSON."""
         return asdict(self)
 
     def start_line(self, processes: int) -> str:
-        """What a worker says first."""
+        """Return the first line of a worker's log."""
         share = f"{self.concurrency} entities at a time" + (f" in each of {processes} processes" if processes > 1 else "")
         return f"{self.name}: namespace {self.namespace!r} on {self.server}, {share}; handles {', '.join(self.handlers)}"
 
 
 def check_options(application: Application, options: WorkerOptions) -> None:
-    """Refuse what must not be started.
+    """Check that the application may be started with these options.
 
     Raises:
-        InvalidSettings: Options and application disagree, it handles nothing, or with `--production` no server is named.
+        InvalidSettings: The options contradict the application, it handles nothing, or with `--production` it names no server.
     """
     name = application.name
     if options.url is not None and options.url != application.url:

@@ -1,8 +1,8 @@
-"""Probes of the program: of one worker process, and of a supervisor that answers for several.
+"""Probes and metrics of the program, served by one worker process, or by a supervisor for several.
 
-The supervisor asks its processes, each of which answers on a port of its own on the loopback address, and sums up: live if none is stuck,
-ready if all are there and ready, metrics of all with the label `process`. A process that has died is no reason to fail a liveness probe: the
-supervisor starts it again.
+The supervisor asks its processes, each of which serves probes on a port of its own on the loopback address. It is live if no process is
+stuck, ready if all processes run and are ready, and its metrics are those of all, with the label `process`. A process that has died does
+not fail the liveness probe, because the supervisor restarts it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from command_bus.worker.worker import Worker
 
 __all__ = ["ProbedProcess", "serve_supervisor_probes", "serve_worker_probes"]
 
-_ANSWER_WITHIN = 3.0  # seconds; a process answers within two, even where its event loop is stuck
+_ANSWER_WITHIN = 3.0  # seconds; a process answers within two, even if its event loop is stuck
 _log = logging.getLogger("command_bus.cli")
 
 
 async def serve_worker_probes(worker: Worker, options: WorkerOptions, stack: AsyncExitStack) -> int:
-    """Answer for one worker until the stack ends; the port. Metrics are counted where prometheus-client is installed.
+    """Serve probes of one worker until the stack is closed, and return the port. Metrics are served if prometheus-client is installed.
 
     Raises:
         InvalidSettings: The port is taken.
@@ -50,12 +50,12 @@ async def serve_worker_probes(worker: Worker, options: WorkerOptions, stack: Asy
 
 @dataclass(frozen=True, slots=True)
 class ProbedProcess:
-    """A worker process.
+    """A worker process that the supervisor probes.
 
     Attributes:
-        index: Its number among them, which a process that replaces it has, too.
-        pid: Its id.
-        port: Where it answers; None as long as it has not told.
+        index: Its number, from 0. A process that replaces it has the same.
+        pid: Its process id.
+        port: The port that serves its probes; None until it has reported one.
         ready: Whether it runs commands.
     """
 
@@ -73,7 +73,7 @@ class _ProbeAnswer:
 
 
 async def serve_supervisor_probes(options: WorkerOptions, processes: Callable[[], list[ProbedProcess]]) -> PageServer:
-    """Answer for all processes, until it is stopped.
+    """Serve probes of all processes, until the returned server is stopped.
 
     Raises:
         InvalidSettings: The port is taken.
@@ -102,7 +102,7 @@ async def _ask_all(processes: list[ProbedProcess], path: str) -> list[_ProbeAnsw
 
 
 async def _ask(process: ProbedProcess, path: str) -> _ProbeAnswer:
-    """What a process answers; 0 if it is gone, 504 if it says nothing."""
+    """Request a page from a process; the status is 0 if it has died, 504 if it does not answer."""
     try:
         async with asyncio.timeout(_ANSWER_WITHIN):
             reader, writer = await asyncio.open_connection("127.0.0.1", process.port)

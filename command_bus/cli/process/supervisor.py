@@ -1,8 +1,8 @@
-"""Several worker processes: starts them, starts again what dies, and hands signals on.
+"""The supervisor of several worker processes: starts them, restarts those that die, and forwards signals.
 
-It runs none of the application's code: a process that has loaded the application tells it what that is. So the application can
-neither break it nor weigh on it, and it is there to start the next process whatever happened to the last. Where the development
-server is used, it is the supervisor's, and outlives every single process.
+It runs none of the application's code: a process that has loaded the application reports the facts about it. So the application can
+neither break nor slow the supervisor, which can always start the next process. The development server, if it is used, belongs to the
+supervisor and outlives every process.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from command_bus.errors import CommandBusError
 
 __all__ = ["run_supervisor"]
 
-_LAST_WORDS = 15.0  # seconds past the grace time until a process is killed: it needs some 5 to hand everything back
+_LAST_WORDS = 15.0  # seconds after the grace time until a process is killed: it needs some 5 to hand its work back
 _DEBOUNCE = 0.05  # seconds: one Ctrl-C may arrive twice
 _log = logging.getLogger("command_bus.cli")
 
 
 def run_supervisor(options: WorkerOptions) -> int:
-    """Keep `options.processes` workers until asked to stop; the exit code that sums them up."""
+    """Keep `options.processes` workers running until asked to stop, and return their combined exit code."""
     os.environ.update(options.environment())
     return asyncio.run(_Supervisor(options).run())
 
@@ -61,14 +61,14 @@ class _Child:
             self.process.send_signal(number)
 
     async def receive(self) -> dict[str, Any] | None:
-        """The next thing that it says; None if it will say no more."""
+        """Return its next message; None if there will be none."""
         try:
             return decode_line(await self.reader.readline())
         except OSError:  # it died with something unread
             return None
 
     async def listen(self) -> None:
-        """Take note of what it says until it runs commands, or says no more."""
+        """Read its messages until it runs commands, or sends no more."""
         while not self.ready and (message := await self.receive()) is not None:
             self.health = message.get("health", self.health)
             self.ready = "ready" in message
@@ -83,10 +83,10 @@ class _Child:
 
 
 class _Supervisor:
-    """Keeps the processes: each has a index, and each index a task that fills it again.
+    """Keeps the processes running: each has an index, and each index a task that restarts its process.
 
     Args:
-        options: As given to the program.
+        options: The options of the program.
     """
 
     def __init__(self, options: WorkerOptions) -> None:
@@ -100,7 +100,7 @@ class _Supervisor:
         self._signalled = 0.0
         self._any_ready = False
         self._failed = False
-        self._change = asyncio.Event()  # another one after each change
+        self._change = asyncio.Event()  # replaced after each change
         self._up: Callable[[], None] | None = None
 
     async def run(self) -> int:
@@ -134,20 +134,20 @@ class _Supervisor:
         return code
 
     def _probed(self) -> list[ProbedProcess]:
-        """The processes that are there, for probes."""
+        """Return the running processes, for probes."""
         return [ProbedProcess(child.index, child.process.pid, child.health, child.ready) for child in self._children]
 
     async def _keep(self, index: int) -> None:
-        """Keep a process in one index until it is time to stop. The first index's tells what the application is."""
+        """Keep one process running until it is time to stop. The first one reports the application, then the others are started."""
         if index > 0:
             await self._may_start.wait()
         backoff = RestartBackoff()
         while not self._stopping.is_set():
             change = self._change
             child = await self._start(index)
-            ended = await self._attend(child)
+            ended = await self._await_end(child)
             if self._options.reload and not self._stopping.is_set():
-                await self._wait_for(change, child, ended)
+                await self._wait_for_change(change, child, ended)
                 continue
             match decide_restart(ended, stopping=self._stopping.is_set(), any_ready=self._any_ready, burst=self._options.burst):
                 case RestartDecision.DONE:
@@ -162,7 +162,7 @@ class _Supervisor:
                         await asyncio.wait_for(self._stopping.wait(), seconds)
 
     async def _reload(self) -> None:
-        """End the processes whenever a file has changed; their places start them anew. Running handlers get their grace time."""
+        """End the processes whenever a file has changed; their tasks restart them. Running handlers get their grace time."""
         watcher = FileWatcher(Path.cwd())
         stopping = asyncio.ensure_future(self._stopping.wait())
         while not self._stopping.is_set():
@@ -171,14 +171,14 @@ class _Supervisor:
             if not found.done():
                 found.cancel()
                 return
-            _log.info("%s changed: starting anew", ", ".join(Path(name).name for name in found.result()[:3]))
+            _log.info("%s changed: restarting", ", ".join(Path(name).name for name in found.result()[:3]))
             self._change, change = asyncio.Event(), self._change
             change.set()
             for child in self._children:
                 child.signal(signal.SIGTERM)
 
-    async def _wait_for(self, change: asyncio.Event, child: _Child, ended: ProcessEnd) -> None:
-        """After a process that ended because files have changed: not at all. After one that failed: the next change may mend it."""
+    async def _wait_for_change(self, change: asyncio.Event, child: _Child, ended: ProcessEnd) -> None:
+        """Wait for the next change of files after a process that failed; do not wait if it ended because files have changed."""
         if not change.is_set():
             _log.error("worker process %d %s; it is started again when a file changes", child.process.pid, ended.describe())
             waits = {asyncio.ensure_future(change.wait()), asyncio.ensure_future(self._stopping.wait())}
@@ -194,17 +194,17 @@ class _Supervisor:
                 *command,
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
-                process_group=0,  # Ctrl-C in the terminal is for the supervisor, which hands it on
+                process_group=0,  # Ctrl-C in the terminal goes to the supervisor, which forwards it
             )
         reader, writer = await asyncio.open_connection(sock=ours)
         child = _Child(index, process, reader, writer, mono())
         self._children.add(child)
-        if self._stopping.is_set():  # while it was being started
+        if self._stopping.is_set():  # signalled while the process was being started
             child.signal(signal.SIGTERM)
         return child
 
-    async def _attend(self, child: _Child) -> ProcessEnd:
-        """Answer a process, and wait for its end."""
+    async def _await_end(self, child: _Child) -> ProcessEnd:
+        """Handle the messages of a process, and wait for its end."""
         loaded = await child.receive()
         if loaded is not None and await self._admits(Application.from_dict(loaded["loaded"])):
             child.send({"environment": self._environment})
@@ -221,7 +221,7 @@ class _Supervisor:
         return ProcessEnd(code, ready=child.ready)
 
     async def _admits(self, application: Application) -> bool:
-        """Whether the application may run, as the first process tells it; then the others are started."""
+        """Check the application that the first process reports, and start the others; return False if it may not run."""
         if self._application is not None:
             return True
         try:
@@ -266,7 +266,7 @@ class _Supervisor:
 
 
 def _development_server() -> dict[str, str]:
-    """Start or join the development server; the variable by which child processes find it."""
+    """Start or join the development server, and return the variable by which child processes find it."""
     from command_bus.embedded import URL_VARIABLE, shared_server
 
     return {URL_VARIABLE: shared_server()}
