@@ -51,7 +51,7 @@ Production = Annotated[
         help="Never use the development server, and refuse at_most_once handlers on a server without append-only file.",
     ),
 ]
-Burst = Annotated[bool, typer.Option("--burst", help="Exit when no work is left, including delayed commands and retries.")]
+Burst = Annotated[bool, typer.Option("--burst", help="Exit when no work is left, not even delayed commands and retries.")]
 Include = Annotated[
     list[str] | None,
     typer.Option(metavar="MODULE", show_default=False, help="Import the handlers of this module, too; may be repeated."),
