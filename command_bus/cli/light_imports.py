@@ -24,7 +24,7 @@ def import_bus() -> None:
 def _light_imports() -> Generator[None]:
     """Leave out of imports what a short program does not need. Not used with `--app`: an application may need it.
 
-    It saves a quarter of the time. The garbage collector would scan what was imported again and again and find nothing. pydantic would
+    It saves a quarter of the time. The garbage collector would scan the imported modules many times and find nothing. pydantic would
     read the metadata of every installed package to look for plugins. redis-py would load OpenTelemetry if it is installed.
     """
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")

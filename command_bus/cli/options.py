@@ -1,6 +1,6 @@
 """Options that several commands share: `--url`, `--namespace` and `--app`, which form a `Target`, and `--json`, `--yes` and others.
 
-The three options of a target may stand before or after the command's name. `with_target` adds them to a command and passes it one `Target`.
+The three options of a target may be given before or after the command's name. `with_target` adds them to a command and passes it one `Target`.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def with_options(argument: str, make: Callable[..., Any]) -> Callable[[Callable[
     """Return a decorator that adds the options of a function to a command, and passes what the function returns as one argument.
 
     Args:
-        argument: The command's parameter; the options stand in its place in `--help`.
+        argument: The command's parameter; `--help` lists the options in its place.
         make: Its keyword parameters are the options.
     """
     options = inspect.signature(make, eval_str=True).parameters

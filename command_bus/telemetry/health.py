@@ -3,7 +3,7 @@
     async with bus.worker() as worker, HealthServer(worker, port=8080): ...
 
 It answers from a thread with an event loop of its own. A worker whose loop is stuck could not answer at all, which looks like a worker that is
-only slow. The thread can tell the two apart, because it expects a heartbeat from the worker's loop, and it reports where the loop is stuck.
+only slow. The thread can distinguish the two, because it expects a heartbeat from the worker's loop, and it reports where the loop is stuck.
 
 - `/healthz` fails if the worker's event loop has not run for `stuck_after` seconds, and for no other reason: restarting a worker
   does not repair a server.

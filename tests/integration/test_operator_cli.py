@@ -182,7 +182,7 @@ class TestSend:
         assert "c-3-1: not cancelled" in run(trouble, "cancel", "c-3-1", code=1)
 
     def test_no_outcome_in_time_is_3_and_leaves_no_letter(self, trouble: Trouble) -> None:
-        """With its class or without: nobody waits for it any more, so it is not started, and it is no operator's business."""
+        """With its class or without: no caller waits any more, so it is not started, and it needs no operator."""
         letters = run_json(trouble, "dlq", "list")
         run(trouble, "entity", "account", "c-4", "pause")
         texts = [

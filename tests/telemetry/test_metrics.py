@@ -159,7 +159,7 @@ async def test_what_becomes_of_calls(make_bus: Make, registry: HandlerRegistry, 
         ("Work", status): 1 for status in ("replied", "rejected", "timeout", "given_up", "transport_unavailable")
     }
     assert found["command_bus_call_seconds_count"] == {("Work",): 5}
-    assert found["command_bus_reconnects_total"][()] > 0  # no worker is left to tell of them
+    assert found["command_bus_reconnects_total"][()] > 0  # no worker is left to report them
 
 
 async def test_what_runs_long(make_bus: Make, registry: HandlerRegistry) -> None:

@@ -72,7 +72,7 @@ class Program:
 
     @property
     def port(self) -> int:
-        """Of the first process that said so, which is the supervisor if there is one."""
+        """Return the port of the first process that logged one, which is the supervisor if there is one."""
         self.wait_for(lambda: "health on port" in self.text or self.process.poll() is not None)
         [number] = re.findall(r"health on port (\d+)", self.text)[:1] or pytest.fail(self.text)
         return int(number)

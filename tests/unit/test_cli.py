@@ -1,4 +1,4 @@
-"""The program `command-bus` without a server: its options, what it finds, what it decides, what it logs, and what it loads."""
+"""The program `command-bus` without a server: options, loading of applications, decisions, logs, and imports."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ URL = "redis://u:hidden@localhost:1/0?socket_timeout=1"
 
 
 def run(code: str) -> str:
-    """What a fresh interpreter prints."""
+    """Return what a new interpreter prints."""
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30).stdout
 
 
@@ -161,7 +161,7 @@ class TestOptions:
 
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A current folder whose modules are forgotten afterwards."""
+    """Yield a current folder, and unload its modules afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     known = set(sys.modules)

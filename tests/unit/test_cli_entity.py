@@ -1,4 +1,4 @@
-"""How the command line names an entity, and the commands that it suggests for one that does not go on."""
+"""Names of entities on the command line, and the commands that it suggests for one that does not go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of the command line that decide: checks of fields, generated types, the doctor's judgement, tables, changes of files."""
+"""The parts of the command line that decide: checks of fields, generated types, the doctor's checks, tables, changes of files."""
 
 from __future__ import annotations
 
@@ -337,11 +337,11 @@ class TestDoctor:
         assert not lost(600).advice
 
     @pytest.mark.parametrize(
-        ("count", "days", "told"), [(0, None, False), (9_999, 29.9, False), (10_000, 0.0, True), (1, 30.0, True)]
+        ("count", "days", "reported"), [(0, None, False), (9_999, 29.9, False), (10_000, 0.0, True), (1, 30.0, True)]
     )
-    def test_letters_that_nobody_decides_about(self, count: int, days: float | None, told: bool) -> None:
+    def test_old_or_many_letters_are_a_warning(self, count: int, days: float | None, reported: bool) -> None:
         found = check_dead_letters(replace(EMPTY, dead_letters=count), None if days is None else days * 86400)
-        assert [each.grade for each in found] == ["warning"] * told
+        assert [each.grade for each in found] == ["warning"] * reported
         assert all("dlq purge --until 30d" in each.advice for each in found)
 
     def test_variables_that_are_no_settings(self) -> None:

@@ -1,4 +1,4 @@
-"""How tables of the command line are laid out: what lines up, what is folded, and how wide letters count."""
+"""Tables of the command line: alignment, folding, and the width of characters."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ MARK = "command_bus_was_here"
 
 
 def info(name: str = "Deposit", **changes: Any) -> CommandInfo:
-    """A command as it is read back from its announcement."""
+    """Return a command as it is read from its announcement."""
     record = {
         "entity": "account", "key": "account_id", "delivery": "at_least_once", "kind": "command",
         "schema": model(),
@@ -39,7 +39,7 @@ def fields(**properties: Any) -> CommandInfo:
 
 
 def model(**more: Any) -> dict[str, Any]:
-    """The schema of a command with more fields than its key."""
+    """Return the schema of a command with more fields than its key."""
     return {"type": "object", "properties": {"account_id": {"type": "string"}, **more}, "required": ["account_id"]}
 
 

@@ -27,7 +27,7 @@ OneType = Annotated[
         metavar="TYPE",
         show_default=False,
         autocompletion=entity_types,
-        help="Entity type; ~ stands for commands without an entity.",
+        help="Entity type; ~ is for commands without an entity.",
     ),
 ]
 Everything = Annotated[bool, typer.Option("--all", help="The whole bus.")]

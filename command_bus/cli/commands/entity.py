@@ -124,7 +124,7 @@ def _check_options(action: Action, *, dry_run: bool, force: bool) -> None:
 
 
 class _OneEntity:
-    """What the command does with one entity: each method opens a bus, acts, and prints the result."""
+    """Actions on one entity: each method opens a bus, acts, and prints the result."""
 
     def __init__(self, target: Target, entity_type: str, entity_id: str) -> None:
         self._target = target

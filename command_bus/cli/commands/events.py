@@ -36,7 +36,7 @@ Types = Annotated[
         metavar="TYPE",
         show_default=False,
         autocompletion=entity_types,
-        help="Entity types; ~ stands for commands without an entity. By default all.",
+        help="Entity types; ~ is for commands without an entity. By default all.",
     ),
 ]
 

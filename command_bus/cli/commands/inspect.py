@@ -100,7 +100,7 @@ def entities(
             metavar="TYPE",
             show_default=False,
             autocompletion=entity_types,
-            help="Only of this type; ~ stands for commands without an entity.",
+            help="Only of this type; ~ is for commands without an entity.",
         ),
     ] = None,
     *,
