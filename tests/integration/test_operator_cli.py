@@ -170,7 +170,9 @@ class TestSend:
             ("@nowhere", "cannot be read"),
         ],
     )
-    def test_wrong_fields_are_reported_and_not_sent(self, trouble: Trouble, app: tuple[str, ...], fields: str, problem: str) -> None:
+    def test_wrong_fields_are_reported_and_not_sent(
+        self, trouble: Trouble, app: tuple[str, ...], fields: str, problem: str
+    ) -> None:
         assert problem in one_line(run(trouble, "send", "Deposit", fields, *app, code=2))
 
     def test_unannounced_commands_are_not_sent(self, trouble: Trouble) -> None:
