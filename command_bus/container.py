@@ -34,7 +34,7 @@ from command_bus.handlers.injection import ResourceContainer, close_resources, o
 from command_bus.handlers.registry import HandlerRegistry, default_registry
 from command_bus.middleware import Middleware
 from command_bus.settings import BusSettings
-from command_bus.transport.redis.connection.connections import ClientFactory
+from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.worker.worker import Worker
 
 try:

@@ -61,7 +61,7 @@ async def unreadiness(worker: Worker) -> str | None:
         return "not started yet" if not worker.started else "it cannot read work: see its log"
     try:
         async with asyncio.timeout(_ANSWER_WITHIN):
-            await worker.bus.session.ping()
+            await worker.bus.session.transport.ping()
     except (CommandBusError, TimeoutError):
         return "the server does not answer"
     return None

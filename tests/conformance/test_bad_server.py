@@ -315,7 +315,7 @@ async def test_a_call_that_an_outage_kept_waiting_expires_when_its_caller_goes(
         server.kill()
         until_ms = wall_ms() + 20_000
         call = asyncio.create_task(bus.call(Put(box="a", value=0), timeout=20))
-        await until(lambda: bus.session.redis.connections.all_reconnects > 5)
+        await until(lambda: bus.session.redis.connections.reconnects > 5)
         away_ms = wall_ms() + 20_000 - until_ms
         server.restart()
         keys = bus.session.redis.keys
@@ -366,7 +366,7 @@ async def can_dispatch(bus: CommandBus) -> bool:
 
 
 def server_clients(server: EmbeddedServer) -> Any:
-    from command_bus.transport.redis.connection.connections import UrlClients
+    from command_bus.transport.redis.connection.factory import UrlClients
 
     return UrlClients(server.url)
 
@@ -514,7 +514,7 @@ async def test_38_a_ready_stream_or_group_deleted_under_a_worker_is_made_anew(
         else:
             await client.delete(*(key for key in await bench.keys() if not key.endswith("meta")))
         await client.aclose()
-        await until(lambda: "created anew" in caplog.text)
+        await until(lambda: "created again" in caplog.text)
         await stage.goes_on("a")
         await asyncio.sleep(0.3)
         gate.set()
@@ -552,7 +552,7 @@ async def test_38_what_runs_while_the_group_is_deleted_goes_on_under_its_lease(
         before = await renewals()
         await until(lambda: differs(renewals, before))  # the next renewal is half a second away
         await client.xgroup_destroy(ready, GROUP)
-        await until(lambda: "created anew" in caplog.text)
+        await until(lambda: "created again" in caplog.text)
         await asyncio.sleep(2.0)
         gate.set()
         assert await stage.bus.result("held", timeout=5) == "done"

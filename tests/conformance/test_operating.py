@@ -30,7 +30,7 @@ from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.serialization.envelope import IN_DISPATCH, WireEnvelope, pack_envelope
 from command_bus.transport.bulk import LoadItem, Opening, Version
 from command_bus.transport.mailboxes import EVERYTHING
-from command_bus.transport.redis.scripts import REPAIR
+from command_bus.transport.redis.scripts import REACTIVATE
 from command_bus.transport.steps import Released, Retry, Started
 from command_bus.transport.submissions import Admission
 from tests.conformance.bare import TAKE, Bare, Hand, bare, done
@@ -194,8 +194,8 @@ async def test_repair_wakes_what_a_broken_off_resume_left_behind(shelf: Bare, ha
     names = ["box:a", "box:b"]
     run: Any = shelf.connections.run
     keys = [shelf.shard.ready, shelf.shard.active, shelf.shard.paused, shelf.shard.parked]
-    assert await run(REPAIR, keys, ["workers", *names]) == 1
-    assert await run(REPAIR, keys, ["workers", *names]) == 0
+    assert await run(REACTIVATE, keys, ["workers", *names]) == 1
+    assert await run(REACTIVATE, keys, ["workers", *names]) == 0
     assert await shelf.activations() == ["box:a"]
     _, started = await hand.start()
     assert (started.envelope, started.attempt) == (b"a1", 1)

@@ -173,7 +173,7 @@ async def test_counters_of_another_type_cost_no_worker_an_answer(shelf: Bare) ->
 
 @pytest.mark.parametrize("value", VALUES)
 async def test_the_number_of_delayed_commands_may_be_anything(shelf: Bare, value: Any) -> None:
-    await shelf.client.hset(shelf.shard.later, "box:a", value)
+    await shelf.client.hset(shelf.shard.delayed_counts, "box:a", value)
     boxes = [submission("box:b", "c1"), submission("box:a", "c2", delay_ms=1), submission("box:b", "c3")]
     answers = await shelf.producer.enqueue_many(boxes, 5)
     assert answers[::2] == [ACCEPTED, ACCEPTED]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from asyncio import Future
 from collections.abc import AsyncIterator, Awaitable, Callable
-from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -14,7 +12,7 @@ import pytest
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, TransportUnavailable
 from command_bus.transport.redis.keys import GROUP
-from command_bus.transport.redis.scripts import ENQUEUE, FORGET, REPAIR, SCRIPTS, TELLING
+from command_bus.transport.redis.scripts import ENQUEUE, REACTIVATE, REMOVE_WORKER
 from command_bus.transport.redis.sending.producer import _Waiting
 from command_bus.transport.redis.worker.step_batcher import _Shard
 from command_bus.transport.steps import Done, GiveBack, Lease, LeaseLost, Released, Retry, Settlement, Started, Step, StepFailed
@@ -487,7 +485,7 @@ async def test_a_delayed_command_takes_its_place_when_it_is_due(shelf: Bare, han
     assert second.envelope == b"d1"
     assert await hand.do(lease, done("d1")) == Released("idle")
     assert await shelf.nothing_of(BOX)
-    assert not {shelf.shard.due, shelf.shard.delayed, shelf.shard.later} & set(await shelf.everything())
+    assert not {shelf.shard.due, shelf.shard.delayed, shelf.shard.delayed_counts} & set(await shelf.everything())
 
 
 # Whose turn it is.
@@ -709,7 +707,7 @@ async def test_a_purge_leaves_the_running_command_alone_and_nothing_else(shelf: 
     assert (await shelf.counters())["depth"] == 0
     assert len(await shelf.client.lrange(shelf.shard.inbox("p"), 0, -1)) == removed  # type: ignore[misc]
     keys = set(await shelf.everything())
-    assert not {shelf.shard.due, shelf.shard.delayed, shelf.shard.later, shelf.shard.parked} & keys
+    assert not {shelf.shard.due, shelf.shard.delayed, shelf.shard.delayed_counts, shelf.shard.parked} & keys
     assert await shelf.client.xlen(shelf.shard.dead) == 0
     if state == "delivered":
         assert lease is not None
@@ -761,13 +759,13 @@ async def test_scripts_are_loaded_again_when_the_server_forgot_them(shelf: Bare,
     assert isinstance(await hand.do(lease, done("c2")), Started)
     assert await hand.do(lease, done("c1")) == Released("idle")
     await forget()
-    assert await shelf.connections.run(FORGET, [shelf.shard.ready, shelf.shard.workers], [GROUP, hand.owner]) == 1
+    assert await shelf.connections.run(REMOVE_WORKER, [shelf.shard.ready, shelf.shard.workers], [GROUP, hand.owner]) == 1
     assert await shelf.nothing_of(BOX)
 
 
 async def test_a_worker_that_holds_something_is_not_forgotten(shelf: Bare, hand: Hand) -> None:
     async def forget() -> Any:
-        return await shelf.connections.run(FORGET, [shelf.shard.ready, shelf.shard.workers], [GROUP, hand.owner])
+        return await shelf.connections.run(REMOVE_WORKER, [shelf.shard.ready, shelf.shard.workers], [GROUP, hand.owner])
 
     await shelf.client.hset(shelf.shard.workers, hand.owner, "here")  # type: ignore[misc]
     await shelf.put(BOX, "c1")
@@ -815,10 +813,12 @@ async def test_repair_gives_lost_activations_back_and_only_those(shelf: Bare, ha
     names = [name.decode() for name in await shelf.client.hkeys(shelf.shard.active)]  # type: ignore[misc]
     run: Any = shelf.connections.run
     assert (
-        await run(REPAIR, [shelf.shard.ready, shelf.shard.active, shelf.shard.paused, shelf.shard.parked], [GROUP, *names]) == 2
+        await run(REACTIVATE, [shelf.shard.ready, shelf.shard.active, shelf.shard.paused, shelf.shard.parked], [GROUP, *names])
+        == 2
     )
     assert (
-        await run(REPAIR, [shelf.shard.ready, shelf.shard.active, shelf.shard.paused, shelf.shard.parked], [GROUP, *names]) == 0
+        await run(REACTIVATE, [shelf.shard.ready, shelf.shard.active, shelf.shard.paused, shelf.shard.parked], [GROUP, *names])
+        == 0
     )
     assert sorted(await shelf.activations()) == ["box:fine", "box:held", "box:ready"]
     other = shelf.hand("w2")
@@ -826,43 +826,6 @@ async def test_repair_gives_lost_activations_back_and_only_those(shelf: Bare, ha
     assert isinstance(await other.do(again["box:ready"], TAKE), Started)
     assert await other.do(again["box:held"], TAKE) == LeaseLost(), "it was started: that is for the recovery to decide"
     assert await hand.do(leases["box:held"], done("box:held1")) == LeaseLost(), "and not by its old holder"
-
-
-# The headers are the contract.
-
-_USED = re.compile(r"\b(KEYS|ARGV)\[(\d+)\]")
-_DECLARED = re.compile(r"^-- (KEYS|ARGV)\[(\d*)(…?)\] +(\w+)", re.MULTILINE)
-_BOUND = re.compile(r"^local ([\w, ]+) = ((?:(?:KEYS|ARGV)\[\d+\](?:, )?)+)$", re.MULTILINE)
-_SHORT = {"box": "mailbox", "boxes": "count", "id": "letter"}
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-def test_the_header_of_a_script_says_what_its_body_uses(script: Any) -> None:
-    lines = script.text.removeprefix(TELLING).splitlines()
-    header = "\n".join(line for line in lines if line.startswith("--"))
-    body = "\n".join(line for line in lines if not line.startswith("--"))
-    assert header.startswith(f"-- {script.name}: ")
-    assert "\n-- returns " in header
-    for kind in ("KEYS", "ARGV"):
-        declared = [found[1:] for found in _DECLARED.findall(header) if found[0] == kind]
-        fixed = {int(number): word for number, more, word in declared if not more}
-        assert sorted(fixed) == list(range(1, len(fixed) + 1)), "numbered without a gap"
-        used = {int(number) for found, number in _USED.findall(body) if found == kind}
-        assert set(fixed) <= used, f"{kind} declared and not used"
-        is_open = any(more for _, more, _ in declared)
-        assert is_open or used <= set(fixed), f"{kind} used and not declared"
-        assert is_open == bool(re.search(rf"\b{kind}\[(?!\d+\])", body)), f"whether {kind} goes on is said if the body goes on"
-        for names, values in _BOUND.findall(body):
-            for name, (found, number) in zip(names.split(", "), _USED.findall(values), strict=True):
-                if found == kind and int(number) in fixed:
-                    assert fixed[int(number)] == _SHORT.get(name, name.partition("_")[0]), "declared under another name"
-
-
-def test_every_script_file_is_loaded() -> None:
-    found = {path.name.removesuffix(".lua") for path in files("command_bus.transport.redis").joinpath("lua").iterdir()}
-    assert found == {script.name for script in SCRIPTS} | {"telling"}  # a part of several
-    for script in SCRIPTS:
-        assert ("local function teller(" in script.text) == ("teller(KEYS[" in script.text)
 
 
 async def test_large_payloads_are_taken_a_few_at_a_time(shelf: Bare, hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ class Comparisons:
 
 
 def second_per_byte() -> float:
-    """The processor's time that this machine takes to read a byte of different ids."""
+    """Return the processor's time that this machine takes to read a byte of different ids."""
     from command_bus.serialization.msgpack import pack, unpack
 
     data = pack({UUID(int=step * 2**90) for step in range(1000)})
@@ -68,7 +68,7 @@ def second_per_byte() -> float:
 
 
 def timely(read: Callable[[bytes], Any], unit: float) -> Callable[[bytes], Any]:
-    """A reader that fails if it takes time out of proportion to the size, three times in a row."""
+    """Return a reader that fails if it takes time out of proportion to the size, three times in a row."""
 
     def reader(data: bytes) -> None:
         took = 0.0
@@ -86,7 +86,7 @@ def timely(read: Callable[[bytes], Any], unit: float) -> Callable[[bytes], Any]:
 
 
 def readers() -> dict[str, Callable[[bytes], Any]]:
-    """What reads bytes, by name; each gives a value or raises nothing but what it promises, which is left out here."""
+    """Return the readers of bytes by name; each returns a value, or raises only the errors that it documents, which are caught here."""
     from pydantic import Field
 
     from command_bus import BusSettings, Command, CommandBusError, EntityId, InvalidCommand

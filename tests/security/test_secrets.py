@@ -29,8 +29,9 @@ from command_bus import (
 from command_bus.serialization.protection import Protection
 from command_bus.settings import redacted
 from command_bus.spark.target import Target, link_to
-from command_bus.transport.redis.connection.connections import Connections, UrlClients
+from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.credentials import connection_options
+from command_bus.transport.redis.connection.factory import UrlClients
 from command_bus.transport.redis.memory import MemoryClients
 from tests.conformance.conftest import Bench
 from tests.conformance.scene import scene, until

@@ -1,6 +1,6 @@
 """What every transport must keep, as tests: for authors of another client, another server or another topology.
 
-A transport is put under the bus as a `ClientFactory` (`command_bus.transport.redis.connection.connections`): it makes clients that speak to some
+A transport is put under the bus as a `ClientFactory` (`command_bus.transport.redis.connection.factory`): it makes clients that speak to some
 server. In a test module of yours:
 
     from command_bus.testing.conformance.suite import test_promise

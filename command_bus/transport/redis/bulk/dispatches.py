@@ -1,4 +1,4 @@
-"""`RedisBulkDispatches`: dispatches in bulk, by the steps load.lua and dispatch.lua.
+"""`RedisBulkDispatches`: dispatches in bulk, by the scripts bulk_load.lua and bulk_commit.lua.
 
 Every request is idempotent under its version, so one whose reply was lost is simply asked again.
 """
@@ -22,7 +22,7 @@ from command_bus.transport.redis.bulk.outcomes import RedisBulkOutcomes
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
-from command_bus.transport.redis.scripts import DISPATCH, LOAD, Script
+from command_bus.transport.redis.scripts import BULK_COMMIT, BULK_LOAD, Script
 from command_bus.transport.submissions import Admission
 
 __all__ = ["RedisBulkDispatches"]
@@ -112,13 +112,13 @@ class RedisBulkDispatches(RetryingRequests):
         if home is not None:
             args += home.entities
         names = [
-            keys.ready, keys.active, keys.stats, keys.paused, keys.later,
+            keys.ready, keys.active, keys.stats, keys.paused, keys.delayed_counts,
             keys.dispatch(dispatch_id), keys.ids(dispatch_id), keys.sequences(dispatch_id),
             keys.watched, keys.events, keys.homes(dispatch_id),
         ]  # fmt: skip
         prefix = keys.mailboxes
         names += [prefix + mailbox for mailbox in boxes]
-        answer: bytes = await self._insist(keys, LOAD, names, args)
+        answer: bytes = await self._retry(keys, BULK_LOAD, names, args)
         if answer == _DONE:
             return Loaded(done=True, admissions=[])
         if answer == _GONE:
@@ -209,14 +209,14 @@ class RedisBulkDispatches(RetryingRequests):
             shard.dispatch(name), shard.ids(name), shard.rejects(name), shard.dispatches, shard.homes(name),
             shard.fingerprints(name),
         ]  # fmt: skip
-        answer: bytes = await self._insist(shard, DISPATCH, names, [verb, version.number, name, self._remembered(name), *args])
+        answer: bytes = await self._retry(shard, BULK_COMMIT, names, [verb, version.number, name, self._remembered(name), *args])
         return answer
 
     def _remembered(self, dispatch_id: str) -> int:
         return self._remember_ms.get(dispatch_id) or Opening().remember_ms
 
-    async def _insist(self, keys: ShardKeys, script: Script, names: list[str], args: list[Any]) -> Any:
-        """A step, repeated until it is answered, and its effect confirmed where replicas must."""
+    async def _retry(self, keys: ShardKeys, script: Script, names: list[str], args: list[Any]) -> Any:
+        """Run a script, repeated until it is answered and, where replicas must have its effect, confirmed."""
         place = self._connections.at(keys.prefix)
 
         async def run() -> Any:
@@ -227,7 +227,7 @@ class RedisBulkDispatches(RetryingRequests):
                 )
             return answer
 
-        return await place.insist(run, mono() + self._patience)
+        return await place.retry_until(run, mono() + self._patience)
 
 
 def _fenced(version: Version) -> DispatchFenced:
@@ -247,7 +247,7 @@ def _split(version: Version, home: Home, answer: bytes) -> DispatchConflict:
 
 
 def _facts(dispatch_id: str, records: list[dict[bytes, bytes]], left_ms: int) -> DispatchFacts:
-    """The shards' records as one: a version is committed when it is in every shard."""
+    """Combine the shards' records into one: a version is committed when every shard has committed it."""
     totals: Counter[bytes] = Counter()
     for record in records:
         for name in (b"added", b"duplicates", b"rejected"):

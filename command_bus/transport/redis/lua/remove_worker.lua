@@ -1,7 +1,7 @@
--- forget: remove a worker that has left, unless it still holds something.
+-- remove_worker: remove a worker that has stopped, unless it still holds something.
 --
 -- KEYS[1]   ready     stream of activations
--- KEYS[2]   workers   hash: consumer name -> what it says of itself
+-- KEYS[2]   workers   hash: consumer name -> what the worker publishes of itself
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   consumer
 --

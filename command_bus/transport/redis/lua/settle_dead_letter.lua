@@ -1,16 +1,18 @@
--- letter: replay or discard one dead letter.
+-- settle_dead_letter: replay or discard one dead letter.
+--
+-- uses: memory_limit, record, activation, holds, outcomes, events
 --
 -- KEYS[1]   ready     stream of activations
--- KEYS[2]   active    hash: mailbox name -> state
+-- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
 -- KEYS[3]   stats     hash of counters
--- KEYS[4]   paused    hash: scope -> mode|since in ms|why (see operate.lua)
+-- KEYS[4]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
 -- KEYS[5]   parked    hash: mailbox name -> id of its dead letter
 -- KEYS[6]   dead      stream of dead letters
 -- KEYS[7]   mailbox
 -- KEYS[8]   mark      of the command id
 -- KEYS[9]   record    of the dispatch that keeps its outcome (the mark again if none does)
--- KEYS[10]  outcomes  of it (likewise)
--- KEYS[11]  watched   hash: entity type -> how many events are kept (see telling.lua)
+-- KEYS[10]  outcomes  of that dispatch (the mark again if none)
+-- KEYS[11]  watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[12]  events    stream of what happened to commands of watched types
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   verb      replay, discard
@@ -22,14 +24,14 @@
 --
 -- returns 'replayed', 'discarded', or 'gone' if there is no such letter
 --
--- A parked command is still the head of its mailbox: replayed, it runs before its followers. Any other joins the end of the line. If the
--- mailbox takes nothing, that is the answer and nothing is changed; behind the first write nothing fails.
+-- A parked command is still the head of its mailbox: replayed, it runs before the others. Any other is added at the mailbox's end. If the
+-- mailbox takes nothing, the error is the answer and nothing is changed. After the first write nothing fails.
 
 local ready, active, stats, paused = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local parked, dead, box, mark = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local group, verb, id, name = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-redis.call('XACK', ready, group, '0-0')
+pass_memory_limit(ready, group)
 local entry = redis.call('XRANGE', dead, id, id)[1]
 if not entry then return 'gone' end
 local length = redis.pcall('XLEN', box)
@@ -37,21 +39,8 @@ if type(length) ~= 'number' then return length end  -- of another type: nothing 
 local fields = {}
 for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
 
-local function stopped(name)
-  for _, value in ipairs(redis.call('HMGET', paused, name, string.match(name, '^[^:/]*') .. ':*', '*')) do
-    if value and string.sub(value, 1, 2) ~= 'd|' then return true end
-  end
-  return false
-end
-
 local function wake(first)
-  if stopped(name) then
-    redis.call('HSET', active, name, 's||||0|' .. first .. '|')
-  else
-    local activation = redis.pcall('XADD', ready, '*', 'e', name)
-    activation = type(activation) == 'string' and activation or '0-0'  -- as if it were lost: see repair.lua
-    redis.call('HSET', active, name, 'r|' .. activation .. '|||0|' .. first .. '|')
-  end
+  redis.call('HSET', active, name, holds_of(paused, name) and pack_record('s', '', 0, first) or queue(ready, name, 0, first))
 end
 
 local is_parked = redis.call('HGET', parked, name) == id
@@ -60,14 +49,11 @@ if verb == 'replay' and not is_parked then
   if type(added) == 'table' then return added end
 end
 redis.call('XDEL', dead, id)
-local tell = teller(KEYS[11], KEYS[12])
-tell(verb == 'replay' and 'replayed' or 'discarded', name, fields['e'] or '', '', '', '', id)
+local publish = publisher(KEYS[11], KEYS[12])
+publish(verb == 'replay' and 'replayed' or 'discarded', name, fields['e'] or '', '', '', '', id)
 if verb == 'discard' and ARGV[7] ~= '' then
-  local keep = redis.pcall('HMGET', KEYS[9], 'keep_ms', 'keep_max')
-  if keep[1] and keep[1] ~= '0' then
-    redis.pcall('XADD', KEYS[10], 'MAXLEN', '~', keep[2], '*', 'r', ARGV[7])
-    redis.pcall('PEXPIRE', KEYS[10], keep[1])
-  end
+  keep_outcome(KEYS[9], KEYS[10], ARGV[7])
+  expire_outcomes()
 end
 if is_parked then
   redis.call('HDEL', parked, name)
@@ -86,7 +72,7 @@ if is_parked then
     redis.call('HDEL', active, name)
   else
     local time = redis.call('TIME')
-    wake('-' .. string.format('%.0f', time[1] * 1000))  -- below zero: replayed, its deadline is over
+    wake('-' .. string.format('%.0f', time[1] * 1000))  -- below zero: replayed, its deadline no longer counts
   end
   return verb == 'replay' and 'replayed' or 'discarded'
 end

@@ -1,14 +1,16 @@
--- load: accept a chunk of a dispatch into its mailboxes, in order, as far as its fence and the limits let it.
+-- bulk_load: accept a chunk of a dispatch into its mailboxes, in order, as far as its version and the limits allow.
+--
+-- uses: record, activation, holds, admission, events
 --
 -- KEYS[1]   ready     stream of activations
--- KEYS[2]   active    hash: mailbox name -> state
+-- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
 -- KEYS[3]   stats     hash of counters
--- KEYS[4]   paused    hash: scope -> mode|since in ms|why (see operate.lua)
+-- KEYS[4]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
 -- KEYS[5]   later     hash: mailbox name -> number of delayed commands
 -- KEYS[6]   record    hash: the dispatch
 -- KEYS[7]   ids       hash: command id -> check; what was accepted of the version that is open
 -- KEYS[8]   last      hash: entity -> sequence number of its last command, where rows have one
--- KEYS[9]   watched   hash: entity type -> how many events are kept (see telling.lua)
+-- KEYS[9]   watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[10]  events    stream of what happened to commands of watched types
 -- KEYS[11]  homes     hash: entity -> the task that writes its commands
 -- KEYS[12…] the mailboxes
@@ -16,12 +18,12 @@
 -- ARGV[2]   limit     of commands in this shard
 -- ARGV[3]   room      of commands in one mailbox
 -- ARGV[4]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
--- ARGV[5]   ttl       ms for which ids are kept: as long as the record, which every task that opens it renews
+-- ARGV[5]   ttl       ms for which ids are kept: as long as the record, which each task renews that opens it
 -- ARGV[6]   sequenced '1' if the commands have sequence numbers
--- ARGV[7]   suspects  how many of the mailboxes, from the first, may be full: the writer has not put much into the others since it last asked
+-- ARGV[7]   suspects  how many of the mailboxes, from the first, may be full: into the others the writer has put little since it last asked
 -- ARGV[8]   runs      commands of one entity that stand together: two bytes for the number of its mailbox, two for how many they are
 -- ARGV[9]   checks    four bytes for each command, of its payload
--- ARGV[10]  home      the task that writes, as run|partition; empty: nobody minds which task writes what
+-- ARGV[10]  home      the task that writes, as run|partition; empty: any task may write any entity
 -- ARGV[11]  strict    '1' if an entity that another partition of the same run has begun is refused
 -- ARGV[12…] envelopes; then, with sequence numbers, those, and the entity of each run; then the entities that are new to the task.
 --           Few and long arguments: each costs 0.2 us
@@ -32,8 +34,8 @@
 --         w the mailbox takes nothing,
 --         s not behind the entity's last sequence number
 --
--- The first write is an XADD, so that a server at its memory limit refuses the whole chunk with nothing done. What has gone wrong with one
--- mailbox is told of its commands alone, and only what is in its mailbox is noted; behind the first write nothing fails.
+-- The first write is an XADD, so that a server at its memory limit refuses the whole chunk with nothing done. A fault of one mailbox is
+-- answered to its commands alone, and only commands that are in their mailbox are noted. After the first write nothing fails.
 
 local ready, active, stats, paused, later, record, ids, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local version, limit, space, prefix = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -66,7 +68,7 @@ if sequenced then
   for run, entity in ipairs(entities) do numbers[entity] = tonumber(found[run] or '-inf') end
 end
 
--- An entity's commands keep their order only if one task writes them. Of another run (a job that is run again) the last one counts.
+-- An entity's commands keep their order only if one task writes them. If another run has begun it (a job that is run again), this run takes over.
 local from = head + count + (sequenced and count + #runs / 4 or 0)
 local fresh, shared = {}, 0
 if home ~= '' and #ARGV > from then
@@ -81,16 +83,6 @@ if home ~= '' and #ARGV > from then
       fresh[#fresh + 1] = home
     end
   end
-end
-
--- Whether commands of a mailbox are held, and whether they are refused.
-local function held_up(name)
-  local held, drained = false, false
-  for _, value in ipairs(call('HMGET', paused, name, string.match(name, '^[^:/]*') .. ':*', '*')) do
-    local draining = value and string.sub(value, 1, 2) == 'd|'
-    held, drained = held or (value and not draining), drained or draining
-  end
-  return held, drained
 end
 
 local any_later = call('EXISTS', later) == 1
@@ -108,39 +100,14 @@ end
 for box = suspects + 1, boxes do room[box] = space end
 local held, drained = {}, {}
 if call('EXISTS', paused) == 1 then
-  for box = 1, boxes do held[box], drained[box] = held_up(names[box]) end
+  for box = 1, boxes do held[box], drained[box] = holds_of(paused, names[box]) end
 end
 
 local free = limit - (tonumber(call('HGET', stats, 'depth')) or 0)
 local outcomes, noted, reached, seen, refused = {}, {}, {}, {}, {}
 local accepted, repeated, i = 0, 0, 0
-local active_now, states_now, tell = nil, {active}, nil
-
--- Activate a mailbox that was idle. Where the ready stream takes nothing, it is as if its entry were lost: see repair.lua.
-local function activate(box)
-  if not active_now then
-    active_now = call('HMGET', active, unpack(names))
-    tell = call('EXISTS', KEYS[9]) == 1 and teller(KEYS[9], KEYS[10])
-  end
-  if active_now[box] then return end
-  active_now[box] = true
-  states_now[#states_now + 1] = names[box]
-  if held[box] then
-    states_now[#states_now + 1] = 's||||0|0|'
-  else
-    local activation = redis.pcall('XADD', ready, '*', 'e', names[box])
-    states_now[#states_now + 1] = 'r|' .. (type(activation) == 'string' and activation or '0-0') .. '|||0|0|'
-  end
-end
-
--- Whether an error is one of the mailbox, not of the server. One whose ids are used up is activated: whoever empties it deletes it, ids and all.
-local function spoiled(box, fault)
-  if string.find(tostring(fault.err), ' ID', 1, true) then
-    activate(box)
-    return true
-  end
-  return string.find(tostring(fault.err), 'WRONGTYPE', 1, true)
-end
+local activate, spoiled, changed = activator(ready, active, names, held)
+local publish = call('EXISTS', KEYS[9]) == 1 and publisher(KEYS[9], KEYS[10])
 
 for run = 1, #runs / 4 do
   local high, low, many, few = byte(runs, 4 * run - 3, 4 * run)
@@ -181,7 +148,7 @@ for run = 1, #runs / 4 do
           reached[2 * accepted - 1], reached[2 * accepted] = entity, ARGV[head + count + i]
         end
         activate(box)
-        if tell then tell('accepted', names[box], envelope, '', '', '', '') end
+        if publish then publish('accepted', names[box], envelope, '', '', '', '') end
       elseif spoiled(box, added) or accepted > 0 then
         room[box], outcome = false, 'w'
       else
@@ -192,7 +159,7 @@ for run = 1, #runs / 4 do
   end
 end
 
-if #states_now > 1 then call('HSET', unpack(states_now)) end
+if #changed > 1 then call('HSET', unpack(changed)) end
 if #fresh > 0 then
   call('HSET', homes, unpack(fresh))
   call('PEXPIRE', homes, ARGV[5])
@@ -203,7 +170,7 @@ if accepted > 0 then
     call('HSET', last, unpack(reached))
     call('PEXPIRE', last, ARGV[5])
   end
-  redis.pcall('HINCRBY', stats, 'depth', accepted)  -- a counter that cannot grow costs nobody the answer
+  redis.pcall('HINCRBY', stats, 'depth', accepted)  -- a counter that cannot grow must not cost the answer
   redis.pcall('HINCRBY', stats, 'accepted', accepted)
   redis.pcall('HINCRBY', record, 'added', accepted)
   call('PEXPIRE', ids, ARGV[5])

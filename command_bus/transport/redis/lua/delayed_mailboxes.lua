@@ -1,4 +1,4 @@
--- homes: tell which mailboxes delayed commands belong to, without sending the commands.
+-- delayed_mailboxes: return the mailboxes of delayed commands, without sending the commands.
 --
 -- KEYS[1]   delayed   hash: command id -> mailbox name, newline, envelope
 -- ARGV[1]   most      bytes: the command that reaches them is the last one that is looked at

@@ -1,9 +1,9 @@
-"""Ending an attempt that runs: what an operator asks for, where it is written, and how the worker that holds the entity carries it out.
+"""`InterruptHandler`: carries out operators' requests to end a running attempt.
 
 A request is one field of a hash per shard, under the mailbox's name. It names exactly one attempt, by fence and message, so that it can
-never hit another; what is left of it when nobody carries it out ends with the hash, some minutes after the last request. Workers read
-the hash once a second, in a request that they send anyway (`PendingRecovery`). An event loop that is blocked cannot: then the thread that
-renews its leases reads it, and says where the loop is blocked. Workers of earlier releases leave it alone.
+never hit another. A request that no worker carries out expires with the hash, some minutes after the last request. Workers read the hash
+once a second, in a request that they send anyway (`PendingRecovery`). A blocked event loop cannot read it: then the thread that renews its
+leases reads it, and answers where the loop is blocked. Workers of earlier releases ignore the hash.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.steps import ByOperator, GivenUp, Lease
 
-__all__ = ["Interrupter"]
+__all__ = ["InterruptHandler"]
 
 
 _PATIENCE = 1.0
@@ -29,8 +29,8 @@ _PATIENCE = 1.0
 _log = logging.getLogger("command_bus.worker")
 
 
-class Interrupter:
-    """The worker's side, for one shard: compares what is asked with what this worker runs.
+class InterruptHandler:
+    """The requests of one shard, compared with the attempts that this worker runs.
 
     Args:
         connections: To the shard's server.
@@ -53,7 +53,7 @@ class Interrupter:
         self._cancelled_at: dict[str, float] = {}  # by attempt
 
     async def carry_out(self, fields: Mapping[bytes, bytes]) -> None:
-        """Do what is asked of this worker. What names an attempt that does not run here is another worker's, or over.
+        """Carry out the requests to this worker. A request for an attempt that does not run here is for another worker, or out of date.
 
         Raises:
             CommandBusError: The server cannot be asked; the next look goes on.
@@ -76,7 +76,7 @@ class Interrupter:
         if cancelled_at is None:
             if lease.cancel is None:
                 return  # its handler is about to begin, or has just ended
-            # The answer first: who asked sees by it whether the attempt ended for his sake.
+            # The answer first: by it the operator sees whether the request ended the attempt.
             await self._say(lease, replace(interrupt, answer="told" if lease.in_thread else "cancelled", where=""))
             if lease.running == interrupt.running and lease.cancel is not None:
                 self._cancelled_at[interrupt.running] = mono()
@@ -91,7 +91,7 @@ class Interrupter:
                 await self._abandon(lease, interrupt.words)
                 if lease.running == interrupt.running and lease.cancel is not None:
                     lease.cancel(GivenUp(interrupt.words))
-        elif interrupt.answer in ("", "blocked"):  # it is asked for again
+        elif interrupt.answer in ("", "blocked"):  # the request was repeated
             await self._say(lease, replace(interrupt, answer="told" if lease.in_thread else "cancelled"))
 
     async def _say(self, lease: Lease, interrupt: Interrupt) -> None:

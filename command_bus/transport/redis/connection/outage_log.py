@@ -1,7 +1,7 @@
-"""What is written to the log of a server that does not answer: its beginning at once, little while it lasts, and its end.
+"""`OutageLog` and `LoggedBackoff`: log a server that does not answer without flooding the log.
 
-Many loops ask one server, each tries again and again, and all fail for the same few causes. So a cause is written when it first shows, then
-at most once in ten seconds with how many lines were left out. Once none of the loops fails any more there is one line: it answers again.
+Many loops ask one server, each retries, and all fail for the same few causes. So a cause is logged when it first occurs, then at most once
+in ten seconds with the number of lines that were left out. Once none of the loops fails any more, one line says that it answers again.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from command_bus.clock import mono
 from command_bus.serialization.text import printable
 from command_bus.transport.redis.connection.backoff import Backoff
 
-__all__ = ["Attempts", "Outage"]
+__all__ = ["LoggedBackoff", "OutageLog"]
 
 _SILENCE = 10.0
-"""Seconds for which a cause is not written again."""
+"""Seconds for which a cause is not logged again."""
 _FORGOTTEN = 15.0
 """Seconds after its last failure for which a loop counts as failing: longer than any try and the pause after it."""
 _MOST_CAUSES = 100
@@ -29,8 +29,8 @@ class _Cause:
     left_out: int = 0
 
 
-class Outage:
-    """The failures of all loops that ask one server. May be told of them by any thread.
+class OutageLog:
+    """The failures of all loops that ask one server. Any thread may report one.
 
     Args:
         label: The server, for the log.
@@ -42,10 +42,10 @@ class Outage:
         self._since: float | None = None
         self._last = 0.0
         self._causes: dict[str, _Cause] = {}
-        self._failing: dict[Attempts, float] = {}
+        self._failing: dict[LoggedBackoff, float] = {}
 
-    def failed(self, loop: Attempts, cause: str) -> int | None:
-        """Take note of a failure; return how many lines like it were left out if this one is to be written, else None."""
+    def failed(self, loop: LoggedBackoff, cause: str) -> int | None:
+        """Record a failure. Return how many lines like it were left out if this one is to be logged, else None."""
         with self._lock:
             now = mono()
             if self._since is None or (now - self._last > _FORGOTTEN and not self._still_failing(now)):
@@ -63,8 +63,8 @@ class Outage:
             self._causes[cause] = _Cause(now + _SILENCE)
             return 0 if known is None else known.left_out
 
-    def worked(self, loop: Attempts, log: logging.Logger) -> None:
-        """Take note that a loop that failed has an answer; write it if it was the last."""
+    def worked(self, loop: LoggedBackoff, log: logging.Logger) -> None:
+        """Record that a loop that failed has an answer; log it if it was the last."""
         with self._lock:
             now = mono()
             self._failing.pop(loop, None)
@@ -79,19 +79,19 @@ class Outage:
         return any(now - last <= _FORGOTTEN for last in self._failing.values())
 
 
-class Attempts:
-    """The attempts of one loop to get an answer: how long it waits after each failure, and what of it is written.
+class LoggedBackoff:
+    """The retries of one loop: how long it waits after each failure, and what of it is logged.
 
     Args:
         outage: Of its server.
-        what: It cannot do, for the log: "cannot read work".
-        log: Where to.
-        lasts: Whether it goes on until it succeeds. The end of an outage is not waited for with one that may give up.
+        what: What fails, for the log: "cannot read work".
+        log: The logger.
+        lasts: Whether the loop retries until it succeeds. A loop that may give up does not delay the end of an outage.
     """
 
     __slots__ = ("_backoff", "_failing", "_log", "_outage", "_what", "lasts")
 
-    def __init__(self, outage: Outage, what: str, log: logging.Logger, *, lasts: bool = True) -> None:
+    def __init__(self, outage: OutageLog, what: str, log: logging.Logger, *, lasts: bool = True) -> None:
         self._outage = outage
         self._what = what
         self._log = log
@@ -100,15 +100,15 @@ class Attempts:
         self.lasts = lasts
 
     def begin(self) -> None:
-        """Begin with short pauses, whatever came of the attempts before."""
+        """Begin with short pauses, whether earlier attempts failed or not."""
         self._backoff.reset()
 
     def failed(self, error: Exception, *, unexpected: bool = False) -> float:
         """Return the seconds to wait before the next attempt.
 
         Args:
-            error: What this one came to.
-            unexpected: Whether the log needs its traceback.
+            error: Why this attempt failed.
+            unexpected: Whether to log its traceback.
         """
         pause = self._backoff.next()
         self._failing = True
@@ -121,7 +121,7 @@ class Attempts:
         return pause
 
     def worked(self) -> None:
-        """Begin with short pauses the next time; costs nothing where the attempt before worked, too."""
+        """Begin with short pauses the next time. Costs nothing if the attempt before worked, too."""
         if self._failing:
             self._failing = False
             self._backoff.reset()

@@ -1,4 +1,4 @@
--- survey: tell how much waits in mailboxes and since when, without sending the commands.
+-- mailbox_heads: return how much waits in mailboxes and since when, without sending the commands.
 --
 -- KEYS[1…]  the mailboxes
 --
