@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from rich.console import Console
 
 from command_bus.spark import DispatchReport, Reconciliation, command_id, dispatch_report, in_order, reconcile
-from command_bus.spark.dispatch import typed
+from command_bus.spark.errors import from_spark
 from examples.flights import fold, frames
 from examples.flights.commands import Arrive, Depart
 from examples.flights.crash import MARKS, crashing, doomed, marks_in
@@ -135,7 +135,7 @@ def _write(commands: DataFrame, stage: Stage, count: int, options: Options) -> N
     try:
         commands.write.format("command_bus").options(**given).mode("append").save()
     except PySparkException as error:
-        raise typed(error) from None
+        raise from_spark(error) from None
 
 
 def _report(commands: DataFrame, stage: Stage) -> DispatchReport:

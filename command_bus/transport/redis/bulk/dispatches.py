@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 
 from command_bus.clock import mono
 from command_bus.errors import DispatchConflict, DispatchFenced, Unconfirmed
-from command_bus.transport.bulk import DispatchFacts, Home, Loaded, LoadItem, Opening, OpenState, Version
+from command_bus.transport.bulk import DispatchFacts, EntityOwner, Loaded, LoadItem, Opening, OpenState, Version
 from command_bus.transport.redis.bulk.outcomes import RedisBulkOutcomes
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
@@ -77,7 +77,7 @@ class RedisBulkDispatches(RetryingRequests):
         backlog: int | None = None,
         sequenced: bool = False,
         suspects: Collection[str] | None = None,
-        home: Home | None = None,
+        entity_owner: EntityOwner | None = None,
     ) -> Loaded:
         """See `BulkDispatches`. At most 1,000 items.
 
@@ -103,14 +103,14 @@ class RedisBulkDispatches(RetryingRequests):
             version.number, -(-total // self._keys.count), self._max_depth, len(keys.mailboxes), self._remembered(dispatch_id),
             int(sequenced), len(boxes) if suspects is None else len(suspects),
             pack(f">{len(runs)}H", *runs), b"".join([item[2] for item in items]),
-            "" if home is None else f"{home.run}|{home.partition}", int(home is not None and home.strict),
+            "" if entity_owner is None else f"{entity_owner.run}|{entity_owner.partition}", int(entity_owner is not None and entity_owner.strict),
             *[item[3] for item in items],
         ]  # fmt: skip
         if sequenced:
             args += [item[5] for item in items]
             args += entities
-        if home is not None:
-            args += home.entities
+        if entity_owner is not None:
+            args += entity_owner.entities
         names = [
             keys.ready, keys.active, keys.stats, keys.paused, keys.delayed_counts,
             keys.dispatch(dispatch_id), keys.ids(dispatch_id), keys.sequences(dispatch_id),
@@ -123,8 +123,8 @@ class RedisBulkDispatches(RetryingRequests):
             return Loaded(done=True, admissions=[])
         if answer == _GONE:
             raise _fenced(version)
-        if home is not None and answer[:6] == _SPLIT:
-            raise _split(version, home, answer)
+        if entity_owner is not None and answer[:6] == _SPLIT:
+            raise _split(version, entity_owner, answer)
         count = len(items)
         return Loaded(done=False, admissions=[_ADMISSIONS[code] for code in answer[:count]], shared=int(answer[count:] or 0))
 
@@ -237,10 +237,10 @@ def _fenced(version: Version) -> DispatchFenced:
     )
 
 
-def _split(version: Version, home: Home, answer: bytes) -> DispatchConflict:
+def _split(version: Version, entity_owner: EntityOwner, answer: bytes) -> DispatchConflict:
     _, other, entity = answer.decode(errors="replace").split("|", 2)
     return DispatchConflict(
-        f"dispatch {version.dispatch_id!r}: rows of {entity[:200]!r} are in two tasks (partitions {other} and {home.partition}), which "
+        f"dispatch {version.dispatch_id!r}: rows of {entity[:200]!r} are in two tasks (partitions {other} and {entity_owner.partition}), which "
         "write at the same time, so their order would be left to chance. Arrange the rows with command_bus.spark.in_order(…) just "
         "before they are written, without a join or another repartition behind it"
     )

@@ -1,4 +1,4 @@
-"""A namespace of its own on a server, what Spark put into its mailboxes, and the commands that the tests of this folder dispatch."""
+"""A namespace on a server, the commands in its mailboxes, and the commands that the tests of this folder dispatch."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from command_bus.serialization.msgpack import unpack
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Landed", "Load", "Move", "Place", "Stop", "Weigh", "Where", "halved", "journeys", "until", "working"]
+__all__ = ["Landed", "Load", "Move", "Namespace", "Stop", "Weigh", "Where", "halved", "journeys", "until", "working"]
 
 
 class Move(Command[int], entity="truck"):
-    """Of scalars with bounds: Arrow judges it."""
+    """A command of scalars with bounds, which Arrow can check."""
 
     truck: EntityId
     seq: int
@@ -55,7 +55,7 @@ class Where(BaseModel):
 
 
 class Load(Command[None], entity="truck"):
-    """Of all that only the model can judge."""
+    """A command of types that only the model can check."""
 
     truck: EntityId
     seq: int
@@ -67,7 +67,7 @@ class Load(Command[None], entity="truck"):
 
 
 def halved(row: dict[str, Any]) -> Move:
-    """A mapper that is known by its name."""
+    """Make a command; a mapper that is found by its name."""
     return Move(truck=row["truck"], seq=row["seq"], load=row["load"] / 2)
 
 
@@ -82,24 +82,24 @@ class Landed:
 
 
 @dataclass(frozen=True)
-class Place:
+class Namespace:
     """A namespace on a server."""
 
     url: str
-    namespace: str = field(default_factory=lambda: f"t-{secrets.token_hex(4)}")
+    name: str = field(default_factory=lambda: f"t-{secrets.token_hex(4)}")
 
     @property
-    def where(self) -> dict[str, str]:
-        """As arguments and as options."""
-        return {"url": self.url, "namespace": self.namespace}
+    def options(self) -> dict[str, str]:
+        """Its URL and name as arguments and options."""
+        return {"url": self.url, "namespace": self.name}
 
     def bus(self, **arguments: Any) -> CommandBus:
-        return CommandBus(self.url, namespace=self.namespace, **arguments)
+        return CommandBus(self.url, namespace=self.name, **arguments)
 
     def mailboxes(self) -> dict[str, list[Landed]]:
-        """What waits in each mailbox, in order, as Redis has it."""
+        """Return the commands in each mailbox, in order, as Redis has them."""
         with Redis.from_url(self.url) as client:
-            keys = sorted(client.scan_iter(f"{{{self.namespace}:*}}:m:*", count=10_000))
+            keys = sorted(client.scan_iter(f"{{{self.name}:*}}:m:*", count=10_000))
             pipeline = client.pipeline(transaction=False)
             for key in keys:
                 pipeline.xrange(key)
@@ -108,19 +108,19 @@ class Place:
         return {name: [_landed(fields[b"e"]) for _, fields in stream] for name, stream in zip(names, streams, strict=True)}
 
     def landed(self) -> list[Landed]:
-        """All of it."""
+        """Return all commands in mailboxes."""
         return [each for mailbox in self.mailboxes().values() for each in mailbox]
 
     def seqs(self) -> dict[str, list[int]]:
-        """The numbers of each truck's commands, as they wait."""
+        """Return the numbers of each truck's waiting commands."""
         return {
             name.removeprefix("truck:"): [each.fields["seq"] for each in mailbox] for name, mailbox in self.mailboxes().items()
         }
 
     def depth(self) -> int:
-        """Commands that wait, as the namespace counts them."""
+        """Return the number of waiting commands, as the namespace counts them."""
         with Redis.from_url(self.url) as client:
-            return sum(int(client.hget(key, "depth") or 0) for key in client.scan_iter(f"{{{self.namespace}:*}}:stats"))
+            return sum(int(client.hget(key, "depth") or 0) for key in client.scan_iter(f"{{{self.name}:*}}:stats"))
 
 
 def _landed(packed: bytes) -> Landed:
@@ -129,7 +129,7 @@ def _landed(packed: bytes) -> Landed:
 
 
 def journeys(spark: SparkSession, trucks: int, each: int, *, partitions: int = 3) -> DataFrame:
-    """So many moves for each truck, shuffled: columns truck, seq, load, note."""
+    """Return so many moves for each truck, shuffled: columns truck, seq, load, note."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return (
@@ -146,22 +146,22 @@ def journeys(spark: SparkSession, trucks: int, each: int, *, partitions: int = 3
 
 
 def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """Wait for a condition to become true, and give its value."""
+    """Wait for a condition to become true, and return its value."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.01)
     return value
 
 
 @contextmanager
-def working(place: Place, registry: HandlerRegistry, **settings: Any) -> Iterator[None]:
-    """A worker in a thread of its own, while this one waits for Spark."""
+def working(namespace: Namespace, registry: HandlerRegistry, **settings: Any) -> Iterator[None]:
+    """Run a worker in a thread of its own, while this one waits for Spark."""
     ready, stop = threading.Event(), threading.Event()
     failed: list[BaseException] = []
 
     async def run() -> None:
-        async with place.bus(registry=registry, **settings) as bus, bus.worker():
+        async with namespace.bus(registry=registry, **settings) as bus, bus.worker():
             ready.set()
             await asyncio.to_thread(stop.wait)
 

@@ -1,4 +1,4 @@
-"""What the page of a reconciliation shows, gathered by Spark from the fates; texts of a few are looked up in the outcomes, once."""
+"""The data of a reconciliation's charts, computed by Spark from the statuses; the few texts are looked up in the outcomes, once."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from command_bus.spark.reconciliation.page import ErrorLine, Figures, SlowEntity
+from command_bus.spark.reconciliation.page import ChartData, ErrorCount, SlowEntity
 from command_bus.spark.reconciliation.statuses import entity_hash
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["figures_of"]
+__all__ = ["chart_data"]
 
 _STEPS = 80
 _PER_DECADE = 8
@@ -22,15 +22,15 @@ _KINDS = 12  # of errors that are shown
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 
-def figures_of(fates: DataFrame, outcomes: DataFrame, rejects: DataFrame) -> Figures:
-    """Gather them.
+def chart_data(statuses: DataFrame, outcomes: DataFrame, rejects: DataFrame) -> ChartData:
+    """Compute the data of the charts.
 
     Args:
-        fates: See `fates_of`.
-        outcomes: The view.
-        rejects: The view.
+        statuses: See `statuses_of`.
+        outcomes: The view `outcomes`.
+        rejects: The view `rejects`.
     """
-    named = fates.where("command_id is not null")
+    named = statuses.where("command_id is not null")
     settled = named.where("outcomes > 0").select(
         "attempt", "accepted_ms", "started_ms", "finished_ms", "entity_hash",
         F.greatest(F.col("finished_ms") - F.col("accepted_ms"), F.lit(0)).alias("latency"),
@@ -40,7 +40,7 @@ def figures_of(fates: DataFrame, outcomes: DataFrame, rejects: DataFrame) -> Fig
         F.min("accepted_ms"), F.max("finished_ms"), *(_quantiles(name) for name in ("latency", "handling"))
     ).collect()[0]
     if whole[1] is None:
-        return Figures(errors=_errors([], rejects))
+        return ChartData(errors=_errors([], rejects))
     first, last = int(whole[0] if whole[0] is not None else whole[1]), int(whole[1])
     step = _step(last - first)
     accepted, finished = _over_time(settled, first, step, (last - first) // step + 1)
@@ -49,7 +49,7 @@ def figures_of(fates: DataFrame, outcomes: DataFrame, rejects: DataFrame) -> Fig
         F.count_if(F.col("attempt") > 1).alias("retried"),
     ).orderBy(F.desc("worst"), "entity_hash").limit(_SLOWEST).collect()  # fmt: skip
     names, errors = _texts(outcomes, [row["entity_hash"] for row in slow])
-    return Figures(
+    return ChartData(
         first_ms=first,
         last_ms=last,
         step_ms=step,
@@ -73,7 +73,7 @@ def _named(values: list[int] | None) -> dict[str, float]:
 
 
 def _step(span_ms: int) -> int:
-    """A round width, for at most so many steps."""
+    """Return a round width, for at most so many steps."""
     rough = max(span_ms / _STEPS, 1.0)
     power = 10 ** math.floor(math.log10(rough))
     return next(int(factor * power) for factor in (1, 2, 5, 10) if factor * power >= rough)
@@ -95,14 +95,14 @@ def _over_time(settled: DataFrame, first: int, step: int, steps: int) -> tuple[l
 
 
 def _bins(settled: DataFrame) -> list[tuple[float, int]]:
-    """Commands by the logarithm of their latency; below a millisecond nothing is told apart."""
+    """Count commands by the logarithm of their latency; all below a millisecond count as one."""
     level = F.floor(F.log10(F.greatest(F.col("latency"), F.lit(1))) * _PER_DECADE + 1e-9)
     rows = settled.where("latency is not null").groupBy(level).count().collect()
     return sorted((10.0 ** (int(row[0]) / _PER_DECADE), int(row[1])) for row in rows)
 
 
-def _texts(outcomes: DataFrame, hashes: list[int]) -> tuple[dict[int, str], list[ErrorLine]]:
-    """Names of the entities, and kinds of errors, in one reading of the outcomes. An outcome that a replay made good is told, too."""
+def _texts(outcomes: DataFrame, hashes: list[int]) -> tuple[dict[int, str], list[ErrorCount]]:
+    """Return the names of entities, and the kinds of errors, in one read of the outcomes. Errors that a replay resolved count too."""
     failed = F.col("status") != "completed"
     entity = entity_hash()
     known = entity.isin(hashes) if hashes else F.lit(False)
@@ -119,12 +119,12 @@ def _texts(outcomes: DataFrame, hashes: list[int]) -> tuple[dict[int, str], list
         )
         .collect()
     )
-    kinds: dict[tuple[str, str], ErrorLine] = {}
+    kinds: dict[tuple[str, str], ErrorCount] = {}
     for row in rows:
         if row["error"] is not None:
             kind = (row["status"], row["error"])
-            before = kinds.get(kind, ErrorLine(*kind, 0, row["example"] or ""))
-            kinds[kind] = ErrorLine(*kind, before.count + row["commands"], max(before.example, row["example"] or ""))
+            before = kinds.get(kind, ErrorCount(*kind, 0, row["example"] or ""))
+            kinds[kind] = ErrorCount(*kind, before.count + row["commands"], max(before.example, row["example"] or ""))
     return {row["hash"]: row["label"] for row in rows if row["hash"] is not None}, list(kinds.values())
 
 
@@ -135,9 +135,9 @@ def _slow(row: Any, names: dict[int, str]) -> SlowEntity:
     )
 
 
-def _errors(errors: list[ErrorLine], rejects: DataFrame) -> list[ErrorLine]:
+def _errors(errors: list[ErrorCount], rejects: DataFrame) -> list[ErrorCount]:
     refused = (
         rejects.groupBy("reason").agg(F.count("*").alias("rows"), F.max(F.substring("error", 1, 300)).alias("example")).collect()
     )
-    lines = errors + [ErrorLine("quarantined", row["reason"] or "–", row["rows"], row["example"] or "") for row in refused]
-    return sorted(lines, key=lambda line: (-line.count, line.fate, line.error))[:_KINDS]
+    kinds = errors + [ErrorCount("quarantined", row["reason"] or "–", row["rows"], row["example"] or "") for row in refused]
+    return sorted(kinds, key=lambda kind: (-kind.count, kind.status, kind.error))[:_KINDS]

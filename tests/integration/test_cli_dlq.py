@@ -32,7 +32,7 @@ class Shop:
     client: Redis
 
     def say(self, *arguments: str) -> str:
-        """What `dlq list` prints."""
+        """Return what `dlq list` prints."""
         done = run_program("dlq", "list", *arguments, "--url", self.url, "--namespace", "shop")
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -41,7 +41,7 @@ class Shop:
         return json.loads(self.say(*arguments, "--json"))
 
     def read(self) -> int:
-        """How often dead letters were read since the last time, a page at a time."""
+        """Return how many pages of dead letters were read since the last call."""
         found: Any = self.client.info("commandstats")
         self.client.config_resetstat()
         return int(found.get("cmdstat_xrange", {}).get("calls", 0))

@@ -1,4 +1,4 @@
-"""Where a command goes, before its name or behind it; entities named as they are shown; completion of what only the server knows."""
+"""Options of a target before or after the command, entities named as they are printed, and completion of names that the server knows."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Deposit(Command[int], entity="account"):
     account_id: EntityId
 
 
-class Stage:
-    """A namespace with one account that has work, and the program in an environment that names neither server nor namespace."""
+class Shop:
+    """A namespace with one account that has work, and an environment that names neither server nor namespace."""
 
     def __init__(self, url: str, namespace: str) -> None:
         self.url, self.namespace = url, namespace
@@ -45,7 +45,7 @@ class Stage:
         return run_program(*words, env=environment)
 
     def completed(self, *words: str, **environment: str) -> list[str]:
-        """What the shell would offer for the last word."""
+        """Return what the shell would offer for the last word."""
         code = "from command_bus.cli import main; main()"
         given = {
             "COMP_WORDS": " ".join(["command-bus", *words]), "COMP_CWORD": str(len(words)), "_COMMAND_BUS_COMPLETE": "complete_bash",
@@ -63,7 +63,7 @@ class Stage:
         return done.stdout.split()
 
     def offers(self, expected: list[str], *words: str) -> None:
-        """Assert what the shell offers: at last, for on a busy machine the server may not answer in the second that it has."""
+        """Check what the shell offers. It is tried again, because on a busy machine the server may miss its deadline of one second."""
         found: list[str] = []
         for _ in range(10):
             found = self.completed(*words)
@@ -73,8 +73,8 @@ class Stage:
 
 
 @pytest.fixture
-async def stage(server: EmbeddedServer) -> AsyncIterator[Stage]:
-    namespace = f"places-{secrets.token_hex(4)}"
+async def shop(server: EmbeddedServer) -> AsyncIterator[Shop]:
+    namespace = f"target-{secrets.token_hex(4)}"
     registry = HandlerRegistry()
 
     @registry.handles(Deposit)
@@ -85,11 +85,11 @@ async def stage(server: EmbeddedServer) -> AsyncIterator[Stage]:
         await bus.entities.pause()
         await bus.dispatch(Deposit(account_id="a-1"))
         async with bus.worker():
-            yield Stage(server.url, namespace)
+            yield Shop(server.url, namespace)
 
 
-def test_a_place_is_named_before_the_command_or_behind_it(stage: Stage) -> None:
-    url, name = ("--url", stage.url), ("--namespace", stage.namespace)
+def test_target_options_stand_before_or_after_the_command(shop: Shop) -> None:
+    url, name = ("--url", shop.url), ("--namespace", shop.namespace)
     for words in (
         (*url, *name, "stats"),
         ("stats", *url, *name),
@@ -98,71 +98,71 @@ def test_a_place_is_named_before_the_command_or_behind_it(stage: Stage) -> None:
         (*url, *name, "entity", "account:a-1"),
         ("--url", "redis://127.0.0.1:1", *name, "stats", *url),  # the last word counts
     ):
-        done = stage.run(*words)
+        done = shop.run(*words)
         assert done.returncode == 0, done.stderr
-    assert "no namespace 'other'" in stage.run(*url, "-n", "other", "stats").stderr
+    assert "no namespace 'other'" in shop.run(*url, "-n", "other", "stats").stderr
 
 
-def test_the_worker_takes_it_too_and_what_contradicts_it_is_refused(stage: Stage, tmp_path: Path) -> None:
-    (tmp_path / "placed_shop.py").write_text("from command_bus import CommandBus\nbus = CommandBus()\n")
+def test_worker_and_dev_check_target_options(shop: Shop, tmp_path: Path) -> None:
+    (tmp_path / "shop_app.py").write_text("from command_bus import CommandBus\nbus = CommandBus()\n")
     environment = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    done = stage.run("--url", stage.url, "--namespace", "elsewhere", "worker", "placed_shop", **environment)
-    assert (done.returncode, "placed_shop has no handler" in done.stderr) == (1, True), done.stderr  # not: no such server
+    done = shop.run("--url", shop.url, "--namespace", "elsewhere", "worker", "shop_app", **environment)
+    assert (done.returncode, "shop_app has no handler" in done.stderr) == (1, True), done.stderr  # not: no such server
     for words, advice in (
-        (("--app", "placed_shop", "worker", "placed_shop"), "`worker placed_shop`"),
-        (("--url", stage.url, "dev", "placed_shop"), "leave --url out"),
+        (("--app", "shop_app", "worker", "shop_app"), "`worker shop_app`"),
+        (("--url", shop.url, "dev", "shop_app"), "leave --url out"),
     ):
-        done = stage.run(*words, **environment)
+        done = shop.run(*words, **environment)
         assert (done.returncode, advice in done.stderr) == (2, True), done.stderr
 
 
-def test_what_is_printed_about_an_entity_can_be_pasted(stage: Stage) -> None:
-    place = ("--url", stage.url, "--namespace", stage.namespace)
-    assert stage.run("entity", "account:a-1", "pause", *place).stdout == "account:a-1: paused\n"
-    [line] = [line for line in stage.run("entity", "account", "a-1", *place).stdout.splitlines() if line.startswith("to go on")]
+def test_suggested_commands_can_be_pasted(shop: Shop) -> None:
+    options = ("--url", shop.url, "--namespace", shop.namespace)
+    assert shop.run("entity", "account:a-1", "pause", *options).stdout == "account:a-1: paused\n"
+    [line] = [line for line in shop.run("entity", "account", "a-1", *options).stdout.splitlines() if line.startswith("to go on")]
     words = line.split()[3:]
     assert words[1:4] == ["entity", "account:a-1", "resume"]
-    assert stage.run(*words[1:]).stdout == "account:a-1: resumed\n"
-    refused = stage.run("pause", "account:a-1", *place)
+    assert shop.run(*words[1:]).stdout == "account:a-1: resumed\n"
+    refused = shop.run("pause", "account:a-1", *options)
     assert (refused.returncode, "`command-bus entity account:a-1 pause`" in refused.stderr) == (2, True)
 
 
-def test_an_entity_whose_commands_are_all_delayed_says_until_when(stage: Stage) -> None:
-    place = ("--url", stage.url, "--namespace", stage.namespace)
-    assert stage.run("send", "Deposit", '{"account_id": "late"}', "--delay", "600", *place).returncode == 0
-    paused = stage.run("entity", "account:late", *place).stdout
+def test_a_delayed_entity_shows_its_due_time(shop: Shop) -> None:
+    options = ("--url", shop.url, "--namespace", shop.namespace)
+    assert shop.run("send", "Deposit", '{"account_id": "late"}', "--delay", "600", *options).returncode == 0
+    paused = shop.run("entity", "account:late", *options).stdout
     assert re.search(r"^delayed +until \d{4}-\d\d-\d\d .*Z \(10 min from now\)$", paused, re.MULTILINE), paused
-    assert stage.run("resume", "--all", *place).returncode == 0
-    near = stage.run("entity", "account:late", *place).stdout
+    assert shop.run("resume", "--all", *options).returncode == 0
+    near = shop.run("entity", "account:late", *options).stdout
     assert re.search(r"^state +delayed until \d{4}-\d\d-\d\d .*Z \(10 min from now\)$", near, re.MULTILINE), near
-    [line] = [line for line in stage.run("entities", *place).stdout.splitlines() if line.startswith("account:late")]
+    [line] = [line for line in shop.run("entities", *options).stdout.splitlines() if line.startswith("account:late")]
     assert re.search(r" delayed +1 .* until \d{4}-\d\d-\d\d", line), line
     [found] = [
-        each for each in json.loads(stage.run("entities", "--json", *place).stdout)["entities"] if each["entity_id"] == "late"
+        each for each in json.loads(shop.run("entities", "--json", *options).stdout)["entities"] if each["entity_id"] == "late"
     ]
     assert datetime.fromisoformat(found["due_at"]) > datetime.now(UTC) + timedelta(seconds=500)
 
 
-def test_one_entity_is_a_filter_with_a_colon_too(stage: Stage) -> None:
-    place = ("--url", stage.url, "--namespace", stage.namespace)
+def test_type_and_id_with_a_colon_select_one_entity(shop: Shop) -> None:
+    options = ("--url", shop.url, "--namespace", shop.namespace)
     for words in (("dlq", "list", "--type", "account:a-1"), ("events", "list", "account:a-1")):
-        done = stage.run(*words, *place)
+        done = shop.run(*words, *options)
         assert done.returncode == 0, done.stderr
         assert "known" not in done.stderr
 
 
-def test_the_shell_completes_what_the_server_knows(stage: Stage) -> None:
-    stage.offers(["entities", "entity"], "entit")
-    stage.offers(["account"], "pause", "acc")
-    stage.offers(["account:"], "entity", "acc")
-    stage.offers(["account:a-1"], "entity", "account:a")
-    stage.offers(["a-1"], "entity", "account", ":", "a")  # as bash splits words
-    stage.offers(["pause", "purge"], "entity", "account:a-1", "p")
-    stage.offers(["abort"], "entity", "account:a-1", "a")
-    stage.offers(["resume"], "entity", "account", "a-1", "res")
-    stage.offers(["Deposit"], "send", "Dep")
-    assert stage.completed("--namespace", "nobody", "pause", "acc") == []
+def test_completion_offers_names_from_the_server(shop: Shop) -> None:
+    shop.offers(["entities", "entity"], "entit")
+    shop.offers(["account"], "pause", "acc")
+    shop.offers(["account:"], "entity", "acc")
+    shop.offers(["account:a-1"], "entity", "account:a")
+    shop.offers(["a-1"], "entity", "account", ":", "a")  # as bash splits words
+    shop.offers(["pause", "purge"], "entity", "account:a-1", "p")
+    shop.offers(["abort"], "entity", "account:a-1", "a")
+    shop.offers(["resume"], "entity", "account", "a-1", "res")
+    shop.offers(["Deposit"], "send", "Dep")
+    assert shop.completed("--namespace", "nobody", "pause", "acc") == []
 
 
-def test_completion_is_silent_where_there_is_no_server(stage: Stage) -> None:
-    assert stage.completed("pause", "acc", COMMAND_BUS_URL="redis://127.0.0.1:1") == []
+def test_completion_is_silent_without_a_server(shop: Shop) -> None:
+    assert shop.completed("pause", "acc", COMMAND_BUS_URL="redis://127.0.0.1:1") == []

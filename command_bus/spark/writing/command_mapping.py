@@ -1,4 +1,4 @@
-"""Which command a row becomes: found by class or by wire name, and checked against the columns where the query is planned."""
+"""How a row becomes a command: its kind, found by class or by wire name, and the columns that feed its fields, checked when the query is planned."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from command_bus.serialization.models import codec_for
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.writing.field_checks import MISSING, FieldPlan, fits, plans_of
 
-__all__ = ["Route", "check_columns", "mapper_of", "named_command", "pickled", "routes_of", "unpickled"]
+__all__ = ["CommandMapping", "check_columns", "command_mappings", "mapper_of", "named_command", "pickled", "unpickled"]
 
 _PICKLED = "pickle:"
 _ALLOWED = "COMMAND_BUS_SPARK_PICKLE"
 
 
 class _Codec(Protocol):
-    """Makes a payload of plain values, and names the entity that its command has; or says why there is none."""
+    """Makes a payload of plain values, and returns the entity of its command; or raises with the reason why it is none."""
 
     def __call__(self, row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None]: ...
 
 
 @dataclass(frozen=True)
-class Route:
-    """One kind of command, as far as rows need it.
+class CommandMapping:
+    """How rows become one kind of command.
 
     Attributes:
         spec: Its wire name, entity type, key and delivery.
         fields: In the order of the payload.
         columns: The column of each field that has one.
-        vectorised: Whether Arrow can judge all fields.
-        payload: Checks and packs one row; with the canonical entity id of the command that became of it, None without an entity.
+        vectorised: Whether Arrow can check all fields.
+        payload: Checks and packs one row; returns the payload and the canonical entity id of its command, None without an entity.
     """
 
     spec: MessageSpec
@@ -54,10 +54,10 @@ class Route:
 
 
 def named_command(command: Any) -> str:
-    """The option text for a command: `module:Class` for a class that executors can import, the class itself pickled for another.
+    """Return the option text for a command: `module:Class` if executors can import the class, else the class itself, pickled.
 
     Raises:
-        InvalidSettings: It is neither a command class nor a name.
+        InvalidSettings: `command` is neither a command class nor a name.
     """
     if isinstance(command, str):
         return command
@@ -69,13 +69,15 @@ def named_command(command: Any) -> str:
 
 
 def pickled(thing: Any) -> str:
-    """The thing as text, by value, so that executors need not import the module of a notebook."""
+    """Return an object as text, pickled by value, so that executors need not import the module of a notebook."""
     from pyspark import cloudpickle
 
     base: Any = cloudpickle.CloudPickler  # it has no types
 
     class Pickler(base):  # type: ignore[misc]
-        """Makes `Command[int]` anew instead of looking for it in the module that made it first.
+        """Pickles `Command[int]` as a subscription, instead of by the module that made it first.
+
+        It also leaves out what pydantic keeps of the function in which a model is defined: all its variables, such as a Spark session.
 
         And leaves behind what pydantic keeps of the function that a model is defined in: all its variables, a Spark session among them.
         """
@@ -96,10 +98,10 @@ def pickled(thing: Any) -> str:
 
 
 def unpickled(text: str) -> Any:
-    """Return what was pickled: by the user's own driver, so it is trusted as code of theirs.
+    """Return a pickled object. It comes from the user's own driver, so it is trusted like the user's code.
 
     Raises:
-        InvalidSettings: COMMAND_BUS_SPARK_PICKLE=no forbids it, because others than the driver's author write options here.
+        InvalidSettings: COMMAND_BUS_SPARK_PICKLE=no forbids it, for places where options may come from other people.
     """
     if os.environ.get(_ALLOWED, "").lower() in ("no", "false", "0", "off"):
         raise InvalidSettings(
@@ -109,10 +111,10 @@ def unpickled(text: str) -> Any:
 
 
 def mapper_of(text: str) -> Callable[[dict[str, Any]], Message[Any]]:
-    """The function that makes the command of a row: `module:function`, or one that the driver sent along.
+    """Return the function that makes the command of a row: `module:function`, or one that the driver has pickled.
 
     Raises:
-        InvalidSettings: There is none.
+        InvalidSettings: There is no such function.
     """
     if text.startswith(_PICKLED):
         mapper: Callable[[dict[str, Any]], Message[Any]] = unpickled(text)
@@ -129,64 +131,64 @@ def mapper_of(text: str) -> Callable[[dict[str, Any]], Message[Any]]:
     return cast("Callable[[dict[str, Any]], Message[Any]]", found)
 
 
-def routes_of(
-    options: WriteOptions, columns: Sequence[str], described: Callable[[str], Mapping[str, Any] | None] | None = None
-) -> dict[str, Route]:
-    """The routes of the options' commands, by wire name.
+def command_mappings(
+    options: WriteOptions, columns: Sequence[str], describe: Callable[[str], Mapping[str, Any] | None] | None = None
+) -> dict[str, CommandMapping]:
+    """Return the mappings of the options' commands, by wire name.
 
     Args:
-        options: What to dispatch.
-        columns: Of the rows.
-        described: Looks a wire name up in the live registry.
+        options: The options of the write.
+        columns: The columns of the rows.
+        describe: Returns what workers published of a wire name.
 
     Raises:
         InvalidSettings: A command cannot be found, or columns are missing.
     """
-    routes: dict[str, Route] = {}
+    mappings: dict[str, CommandMapping] = {}
     texts = [text.strip() for text in options.command.split(",")]
     if len(texts) > 1 and options.command_column is None:
         raise InvalidSettings(f"{len(texts)} commands need option commandColumn: the column with each row's wire name")
     for text in texts:
-        route = _named_ids(_route(text, options, columns, described))
-        routes[route.spec.name] = route
-    return routes
+        mapping = _requiring_entity_id(_mapping(text, options, columns, describe))
+        mappings[mapping.spec.name] = mapping
+    return mappings
 
 
-def _route(
-    text: str, options: WriteOptions, columns: Sequence[str], described: Callable[[str], Mapping[str, Any] | None] | None
-) -> Route:
+def _mapping(
+    text: str, options: WriteOptions, columns: Sequence[str], describe: Callable[[str], Mapping[str, Any] | None] | None
+) -> CommandMapping:
     if text.startswith(_PICKLED):
-        return _class_route(unpickled(text), options, columns)
+        return _class_mapping(unpickled(text), options, columns)
     module, colon, name = text.partition(":")
     if colon:
         found = _importable(module, name)
         if found is not None:
-            return _class_route(found, options, columns)
-    facts = described(text) if described is not None else None
+            return _class_mapping(found, options, columns)
+    facts = describe(text) if describe is not None else None
     if facts is None:
         raise InvalidSettings(
             f"option command = {text!r}: no class can be imported by this name ({_why(module, name) if colon else 'it is no module:Class'}), "
             "and no running worker knows it as a wire name. Give 'package.module:Class' of a Command that is installed here and on the executors"
         )
-    from command_bus.spark.writing.announced import described_route
+    from command_bus.spark.writing.announced import announced_mapping
 
-    return described_route(text, facts, options, columns)
+    return announced_mapping(text, facts, options, columns)
 
 
-def _named_ids(route: Route) -> Route:
-    """The same, with a sentence for the commonest bad row: no entity id. Models say the same at greater length."""
-    key = route.spec.key
+def _requiring_entity_id(mapping: CommandMapping) -> CommandMapping:
+    """Return the mapping with a short error for the commonest bad row, one without an entity id; models say it at greater length."""
+    key = mapping.spec.key
     if key is None:
-        return route
-    column = route.columns.get(key, key)
-    checked = route.payload
+        return mapping
+    column = mapping.columns.get(key, key)
+    checked = mapping.payload
 
     def payload(row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None]:
         if row.get(key) is None:
-            raise InvalidCommand(f"{column} is null: it is the entity id of {route.spec.name}, which every row needs")
+            raise InvalidCommand(f"{column} is null: it is the entity id of {mapping.spec.name}, which every row needs")
         return checked(row, limits)
 
-    return replace(route, payload=payload)
+    return replace(mapping, payload=payload)
 
 
 def _importable(module: str, name: str) -> type[Message[Any]] | None:
@@ -207,7 +209,7 @@ def _why(module: str, name: str) -> str:
     return f"module {module} has no Command {name}" if not hasattr(found, name) else f"{module}.{name} is no Command"
 
 
-def _class_route(message_type: type[Message[Any]], options: WriteOptions, columns: Sequence[str]) -> Route:
+def _class_mapping(message_type: type[Message[Any]], options: WriteOptions, columns: Sequence[str]) -> CommandMapping:
     spec = message_type.spec()
     codec = codec_for(message_type)
     codec.prepare()
@@ -218,16 +220,16 @@ def _class_route(message_type: type[Message[Any]], options: WriteOptions, column
         entity = None if spec.key is None else canonical_entity_id(getattr(message, spec.key))
         return codec.encode(message, limits), entity
 
-    fed = columns_of(spec, plans, options, columns)
+    fed = field_columns(spec, plans, options, columns)
     vectorised = vectorised and all(plan.name in fed or plan.default is not MISSING for plan in plans)
-    return Route(spec, plans, fed, vectorised, payload)
+    return CommandMapping(spec, plans, fed, vectorised, payload)
 
 
-def columns_of(spec: MessageSpec, plans: Sequence[FieldPlan], options: WriteOptions, columns: Sequence[str]) -> dict[str, str]:
-    """The column that feeds each field.
+def field_columns(spec: MessageSpec, plans: Sequence[FieldPlan], options: WriteOptions, columns: Sequence[str]) -> dict[str, str]:
+    """Return the column that feeds each field.
 
     Raises:
-        InvalidSettings: A required field has none; or an option names a field or column that does not exist.
+        InvalidSettings: A required field has no column, or an option names a field or column that does not exist.
     """
     names = [plan.name for plan in plans]
     given = dict(options.columns)
@@ -247,8 +249,8 @@ def columns_of(spec: MessageSpec, plans: Sequence[FieldPlan], options: WriteOpti
     return {name: column for name, column in fed.items() if column in columns}
 
 
-def check_columns(options: WriteOptions, routes: Mapping[str, Route], schema: pa.Schema) -> None:
-    """See that the columns which options name exist, and that no column is of a type that its field refuses in every row.
+def check_columns(options: WriteOptions, mappings: Mapping[str, CommandMapping], schema: pa.Schema) -> None:
+    """Check that the columns in options exist, and that no column has a type that its field refuses in every row.
 
     Raises:
         InvalidSettings: The message names column, type and field.
@@ -266,11 +268,11 @@ def check_columns(options: WriteOptions, routes: Mapping[str, Route], schema: pa
         raise InvalidSettings(f"column {options.command_id_column!r} holds command ids, which are text: see command_id(…)")
     if options.sequence_column is not None and not pa.types.is_integer(schema.field(options.sequence_column).type):
         raise InvalidSettings(f"option sequenceColumn = {options.sequence_column!r} is a column of integers")
-    for route in routes.values():
-        for plan in route.fields:
-            column = route.columns.get(plan.name)
+    for mapping in mappings.values():
+        for plan in mapping.fields:
+            column = mapping.columns.get(plan.name)
             if column is not None and not fits(plan, schema.field(column).type):
                 wanted = "text or integers" if plan.kind == "entity" else plan.kind
                 raise InvalidSettings(
-                    f"column {column!r} is of type {schema.field(column).type}, field {plan.name} of {route.spec.name} wants {wanted}: cast it"
+                    f"column {column!r} is of type {schema.field(column).type}, field {plan.name} of {mapping.spec.name} wants {wanted}: cast it"
                 )
