@@ -37,8 +37,8 @@ from command_bus import (
 )
 from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.transport.mailboxes import mailbox_label
-from tests.conformance.bare import Bare
 from tests.conformance.conftest import Bench
+from tests.conformance.harness import TransportHarness
 from tests.conformance.scene import Put, Scene, scene, until
 
 
@@ -405,7 +405,7 @@ async def test_16_a_later_version_that_was_interrupted_is_left_to_a_newer_worker
     async with bench.bus(lease=0.5, unknown_grace=0.1) as bus:
         stage = Scene(bench, bus)
         await stage.inject("box:a", {"e": later})
-        newer = Bare(bench.clients, bench.namespace)
+        newer = TransportHarness(bench.clients, bench.namespace)
         hand = newer.hand("newer")
         await hand.start()
         began = time.monotonic()

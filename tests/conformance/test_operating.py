@@ -33,8 +33,8 @@ from command_bus.transport.mailboxes import EVERYTHING
 from command_bus.transport.redis.scripts import REPAIR
 from command_bus.transport.steps import Released, Retry, Started
 from command_bus.transport.submissions import Admission
-from tests.conformance.bare import TAKE, Bare, Hand, bare, done
 from tests.conformance.conftest import Bench
+from tests.conformance.harness import TAKE, Hand, TransportHarness, done, transport_harness
 from tests.conformance.scene import until
 
 SCOPES = {"entity": "box:a", "type": "box:*", "bus": EVERYTHING}
@@ -98,115 +98,117 @@ def seen(bench: Bench) -> Seen:
 
 
 @pytest.fixture
-async def shelf(bench: Bench) -> AsyncIterator[Bare]:
-    async with bare(bench.clients, bench.namespace) as shelf:
-        yield shelf
+async def harness(bench: Bench) -> AsyncIterator[TransportHarness]:
+    async with transport_harness(bench.clients, bench.namespace) as harness:
+        yield harness
 
 
 @pytest.fixture
-def hand(shelf: Bare) -> Hand:
-    return shelf.hand()
+def hand(harness: TransportHarness) -> Hand:
+    return harness.hand()
 
 
 # The steps, one scope as the other.
 
 
 @each_scope
-async def test_a_pause_holds_what_comes_and_resume_starts_it_once(shelf: Bare, hand: Hand, scope: str) -> None:
-    assert await shelf.scopes.pause(scope, "why")
-    assert not await shelf.scopes.pause(scope, "why")
-    await shelf.put("box:a", "c1", "c2")
-    assert await shelf.activations() == []
-    assert await shelf.scopes.resume(scope)
-    assert not await shelf.scopes.resume(scope)
-    assert await shelf.activations() == ["box:a"]
+async def test_a_pause_holds_what_comes_and_resume_starts_it_once(harness: TransportHarness, hand: Hand, scope: str) -> None:
+    assert await harness.scopes.pause(scope, "why")
+    assert not await harness.scopes.pause(scope, "why")
+    await harness.put("box:a", "c1", "c2")
+    assert await harness.activations() == []
+    assert await harness.scopes.resume(scope)
+    assert not await harness.scopes.resume(scope)
+    assert await harness.activations() == ["box:a"]
     lease, started = await hand.start()
     assert started.envelope == b"c1"
     following = await hand.do(lease, done("c1"))
     assert isinstance(following, Started)
     assert following.envelope == b"c2"
     assert await hand.do(lease, done("c2")) == Released("idle")
-    assert await shelf.nothing_of("box:a")
+    assert await harness.nothing_of("box:a")
 
 
 @each_scope
-async def test_a_pause_sets_aside_what_is_ready_retried_and_between_two_commands(shelf: Bare, hand: Hand, scope: str) -> None:
-    await shelf.put("box:a", "c1", "c2", "c3")
+async def test_a_pause_sets_aside_what_is_ready_retried_and_between_two_commands(
+    harness: TransportHarness, hand: Hand, scope: str
+) -> None:
+    await harness.put("box:a", "c1", "c2", "c3")
     lease, _ = await hand.start()
-    await shelf.scopes.pause(scope, "")
+    await harness.scopes.pause(scope, "")
     assert await hand.do(lease, done("c1")) == Released("stop")
-    await shelf.scopes.resume(scope)
+    await harness.scopes.resume(scope)
     lease = await hand.read_one()
-    await shelf.scopes.pause(scope, "")
+    await harness.scopes.pause(scope, "")
     assert await hand.do(lease, TAKE) == Released("stop")
-    await shelf.scopes.resume(scope)
+    await harness.scopes.resume(scope)
     lease, started = await hand.start()
     assert started.envelope == b"c2"
     await hand.do(lease, Retry(0))
-    await shelf.scopes.pause(scope, "")
-    await shelf.promote(hand)
-    assert await shelf.activations() == []
-    await shelf.scopes.resume(scope)
+    await harness.scopes.pause(scope, "")
+    await harness.promote(hand)
+    assert await harness.activations() == []
+    await harness.scopes.resume(scope)
     _, started = await hand.start()
     assert (started.envelope, started.attempt) == (b"c2", 2)
 
 
 @each_scope
-async def test_a_drain_refuses_what_is_new_and_starts_what_is_there(shelf: Bare, hand: Hand, scope: str) -> None:
-    await shelf.put("box:a", "c1")
-    await shelf.scopes.pause(scope, "")
+async def test_a_drain_refuses_what_is_new_and_starts_what_is_there(harness: TransportHarness, hand: Hand, scope: str) -> None:
+    await harness.put("box:a", "c1")
+    await harness.scopes.pause(scope, "")
     await hand.do(await hand.read_one(), TAKE)
-    assert await shelf.activations() == []
-    assert await shelf.scopes.drain(scope, "")
-    assert not await shelf.scopes.drain(scope, "")
-    assert await shelf.activations() == ["box:a"]
-    assert [outcome.value for outcome in await shelf.put("box:a", "c2", "c1", "c3")] == ["d", "=", "d"]
+    assert await harness.activations() == []
+    assert await harness.scopes.drain(scope, "")
+    assert not await harness.scopes.drain(scope, "")
+    assert await harness.activations() == ["box:a"]
+    assert [outcome.value for outcome in await harness.put("box:a", "c2", "c1", "c3")] == ["d", "=", "d"]
     lease, started = await hand.start()
     assert started.envelope == b"c1"
     assert await hand.do(lease, done("c1")) == Released("idle")
-    assert [outcome.value for outcome in await shelf.put("box:a", "c2")] == ["d"]
-    assert await shelf.nothing_of("box:a")
-    assert await shelf.scopes.resume(scope)
-    assert [outcome.value for outcome in await shelf.put("box:a", "c2")] == ["+"]
+    assert [outcome.value for outcome in await harness.put("box:a", "c2")] == ["d"]
+    assert await harness.nothing_of("box:a")
+    assert await harness.scopes.resume(scope)
+    assert [outcome.value for outcome in await harness.put("box:a", "c2")] == ["+"]
 
 
-async def test_each_scope_is_held_for_itself(shelf: Bare, hand: Hand) -> None:
+async def test_each_scope_is_held_for_itself(harness: TransportHarness, hand: Hand) -> None:
     for scope in SCOPES.values():
-        await shelf.scopes.pause(scope, "")
-    await shelf.put("box:a", "a1")
-    await shelf.put("box:b", "b1")
-    await shelf.put("bow:b", "c1")
-    assert await shelf.activations() == []
-    await shelf.scopes.resume(EVERYTHING)
-    assert await shelf.activations() == ["bow:b"]
-    await shelf.scopes.resume("box:*")
-    assert await shelf.activations() == ["bow:b", "box:b"]
-    await shelf.scopes.resume("box:a")
-    assert await shelf.activations() == ["bow:b", "box:b", "box:a"]
+        await harness.scopes.pause(scope, "")
+    await harness.put("box:a", "a1")
+    await harness.put("box:b", "b1")
+    await harness.put("bow:b", "c1")
+    assert await harness.activations() == []
+    await harness.scopes.resume(EVERYTHING)
+    assert await harness.activations() == ["bow:b"]
+    await harness.scopes.resume("box:*")
+    assert await harness.activations() == ["bow:b", "box:b"]
+    await harness.scopes.resume("box:a")
+    assert await harness.activations() == ["bow:b", "box:b", "box:a"]
 
 
-async def test_repair_wakes_what_a_broken_off_resume_left_behind(shelf: Bare, hand: Hand) -> None:
-    await shelf.scopes.pause("box:*", "")
-    await shelf.scopes.pause("box:b", "")
-    await shelf.put("box:a", "a1")
-    await shelf.put("box:b", "b1")
-    await shelf.client.hdel(shelf.shard.paused, "box:*")  # type: ignore[misc]
+async def test_repair_wakes_what_a_broken_off_resume_left_behind(harness: TransportHarness, hand: Hand) -> None:
+    await harness.scopes.pause("box:*", "")
+    await harness.scopes.pause("box:b", "")
+    await harness.put("box:a", "a1")
+    await harness.put("box:b", "b1")
+    await harness.client.hdel(harness.shard.paused, "box:*")  # type: ignore[misc]
     names = ["box:a", "box:b"]
-    run: Any = shelf.connections.run
-    keys = [shelf.shard.ready, shelf.shard.active, shelf.shard.paused, shelf.shard.parked]
+    run: Any = harness.connections.run
+    keys = [harness.shard.ready, harness.shard.active, harness.shard.paused, harness.shard.parked]
     assert await run(REPAIR, keys, ["workers", *names]) == 1
     assert await run(REPAIR, keys, ["workers", *names]) == 0
-    assert await shelf.activations() == ["box:a"]
+    assert await harness.activations() == ["box:a"]
     _, started = await hand.start()
     assert (started.envelope, started.attempt) == (b"a1", 1)
 
 
-async def test_a_pause_of_an_earlier_version_holds(shelf: Bare) -> None:
-    await shelf.client.hset(shelf.shard.paused, "box:a", "why")  # type: ignore[misc]
-    await shelf.put("box:a", "c1")
-    assert await shelf.activations() == []
-    assert await shelf.scopes.resume("box:a")
-    assert await shelf.activations() == ["box:a"]
+async def test_a_pause_of_an_earlier_version_holds(harness: TransportHarness) -> None:
+    await harness.client.hset(harness.shard.paused, "box:a", "why")  # type: ignore[misc]
+    await harness.put("box:a", "c1")
+    assert await harness.activations() == []
+    assert await harness.scopes.resume("box:a")
+    assert await harness.activations() == ["box:a"]
 
 
 # The bus, with workers.

@@ -16,8 +16,8 @@ from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, Held
 from command_bus.transport.steps import LeaseLost, Started
 from command_bus.worker.worker import Worker
-from tests.conformance.bare import TAKE, Bare, Hand, done
 from tests.conformance.conftest import Bench
+from tests.conformance.harness import TAKE, Hand, TransportHarness, done
 from tests.conformance.scene import until
 
 
@@ -192,11 +192,11 @@ async def test_the_lease_of_a_lost_owner_ends_though_the_clock_has_gone_back(ben
 
 def _ghost(bench: Bench) -> Hand:
     """A worker that takes work and is never heard of again."""
-    return Bare(bench.clients, bench.namespace).hand("ghost")
+    return TransportHarness(bench.clients, bench.namespace).hand("ghost")
 
 
 async def _close(hand: Hand) -> None:
-    await hand._shelf.connections.close()
+    await hand._harness.connections.close()
 
 
 async def test_an_interrupted_command_that_must_not_run_twice_is_told(bench: Bench, log: Log) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from command_bus import Command, EntityId, RetryPolicy
 from command_bus.testing.simulated.live import LiveServer, Process
-from tests.conformance.bare import Bare
 from tests.conformance.conftest import Bench
+from tests.conformance.harness import TransportHarness
 from tests.conformance.scene import until
 
 HOUR = 3600.0
@@ -49,7 +49,7 @@ def runs(bench: Bench) -> list[float]:
 async def test_a_lost_lease_ends_in_its_time(bench: Bench, server: LiveServer, runs: list[float], before: bool) -> None:
     async with bench.bus(lease=1.0) as bus:
         await bus.dispatch(Work(line="a"))
-        ghost = Bare(bench.clients, bench.namespace).hand("ghost")
+        ghost = TransportHarness(bench.clients, bench.namespace).hand("ghost")
         await ghost.start()
         began = time.monotonic()
         if before:

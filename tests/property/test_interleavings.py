@@ -41,7 +41,7 @@ from command_bus.transport.steps import (
     Take,
 )
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
-from tests.conformance.bare import TAKE, Bare, Hand, bury, done, left, park
+from tests.conformance.harness import TAKE, Hand, TransportHarness, bury, done, left, park
 from tests.property.ledger import MAX_DEPTH, Ledger, Line
 
 pytestmark = pytest.mark.timeout(300)
@@ -127,9 +127,9 @@ class Interleavings(RuleBasedStateMachine):
     def open(self) -> None:
         async def opened() -> None:
             self.connections = LossyConnections(MemoryClients())
-            self.shelf = Bare(self.connections.factory, "p", self.connections)
-            await ensure_ready(self.connections, self.shelf.shard)
-            self.hands = {name: self.shelf.hand(name) for name in HANDS}
+            self.harness = TransportHarness(self.connections.factory, "p", self.connections)
+            await ensure_ready(self.connections, self.harness.shard)
+            self.hands = {name: self.harness.hand(name) for name in HANDS}
 
         self.run(opened())
         self.enqueue([(number, 0) for number in range(9)], [])
@@ -143,16 +143,16 @@ class Interleavings(RuleBasedStateMachine):
         submissions = [
             Submission(box, command, command.encode(), NO_DIGEST, MAX_DEPTH, int(delayed)) for box, command, delayed in named
         ]
-        answers: list[Admission] = self.run(self.shelf.producer.enqueue_many(submissions, 60), fates)
+        answers: list[Admission] = self.run(self.harness.producer.enqueue_many(submissions, 60), fates)
         assert "".join(answer.value for answer in answers) == self.ledger.expected_admissions(named)
 
     @rule()
     def promote(self) -> None:
         async def promoted() -> list[str]:
-            client, shard = self.shelf.client, self.shelf.shard
+            client, shard = self.harness.client, self.harness.shard
             before: Any = await client.zrange(shard.due, 0, -1)
-            await self.shelf.promote(self.hands["w0"])
-            await self.shelf.promote(self.hands["w1"])
+            await self.harness.promote(self.hands["w0"])
+            await self.harness.promote(self.hands["w1"])
             return [
                 member.decode()[2:]
                 for member in before
@@ -253,7 +253,7 @@ class Interleavings(RuleBasedStateMachine):
 
     def find_letters(self) -> None:
         async def listed() -> list[Any]:
-            return [letter async for letter in self.shelf.operations.letters()]
+            return [letter async for letter in self.harness.operations.letters()]
 
         self.letters = {letter.id: (letter.raw.decode(), letter.parked) for letter in self.run(listed())}
 
@@ -263,7 +263,7 @@ class Interleavings(RuleBasedStateMachine):
         hand = self.hands[name]
 
         async def pending() -> list[tuple[str, str]]:
-            client, shard = self.shelf.client, self.shelf.shard
+            client, shard = self.harness.client, self.harness.shard
             found: Any = await client.xpending_range(shard.ready, GROUP, min="-", max="+", count=100)
             entries = dict(await client.xrange(shard.ready))
             return [(item["message_id"].decode(), entries[item["message_id"]][b"e"].decode()) for item in found]
@@ -279,7 +279,7 @@ class Interleavings(RuleBasedStateMachine):
 
         async def taken_over() -> None:
             await hand.claim(activation)
-            await self.shelf.recovery(hand, step).settle(0, [(activation, mailbox)])
+            await self.harness.recovery(hand, step).settle(0, [(activation, mailbox)])
 
         self.run(taken_over(), fates)
         if was_held:
@@ -290,13 +290,13 @@ class Interleavings(RuleBasedStateMachine):
     @rule(box=boxes)
     def pause(self, box: str) -> None:
         line = self.ledger.line(box)
-        assert self.run(self.shelf.scopes.pause(box, "")) is not line.paused
+        assert self.run(self.harness.scopes.pause(box, "")) is not line.paused
         line.paused = True
 
     @rule(box=boxes)
     def resume(self, box: str) -> None:
         line = self.ledger.line(box)
-        assert self.run(self.shelf.scopes.resume(box)) is line.paused
+        assert self.run(self.harness.scopes.resume(box)) is line.paused
         line.paused = False
 
     @rule(box=boxes, some=st.booleans(), which=st.integers(0, 5))
@@ -305,12 +305,12 @@ class Interleavings(RuleBasedStateMachine):
         line = self.ledger.line(box)
 
         async def removed() -> int:
-            pages = [page async for page in self.shelf.operations.waiting(box)]
+            pages = [page async for page in self.harness.operations.waiting(box)]
             commands = [command for page in pages for command in page]
             if some:
                 commands = commands[which : which + 1]
             chosen.extend(command.envelope.decode() for command in commands)
-            return await self.shelf.operations.remove(box, [(command, left(command.envelope.decode())) for command in commands])
+            return await self.harness.operations.remove(box, [(command, left(command.envelope.decode())) for command in commands])
 
         chosen: list[str] = []
         count = self.run(removed())
@@ -330,10 +330,10 @@ class Interleavings(RuleBasedStateMachine):
         command, parked = self.letters[letter_id]
 
         async def decided() -> bool:
-            stored = await self.shelf.operations.letter(letter_id)
+            stored = await self.harness.operations.letter(letter_id)
             assert stored is not None
-            again = await self.shelf.operations.settle_letter(stored, verb, left(command))
-            assert not await self.shelf.operations.settle_letter(stored, verb, left(command))
+            again = await self.harness.operations.settle_letter(stored, verb, left(command))
+            assert not await self.harness.operations.settle_letter(stored, verb, left(command))
             return again
 
         assert self.run(decided())
@@ -350,11 +350,11 @@ class Interleavings(RuleBasedStateMachine):
 
     @invariant()
     def the_server_agrees(self) -> None:
-        if hasattr(self, "shelf"):
+        if hasattr(self, "harness"):
             self.run(self.check())
 
     async def check(self) -> None:
-        client, shard = self.shelf.client, self.shelf.shard
+        client, shard = self.harness.client, self.harness.shard
         active: Any = {name.decode(): value.decode().split("|") for name, value in (await client.hgetall(shard.active)).items()}  # type: ignore[misc]
         mailboxes = {key.decode().removeprefix(shard.mailboxes) async for key in client.scan_iter(f"{shard.mailboxes}*")}
         assert mailboxes == set(active), "a mailbox exists if and only if its record does"
@@ -377,8 +377,8 @@ class Interleavings(RuleBasedStateMachine):
         for name in BOXES:
             entries: Any = await client.xrange(shard.mailbox(name))
             assert [fields[b"e"].decode() for _, fields in entries] == self.ledger.line(name).waiting
-            assert await self.shelf.operations.depth(name) == self.ledger.line(name).depth
-        counters = await self.shelf.counters()
+            assert await self.harness.operations.depth(name) == self.ledger.line(name).depth
+        counters = await self.harness.counters()
         assert counters.get("depth", 0) == self.ledger.depth
         assert counters.get("accepted", 0) == len(self.ledger.outcomes)
 
@@ -386,14 +386,14 @@ class Interleavings(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            if hasattr(self, "shelf"):
+            if hasattr(self, "harness"):
                 self.drain()
                 self.run(self.nothing_is_left())
         finally:
             self.close()
 
     def close(self) -> None:
-        if hasattr(self, "shelf"):
+        if hasattr(self, "harness"):
             self.run(self.connections.close())
         self.instantly.stop()
         self.runner.close()
@@ -425,14 +425,14 @@ class Interleavings(RuleBasedStateMachine):
         assert all(outcome is not None for outcome in self.ledger.outcomes.values())
         await self.check()
         standing = {"ready", "fence", "stats", "dead"}
-        found = {key.decode().partition("}:")[2] async for key in self.shelf.client.scan_iter("{p:*")}
+        found = {key.decode().partition("}:")[2] async for key in self.harness.client.scan_iter("{p:*")}
         assert {name for name in found if not name.startswith(("k:", "p:"))} <= standing
         for command in self.ledger.outcomes:
-            mark = await self.shelf.client.get(self.shelf.shard.mark(command))
+            mark = await self.harness.client.get(self.harness.shard.mark(command))
             assert mark is not None
             assert mark[:1] == b"d"
-            assert await self.shelf.client.pttl(self.shelf.shard.mark(command)) > 0
-        pending = await self.shelf.client.xpending(self.shelf.shard.ready, GROUP)
+            assert await self.harness.client.pttl(self.harness.shard.mark(command)) > 0
+        pending = await self.harness.client.xpending(self.harness.shard.ready, GROUP)
         assert pending["pending"] == 0
 
 

@@ -36,7 +36,7 @@ from command_bus.transport.steps import (
 )
 from command_bus.transport.submissions import NO_DIGEST, Submission
 
-__all__ = ["TAKE", "Bare", "Hand", "Record", "bare", "bury", "done", "left", "park"]
+__all__ = ["TAKE", "Hand", "Record", "TransportHarness", "bury", "done", "left", "park", "transport_harness"]
 
 TAKE = Take()
 _FOREVER = mono() + 1e6
@@ -77,10 +77,10 @@ class Record:
 class Hand:
     """A worker's side: reads activations and advances them, when it is told to."""
 
-    def __init__(self, shelf: Bare, owner: str, connections: Connections | None = None) -> None:
+    def __init__(self, harness: TransportHarness, owner: str, connections: Connections | None = None) -> None:
         self.owner = owner
-        self.steps = StepBatcher(connections or shelf.connections, shelf.keys, owner=owner, reply_ttl=60)
-        self._shelf = shelf
+        self.steps = StepBatcher(connections or harness.connections, harness.keys, owner=owner, reply_ttl=60)
+        self._harness = harness
         self._leases = 0
 
     def lease(self, mailbox: str, activation: str) -> Lease:
@@ -90,7 +90,7 @@ class Hand:
 
     async def read(self, count: int = 100) -> list[Lease]:
         """What is delivered now; ticks are dropped."""
-        client, shard = self._shelf.client, self._shelf.shard
+        client, shard = self._harness.client, self._harness.shard
         answer: Any = await client.xreadgroup(GROUP, self.owner, {shard.ready: ">"}, count=count)
         leases = []
         for entry, fields in answer[0][1] if answer else []:
@@ -124,10 +124,10 @@ class Hand:
     async def claim(self, *activations: str) -> None:
         """Take over pending entries, whoever holds them."""
         ids: list[Any] = list(activations)
-        await self._shelf.client.xclaim(self._shelf.shard.ready, GROUP, self.owner, 0, ids)
+        await self._harness.client.xclaim(self._harness.shard.ready, GROUP, self.owner, 0, ids)
 
 
-class Bare:
+class TransportHarness:
     """One shard of a namespace of its own."""
 
     def __init__(self, clients: ClientFactory, namespace: str, connections: Connections | None = None) -> None:
@@ -217,12 +217,14 @@ class Bare:
 
 
 @asynccontextmanager
-async def bare(clients: ClientFactory, namespace: str, connections: Connections | None = None) -> AsyncIterator[Bare]:
+async def transport_harness(
+    clients: ClientFactory, namespace: str, connections: Connections | None = None
+) -> AsyncIterator[TransportHarness]:
     """A namespace with its group, closed at the end."""
-    shelf = Bare(clients, namespace, connections)
-    await ensure_ready(shelf.connections, shelf.shard)
+    harness = TransportHarness(clients, namespace, connections)
+    await ensure_ready(harness.connections, harness.shard)
     try:
-        yield shelf
+        yield harness
     finally:
-        await shelf.producer.close()
-        await shelf.connections.close()
+        await harness.producer.close()
+        await harness.connections.close()
