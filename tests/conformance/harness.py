@@ -36,7 +36,7 @@ from command_bus.transport.steps import (
 )
 from command_bus.transport.submissions import NO_DIGEST, Submission
 
-__all__ = ["TAKE", "Hand", "Record", "TransportHarness", "bury", "done", "left", "park", "transport_harness"]
+__all__ = ["TAKE", "ManualWorker", "Record", "TransportHarness", "bury", "done", "left", "park", "transport_harness"]
 
 TAKE = Take()
 _FOREVER = mono() + 1e6
@@ -74,7 +74,7 @@ class Record:
     holder: str
 
 
-class Hand:
+class ManualWorker:
     """A worker's side: reads activations and advances them, when it is told to."""
 
     def __init__(self, harness: TransportHarness, owner: str, connections: Connections | None = None) -> None:
@@ -144,19 +144,19 @@ class TransportHarness:
     def client(self) -> Redis:
         return self.connections.commands
 
-    def hand(self, owner: str = "w1") -> Hand:
-        return Hand(self, owner)
+    def worker(self, owner: str = "w1") -> ManualWorker:
+        return ManualWorker(self, owner)
 
-    def recovery(self, hand: Hand, step: Step | None = None, lease: float = 30.0) -> PendingRecovery:
+    def recovery(self, worker: ManualWorker, step: Step | None = None, lease: float = 30.0) -> PendingRecovery:
         """A recovery that decides the same for every interrupted command."""
         decision = step or GiveBack(counts=True)
-        leases = LeaseKeeper(self.connections.factory, self.keys, owner=hand.owner, lease=lease, heartbeat=lambda _: b"")
+        leases = LeaseKeeper(self.connections.factory, self.keys, owner=worker.owner, lease=lease, heartbeat=lambda _: b"")
         return PendingRecovery(
             self.connections,
             self.keys,
-            owner=hand.owner,
+            owner=worker.owner,
             lease=lease,
-            steps=hand.steps,
+            steps=worker.steps,
             decide=lambda *_: decision,
             leases=leases,
         )
@@ -165,9 +165,9 @@ class TransportHarness:
         submissions = [Submission(mailbox, name, name.encode(), NO_DIGEST, max_depth, delay_ms) for name in command_ids]
         return list(await self.producer.enqueue_many(submissions, 5))
 
-    async def promote(self, hand: Hand) -> None:
+    async def promote(self, worker: ManualWorker) -> None:
         """Let what is due take its place."""
-        await self.recovery(hand).due[0].promote()
+        await self.recovery(worker).due[0].promote()
 
     async def record(self, mailbox: str) -> Record | None:
         value: Any = await self.client.hget(self.shard.active, mailbox)  # type: ignore[misc]
@@ -212,8 +212,8 @@ class TransportHarness:
                 return False
         return not set(mailboxes) & set(await self.activations())
 
-    async def retry(self, hand: Hand, lease: Lease, delay_ms: int = 0) -> Answer:
-        return await hand.do(lease, Retry(delay_ms))
+    async def retry(self, worker: ManualWorker, lease: Lease, delay_ms: int = 0) -> Answer:
+        return await worker.do(lease, Retry(delay_ms))
 
 
 @asynccontextmanager

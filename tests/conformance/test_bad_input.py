@@ -406,8 +406,8 @@ async def test_16_a_later_version_that_was_interrupted_is_left_to_a_newer_worker
         stage = Scene(bench, bus)
         await stage.inject("box:a", {"e": later})
         newer = TransportHarness(bench.clients, bench.namespace)
-        hand = newer.hand("newer")
-        await hand.start()
+        worker = newer.worker("newer")
+        await worker.start()
         began = time.monotonic()
         async with bus.worker():
             letter = await stage.letter()
@@ -415,7 +415,7 @@ async def test_16_a_later_version_that_was_interrupted_is_left_to_a_newer_worker
             assert (letter.reason, letter.command_id, letter.raw) == ("interrupted", "new-1", later)
             assert "version 2" in letter.error_message
             await stage.unharmed("a")
-        await hand.steps.close(1)
+        await worker.steps.close(1)
         await newer.connections.close()
 
 

@@ -12,7 +12,7 @@ from command_bus.transport.redis.scripts import PROMOTE, Script
 from command_bus.transport.steps import Retry, Started
 from command_bus.transport.submissions import NO_DIGEST, Submission
 from tests.conformance.conftest import Bench
-from tests.conformance.harness import TAKE, Hand, TransportHarness, done, transport_harness
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, transport_harness
 
 LARGE = 300_000
 MEGABYTE = 1024 * 1024
@@ -59,8 +59,8 @@ def weighing(harness: TransportHarness) -> Weighing:
 
 
 @pytest.fixture
-def hand(harness: TransportHarness) -> Hand:
-    return harness.hand()
+def worker(harness: TransportHarness) -> ManualWorker:
+    return harness.worker()
 
 
 async def delay(harness: TransportHarness, *sizes: int, boxes: int = 1) -> None:
@@ -85,11 +85,11 @@ async def sent_by(harness: TransportHarness, bench: Bench) -> int:
 
 
 async def test_large_delayed_commands_are_promoted_on_the_server(
-    bench: Bench, harness: TransportHarness, hand: Hand, weighing: Weighing
+    bench: Bench, harness: TransportHarness, worker: ManualWorker, weighing: Weighing
 ) -> None:
     await delay(harness, *[LARGE] * 40, boxes=3)
     before, weighing.answered = await sent_by(harness, bench), 0
-    await harness.promote(hand)
+    await harness.promote(worker)
     assert await harness.client.zcard(harness.shard.due) == 0
     assert weighing.answered < LARGE / 2
     if bench.name in ("valkey", "redis", "redis62"):  # no replica and no other node that it would send them to
@@ -99,37 +99,37 @@ async def test_large_delayed_commands_are_promoted_on_the_server(
 
 
 async def test_small_delayed_commands_are_promoted_many_at_a_time(
-    harness: TransportHarness, hand: Hand, weighing: Weighing
+    harness: TransportHarness, worker: ManualWorker, weighing: Weighing
 ) -> None:
     await delay(harness, *[100] * 150, boxes=7)
-    await harness.promote(hand)
+    await harness.promote(worker)
     assert weighing.promoted == [150]
 
 
 async def test_large_and_small_ones_keep_their_order_beside_retries(
-    harness: TransportHarness, hand: Hand, weighing: Weighing
+    harness: TransportHarness, worker: ManualWorker, weighing: Weighing
 ) -> None:
     await harness.put("box:retried", "c1")
-    lease = await hand.read_one()
-    await hand.do(lease, TAKE)
-    await hand.do(lease, Retry(1))
+    lease = await worker.read_one()
+    await worker.do(lease, TAKE)
+    await worker.do(lease, Retry(1))
     await delay(harness, *[100, 2 * MEGABYTE, 100, MEGABYTE, LARGE, LARGE, 100] * 3)
-    await harness.promote(hand)
+    await harness.promote(worker)
     assert await harness.client.zcard(harness.shard.due) == 0
     assert sum(weighing.promoted) == 22
-    leases = {lease.mailbox: lease for lease in await hand.read()}
+    leases = {lease.mailbox: lease for lease in await worker.read()}
     assert set(leases) == {"box:0", "box:retried"}
     order = []
-    started = await hand.do(leases["box:0"], TAKE)
+    started = await worker.do(leases["box:0"], TAKE)
     while isinstance(started, Started):
         order.append(int((started.envelope or b"")[:4]))
-        started = await hand.do(leases["box:0"], done(f"d{order[-1]:04}"))
+        started = await worker.do(leases["box:0"], done(f"d{order[-1]:04}"))
     assert order == list(range(21))
 
 
-async def test_a_delayed_command_that_is_gone_stops_nothing(harness: TransportHarness, hand: Hand) -> None:
+async def test_a_delayed_command_that_is_gone_stops_nothing(harness: TransportHarness, worker: ManualWorker) -> None:
     await delay(harness, 100, 100, 100)
     await harness.client.hdel(harness.shard.delayed, "d0001")  # type: ignore[misc]
-    await harness.promote(hand)
+    await harness.promote(worker)
     assert await harness.client.zcard(harness.shard.due) == 0
     assert await harness.client.xlen(harness.shard.mailbox("box:0")) == 2

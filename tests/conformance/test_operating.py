@@ -34,7 +34,7 @@ from command_bus.transport.redis.scripts import REPAIR
 from command_bus.transport.steps import Released, Retry, Started
 from command_bus.transport.submissions import Admission
 from tests.conformance.conftest import Bench
-from tests.conformance.harness import TAKE, Hand, TransportHarness, done, transport_harness
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, transport_harness
 from tests.conformance.scene import until
 
 SCOPES = {"entity": "box:a", "type": "box:*", "bus": EVERYTHING}
@@ -104,15 +104,17 @@ async def harness(bench: Bench) -> AsyncIterator[TransportHarness]:
 
 
 @pytest.fixture
-def hand(harness: TransportHarness) -> Hand:
-    return harness.hand()
+def worker(harness: TransportHarness) -> ManualWorker:
+    return harness.worker()
 
 
 # The steps, one scope as the other.
 
 
 @each_scope
-async def test_a_pause_holds_what_comes_and_resume_starts_it_once(harness: TransportHarness, hand: Hand, scope: str) -> None:
+async def test_a_pause_holds_what_comes_and_resume_starts_it_once(
+    harness: TransportHarness, worker: ManualWorker, scope: str
+) -> None:
     assert await harness.scopes.pause(scope, "why")
     assert not await harness.scopes.pause(scope, "why")
     await harness.put("box:a", "c1", "c2")
@@ -120,59 +122,61 @@ async def test_a_pause_holds_what_comes_and_resume_starts_it_once(harness: Trans
     assert await harness.scopes.resume(scope)
     assert not await harness.scopes.resume(scope)
     assert await harness.activations() == ["box:a"]
-    lease, started = await hand.start()
+    lease, started = await worker.start()
     assert started.envelope == b"c1"
-    following = await hand.do(lease, done("c1"))
+    following = await worker.do(lease, done("c1"))
     assert isinstance(following, Started)
     assert following.envelope == b"c2"
-    assert await hand.do(lease, done("c2")) == Released("idle")
+    assert await worker.do(lease, done("c2")) == Released("idle")
     assert await harness.nothing_of("box:a")
 
 
 @each_scope
 async def test_a_pause_sets_aside_what_is_ready_retried_and_between_two_commands(
-    harness: TransportHarness, hand: Hand, scope: str
+    harness: TransportHarness, worker: ManualWorker, scope: str
 ) -> None:
     await harness.put("box:a", "c1", "c2", "c3")
-    lease, _ = await hand.start()
+    lease, _ = await worker.start()
     await harness.scopes.pause(scope, "")
-    assert await hand.do(lease, done("c1")) == Released("stop")
+    assert await worker.do(lease, done("c1")) == Released("stop")
     await harness.scopes.resume(scope)
-    lease = await hand.read_one()
+    lease = await worker.read_one()
     await harness.scopes.pause(scope, "")
-    assert await hand.do(lease, TAKE) == Released("stop")
+    assert await worker.do(lease, TAKE) == Released("stop")
     await harness.scopes.resume(scope)
-    lease, started = await hand.start()
+    lease, started = await worker.start()
     assert started.envelope == b"c2"
-    await hand.do(lease, Retry(0))
+    await worker.do(lease, Retry(0))
     await harness.scopes.pause(scope, "")
-    await harness.promote(hand)
+    await harness.promote(worker)
     assert await harness.activations() == []
     await harness.scopes.resume(scope)
-    _, started = await hand.start()
+    _, started = await worker.start()
     assert (started.envelope, started.attempt) == (b"c2", 2)
 
 
 @each_scope
-async def test_a_drain_refuses_what_is_new_and_starts_what_is_there(harness: TransportHarness, hand: Hand, scope: str) -> None:
+async def test_a_drain_refuses_what_is_new_and_starts_what_is_there(
+    harness: TransportHarness, worker: ManualWorker, scope: str
+) -> None:
     await harness.put("box:a", "c1")
     await harness.scopes.pause(scope, "")
-    await hand.do(await hand.read_one(), TAKE)
+    await worker.do(await worker.read_one(), TAKE)
     assert await harness.activations() == []
     assert await harness.scopes.drain(scope, "")
     assert not await harness.scopes.drain(scope, "")
     assert await harness.activations() == ["box:a"]
     assert [outcome.value for outcome in await harness.put("box:a", "c2", "c1", "c3")] == ["d", "=", "d"]
-    lease, started = await hand.start()
+    lease, started = await worker.start()
     assert started.envelope == b"c1"
-    assert await hand.do(lease, done("c1")) == Released("idle")
+    assert await worker.do(lease, done("c1")) == Released("idle")
     assert [outcome.value for outcome in await harness.put("box:a", "c2")] == ["d"]
     assert await harness.nothing_of("box:a")
     assert await harness.scopes.resume(scope)
     assert [outcome.value for outcome in await harness.put("box:a", "c2")] == ["+"]
 
 
-async def test_each_scope_is_held_for_itself(harness: TransportHarness, hand: Hand) -> None:
+async def test_each_scope_is_held_for_itself(harness: TransportHarness, worker: ManualWorker) -> None:
     for scope in SCOPES.values():
         await harness.scopes.pause(scope, "")
     await harness.put("box:a", "a1")
@@ -187,7 +191,7 @@ async def test_each_scope_is_held_for_itself(harness: TransportHarness, hand: Ha
     assert await harness.activations() == ["bow:b", "box:b", "box:a"]
 
 
-async def test_repair_wakes_what_a_broken_off_resume_left_behind(harness: TransportHarness, hand: Hand) -> None:
+async def test_repair_wakes_what_a_broken_off_resume_left_behind(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.scopes.pause("box:*", "")
     await harness.scopes.pause("box:b", "")
     await harness.put("box:a", "a1")
@@ -199,7 +203,7 @@ async def test_repair_wakes_what_a_broken_off_resume_left_behind(harness: Transp
     assert await run(REPAIR, keys, ["workers", *names]) == 1
     assert await run(REPAIR, keys, ["workers", *names]) == 0
     assert await harness.activations() == ["box:a"]
-    _, started = await hand.start()
+    _, started = await worker.start()
     assert (started.envelope, started.attempt) == (b"a1", 1)
 
 

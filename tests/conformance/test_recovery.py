@@ -17,7 +17,7 @@ from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, He
 from command_bus.transport.steps import LeaseLost, Started
 from command_bus.worker.worker import Worker
 from tests.conformance.conftest import Bench
-from tests.conformance.harness import TAKE, Hand, TransportHarness, done
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done
 from tests.conformance.scene import until
 
 
@@ -190,13 +190,13 @@ async def test_the_lease_of_a_lost_owner_ends_though_the_clock_has_gone_back(ben
     await _close(ghost)
 
 
-def _ghost(bench: Bench) -> Hand:
+def _ghost(bench: Bench) -> ManualWorker:
     """A worker that takes work and is never heard of again."""
-    return TransportHarness(bench.clients, bench.namespace).hand("ghost")
+    return TransportHarness(bench.clients, bench.namespace).worker("ghost")
 
 
-async def _close(hand: Hand) -> None:
-    await hand._harness.connections.close()
+async def _close(worker: ManualWorker) -> None:
+    await worker._harness.connections.close()
 
 
 async def test_an_interrupted_command_that_must_not_run_twice_is_told(bench: Bench, log: Log) -> None:

@@ -63,15 +63,15 @@ async def test_a_spoiled_mailbox_is_refused_alone(harness: TransportHarness, how
     commands = [submission(box, f"c{number}", marked=marked) for number, box in enumerate(boxes)]
     expected = [SPOILED if box == "box:bad" else ACCEPTED for box in boxes]
     assert await harness.producer.enqueue_many(commands, 5) == expected
-    hand = harness.hand()
-    leases = {lease.mailbox: lease for lease in await hand.read()}
+    worker = harness.worker()
+    leases = {lease.mailbox: lease for lease in await worker.read()}
     assert leases.keys() >= {"box:a", "box:b"}, "the others are activated"
     stats = await harness.client.hgetall(harness.shard.stats)
     assert stats[b"depth"] == stats[b"accepted"] == b"3"
     for number, outcome in enumerate(expected):
         mark = await harness.client.get(harness.shard.mark(f"c{number}"))
         assert bool(mark) == (marked and outcome is ACCEPTED), "a refused id may be sent again"
-    started = await hand.do(leases["box:a"], TAKE)
+    started = await worker.do(leases["box:a"], TAKE)
     assert isinstance(started, Started)
     assert started.envelope == f"c{boxes.index('box:a')}".encode()
 
@@ -140,7 +140,7 @@ async def test_a_bulk_load_notes_only_what_is_in_its_mailbox(bench: Bench, how: 
         facts = await bus.session.transport.bulk.facts("d")
         assert facts is not None
         assert facts.added == 3
-        assert {lease.mailbox for lease in await harness.hand().read()} >= {"box:a", "box:b"}
+        assert {lease.mailbox for lease in await harness.worker().read()} >= {"box:a", "box:b"}
         await harness.client.delete(harness.shard.mailbox("box:bad"))
         assert await load("bad1", "bad2") == [ACCEPTED, ACCEPTED], "they were not taken for loaded"
 
@@ -151,11 +151,11 @@ async def test_counters_that_cannot_grow_cost_nobody_an_answer(harness: Transpor
         harness.shard.stats, mapping={name: value for name in COUNTERS if name != "depth" or value != HIGHEST}
     )
     assert await harness.put("box:a", "c1", "c2", "c3") == [ACCEPTED] * 3
-    hand = harness.hand()
-    lease, _ = await hand.start()
+    worker = harness.worker()
+    lease, _ = await worker.start()
     for step in (done("c1"), bury("c2")):
-        assert isinstance(await hand.do(lease, step), Started)
-    assert await hand.do(lease, Retry(0)) == Released("wait")
+        assert isinstance(await worker.do(lease, step), Started)
+    assert await worker.do(lease, Retry(0)) == Released("wait")
     assert await harness.client.xlen(harness.shard.dead) == 1
     record = await harness.record("box:a")
     assert record is not None
@@ -166,9 +166,9 @@ async def test_counters_of_another_type_cost_no_worker_an_answer(harness: Transp
     await harness.put("box:a", "c1", "c2")
     await harness.client.delete(harness.shard.stats)
     await harness.client.set(harness.shard.stats, "something else")
-    hand = harness.hand()
-    lease, _ = await hand.start()
-    assert isinstance(await hand.do(lease, done("c1")), Started)
+    worker = harness.worker()
+    lease, _ = await worker.start()
+    assert isinstance(await worker.do(lease, done("c1")), Started)
     before = await harness.everything()
     with pytest.raises(UnsuitableServer):
         await harness.producer.enqueue(submission("box:b", "c3"), 5)
@@ -187,26 +187,26 @@ async def test_the_number_of_delayed_commands_may_be_anything(harness: Transport
 
 
 async def promoted(harness: TransportHarness) -> bool:
-    await harness.promote(harness.hand())
+    await harness.promote(harness.worker())
     return bool(await harness.client.hlen(harness.shard.delayed) == 0)
 
 
 async def test_a_ready_stream_that_takes_nothing_loses_nothing(harness: TransportHarness) -> None:
-    hand = harness.hand()
+    worker = harness.worker()
     assert await harness.put("box:a", "c1", "c2") == [ACCEPTED] * 2
-    lease, _ = await hand.start()
+    lease, _ = await worker.start()
     await harness.client.xadd(harness.shard.ready, {"tick": "1"}, id=LAST)
     assert await harness.put("box:b", "c3", "c4") == [ACCEPTED] * 2
-    assert await hand.do(lease, bury("c1", "leave")) == Released("yield")
+    assert await worker.do(lease, bury("c1", "leave")) == Released("yield")
     assert await harness.client.xlen(harness.shard.dead) == 1
     await harness.client.delete(harness.shard.ready)
     await ensure_ready(harness.connections, harness.shard)
-    found = {each.mailbox: each for each in await hand.read()}
+    found = {each.mailbox: each for each in await worker.read()}
     assert found.keys() == {"box:a", "box:b"}, "as if the stream had been deleted: it is repaired"
-    started = await hand.do(found["box:a"], TAKE)
+    started = await worker.do(found["box:a"], TAKE)
     assert isinstance(started, Started)
     assert started.envelope == b"c2"
-    assert await hand.do(found["box:a"], GiveBack(counts=False)) == Released("yield")
+    assert await worker.do(found["box:a"], GiveBack(counts=False)) == Released("yield")
 
 
 async def test_a_letter_stays_when_its_mailbox_takes_nothing(bench: Bench) -> None:

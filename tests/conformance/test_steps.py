@@ -20,7 +20,7 @@ from command_bus.transport.redis.worker.step_batcher import _Shard
 from command_bus.transport.steps import Done, GiveBack, Lease, LeaseLost, Released, Retry, Settlement, Started, Step, StepFailed
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
 from tests.conformance.conftest import Bench
-from tests.conformance.harness import TAKE, Hand, TransportHarness, bury, done, left, park, transport_harness
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park, transport_harness
 
 BOX = "box:a"
 
@@ -32,8 +32,8 @@ async def harness(bench: Bench) -> AsyncIterator[TransportHarness]:
 
 
 @pytest.fixture
-def hand(harness: TransportHarness) -> Hand:
-    return harness.hand()
+def worker(harness: TransportHarness) -> ManualWorker:
+    return harness.worker()
 
 
 SETTLING: dict[str, Callable[[str], Step]] = {
@@ -59,7 +59,7 @@ def each(verbs: dict[str, Callable[[str], Step]]) -> Any:
 # From idle to ready.
 
 
-async def test_the_first_command_makes_a_mailbox_and_one_activation(harness: TransportHarness, hand: Hand) -> None:
+async def test_the_first_command_makes_a_mailbox_and_one_activation(harness: TransportHarness, worker: ManualWorker) -> None:
     assert await harness.put(BOX, "c1", "c2") == [Admission.ACCEPTED] * 2
     assert await harness.put(BOX, "c3") == [Admission.ACCEPTED]
     assert await harness.activations() == [BOX]
@@ -69,7 +69,7 @@ async def test_the_first_command_makes_a_mailbox_and_one_activation(harness: Tra
     assert await harness.counters() == {"depth": 3, "accepted": 3}
 
 
-async def test_the_same_batch_asked_again_is_answered_as_the_first_time(harness: TransportHarness, hand: Hand) -> None:
+async def test_the_same_batch_asked_again_is_answered_as_the_first_time(harness: TransportHarness, worker: ManualWorker) -> None:
     lane = harness.producer._shards[0]
     submissions = [Submission(BOX, name, b"x", NO_DIGEST, 2, delay) for name, delay in (("c1", 0), ("c2", 10_000), ("c3", 0))]
     submissions.append(Submission("box:b", "c1", b"x", NO_DIGEST, 5))
@@ -86,7 +86,7 @@ async def test_the_same_batch_asked_again_is_answered_as_the_first_time(harness:
 
 
 async def test_a_refused_batch_that_was_stuck_on_its_way_is_refused_when_it_arrives(
-    harness: TransportHarness, hand: Hand
+    harness: TransportHarness, worker: ManualWorker
 ) -> None:
     """Its caller was told that it was refused, and may have given up: there being room by then must not matter."""
     lane = harness.producer._shards[0]
@@ -96,23 +96,23 @@ async def test_a_refused_batch_that_was_stuck_on_its_way_is_refused_when_it_arri
     )
     keys, args = lane._arguments([waiting], 8)
     assert await harness.connections.run(ENQUEUE, keys, args) == b"e"
-    lease, _ = await hand.start()
-    assert await hand.do(lease, done("c1")) == Released("idle")
+    lease, _ = await worker.start()
+    assert await worker.do(lease, done("c1")) == Released("idle")
     assert await harness.connections.run(ENQUEUE, keys, args) == b"e"
     _, later = lane._arguments([waiting], 9)
     assert await harness.connections.run(ENQUEUE, keys, later) == b"+"
 
 
 async def test_a_batch_without_marks_asked_again_is_answered_as_the_first_time_even_if_all_is_settled(
-    harness: TransportHarness, hand: Hand
+    harness: TransportHarness, worker: ManualWorker
 ) -> None:
     lane = harness.producer._shards[0]
     submissions = [Submission(BOX, name, b"x", NO_DIGEST, 2, delay, marked=False) for name, delay in (("c1", 0), ("c2", 10_000))]
     waiting: Any = type("W", (), {"submissions": submissions, "deadline": mono() + 5})
     keys, args = lane._arguments([waiting], 8)
     assert await harness.connections.run(ENQUEUE, keys, args) == b"++"
-    lease, _ = await hand.start()
-    await hand.do(lease, done("c1"))
+    lease, _ = await worker.start()
+    await worker.do(lease, done("c1"))
     before = await harness.everything()
     assert await harness.connections.run(ENQUEUE, keys, args) == b"++"
     assert await harness.everything() == before
@@ -177,10 +177,10 @@ async def test_a_batch_that_was_stuck_on_the_way_is_refused_when_a_later_one_was
     assert await harness.everything() == before
 
 
-async def test_a_settled_command_asked_again_is_a_duplicate(harness: TransportHarness, hand: Hand) -> None:
+async def test_a_settled_command_asked_again_is_a_duplicate(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.put(BOX, "c1")
-    lease, _ = await hand.start()
-    await hand.do(lease, done("c1"))
+    lease, _ = await worker.start()
+    await worker.do(lease, done("c1"))
     assert await harness.put(BOX, "c1") == [Admission.DUPLICATE]
     assert await harness.nothing_of(BOX)
 
@@ -210,35 +210,37 @@ async def test_after_a_refusal_its_mailbox_takes_no_more_of_the_batch(harness: T
 # Taking.
 
 
-async def test_a_repeated_take_starts_nothing_new(harness: TransportHarness, hand: Hand) -> None:
+async def test_a_repeated_take_starts_nothing_new(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.put(BOX, "c1", "c2")
-    first, again = await hand.again(await hand.read_one(), TAKE)
+    first, again = await worker.again(await worker.read_one(), TAKE)
     assert isinstance(first, Started)
     assert isinstance(again, Started)
     assert (first.fence, first.message, first.attempt, first.envelope) == (again.fence, again.message, again.attempt, b"c1")
     assert first.attempt == 1
 
 
-async def test_another_lease_of_the_same_worker_takes_nothing_that_is_started(harness: TransportHarness, hand: Hand) -> None:
+async def test_another_lease_of_the_same_worker_takes_nothing_that_is_started(
+    harness: TransportHarness, worker: ManualWorker
+) -> None:
     """A worker that lost sight of its lease, or reads it again from a group made anew, must not start the command twice."""
     await harness.put(BOX, "c1")
-    lease, started = await hand.start()
+    lease, started = await worker.start()
     before = await harness.everything()
-    assert await hand.do(hand.lease(BOX, lease.activation), TAKE) == LeaseLost()
+    assert await worker.do(worker.lease(BOX, lease.activation), TAKE) == LeaseLost()
     assert await harness.everything() == before
-    assert await hand.do(lease, done("c1")) == Released("idle")
+    assert await worker.do(lease, done("c1")) == Released("idle")
     assert started.attempt == 1
 
 
-async def test_a_take_in_another_name_claims_the_activation(harness: TransportHarness, hand: Hand) -> None:
+async def test_a_take_in_another_name_claims_the_activation(harness: TransportHarness, worker: ManualWorker) -> None:
     """The pending entry is the lease: who starts the command must be the one whose renewals count."""
     await harness.put(BOX, "c1")
-    lease = await hand.read_one()
-    other = harness.hand("w2")
+    lease = await worker.read_one()
+    other = harness.worker("w2")
     assert isinstance(await other.do(other.lease(BOX, lease.activation), TAKE), Started)
     (pending,) = await harness.client.xpending_range(harness.shard.ready, GROUP, min="-", max="+", count=10)
     assert pending["consumer"] == b"w2"
-    assert await hand.do(lease, TAKE) == LeaseLost()
+    assert await worker.do(lease, TAKE) == LeaseLost()
 
 
 # Settling.
@@ -246,18 +248,18 @@ async def test_a_take_in_another_name_claims_the_activation(harness: TransportHa
 
 @each(SETTLING)
 async def test_a_repeated_settling_counts_once_and_gives_the_same_next(
-    harness: TransportHarness, hand: Hand, step_for: Callable[[str], Step]
+    harness: TransportHarness, worker: ManualWorker, step_for: Callable[[str], Step]
 ) -> None:
     await harness.put(BOX, "c1", "c2")
-    lease, _ = await hand.start()
-    first, again = await hand.again(lease, step_for("c1"))
+    lease, _ = await worker.start()
+    first, again = await worker.again(lease, step_for("c1"))
     assert isinstance(first, Started)
     assert isinstance(again, Started)
     assert (first.fence, first.message, first.envelope) == (again.fence, again.message, b"c2")
     counters = await harness.counters()
     assert (counters["settled"], counters["depth"]) == (1, 1)
     assert await harness.client.xlen(harness.shard.dead) == (1 if step_for is bury else 0)
-    first, again = await hand.again(lease, step_for("c2"))
+    first, again = await worker.again(lease, step_for("c2"))
     assert (first, again) == (Released("idle"), LeaseLost())
     assert await harness.nothing_of(BOX)
     assert (await harness.counters())["settled"] == 2
@@ -265,13 +267,13 @@ async def test_a_repeated_settling_counts_once_and_gives_the_same_next(
 
 @each(LETTING_GO)
 async def test_a_repeated_letting_go_is_gone_and_changes_nothing(
-    harness: TransportHarness, hand: Hand, step_for: Callable[[str], Step]
+    harness: TransportHarness, worker: ManualWorker, step_for: Callable[[str], Step]
 ) -> None:
     await harness.put(BOX, "c1")
-    lease, _ = await hand.start()
-    assert isinstance(await hand.do(Lease(**_as_dict(lease)), step_for("c1")), Released)
+    lease, _ = await worker.start()
+    assert isinstance(await worker.do(Lease(**_as_dict(lease)), step_for("c1")), Released)
     before = await harness.everything()
-    assert await hand.do(lease, step_for("c1")) == LeaseLost()
+    assert await worker.do(lease, step_for("c1")) == LeaseLost()
     assert await harness.everything() == before
 
 
@@ -279,30 +281,30 @@ def _as_dict(lease: Lease) -> dict[str, Any]:
     return {name: getattr(lease, name) for name in Lease.__slots__}
 
 
-async def test_settling_leaves_mark_and_reply_in_one_step(harness: TransportHarness, hand: Hand) -> None:
+async def test_settling_leaves_mark_and_reply_in_one_step(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.put(BOX, "c1", "c2")
-    lease, _ = await hand.start()
-    await hand.again(lease, done("c1", inbox="p1", mark_ms=5000))
+    lease, _ = await worker.start()
+    await worker.again(lease, done("c1", inbox="p1", mark_ms=5000))
     inbox, mark = harness.shard.inbox("p1"), harness.shard.mark("c1")
     assert await harness.client.lrange(inbox, 0, -1) == [b"reply of c1"]  # type: ignore[misc]
     assert 0 < await harness.client.pttl(inbox) <= 60_000
     assert await harness.client.get(mark) == b"d" + NO_DIGEST + b"outcome"
     assert 0 < await harness.client.pttl(mark) <= 5000
-    await hand.do(lease, Done(Settlement("c2", b"", 0)))
+    await worker.do(lease, Done(Settlement("c2", b"", 0)))
     assert await harness.client.get(harness.shard.mark("c2")) == b"q" + NO_DIGEST + BOX.encode(), "as it was put"
 
 
-async def test_one_broken_mailbox_fails_alone_in_its_batch(harness: TransportHarness, hand: Hand) -> None:
+async def test_one_broken_mailbox_fails_alone_in_its_batch(harness: TransportHarness, worker: ManualWorker) -> None:
     for box in ("box:a", "box:b", "box:c"):
         await harness.put(box, f"{box}1", f"{box}2")
-    leases = await hand.read()
+    leases = await worker.read()
     for lease in leases:
-        await hand.do(lease, TAKE)
+        await worker.do(lease, TAKE)
     broken = harness.shard.mailbox("box:b")
     aside = f"{broken}:aside"
     await harness.client.rename(broken, aside)
     await harness.client.set(broken, "text")
-    answers = [hand.steps.advance(lease, bury(f"{lease.mailbox}1")) for lease in leases]
+    answers = [worker.steps.advance(lease, bury(f"{lease.mailbox}1")) for lease in leases]
     good, bad, also_good = [await answer for answer in answers]
     assert isinstance(good, Started)
     assert isinstance(also_good, Started)
@@ -310,38 +312,38 @@ async def test_one_broken_mailbox_fails_alone_in_its_batch(harness: TransportHar
     assert "WRONGTYPE" in bad.reason
     assert await harness.client.xlen(harness.shard.dead) == 2
     await harness.client.rename(aside, broken)
-    assert isinstance(await hand.do(leases[1], bury("box:b1")), Started)
+    assert isinstance(await worker.do(leases[1], bury("box:b1")), Started)
     assert await harness.client.xlen(harness.shard.dead) == 3
 
 
 # Who no longer holds changes nothing.
 
 
-async def _overtaken(harness: TransportHarness, hand: Hand, lease: Lease) -> None:
+async def _overtaken(harness: TransportHarness, worker: ManualWorker, lease: Lease) -> None:
     """Another worker took the lease over and runs the command."""
-    other = harness.hand("w2")
+    other = harness.worker("w2")
     await other.claim(lease.activation)
     await harness.recovery(other).settle(0, [(lease.activation, lease.mailbox)])
     await other.start()
 
 
-async def _overtaken_and_settled(harness: TransportHarness, hand: Hand, lease: Lease) -> None:
-    other = harness.hand("w2")
+async def _overtaken_and_settled(harness: TransportHarness, worker: ManualWorker, lease: Lease) -> None:
+    other = harness.worker("w2")
     await other.claim(lease.activation)
     await harness.recovery(other).settle(0, [(lease.activation, lease.mailbox)])
     taken, _ = await other.start()
     await other.do(taken, done("c1"))
 
 
-async def _purged(harness: TransportHarness, hand: Hand, lease: Lease) -> None:
+async def _purged(harness: TransportHarness, worker: ManualWorker, lease: Lease) -> None:
     """The mailbox was deleted with its record, and is in use again."""
     await harness.client.delete(harness.shard.mailbox(BOX))
     await harness.client.hdel(harness.shard.active, BOX)  # type: ignore[misc]
     await harness.put(BOX, "n1")
 
 
-async def _given_back(harness: TransportHarness, hand: Hand, lease: Lease) -> None:
-    await hand.do(Lease(**_as_dict(lease)), GiveBack(counts=True))
+async def _given_back(harness: TransportHarness, worker: ManualWorker, lease: Lease) -> None:
+    await worker.do(Lease(**_as_dict(lease)), GiveBack(counts=True))
 
 
 LOSSES = {
@@ -356,24 +358,26 @@ LOSSES = {
 @each(EVERY_VERB)
 async def test_a_lost_lease_changes_nothing(
     harness: TransportHarness,
-    hand: Hand,
+    worker: ManualWorker,
     step_for: Callable[[str], Step],
-    lose: Callable[[TransportHarness, Hand, Lease], Awaitable[None]],
+    lose: Callable[[TransportHarness, ManualWorker, Lease], Awaitable[None]],
 ) -> None:
     await harness.put(BOX, "c1", "c2")
-    lease, _ = await hand.start()
-    await lose(harness, hand, lease)
+    lease, _ = await worker.start()
+    await lose(harness, worker, lease)
     before = await harness.everything()
-    assert await hand.do(lease, step_for("c1")) == LeaseLost()
+    assert await worker.do(lease, step_for("c1")) == LeaseLost()
     assert await harness.everything() == before
 
 
 @each(EVERY_VERB)
-async def test_an_invented_lease_changes_nothing(harness: TransportHarness, hand: Hand, step_for: Callable[[str], Step]) -> None:
+async def test_an_invented_lease_changes_nothing(
+    harness: TransportHarness, worker: ManualWorker, step_for: Callable[[str], Step]
+) -> None:
     await harness.put(BOX, "c1", "c2")
-    lease, started = await hand.start()
+    lease, started = await worker.start()
     before = await harness.everything()
-    other = harness.hand("w2")
+    other = harness.worker("w2")
     wrong = [
         other.lease("box:nobody", lease.activation),
         other.lease(BOX, "1-1"),
@@ -389,13 +393,15 @@ async def test_an_invented_lease_changes_nothing(harness: TransportHarness, hand
 # The fence.
 
 
-async def test_the_fence_grows_with_every_start_whatever_becomes_of_its_key(harness: TransportHarness, hand: Hand) -> None:
+async def test_the_fence_grows_with_every_start_whatever_becomes_of_its_key(
+    harness: TransportHarness, worker: ManualWorker
+) -> None:
     fences: list[int] = []
 
     async def start_one(name: str) -> int:
         await harness.put(BOX, name)
-        lease, started = await hand.start()
-        await hand.do(lease, done(name))
+        lease, started = await worker.start()
+        await worker.do(lease, done(name))
         fences.append(int(started.fence))
         return fences[-1]
 
@@ -413,40 +419,42 @@ async def test_the_fence_grows_with_every_start_whatever_becomes_of_its_key(harn
     assert fences == sorted(set(fences))
 
 
-async def test_each_start_of_a_batch_has_a_fence_of_its_own(harness: TransportHarness, hand: Hand) -> None:
+async def test_each_start_of_a_batch_has_a_fence_of_its_own(harness: TransportHarness, worker: ManualWorker) -> None:
     for number in range(20):
         await harness.put(f"box:{number}", f"c{number}")
-    answers = [hand.steps.advance(lease, TAKE) for lease in await hand.read()]
+    answers = [worker.steps.advance(lease, TAKE) for lease in await worker.read()]
     fences = [int((await answer).fence) for answer in answers]  # type: ignore[union-attr]
     assert len(set(fences)) == 20
     assert fences == sorted(fences)
     assert await harness.client.get(harness.shard.fence) == str(fences[-1]).encode()
 
 
-async def test_a_repeated_step_burns_no_fence(harness: TransportHarness, hand: Hand) -> None:
+async def test_a_repeated_step_burns_no_fence(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.put(BOX, "c1")
-    lease, _ = await hand.start()
+    lease, _ = await worker.start()
     before = await harness.client.get(harness.shard.fence)
-    await hand.again(hand.lease(BOX, lease.activation), TAKE)
+    await worker.again(worker.lease(BOX, lease.activation), TAKE)
     assert await harness.client.get(harness.shard.fence) == before
 
 
 # Time.
 
 
-async def test_a_tick_comes_with_every_earlier_due_time_and_with_no_later(harness: TransportHarness, hand: Hand) -> None:
+async def test_a_tick_comes_with_every_earlier_due_time_and_with_no_later(
+    harness: TransportHarness, worker: ManualWorker
+) -> None:
     for name, delay, ticks in (("d1", 60_000, 1), ("d2", 90_000, 1), ("d3", 30_000, 2), ("d4", 30_500, 2)):
         await harness.put(BOX, name, delay_ms=delay)
         assert await harness.ticks() == ticks, name
     await harness.put("box:r", "c1", "c2")
-    ready = [lease for lease in await hand.read() if lease.mailbox == "box:r"]
+    ready = [lease for lease in await worker.read() if lease.mailbox == "box:r"]
     assert await harness.ticks() == 0
-    await hand.do(ready[0], TAKE)
-    await hand.do(ready[0], Retry(45_000))
+    await worker.do(ready[0], TAKE)
+    await worker.do(ready[0], Retry(45_000))
     assert await harness.ticks() == 0
     await harness.put("box:s", "e1")
-    lease, _ = await hand.start()
-    await hand.do(lease, Retry(10_000))
+    lease, _ = await worker.start()
+    await worker.do(lease, Retry(10_000))
     assert await harness.ticks() == 1
 
 
@@ -457,42 +465,42 @@ async def test_a_batch_of_delays_adds_a_tick_per_new_minimum_only(harness: Trans
 
 
 async def test_a_retry_waits_outside_the_ready_stream_and_comes_back_with_its_attempt(
-    harness: TransportHarness, hand: Hand
+    harness: TransportHarness, worker: ManualWorker
 ) -> None:
     await harness.put(BOX, "c1", "c2")
-    lease, first = await hand.start()
-    assert await hand.do(lease, Retry(0)) == Released("wait")
+    lease, first = await worker.start()
+    assert await worker.do(lease, Retry(0)) == Released("wait")
     record = await harness.record(BOX)
     assert record is not None
     assert (record.state, record.activation, record.attempt) == ("w", "", 1)
     assert await harness.activations() == []
-    await harness.promote(hand)
-    lease, second = await hand.start()
+    await harness.promote(worker)
+    lease, second = await worker.start()
     assert (second.attempt, second.message, second.first_ms) == (2, first.message, first.first_ms)
     assert int(second.fence) > int(first.fence)
-    await hand.do(lease, Retry(0, counts=False))
-    await harness.promote(hand)
-    lease, third = await hand.start()
+    await worker.do(lease, Retry(0, counts=False))
+    await harness.promote(worker)
+    lease, third = await worker.start()
     assert (third.attempt, third.message) == (2, first.message)
-    await hand.do(lease, Retry(60_000))
-    await harness.promote(hand)
+    await worker.do(lease, Retry(60_000))
+    await harness.promote(worker)
     assert await harness.activations() == [], "not before its time"
 
 
-async def test_a_delayed_command_takes_its_place_when_it_is_due(harness: TransportHarness, hand: Hand) -> None:
+async def test_a_delayed_command_takes_its_place_when_it_is_due(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.put(BOX, "d1", delay_ms=1)
     assert await harness.record(BOX) is None
     assert await harness.mailboxes.depth(BOX) == 1
     await harness.put(BOX, "c1")
     while await harness.client.zcard(harness.shard.due):
-        await harness.promote(hand)
-    await harness.promote(hand)
-    lease, started = await hand.start()
+        await harness.promote(worker)
+    await harness.promote(worker)
+    lease, started = await worker.start()
     assert started.envelope == b"c1"
-    second = await hand.do(lease, done("c1"))
+    second = await worker.do(lease, done("c1"))
     assert isinstance(second, Started)
     assert second.envelope == b"d1"
-    assert await hand.do(lease, done("d1")) == Released("idle")
+    assert await worker.do(lease, done("d1")) == Released("idle")
     assert await harness.nothing_of(BOX)
     assert not {harness.shard.due, harness.shard.delayed, harness.shard.later} & set(await harness.everything())
 
@@ -500,12 +508,12 @@ async def test_a_delayed_command_takes_its_place_when_it_is_due(harness: Transpo
 # Whose turn it is.
 
 
-async def test_a_slot_is_yielded_only_if_somebody_waits(harness: TransportHarness, hand: Hand) -> None:
+async def test_a_slot_is_yielded_only_if_somebody_waits(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.put(BOX, "c1", "c2", "c3")
-    lease, _ = await hand.start()
-    assert isinstance(await hand.do(lease, done("c1", "yield")), Started)
+    lease, _ = await worker.start()
+    assert isinstance(await worker.do(lease, done("c1", "yield")), Started)
     await harness.put("box:b", "d1")
-    assert await hand.do(lease, done("c2", "yield")) == Released("yield")
+    assert await worker.do(lease, done("c2", "yield")) == Released("yield")
     assert await harness.activations() == ["box:b", BOX]
     record = await harness.record(BOX)
     assert record is not None
@@ -513,38 +521,40 @@ async def test_a_slot_is_yielded_only_if_somebody_waits(harness: TransportHarnes
 
 
 @pytest.mark.parametrize("counts", [True, False])
-async def test_what_is_given_back_starts_again_at_once(harness: TransportHarness, hand: Hand, counts: bool) -> None:
+async def test_what_is_given_back_starts_again_at_once(harness: TransportHarness, worker: ManualWorker, counts: bool) -> None:
     await harness.put(BOX, "c1")
-    lease, first = await hand.start()
-    assert await hand.do(lease, GiveBack(counts)) == Released("yield")
-    _, again = await harness.hand("w2").start()
+    lease, first = await worker.start()
+    assert await worker.do(lease, GiveBack(counts)) == Released("yield")
+    _, again = await harness.worker("w2").start()
     assert (again.attempt, again.message, again.first_ms) == (1 + counts, first.message, first.first_ms)
 
 
-async def test_what_was_delivered_and_not_taken_is_handed_back_untouched(harness: TransportHarness, hand: Hand) -> None:
+async def test_what_was_delivered_and_not_taken_is_handed_back_untouched(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.put(BOX, "c1")
-    lease = await hand.read_one()
-    assert await hand.do(lease, GiveBack(counts=False)) == Released("yield")
-    assert await hand.do(lease, TAKE) == LeaseLost()
-    _, started = await harness.hand("w2").start()
+    lease = await worker.read_one()
+    assert await worker.do(lease, GiveBack(counts=False)) == Released("yield")
+    assert await worker.do(lease, TAKE) == LeaseLost()
+    _, started = await harness.worker("w2").start()
     assert started.attempt == 1
 
 
-async def test_leaving_starts_no_next_command(harness: TransportHarness, hand: Hand) -> None:
+async def test_leaving_starts_no_next_command(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.put(BOX, "c1", "c2")
-    lease, _ = await hand.start()
-    assert await hand.do(lease, done("c1", "leave")) == Released("yield")
-    lease, started = await hand.start()
+    lease, _ = await worker.start()
+    assert await worker.do(lease, done("c1", "leave")) == Released("yield")
+    lease, started = await worker.start()
     assert (started.envelope, started.attempt) == (b"c2", 1)
-    assert await hand.do(lease, done("c2", "leave")) == Released("idle")
+    assert await worker.do(lease, done("c2", "leave")) == Released("idle")
     assert await harness.nothing_of(BOX)
 
 
 @pytest.mark.parametrize("decision", [GiveBack(counts=True), bury("c1", "leave"), park("c1")], ids=["again", "bury", "park"])
-async def test_a_lost_command_is_settled_by_whoever_takes_over(harness: TransportHarness, hand: Hand, decision: Step) -> None:
+async def test_a_lost_command_is_settled_by_whoever_takes_over(
+    harness: TransportHarness, worker: ManualWorker, decision: Step
+) -> None:
     await harness.put(BOX, "c1", "c2")
-    lease, _ = await hand.start()
-    other = harness.hand("w2")
+    lease, _ = await worker.start()
+    other = harness.worker("w2")
     await other.claim(lease.activation)
     await harness.recovery(other, decision).settle(0, [(lease.activation, BOX)])
     record = await harness.record(BOX)
@@ -566,67 +576,69 @@ async def _stopped(harness: TransportHarness) -> None:
     assert await harness.activations() == []
 
 
-async def _resume_runs(harness: TransportHarness, hand: Hand, command: bytes, attempt: int = 1) -> None:
+async def _resume_runs(harness: TransportHarness, worker: ManualWorker, command: bytes, attempt: int = 1) -> None:
     assert await harness.scopes.resume(BOX)
-    lease, started = await hand.start()
+    lease, started = await worker.start()
     assert (started.envelope, started.attempt) == (command, attempt)
-    assert await hand.do(lease, done(command.decode(), "leave")) in (Released("idle"), Released("yield"))
+    assert await worker.do(lease, done(command.decode(), "leave")) in (Released("idle"), Released("yield"))
 
 
-async def test_paused_before_the_first_command(harness: TransportHarness, hand: Hand) -> None:
+async def test_paused_before_the_first_command(harness: TransportHarness, worker: ManualWorker) -> None:
     assert await harness.scopes.pause(BOX, "why")
     assert not await harness.scopes.pause(BOX, "why")
     await harness.put(BOX, "c1")
     await _stopped(harness)
-    await _resume_runs(harness, hand, b"c1")
+    await _resume_runs(harness, worker, b"c1")
     assert not await harness.scopes.resume(BOX)
     assert await harness.nothing_of(BOX)
 
 
-async def test_paused_between_ready_and_take(harness: TransportHarness, hand: Hand) -> None:
+async def test_paused_between_ready_and_take(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.put(BOX, "c1")
-    lease = await hand.read_one()
+    lease = await worker.read_one()
     await harness.scopes.pause(BOX, "")
-    assert await hand.do(lease, TAKE) == Released("stop")
+    assert await worker.do(lease, TAKE) == Released("stop")
     await _stopped(harness)
-    await _resume_runs(harness, hand, b"c1")
+    await _resume_runs(harness, worker, b"c1")
 
 
 @each({**SETTLING, "leave": lambda name: done(name, "leave")})
-async def test_paused_while_a_command_runs(harness: TransportHarness, hand: Hand, step_for: Callable[[str], Step]) -> None:
+async def test_paused_while_a_command_runs(
+    harness: TransportHarness, worker: ManualWorker, step_for: Callable[[str], Step]
+) -> None:
     await harness.put(BOX, "c1", "c2")
-    lease, _ = await hand.start()
+    lease, _ = await worker.start()
     await harness.scopes.pause(BOX, "")
-    assert await hand.do(lease, step_for("c1")) == Released("stop")
+    assert await worker.do(lease, step_for("c1")) == Released("stop")
     await _stopped(harness)
-    await _resume_runs(harness, hand, b"c2")
+    await _resume_runs(harness, worker, b"c2")
     assert await harness.nothing_of(BOX)
 
 
-async def test_paused_while_the_last_command_runs_leaves_nothing(harness: TransportHarness, hand: Hand) -> None:
+async def test_paused_while_the_last_command_runs_leaves_nothing(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.put(BOX, "c1")
-    lease, _ = await hand.start()
+    lease, _ = await worker.start()
     await harness.scopes.pause(BOX, "")
-    assert await hand.do(lease, done("c1")) == Released("idle")
+    assert await worker.do(lease, done("c1")) == Released("idle")
     assert await harness.nothing_of(BOX)
     assert await harness.scopes.resume(BOX)
     assert await harness.nothing_of(BOX)
 
 
-async def test_paused_while_a_retry_waits(harness: TransportHarness, hand: Hand) -> None:
+async def test_paused_while_a_retry_waits(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.put(BOX, "c1")
-    lease, _ = await hand.start()
-    await hand.do(lease, Retry(0))
+    lease, _ = await worker.start()
+    await worker.do(lease, Retry(0))
     await harness.scopes.pause(BOX, "")
-    await harness.promote(hand)
+    await harness.promote(worker)
     await _stopped(harness)
-    await _resume_runs(harness, hand, b"c1", attempt=2)
+    await _resume_runs(harness, worker, b"c1", attempt=2)
 
 
-async def test_resumed_while_a_retry_waits_keeps_waiting(harness: TransportHarness, hand: Hand) -> None:
+async def test_resumed_while_a_retry_waits_keeps_waiting(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.put(BOX, "c1")
-    lease, _ = await hand.start()
-    await hand.do(lease, Retry(60_000))
+    lease, _ = await worker.start()
+    await worker.do(lease, Retry(60_000))
     await harness.scopes.pause(BOX, "")
     await harness.scopes.resume(BOX)
     assert await harness.activations() == []
@@ -635,23 +647,25 @@ async def test_resumed_while_a_retry_waits_keeps_waiting(harness: TransportHarne
     assert record.state == "w"
 
 
-async def test_paused_when_a_delayed_command_comes_due(harness: TransportHarness, hand: Hand) -> None:
+async def test_paused_when_a_delayed_command_comes_due(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.scopes.pause(BOX, "")
     await harness.put(BOX, "d1", delay_ms=1)
     while await harness.client.zcard(harness.shard.due):
-        await harness.promote(hand)
+        await harness.promote(worker)
     await _stopped(harness)
-    await _resume_runs(harness, hand, b"d1")
+    await _resume_runs(harness, worker, b"d1")
 
 
 @pytest.mark.parametrize("verb", ["replay", "discard"])
 @pytest.mark.parametrize("paused", [True, False])
-async def test_parked_and_paused_are_independent(harness: TransportHarness, hand: Hand, verb: str, paused: bool) -> None:
+async def test_parked_and_paused_are_independent(
+    harness: TransportHarness, worker: ManualWorker, verb: str, paused: bool
+) -> None:
     await harness.put(BOX, "c1", "c2")
-    lease, _ = await hand.start()
+    lease, _ = await worker.start()
     if paused:
         await harness.scopes.pause(BOX, "")
-    assert await hand.do(lease, park("c1")) == Released("stop")
+    assert await worker.do(lease, park("c1")) == Released("stop")
     await _stopped(harness)
     await harness.put(BOX, "c3")
     await _stopped(harness)
@@ -665,18 +679,18 @@ async def test_parked_and_paused_are_independent(harness: TransportHarness, hand
     first = b"c1" if verb == "replay" else b"c2"
     if paused:
         await _stopped(harness)
-        await _resume_runs(harness, hand, first)
+        await _resume_runs(harness, worker, first)
     else:
-        _, started = await hand.start()
+        _, started = await worker.start()
         assert (started.envelope, started.attempt) == (first, 1)
     assert await harness.client.xlen(harness.shard.dead) == 0
 
 
-async def test_resumed_while_parked_stays_parked(harness: TransportHarness, hand: Hand) -> None:
+async def test_resumed_while_parked_stays_parked(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.put(BOX, "c1")
-    lease, _ = await hand.start()
+    lease, _ = await worker.start()
     await harness.scopes.pause(BOX, "")
-    await hand.do(lease, park("c1"))
+    await worker.do(lease, park("c1"))
     assert await harness.scopes.resume(BOX)
     await _stopped(harness)
     (letter,) = [letter async for letter in harness.dead_letters.all()]
@@ -689,24 +703,24 @@ async def test_resumed_while_parked_stays_parked(harness: TransportHarness, hand
 
 @pytest.mark.parametrize("state", ["ready", "delivered", "held", "waiting", "paused", "parked"])
 async def test_a_purge_leaves_the_running_command_alone_and_nothing_else(
-    harness: TransportHarness, hand: Hand, state: str
+    harness: TransportHarness, worker: ManualWorker, state: str
 ) -> None:
     await harness.put(BOX, "c1", "c2")
     await harness.put(BOX, "d1", delay_ms=60_000)
     lease = None
     if state != "ready":
-        lease = await hand.read_one()
+        lease = await worker.read_one()
     if state not in ("ready", "delivered"):
         assert lease is not None
-        await hand.do(lease, TAKE)
+        await worker.do(lease, TAKE)
     if state == "waiting":
-        await hand.do(lease, Retry(60_000))  # type: ignore[arg-type]
+        await worker.do(lease, Retry(60_000))  # type: ignore[arg-type]
     if state == "parked":
-        await hand.do(lease, park("c1"))  # type: ignore[arg-type]
+        await worker.do(lease, park("c1"))  # type: ignore[arg-type]
     if state == "paused":
         await harness.scopes.pause(BOX, "")
-        await hand.do(lease, GiveBack(counts=False))  # type: ignore[arg-type]
-        assert await hand.do(await hand.read_one(), TAKE) == Released("stop")
+        await worker.do(lease, GiveBack(counts=False))  # type: ignore[arg-type]
+        assert await worker.do(await worker.read_one(), TAKE) == Released("stop")
     removed = 0
     async for page in harness.mailboxes.waiting(BOX):
         removed += await harness.mailboxes.remove(
@@ -715,7 +729,7 @@ async def test_a_purge_leaves_the_running_command_alone_and_nothing_else(
     assert removed == (2 if state == "held" else 3)
     if state == "held":
         assert lease is not None
-        assert await hand.do(lease, done("c1")) == Released("idle")
+        assert await worker.do(lease, done("c1")) == Released("idle")
     assert await harness.nothing_of(BOX)
     assert (await harness.counters())["depth"] == 0
     assert len(await harness.client.lrange(harness.shard.inbox("p"), 0, -1)) == removed  # type: ignore[misc]
@@ -724,44 +738,44 @@ async def test_a_purge_leaves_the_running_command_alone_and_nothing_else(
     assert await harness.client.xlen(harness.shard.dead) == 0
     if state == "delivered":
         assert lease is not None
-        assert await hand.do(lease, TAKE) == LeaseLost()
+        assert await worker.do(lease, TAKE) == LeaseLost()
 
 
 @pytest.mark.parametrize("state", ["waiting", "parked"])
-async def test_removing_the_head_frees_its_followers(harness: TransportHarness, hand: Hand, state: str) -> None:
+async def test_removing_the_head_frees_its_followers(harness: TransportHarness, worker: ManualWorker, state: str) -> None:
     await harness.put(BOX, "c1", "c2")
-    lease, _ = await hand.start()
-    await hand.do(lease, Retry(60_000) if state == "waiting" else park("c1"))
+    lease, _ = await worker.start()
+    await worker.do(lease, Retry(60_000) if state == "waiting" else park("c1"))
     page = [page async for page in harness.mailboxes.waiting(BOX)][0]  # noqa: RUF015 - there is no async next()
     assert await harness.mailboxes.remove(BOX, [(page[0], left("c1"))]) == 1
-    _, started = await hand.start()
+    _, started = await worker.start()
     assert (started.envelope, started.attempt) == (b"c2", 1)
 
 
 # The server forgets.
 
 
-async def test_scripts_are_loaded_again_when_the_server_forgot_them(harness: TransportHarness, hand: Hand) -> None:
+async def test_scripts_are_loaded_again_when_the_server_forgot_them(harness: TransportHarness, worker: ManualWorker) -> None:
     async def forget() -> None:
         await harness.client.script_flush()
 
     await forget()
     assert await harness.put(BOX, "c1", "c2", "c3") == [Admission.ACCEPTED] * 3
     await forget()
-    lease, _ = await hand.start()
+    lease, _ = await worker.start()
     await forget()
-    await hand.do(lease, Retry(0))
+    await worker.do(lease, Retry(0))
     await forget()
-    await harness.promote(hand)
-    lease = await hand.read_one()
+    await harness.promote(worker)
+    lease = await worker.read_one()
     await forget()
     assert await harness.scopes.pause(BOX, "")
-    await hand.do(lease, TAKE)
+    await worker.do(lease, TAKE)
     await forget()
     assert await harness.scopes.resume(BOX)
-    lease, _ = await hand.start()
+    lease, _ = await worker.start()
     await forget()
-    assert isinstance(await hand.do(lease, bury("c1")), Started)
+    assert isinstance(await worker.do(lease, bury("c1")), Started)
     (letter,) = [letter async for letter in harness.dead_letters.all()]
     await forget()
     assert await harness.dead_letters.settle(letter, "replay", left("c1"))
@@ -769,43 +783,43 @@ async def test_scripts_are_loaded_again_when_the_server_forgot_them(harness: Tra
     await forget()
     assert await harness.mailboxes.remove(BOX, [(waiting[1], left("c3"))]) == 1
     await forget()
-    assert isinstance(await hand.do(lease, done("c2")), Started)
-    assert await hand.do(lease, done("c1")) == Released("idle")
+    assert isinstance(await worker.do(lease, done("c2")), Started)
+    assert await worker.do(lease, done("c1")) == Released("idle")
     await forget()
-    assert await harness.connections.run(FORGET, [harness.shard.ready, harness.shard.workers], [GROUP, hand.owner]) == 1
+    assert await harness.connections.run(FORGET, [harness.shard.ready, harness.shard.workers], [GROUP, worker.owner]) == 1
     assert await harness.nothing_of(BOX)
 
 
-async def test_a_worker_that_holds_something_is_not_forgotten(harness: TransportHarness, hand: Hand) -> None:
+async def test_a_worker_that_holds_something_is_not_forgotten(harness: TransportHarness, worker: ManualWorker) -> None:
     async def forget() -> Any:
-        return await harness.connections.run(FORGET, [harness.shard.ready, harness.shard.workers], [GROUP, hand.owner])
+        return await harness.connections.run(FORGET, [harness.shard.ready, harness.shard.workers], [GROUP, worker.owner])
 
-    await harness.client.hset(harness.shard.workers, hand.owner, "here")  # type: ignore[misc]
+    await harness.client.hset(harness.shard.workers, worker.owner, "here")  # type: ignore[misc]
     await harness.put(BOX, "c1")
-    lease, _ = await hand.start()
+    lease, _ = await worker.start()
     assert await forget() == 0
-    assert await harness.client.hexists(harness.shard.workers, hand.owner)  # type: ignore[misc]
-    await hand.do(lease, done("c1"))
+    assert await harness.client.hexists(harness.shard.workers, worker.owner)  # type: ignore[misc]
+    await worker.do(lease, done("c1"))
     assert await forget() == 1
     assert await forget() == 1
-    assert not await harness.client.hexists(harness.shard.workers, hand.owner)  # type: ignore[misc]
+    assert not await harness.client.hexists(harness.shard.workers, worker.owner)  # type: ignore[misc]
 
 
 async def test_a_lost_worker_is_told_of_for_an_hour_and_then_forgotten(
-    harness: TransportHarness, hand: Hand, monkeypatch: pytest.MonkeyPatch
+    harness: TransportHarness, worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def swept() -> bool:
-        await harness.recovery(harness.hand("w2"), lease=0.01).upkeep[0].turn()
-        return not await harness.client.hexists(harness.shard.workers, hand.owner)  # type: ignore[misc]
+        await harness.recovery(harness.worker("w2"), lease=0.01).upkeep[0].turn()
+        return not await harness.client.hexists(harness.shard.workers, worker.owner)  # type: ignore[misc]
 
-    await harness.client.hset(harness.shard.workers, hand.owner, "here")  # type: ignore[misc]
+    await harness.client.hset(harness.shard.workers, worker.owner, "here")  # type: ignore[misc]
     await harness.put(BOX, "c1")
-    lease = await hand.read_one()
+    lease = await worker.read_one()
     await asyncio.sleep(0.2)
     monkeypatch.setattr("command_bus.transport.redis.worker.upkeep._TOLD_OF", 0.1)
     assert not await swept()  # it holds something
-    await hand.do(lease, TAKE)
-    await hand.do(lease, done("c1"))
+    await worker.do(lease, TAKE)
+    await worker.do(lease, done("c1"))
     await asyncio.sleep(0.2)
     monkeypatch.undo()
     assert not await swept()
@@ -813,14 +827,14 @@ async def test_a_lost_worker_is_told_of_for_an_hour_and_then_forgotten(
     assert await swept()
 
 
-async def test_repair_gives_lost_activations_back_and_only_those(harness: TransportHarness, hand: Hand) -> None:
+async def test_repair_gives_lost_activations_back_and_only_those(harness: TransportHarness, worker: ManualWorker) -> None:
     for box in ("box:ready", "box:held", "box:waiting", "box:stopped", "box:fine"):
         await harness.put(box, f"{box}1", f"{box}2")
     await harness.scopes.pause("box:stopped", "")
-    leases = {lease.mailbox: lease for lease in await hand.read()}
+    leases = {lease.mailbox: lease for lease in await worker.read()}
     for box in ("box:held", "box:waiting", "box:stopped"):
-        await hand.do(leases[box], TAKE)
-    await hand.do(leases["box:waiting"], Retry(60_000))
+        await worker.do(leases[box], TAKE)
+    await worker.do(leases["box:waiting"], Retry(60_000))
     for box in ("box:ready", "box:held"):
         await harness.client.xdel(harness.shard.ready, leases[box].activation)
     names = [name.decode() for name in await harness.client.hkeys(harness.shard.active)]  # type: ignore[misc]
@@ -838,11 +852,11 @@ async def test_repair_gives_lost_activations_back_and_only_those(harness: Transp
         == 0
     )
     assert sorted(await harness.activations()) == ["box:fine", "box:held", "box:ready"]
-    other = harness.hand("w2")
+    other = harness.worker("w2")
     again = {lease.mailbox: lease for lease in await other.read()}
     assert isinstance(await other.do(again["box:ready"], TAKE), Started)
     assert await other.do(again["box:held"], TAKE) == LeaseLost(), "it was started: that is for the recovery to decide"
-    assert await hand.do(leases["box:held"], done("box:held1")) == LeaseLost(), "and not by its old holder"
+    assert await worker.do(leases["box:held"], done("box:held1")) == LeaseLost(), "and not by its old holder"
 
 
 # The headers are the contract.
@@ -883,7 +897,7 @@ def test_every_script_file_is_loaded() -> None:
 
 
 async def test_large_payloads_are_taken_a_few_at_a_time(
-    harness: TransportHarness, hand: Hand, monkeypatch: pytest.MonkeyPatch
+    harness: TransportHarness, worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One answer with a hundred megabytes would hold up the server, and not get through a slow link in time."""
     names = [f"box:{number}" for number in range(80)]
@@ -896,9 +910,9 @@ async def test_large_payloads_are_taken_a_few_at_a_time(
         return await ask(self, keys, args)
 
     monkeypatch.setattr(_Shard, "_ask", spied)
-    leases = await hand.read(100)
-    started = await asyncio.gather(*(hand.do(lease, TAKE) for lease in leases))
+    leases = await worker.read(100)
+    started = await asyncio.gather(*(worker.do(lease, TAKE) for lease in leases))
     assert all(isinstance(each, Started) and each.envelope == b"x" * 200_000 for each in started)
     assert sum(sizes) == len(leases) == 80
     assert max(sizes[1:]) <= 5, "once it is known how large they are"
-    await asyncio.gather(*(hand.do(lease, done(lease.mailbox)) for lease in leases))
+    await asyncio.gather(*(worker.do(lease, done(lease.mailbox)) for lease in leases))

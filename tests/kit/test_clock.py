@@ -49,7 +49,7 @@ def runs(bench: Bench) -> list[float]:
 async def test_a_lost_lease_ends_in_its_time(bench: Bench, server: LiveServer, runs: list[float], before: bool) -> None:
     async with bench.bus(lease=1.0) as bus:
         await bus.dispatch(Work(line="a"))
-        ghost = TransportHarness(bench.clients, bench.namespace).hand("ghost")
+        ghost = TransportHarness(bench.clients, bench.namespace).worker("ghost")
         await ghost.start()
         began = time.monotonic()
         if before:

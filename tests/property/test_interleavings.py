@@ -41,13 +41,13 @@ from command_bus.transport.steps import (
     Take,
 )
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
-from tests.conformance.harness import TAKE, Hand, TransportHarness, bury, done, left, park
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park
 from tests.property.ledger import MAX_DEPTH, Ledger, Line
 
 pytestmark = pytest.mark.timeout(300)
 
 BOXES = ("box:a", "box:b", "box:c")
-HANDS = ("w0", "w1", "w2")
+WORKERS = ("w0", "w1", "w2")
 
 FATES = ("arrives", "request lost", "reply lost", "forgotten")
 VERBS = ("done", "done", "done", "bury", "park", "retry", "retry free", "back", "back free", "take")
@@ -55,7 +55,7 @@ FOLLOWS = ("stay", "stay", "yield", "leave")
 DECISIONS = ("back", "back", "bury", "park")
 
 boxes = st.sampled_from(BOXES)
-hands = st.sampled_from(HANDS)
+worker_names = st.sampled_from(WORKERS)
 fates = st.lists(st.sampled_from(FATES), max_size=4)
 batches = st.lists(st.tuples(st.integers(0, 60), st.sampled_from([0, 0, 0, 1])), min_size=1, max_size=8)
 moves = st.lists(
@@ -110,7 +110,7 @@ class Interleavings(RuleBasedStateMachine):
         self.instantly = patch.object(Backoff, "next", lambda _: 0.0)
         self.instantly.start()
         self.ledger = Ledger()
-        self.leases: list[tuple[Hand, Lease]] = []
+        self.leases: list[tuple[ManualWorker, Lease]] = []
         self.letters: dict[str, tuple[str, bool]] = {}
 
     def run(self, work: Any, fates: list[str] | None = None) -> Any:
@@ -129,7 +129,7 @@ class Interleavings(RuleBasedStateMachine):
             self.connections = LossyConnections(MemoryClients())
             self.harness = TransportHarness(self.connections.factory, "p", self.connections)
             await ensure_ready(self.connections, self.harness.shard)
-            self.hands = {name: self.harness.hand(name) for name in HANDS}
+            self.workers = {name: self.harness.worker(name) for name in WORKERS}
 
         self.run(opened())
         self.enqueue([(number, 0) for number in range(9)], [])
@@ -151,8 +151,8 @@ class Interleavings(RuleBasedStateMachine):
         async def promoted() -> list[str]:
             client, shard = self.harness.client, self.harness.shard
             before: Any = await client.zrange(shard.due, 0, -1)
-            await self.harness.promote(self.hands["w0"])
-            await self.harness.promote(self.hands["w1"])
+            await self.harness.promote(self.workers["w0"])
+            await self.harness.promote(self.workers["w1"])
             return [
                 member.decode()[2:]
                 for member in before
@@ -165,10 +165,10 @@ class Interleavings(RuleBasedStateMachine):
 
     # Workers.
 
-    @rule(name=hands, count=st.integers(1, 3), take=st.booleans(), fates=fates)
+    @rule(name=worker_names, count=st.integers(1, 3), take=st.booleans(), fates=fates)
     def read(self, name: str, count: int, take: bool, fates: list[str]) -> None:
-        hand = self.hands[name]
-        found = [(hand, lease) for lease in self.run(hand.read(count))]
+        worker = self.workers[name]
+        found = [(worker, lease) for lease in self.run(worker.read(count))]
         self.leases += found
         if take:
             self.take(found, fates)
@@ -177,8 +177,8 @@ class Interleavings(RuleBasedStateMachine):
     @rule(which=st.integers(0, 40))
     def lose_sight(self, which: int) -> None:
         """A worker meets an activation again that it holds or held, and tries to start it under another lease."""
-        hand, lease = self.choose(which, alive=which % 3 > 0)
-        again = (hand, hand.lease(lease.mailbox, lease.activation))
+        worker, lease = self.choose(which, alive=which % 3 > 0)
+        again = (worker, worker.lease(lease.mailbox, lease.activation))
         self.leases.append(again)
         self.take([again], [])
 
@@ -186,28 +186,28 @@ class Interleavings(RuleBasedStateMachine):
     @rule(moves=moves, fates=fates)
     def advance(self, moves: list[tuple[bool, int, str, str]], fates: list[str]) -> None:
         """Some leases take a step each: those that hold something, or any that there ever were."""
-        chosen: dict[str, tuple[Hand, Lease, Step]] = {}
+        chosen: dict[str, tuple[ManualWorker, Lease, Step]] = {}
         for alive, which, verb, follow in moves:
-            hand, lease = self.choose(which, alive=alive)
+            worker, lease = self.choose(which, alive=alive)
             line = self.ledger.line(lease.mailbox)
             command = line.waiting[0] if line.held is lease else "nobody's"
-            chosen.setdefault(lease.mailbox, (hand, lease, step_of(verb, command, follow)))
+            chosen.setdefault(lease.mailbox, (worker, lease, step_of(verb, command, follow)))
         self.do(list(chosen.values()), fates)
 
-    def choose(self, which: int, *, alive: bool) -> tuple[Hand, Lease]:
+    def choose(self, which: int, *, alive: bool) -> tuple[ManualWorker, Lease]:
         """One of the leases that hold something, if `alive` and there are any; else one of all that there ever were."""
         pool = [item for item in self.leases if self.ledger.line(item[1].mailbox).held is item[1]] if alive else []
         pool = pool or self.leases
         return pool[-1 - which % len(pool)]
 
-    def take(self, found: list[tuple[Hand, Lease]], fates: list[str]) -> None:
-        self.do([(hand, lease, TAKE) for hand, lease in found], fates)
+    def take(self, found: list[tuple[ManualWorker, Lease]], fates: list[str]) -> None:
+        self.do([(worker, lease, TAKE) for worker, lease in found], fates)
 
-    def do(self, steps: list[tuple[Hand, Lease, Step]], fates: list[str]) -> None:
+    def do(self, steps: list[tuple[ManualWorker, Lease, Step]], fates: list[str]) -> None:
         """A step for each of some mailboxes; those of one worker leave together, those of several in any order."""
 
         async def answered() -> list[Answer]:
-            return list(await asyncio.gather(*(hand.do(lease, step) for hand, lease, step in steps)))
+            return list(await asyncio.gather(*(worker.do(lease, step) for worker, lease, step in steps)))
 
         lost = "reply lost" in fates
         answers: list[Answer] = self.run(answered(), fates)
@@ -257,10 +257,10 @@ class Interleavings(RuleBasedStateMachine):
 
         self.letters = {letter.id: (letter.raw.decode(), letter.parked) for letter in self.run(listed())}
 
-    @rule(name=hands, which=st.integers(0, 10), decision=decisions, fates=fates)
+    @rule(name=worker_names, which=st.integers(0, 10), decision=decisions, fates=fates)
     def take_over(self, name: str, which: int, decision: str, fates: list[str]) -> None:
         """The lease of some activation, delivered or running, is over: another worker settles it."""
-        hand = self.hands[name]
+        worker = self.workers[name]
 
         async def pending() -> list[tuple[str, str]]:
             client, shard = self.harness.client, self.harness.shard
@@ -278,8 +278,8 @@ class Interleavings(RuleBasedStateMachine):
         step = {"back": GiveBack(counts=True), "bury": bury(command, "leave"), "park": park(command)}[decision]
 
         async def taken_over() -> None:
-            await hand.claim(activation)
-            await self.harness.recovery(hand, step).settle(0, [(activation, mailbox)])
+            await worker.claim(activation)
+            await self.harness.recovery(worker, step).settle(0, [(activation, mailbox)])
 
         self.run(taken_over(), fates)
         if was_held:
@@ -410,12 +410,12 @@ class Interleavings(RuleBasedStateMachine):
             self.promote()
             self.leases.clear()
             self.read("w1", 10, False, [])
-            for hand, lease in self.leases:
-                answer = self.run(hand.do(lease, TAKE))
+            for worker, lease in self.leases:
+                answer = self.run(worker.do(lease, TAKE))
                 self.enter(lease, TAKE, answer, lost=False)
                 while isinstance(answer, Started):
                     step = done(self.ledger.line(lease.mailbox).waiting[0])
-                    answer = self.run(hand.do(lease, step))
+                    answer = self.run(worker.do(lease, step))
                     self.enter(lease, step, answer, lost=False)
             if not self.ledger.depth:
                 return
@@ -452,12 +452,12 @@ class Chance:
         choices: dict[str, tuple[int, Callable[[], dict[str, Any]]]] = {
             "enqueue": (3, lambda: {"batch": [self._command() for _ in range(number(1, 7))], "fates": self.fates()}),
             "promote": (3, dict),
-            "read": (6, lambda: {"name": pick(HANDS), "count": number(1, 4), "take": number(5) > 0, "fates": self.fates()}),
+            "read": (6, lambda: {"name": pick(WORKERS), "count": number(1, 4), "take": number(5) > 0, "fates": self.fates()}),
             "advance": (12, lambda: {"moves": [self._move() for _ in range(number(1, 4))], "fates": self.fates()}),
             "lose_sight": (1, lambda: {"which": number(40)}),
             "take_over": (
                 2,
-                lambda: {"name": pick(HANDS), "which": number(10), "decision": pick(DECISIONS), "fates": self.fates()},
+                lambda: {"name": pick(WORKERS), "which": number(10), "decision": pick(DECISIONS), "fates": self.fates()},
             ),
             "pause": (1, lambda: {"box": pick(BOXES)}),
             "resume": (2, lambda: {"box": pick(BOXES)}),

@@ -13,9 +13,9 @@ from command_bus.testing.simulated.client import WiredPipe, WiredRedis
 from command_bus.testing.simulated.server import Link, Server
 from tests.conformance.conftest import Bench
 from tests.conformance.test_steps import *  # noqa: F403 - the tests themselves
-from tests.conformance.test_steps import hand, harness
+from tests.conformance.test_steps import harness, worker
 
-__all__ = ["bench", "hand", "harness"]
+__all__ = ["bench", "harness", "worker"]
 
 
 class Wire:
