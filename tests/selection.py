@@ -67,7 +67,7 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 def _is_its_turn(item: pytest.Item) -> bool:
     call = getattr(item, "callspec", None)
-    server = call.params.get("bench") if call is not None else None
+    server = call.params.get("sandbox") if call is not None else None
     group = next((group for group in GROUPS if server in group), None)
     if group is None or call is None:
         return True

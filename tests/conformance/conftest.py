@@ -28,7 +28,7 @@ _SHARDS = 8  # that a test has at most
 
 
 @dataclass
-class Bench:
+class Sandbox:
     """A namespace of its own on one server, and what tests do with it."""
 
     name: str
@@ -111,11 +111,11 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
 
 
 @pytest.fixture(params=SERVERS)
-async def bench(request: pytest.FixtureRequest, servers: Callable[[str], str]) -> AsyncIterator[Bench]:
+async def sandbox(request: pytest.FixtureRequest, servers: Callable[[str], str]) -> AsyncIterator[Sandbox]:
     if request.param == "memory":
-        yield Bench("memory", MemoryClients())
+        yield Sandbox("memory", MemoryClients())
         return
     url = servers(request.param)
-    bench = Bench(request.param, clients_of(url), url=url)
-    yield bench
-    await bench.clean()
+    sandbox = Sandbox(request.param, clients_of(url), url=url)
+    yield sandbox
+    await sandbox.clean()

@@ -10,7 +10,7 @@ from typing import Any
 
 from command_bus import Command, CommandBus, CommandContext, DeadLetter, EntityId, RetryPolicy
 from command_bus.transport.redis.keys import ShardKeys
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 
 __all__ = ["Put", "Scene", "scene", "until"]
 
@@ -47,13 +47,13 @@ async def until(condition: Callable[[], Awaitable[Any] | Any], seconds: float = 
 class Scene:
     """A bus with a worker that handles `Put`, and what a mishap must leave as it was."""
 
-    def __init__(self, bench: Bench, bus: CommandBus) -> None:
-        self.bench = bench
+    def __init__(self, sandbox: Sandbox, bus: CommandBus) -> None:
+        self.sandbox = sandbox
         self.bus = bus
         self.seen: list[tuple[str, int]] = []
         self._values = itertools.count(1_000_000)
 
-        @bench.registry.handles(Put)
+        @sandbox.registry.handles(Put)
         async def put(command: Put, context: CommandContext) -> int:
             assert context.entity_id == str(command.box)
             self.seen.append((str(command.box), command.value))
@@ -97,7 +97,7 @@ class Scene:
         stats = await self.bus.stats()
         assert (stats.depth, stats.in_flight, stats.entities) == (0, 0, 0)
         await until(self._worker_lives)
-        assert await self.bench.entity_keys() == []
+        assert await self.sandbox.entity_keys() == []
         await self._assert_marks_end()
 
     async def _worker_lives(self) -> bool:
@@ -105,17 +105,17 @@ class Scene:
 
     async def _assert_marks_end(self) -> None:
         """Whatever is remembered of settled commands is so for a time, not for ever."""
-        for key in await self.bench.keys():
+        for key in await self.sandbox.keys():
             if "}:k:" in key:
-                client = self.bench.client(int(key.partition("}")[0].rpartition(":")[2]))
+                client = self.sandbox.client(int(key.partition("}")[0].rpartition(":")[2]))
                 assert await client.pttl(key) > 0, key
                 await client.aclose()
 
 
 @asynccontextmanager
-async def scene(bench: Bench, **settings: Any) -> AsyncIterator[Scene]:
+async def scene(sandbox: Sandbox, **settings: Any) -> AsyncIterator[Scene]:
     """An open bus with a running worker."""
-    async with bench.bus(**settings) as bus:
-        stage = Scene(bench, bus)
+    async with sandbox.bus(**settings) as bus:
+        stage = Scene(sandbox, bus)
         async with bus.worker():
             yield stage

@@ -37,7 +37,7 @@ from command_bus import (
 )
 from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.transport.mailboxes import mailbox_label
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TransportHarness
 from tests.conformance.scene import Put, Scene, scene, until
 
@@ -75,8 +75,8 @@ WHOLE = envelope(PAYLOAD)
 
 
 @pytest.mark.parametrize("bad", ["", None])
-async def test_01_an_entity_id_is_not_empty_and_not_none(bench: Bench, bad: Any) -> None:
-    async with scene(bench) as stage:
+async def test_01_an_entity_id_is_not_empty_and_not_none(sandbox: Sandbox, bad: Any) -> None:
+    async with scene(sandbox) as stage:
         with pytest.raises(ValueError):
             Put(box=bad, value=1)
         with pytest.raises(InvalidCommand, match="entity id"):
@@ -89,13 +89,13 @@ async def test_01_an_entity_id_is_not_empty_and_not_none(bench: Bench, bad: Any)
 
 
 @pytest.mark.parametrize("box", ["}", "}{", "{x}", "{}"])
-async def test_02_braces_in_an_id_keep_all_keys_in_their_slot(bench: Bench, box: str) -> None:
-    async with bench.bus(shards=3) as bus:
-        stage = Scene(bench, bus)
+async def test_02_braces_in_an_id_keep_all_keys_in_their_slot(sandbox: Sandbox, box: str) -> None:
+    async with sandbox.bus(shards=3) as bus:
+        stage = Scene(sandbox, bus)
         await bus.dispatch(Put(box=box, value=0), command_id=f"id-{box}")
         await bus.dispatch(Put(box=box, value=0), delay=0.01)
         await bus.entity("box", box).pause()
-        keys = await bench.keys()
+        keys = await sandbox.keys()
         assert any("}:m:box:" in key for key in keys)
         for shard in bus.session.transport.keys.shards:
             slots = {key_slot(key.encode()) for key in keys if key.startswith(shard.prefix)}
@@ -106,12 +106,12 @@ async def test_02_braces_in_an_id_keep_all_keys_in_their_slot(bench: Bench, box:
 
 
 @pytest.mark.parametrize("box", ["a\nb", "a\0b", " a b ", "\u05d0\u202eb", "🦊", "a\r\x1b[31mred"])
-async def test_03_awkward_ids_round_trip_and_are_shown_escaped(bench: Bench, box: str) -> None:
-    async with scene(bench) as stage:
+async def test_03_awkward_ids_round_trip_and_are_shown_escaped(sandbox: Sandbox, box: str) -> None:
+    async with scene(sandbox) as stage:
         account = stage.bus.entity("box", box)
         await account.pause()
         await account.dispatch(Put(box=box, value=0))
-        mailboxes = [key for key in await bench.keys() if "}:m:" in key]
+        mailboxes = [key for key in await sandbox.keys() if "}:m:" in key]
         assert all(key.isprintable() and key.isascii() for key in mailboxes)
         label = mailbox_label(mailboxes[0].partition("}:m:")[2])
         assert label.isprintable()
@@ -122,8 +122,8 @@ async def test_03_awkward_ids_round_trip_and_are_shown_escaped(bench: Bench, box
         await stage.unharmed(box)
 
 
-async def test_04_long_ids_are_hashed_and_huge_ones_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with scene(bench) as stage:
+async def test_04_long_ids_are_hashed_and_huge_ones_refused(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene(sandbox) as stage:
         for box in ("x" * (1024 * 1024), "é" * 2049):
             with pytest.raises(ValueError, match="4096 bytes"):
                 Put(box=box, value=1)
@@ -132,13 +132,13 @@ async def test_04_long_ids_are_hashed_and_huge_ones_refused(bench: Bench, monkey
         long = "y" * 4096
         await stage.bus.entity("box", long).pause()
         await stage.bus.dispatch(Put(box=long, value=0))
-        assert max(map(len, await bench.keys())) < 200
+        assert max(map(len, await sandbox.keys())) < 200
         await stage.bus.entity("box", long).resume()
         await stage.unharmed(long)
 
 
-async def test_05_a_lone_surrogate_is_refused_before_anything_is_sent(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with scene(bench) as stage:
+async def test_05_a_lone_surrogate_is_refused_before_anything_is_sent(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene(sandbox) as stage:
         await stage.bus.dispatch(Put(box="a", value=0))  # the first of a type agrees on its mailboxes
         with pytest.raises(ValueError, match="surrogate"):
             Put(box="\ud800", value=1)
@@ -154,8 +154,8 @@ async def test_05_a_lone_surrogate_is_refused_before_anything_is_sent(bench: Ben
         await stage.unharmed("a")
 
 
-async def test_06_int_and_text_name_one_entity_bool_and_float_none(bench: Bench) -> None:
-    async with scene(bench) as stage:
+async def test_06_int_and_text_name_one_entity_bool_and_float_none(sandbox: Sandbox) -> None:
+    async with scene(sandbox) as stage:
         await stage.bus.call(Put(box=7, value=0), timeout=5)
         await stage.bus.call(Put(box="7", value=0), timeout=5)
         assert stage.seen == [("7", 0), ("7", 0)]
@@ -171,10 +171,10 @@ async def test_06_int_and_text_name_one_entity_bool_and_float_none(bench: Bench)
     "thing", [object(), print, 2**64, {"deep": [1, {"er": object()}]}], ids=["object", "function", "int", "deep"]
 )
 async def test_07_what_cannot_be_serialized_is_named_and_not_sent(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, thing: Any
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, thing: Any
 ) -> None:
     place = r"thing\.deep\[1\]\.er" if isinstance(thing, dict) else "thing"
-    async with scene(bench) as stage:
+    async with scene(sandbox) as stage:
         with no_traffic(stage.bus, monkeypatch):
             with pytest.raises(InvalidCommand, match=place):
                 await stage.bus.dispatch(Loose(box="a", thing=thing))
@@ -185,9 +185,9 @@ async def test_07_what_cannot_be_serialized_is_named_and_not_sent(
         await stage.unharmed("a")
 
 
-async def test_08_a_payload_over_the_cap_is_refused_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_08_a_payload_over_the_cap_is_refused_alone(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     large = Loose(box="a", thing=bytes(2 * 1024 * 1024))
-    async with scene(bench) as stage:
+    async with scene(sandbox) as stage:
         with no_traffic(stage.bus, monkeypatch), pytest.raises(PayloadTooLarge) as refused:
             await stage.bus.dispatch(large)
         assert refused.value.size > refused.value.limit == 1024 * 1024
@@ -202,26 +202,26 @@ async def test_08_a_payload_over_the_cap_is_refused_alone(bench: Bench, monkeypa
         await stage.unharmed("a", "b")
 
 
-async def test_09_there_is_no_payload_without_a_cap(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_09_there_is_no_payload_without_a_cap(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """Redis ends the connection at 512 MiB. No setting allows that much; what is over the setting does not reach the socket."""
     with pytest.raises(InvalidSettings, match="max_payload"):
         BusSettings(max_payload=513 * 1024 * 1024)
-    async with scene(bench, max_payload=32 * 1024 * 1024) as stage:
+    async with scene(sandbox, max_payload=32 * 1024 * 1024) as stage:
         with no_traffic(stage.bus, monkeypatch), pytest.raises(PayloadTooLarge):
             await stage.bus.dispatch(Loose(box="a", thing=bytes(33 * 1024 * 1024)))
         await stage.unharmed("a")
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-async def test_10_nan_and_infinity_only_where_they_are_allowed(bench: Bench, number: float) -> None:
+async def test_10_nan_and_infinity_only_where_they_are_allowed(sandbox: Sandbox, number: float) -> None:
     got: list[float] = []
 
-    @bench.registry.handles(Real)
+    @sandbox.registry.handles(Real)
     async def real(command: Real) -> float:
         got.append(command.open_end)
         return command.number
 
-    async with scene(bench) as stage:
+    async with scene(sandbox) as stage:
         with pytest.raises(ValidationError):
             Real(box="a", number=number)
         await stage.bus.dispatch_raw("box", "a", "Real", {"box": "a", "number": number})
@@ -233,8 +233,8 @@ async def test_10_nan_and_infinity_only_where_they_are_allowed(bench: Bench, num
         await stage.unharmed("a")
 
 
-async def test_11_a_misspelt_field_is_an_error(bench: Bench) -> None:
-    async with scene(bench) as stage:
+async def test_11_a_misspelt_field_is_an_error(sandbox: Sandbox) -> None:
+    async with scene(sandbox) as stage:
         with pytest.raises(ValidationError):
             Put(box="a", value=1, colour="red")  # type: ignore[call-arg]
         await stage.bus.dispatch_raw("box", "a", "Put", {"box": "a", "valeu": 1}, command_id="typo")
@@ -246,8 +246,8 @@ async def test_11_a_misspelt_field_is_an_error(bench: Bench) -> None:
         await stage.unharmed("a")
 
 
-async def test_12_text_is_no_number(bench: Bench) -> None:
-    async with scene(bench) as stage:
+async def test_12_text_is_no_number(sandbox: Sandbox) -> None:
+    async with scene(sandbox) as stage:
         with pytest.raises(ValidationError):
             Put(box="a", value="12")  # type: ignore[arg-type]
         await stage.bus.dispatch_raw("box", "a", "Put", {"box": "a", "value": "12"})
@@ -257,11 +257,11 @@ async def test_12_text_is_no_number(bench: Bench) -> None:
         await stage.unharmed("a")
 
 
-async def test_13_deep_nesting_is_an_error_and_no_crash(bench: Bench) -> None:
+async def test_13_deep_nesting_is_an_error_and_no_crash(sandbox: Sandbox) -> None:
     thing: Any = None
     for _ in range(1000):
         thing = [thing]
-    async with scene(bench) as stage:
+    async with scene(sandbox) as stage:
         with pytest.raises(InvalidCommand, match="nested deeper than 64"):
             await stage.bus.dispatch(Loose(box="a", thing=thing))
         deep = b"\x82\xa3box\xa1a\xa5value" + b"\x91" * 100_000 + b"\xc0"
@@ -294,8 +294,8 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("raw", GARBAGE.values(), ids=GARBAGE.keys())
-async def test_14_garbage_is_dead_lettered_as_it_is(bench: Bench, raw: bytes) -> None:
-    async with scene(bench) as stage:
+async def test_14_garbage_is_dead_lettered_as_it_is(sandbox: Sandbox, raw: bytes) -> None:
+    async with scene(sandbox) as stage:
         await stage.inject("box:a", {"e": raw})
         letter = await stage.letter()
         assert (letter.reason, letter.attempts, letter.raw, letter.payload) == ("undecodable", 1, raw, None)
@@ -310,9 +310,9 @@ async def test_14_garbage_is_dead_lettered_as_it_is(bench: Bench, raw: bytes) ->
         await stage.unharmed("a")
 
 
-async def test_14_garbage_between_good_commands_keeps_the_line_in_order(bench: Bench) -> None:
-    async with bench.bus() as bus:
-        stage = Scene(bench, bus)
+async def test_14_garbage_between_good_commands_keeps_the_line_in_order(sandbox: Sandbox) -> None:
+    async with sandbox.bus() as bus:
+        stage = Scene(sandbox, bus)
         await bus.dispatch(Put(box="a", value=10))
         for raw in GARBAGE.values():
             await stage.inject("box:a", {"e": raw})
@@ -324,10 +324,10 @@ async def test_14_garbage_between_good_commands_keeps_the_line_in_order(bench: B
             await stage.unharmed("a")
 
 
-async def test_14_garbage_in_the_ready_stream_stops_no_worker(bench: Bench) -> None:
+async def test_14_garbage_in_the_ready_stream_stops_no_worker(sandbox: Sandbox) -> None:
     """Activations of mailboxes that do not exist, names that are no text, entries of another kind."""
-    async with scene(bench, lease=0.5) as stage:
-        client = bench.client()
+    async with scene(sandbox, lease=0.5) as stage:
+        client = sandbox.client()
         for fields in ({b"e": b"\xff\xfe"}, {b"e": b"box:nobody"}, {b"x": b"y"}, {b"e": b""}, {b"e": b"box:a|r"}):
             await client.xadd(stage.keys.ready, fields)  # type: ignore[arg-type]
         await stage.goes_on("a")
@@ -341,8 +341,8 @@ async def test_14_garbage_in_the_ready_stream_stops_no_worker(bench: Bench) -> N
 
 
 @pytest.mark.parametrize("fields", [{"x": b"y"}, {"x": b"y", "z": b""}, {"E": WHOLE}])
-async def test_15_an_entry_without_our_field_never_reaches_a_handler(bench: Bench, fields: dict[str, bytes]) -> None:
-    async with scene(bench) as stage:
+async def test_15_an_entry_without_our_field_never_reaches_a_handler(sandbox: Sandbox, fields: dict[str, bytes]) -> None:
+    async with scene(sandbox) as stage:
         await stage.inject("box:a", fields)
         letter = await stage.letter()
         assert letter.reason == "undecodable"
@@ -352,12 +352,12 @@ async def test_15_an_entry_without_our_field_never_reaches_a_handler(bench: Benc
 
 
 @pytest.mark.parametrize("way", ["entry", "mailbox"])
-async def test_15_a_deleted_entry_is_skipped(bench: Bench, way: str) -> None:
-    async with bench.bus() as bus:
-        stage = Scene(bench, bus)
+async def test_15_a_deleted_entry_is_skipped(sandbox: Sandbox, way: str) -> None:
+    async with sandbox.bus() as bus:
+        stage = Scene(sandbox, bus)
         await bus.dispatch(Put(box="a", value=0))
         box = stage.keys.mailbox("box:a")
-        client = bench.client()
+        client = sandbox.client()
         if way == "entry":
             ((entry, _),) = await client.xrange(box)
             await client.xdel(box, entry)
@@ -368,13 +368,13 @@ async def test_15_a_deleted_entry_is_skipped(bench: Bench, way: str) -> None:
             await bus.wait_idle(5)
             assert stage.seen == []
             assert await stage.letters() == []
-            assert await bench.entity_keys() == []
+            assert await sandbox.entity_keys() == []
             assert await bus.call(Put(box="a", value=1), timeout=5) == 1
 
 
-async def test_16_an_unknown_extension_type_in_a_payload_is_invalid(bench: Bench) -> None:
+async def test_16_an_unknown_extension_type_in_a_payload_is_invalid(sandbox: Sandbox) -> None:
     payload = msgpack.packb({"box": "a", "value": msgpack.ExtType(99, b"?")})
-    async with scene(bench) as stage:
+    async with scene(sandbox) as stage:
         await stage.inject("box:a", {"e": envelope(payload)})
         letter = await stage.letter()
         assert letter.reason == "invalid"
@@ -382,9 +382,9 @@ async def test_16_an_unknown_extension_type_in_a_payload_is_invalid(bench: Bench
         await stage.unharmed("a")
 
 
-async def test_16_a_later_version_waits_for_its_worker_then_is_kept(bench: Bench) -> None:
+async def test_16_a_later_version_waits_for_its_worker_then_is_kept(sandbox: Sandbox) -> None:
     later = msgpack.packb([2, "new-1", "Put", {"another": "shape"}])
-    async with scene(bench, unknown_grace=0.4) as stage:
+    async with scene(sandbox, unknown_grace=0.4) as stage:
         await stage.inject("box:a", {"e": later})
         await stage.bus.dispatch(Put(box="a", value=0))
         assert await stage.bus.call(Put(box="b", value=0), timeout=5) == 0
@@ -399,13 +399,13 @@ async def test_16_a_later_version_waits_for_its_worker_then_is_kept(bench: Bench
         await stage.unharmed("a")
 
 
-async def test_16_a_later_version_that_was_interrupted_is_left_to_a_newer_worker_for_a_while(bench: Bench) -> None:
+async def test_16_a_later_version_that_was_interrupted_is_left_to_a_newer_worker_for_a_while(sandbox: Sandbox) -> None:
     """Whether it may run again an older worker cannot read, so it neither runs it again nor calls it undecodable."""
     later = msgpack.packb([2, "new-1", "Put", {"another": "shape"}])
-    async with bench.bus(lease=0.5, unknown_grace=0.1) as bus:
-        stage = Scene(bench, bus)
+    async with sandbox.bus(lease=0.5, unknown_grace=0.1) as bus:
+        stage = Scene(sandbox, bus)
         await stage.inject("box:a", {"e": later})
-        newer = TransportHarness(bench.clients, bench.namespace)
+        newer = TransportHarness(sandbox.clients, sandbox.namespace)
         worker = newer.worker("newer")
         await worker.start()
         began = time.monotonic()
@@ -419,8 +419,8 @@ async def test_16_a_later_version_that_was_interrupted_is_left_to_a_newer_worker
         await newer.connections.close()
 
 
-async def test_17_an_unknown_command_is_dead_lettered_after_its_grace(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    async with scene(bench, unknown_grace=0.3) as stage:
+async def test_17_an_unknown_command_is_dead_lettered_after_its_grace(sandbox: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
+    async with scene(sandbox, unknown_grace=0.3) as stage:
         await stage.bus.dispatch_raw("box", "a", "Unheard", {"box": "a"}, command_id="u")
         with pytest.raises(NoHandler):
             await stage.bus.result("u", timeout=5)
@@ -477,8 +477,8 @@ def test_19_a_handler_that_cannot_work_is_refused_at_registration() -> None:
     assert registry.lookup("Put") is None
 
 
-async def test_26_nothing_is_accepted_before_the_start_or_after_the_end(bench: Bench) -> None:
-    bus = bench.bus()
+async def test_26_nothing_is_accepted_before_the_start_or_after_the_end(sandbox: Sandbox) -> None:
+    bus = sandbox.bus()
     for _ in range(2):
         with pytest.raises(BusClosed):
             await bus.dispatch(Put(box="a", value=1))
@@ -496,13 +496,15 @@ async def test_26_nothing_is_accepted_before_the_start_or_after_the_end(bench: B
         with pytest.raises(BusClosed, match="is being closed"):
             await bus.open()
         await closing
-    async with scene(bench) as stage:
+    async with scene(sandbox) as stage:
         await stage.unharmed("a")
 
 
 @pytest.mark.parametrize("timeout", [0, -1, math.inf, math.nan, True, "5", None])
-async def test_28_the_timeout_of_a_call_is_a_positive_number(bench: Bench, monkeypatch: pytest.MonkeyPatch, timeout: Any) -> None:
-    async with scene(bench, call_timeout=4.0, lease=0.5) as stage:
+async def test_28_the_timeout_of_a_call_is_a_positive_number(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, timeout: Any
+) -> None:
+    async with scene(sandbox, call_timeout=4.0, lease=0.5) as stage:
         if timeout is None:  # the setting holds; longer than a lease is nothing special
             assert await stage.bus.call(Put(box="a", value=5)) == 5
             assert await stage.bus.call(Put(box="a", value=5), timeout=1e9) == 5
@@ -512,9 +514,9 @@ async def test_28_the_timeout_of_a_call_is_a_positive_number(bench: Bench, monke
         await stage.unharmed("a")
 
 
-async def test_29_the_same_id_and_payload_run_once(bench: Bench) -> None:
-    async with bench.bus() as bus:
-        stage = Scene(bench, bus)
+async def test_29_the_same_id_and_payload_run_once(sandbox: Sandbox) -> None:
+    async with sandbox.bus() as bus:
+        stage = Scene(sandbox, bus)
         command = Put(box="a", value=0)
         statuses = [(await bus.dispatch(command, command_id="same")).status for _ in range(2)]
         batch = await bus.dispatch_batch(Envelope(command, command_id=name) for name in ("same", "two", "two"))
@@ -529,9 +531,9 @@ async def test_29_the_same_id_and_payload_run_once(bench: Bench) -> None:
             await stage.unharmed("a")
 
 
-async def test_30_the_same_id_with_another_payload_is_a_conflict(bench: Bench) -> None:
-    async with bench.bus() as bus:
-        stage = Scene(bench, bus)
+async def test_30_the_same_id_with_another_payload_is_a_conflict(sandbox: Sandbox) -> None:
+    async with sandbox.bus() as bus:
+        stage = Scene(sandbox, bus)
         await bus.dispatch(Put(box="a", value=0), command_id="same")
         others = (Put(box="a", value=9), Put(box="b", value=0), Real(box="a", number=0.0))
         for other in others[:1]:
@@ -562,12 +564,12 @@ BAD_ITEMS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("bad", BAD_ITEMS.values(), ids=BAD_ITEMS.keys())
-async def test_31_one_bad_item_of_ten_thousand_is_reported_exactly(bench: Bench, bad: Any) -> None:
-    count, at = (10_000, 4_003) if bad is BAD_ITEMS["too large"] and bench.name != "memory" else (600, 303)
+async def test_31_one_bad_item_of_ten_thousand_is_reported_exactly(sandbox: Sandbox, bad: Any) -> None:
+    count, at = (10_000, 4_003) if bad is BAD_ITEMS["too large"] and sandbox.name != "memory" else (600, 303)
     items: list[Any] = [Put(box=f"line-{number % 10}", value=number) for number in range(count)]
     items[at] = bad
-    async with bench.bus() as bus:
-        stage = Scene(bench, bus)
+    async with sandbox.bus() as bus:
+        stage = Scene(sandbox, bus)
         batch = await bus.dispatch_batch(items)
         assert len(batch) == count
         assert isinstance(batch.outcomes[at].error, InvalidCommand)
@@ -583,8 +585,8 @@ async def test_31_one_bad_item_of_ten_thousand_is_reported_exactly(bench: Bench,
             await stage.unharmed("line-3")
 
 
-async def test_31_a_batch_may_be_empty_or_endless_in_kind(bench: Bench) -> None:
-    async with scene(bench) as stage:
+async def test_31_a_batch_may_be_empty_or_endless_in_kind(sandbox: Sandbox) -> None:
+    async with scene(sandbox) as stage:
         assert len(await stage.bus.dispatch_batch([])) == 0
         assert len(await stage.bus.dispatch_batch(iter(()))) == 0
         with pytest.raises(TypeError):
@@ -599,18 +601,18 @@ async def test_31_a_batch_may_be_empty_or_endless_in_kind(bench: Bench) -> None:
         await stage.unharmed("a")
 
 
-async def test_a_failure_names_no_secret(bench: Bench) -> None:
+async def test_a_failure_names_no_secret(sandbox: Sandbox) -> None:
     """24, its part about validation: pydantic's errors quote their input, ours do not."""
 
     class Secret(Command[None], entity="box"):
         box: EntityId
         pin: Annotated[str, Field(max_length=4)]
 
-    @bench.registry.handles(Secret)
+    @sandbox.registry.handles(Secret)
     async def secret(command: Secret) -> None:
         Put(box="a", value=command.pin)  # type: ignore[arg-type]
 
-    async with scene(bench) as stage:
+    async with scene(sandbox) as stage:
         await stage.bus.dispatch_raw("box", "a", "Secret", {"box": "a", "pin": "hunter2"})
         letter = await stage.letter()
         assert letter.reason == "invalid"

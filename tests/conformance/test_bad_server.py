@@ -37,7 +37,7 @@ from command_bus.serialization.envelope import unpack_envelope
 from command_bus.transport.redis import namespace as server_module
 from command_bus.transport.redis.connection.errors import translated
 from command_bus.transport.redis.keys import GROUP
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 from tests.conformance.scene import Put, Scene, scene, until
 
 
@@ -121,9 +121,9 @@ async def test_34_a_primary_that_becomes_a_replica_refuses_and_work_goes_on_when
     primary, other = start(tcp=True), start(tcp=True)
     host, port = other.url.removeprefix("redis://").split(":")
     registry = HandlerRegistry()
-    bench = Bench("valkey", server_clients(primary), registry=registry, url=primary.url)
-    async with bench.bus(dispatch_timeout=1.0) as bus:
-        stage = Scene(bench, bus)
+    sandbox = Sandbox("valkey", server_clients(primary), registry=registry, url=primary.url)
+    async with sandbox.bus(dispatch_timeout=1.0) as bus:
+        stage = Scene(sandbox, bus)
         await bus.dispatch(Put(box="a", value=0))
         client = Redis.from_url(primary.url)
         async with bus.worker():
@@ -348,8 +348,8 @@ async def test_a_caller_waits_no_longer_than_it_said_for_what_all_must_agree_on(
         await asyncio.gather(patient, return_exceptions=True)
 
 
-async def test_a_batch_of_more_than_may_wait_leaves_bit_by_bit(bench: Bench) -> None:
-    async with bench.bus(max_pending=100) as bus:
+async def test_a_batch_of_more_than_may_wait_leaves_bit_by_bit(sandbox: Sandbox) -> None:
+    async with sandbox.bus(max_pending=100) as bus:
         batch = await bus.dispatch_batch(Put(box=f"b{number % 10}", value=number) for number in range(450))
         assert batch.accepted == 450
         assert (await bus.stats()).depth == 450
@@ -427,9 +427,9 @@ async def test_36_the_development_server_forgets_on_purpose_and_warns_of_nothing
     assert not caplog.records
 
 
-async def test_37_a_mailbox_of_another_type_fails_alone_when_sending(bench: Bench) -> None:
-    async with scene(bench) as stage:
-        client = bench.client()
+async def test_37_a_mailbox_of_another_type_fails_alone_when_sending(sandbox: Sandbox) -> None:
+    async with scene(sandbox) as stage:
+        client = sandbox.client()
         await client.set(stage.keys.mailbox("box:broken"), "mine")
         with pytest.raises(InvalidCommand, match="WRONGTYPE"):
             await stage.bus.dispatch(Put(box="broken", value=1))
@@ -448,28 +448,28 @@ async def test_37_a_mailbox_of_another_type_fails_alone_when_sending(bench: Benc
 
 @pytest.mark.parametrize("outcome", ["returns", "fails"])
 async def test_37_a_mailbox_that_changes_its_type_holds_up_its_entity_alone(
-    bench: Bench, caplog: pytest.LogCaptureFixture, outcome: str
+    sandbox: Sandbox, caplog: pytest.LogCaptureFixture, outcome: str
 ) -> None:
     gate = asyncio.Event()
     running = asyncio.Event()
 
-    @bench.registry.handles(Long)
+    @sandbox.registry.handles(Long)
     async def long(command: Long) -> str:
         running.set()
         await gate.wait()
         return "done"
 
-    @bench.registry.handles(Fails)
+    @sandbox.registry.handles(Fails)
     async def fails(command: Fails) -> None:
         running.set()
         await gate.wait()
         raise ValueError("planned")
 
     command = Long(box="broken") if outcome == "returns" else Fails(box="broken")
-    async with scene(bench) as stage:
+    async with scene(sandbox) as stage:
         await stage.bus.dispatch(command, command_id="stuck")
         await running.wait()
-        client = bench.client()
+        client = sandbox.client()
         box = stage.keys.mailbox("box:broken")
         await client.rename(box, box + ":aside")
         await client.set(box, "not a stream")
@@ -492,29 +492,29 @@ async def test_37_a_mailbox_that_changes_its_type_holds_up_its_entity_alone(
 
 @pytest.mark.parametrize("what", ["group", "stream", "everything"])
 async def test_38_a_ready_stream_or_group_deleted_under_a_worker_is_made_anew(
-    bench: Bench, caplog: pytest.LogCaptureFixture, what: str
+    sandbox: Sandbox, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
     gate = asyncio.Event()
     starts: list[str] = []
 
-    @bench.registry.handles(Long)
+    @sandbox.registry.handles(Long)
     async def long(command: Long) -> str:
         starts.append(str(command.box))
         await gate.wait()
         return "done"
 
-    async with scene(bench, lease=1.0, concurrency=2) as stage:
+    async with scene(sandbox, lease=1.0, concurrency=2) as stage:
         await stage.bus.dispatch_batch([Long(box="held"), Put(box="held", value=1)])
         await until(lambda: starts)
         await stage.bus.entity("box", "resting").pause()
         await stage.bus.dispatch(Put(box="resting", value=1))
-        client = bench.client()
+        client = sandbox.client()
         if what == "group":
             await client.xgroup_destroy(stage.keys.ready, "workers")
         elif what == "stream":
             await client.delete(stage.keys.ready)
         else:
-            await client.delete(*(key for key in await bench.keys() if not key.endswith("meta")))
+            await client.delete(*(key for key in await sandbox.keys() if not key.endswith("meta")))
         await client.aclose()
         await until(lambda: "created anew" in caplog.text)
         await stage.goes_on("a")
@@ -530,19 +530,19 @@ async def test_38_a_ready_stream_or_group_deleted_under_a_worker_is_made_anew(
 
 
 async def test_38_what_runs_while_the_group_is_deleted_goes_on_under_its_lease(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    sandbox: Sandbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = asyncio.Event()
     running = asyncio.Event()
 
-    @bench.registry.handles(Long)
+    @sandbox.registry.handles(Long)
     async def long(command: Long) -> str:
         running.set()
         await gate.wait()
         return "done"
 
-    async with scene(bench, lease=1.5) as stage:
-        client = bench.client()
+    async with scene(sandbox, lease=1.5) as stage:
+        client = sandbox.client()
         ready = stage.keys.ready
 
         async def renewals() -> int:
@@ -566,15 +566,15 @@ async def differs(look: Callable[[], Awaitable[int]], before: int) -> bool:
     return await look() != before
 
 
-async def test_39_a_namespace_of_another_protocol_is_refused(bench: Bench) -> None:
-    async with bench.bus() as bus:
-        client = bench.client()
+async def test_39_a_namespace_of_another_protocol_is_refused(sandbox: Sandbox) -> None:
+    async with sandbox.bus() as bus:
+        client = sandbox.client()
         await client.hset(bus.session.transport.keys.shards[0].meta, "protocol", "2")  # type: ignore[misc]
         await client.aclose()
     with pytest.raises(InvalidSettings, match="protocol 2"):
-        async with bench.bus():
+        async with sandbox.bus():
             pass
-    async with bench.bus(namespace=f"{bench.namespace}x") as other:
+    async with sandbox.bus(namespace=f"{sandbox.namespace}x") as other:
         assert (await other.dispatch(Put(box="a", value=1))).status == "accepted"
         await other.entity("box", "a").purge()
 
@@ -644,12 +644,12 @@ async def test_44_a_full_server_is_tried_again(start: Starter) -> None:
         await client.aclose()
 
 
-async def test_45_a_letter_is_replayed_once(bench: Bench) -> None:
-    @bench.registry.handles(Fails)
+async def test_45_a_letter_is_replayed_once(sandbox: Sandbox) -> None:
+    @sandbox.registry.handles(Fails)
     async def fails(command: Fails) -> None:
         raise ValueError("planned")
 
-    async with scene(bench) as stage:
+    async with scene(sandbox) as stage:
         await stage.bus.dispatch(Fails(box="a"), command_id="again")
         letter = await stage.letter()
         outcomes = await asyncio.gather(*(stage.bus.dead_letters.replay(letter.id) for _ in range(3)), return_exceptions=True)
@@ -720,7 +720,7 @@ def test_46_policies_out_of_range_are_refused() -> None:
 async def full(start: Starter) -> Any:
     """A namespace on a server that can be brought to its memory limit."""
     server = start()
-    bench = Bench("valkey", server_clients(server), url=server.url)
+    sandbox = Sandbox("valkey", server_clients(server), url=server.url)
     client = Redis.from_url(server.url)
 
     async def fill() -> None:
@@ -730,19 +730,19 @@ async def full(start: Starter) -> Any:
     async def relieve() -> None:
         await client.config_set("maxmemory", "0")
 
-    yield bench, fill, relieve
+    yield sandbox, fill, relieve
     await client.aclose()
 
 
 async def test_a_server_at_its_memory_limit_refuses_new_commands_and_drains(full: Any) -> None:
-    bench, fill, relieve = full
+    sandbox, fill, relieve = full
 
-    @bench.registry.handles(Fails)
+    @sandbox.registry.handles(Fails)
     async def fails(command: Fails) -> None:
         raise ValueError("planned")
 
-    async with bench.bus(lease=0.6) as bus:
-        stage = Scene(bench, bus)
+    async with sandbox.bus(lease=0.6) as bus:
+        stage = Scene(sandbox, bus)
         await bus.dispatch_batch(Put(box=f"b{number % 20}", value=number) for number in range(300))
         await bus.dispatch(Fails(box="f"), command_id="f")
         await bus.dispatch(Put(box="later", value=1), delay=0.01, command_id="later")
@@ -771,21 +771,21 @@ async def test_a_server_at_its_memory_limit_refuses_new_commands_and_drains(full
 
 
 async def test_a_worker_can_be_started_and_keeps_its_leases_at_the_memory_limit(full: Any) -> None:
-    bench, fill, relieve = full
+    sandbox, fill, relieve = full
     starts: list[str] = []
 
-    @bench.registry.handles(Long)
+    @sandbox.registry.handles(Long)
     async def long(command: Long) -> str:
         starts.append("long")
         await asyncio.sleep(1.5)
         return "done"
 
-    async with bench.bus(lease=0.6) as bus:
-        stage = Scene(bench, bus)
+    async with sandbox.bus(lease=0.6) as bus:
+        stage = Scene(sandbox, bus)
         await bus.dispatch(Long(box="a"), command_id="long")
         await bus.dispatch(Put(box="a", value=1))
         await fill()
-        async with bench.bus(lease=0.6) as second, second.worker():
+        async with sandbox.bus(lease=0.6) as second, second.worker():
             assert await bus.result("long", timeout=10) == "done"
             await bus.wait_idle(10)
             assert starts == ["long"]
@@ -794,10 +794,10 @@ async def test_a_worker_can_be_started_and_keeps_its_leases_at_the_memory_limit(
             await stage.unharmed("a")
 
 
-async def test_a_batch_that_meets_the_limit_reports_what_was_accepted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_that_meets_the_limit_reports_what_was_accepted(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """The third of four chunks is refused: the first two are in, and said to be."""
-    async with bench.bus() as bus:
-        stage = Scene(bench, bus)
+    async with sandbox.bus() as bus:
+        stage = Scene(sandbox, bus)
         kind = type(bus.session.transport.connections)
         run, chunks = kind.run, 0
 
@@ -822,7 +822,7 @@ async def test_a_batch_that_meets_the_limit_reports_what_was_accepted(bench: Ben
 
 @pytest.mark.parametrize("hours", [-5, 5])
 async def test_41_a_worker_whose_clock_is_wrong_by_hours_works_as_any_other(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, hours: int
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
     """Deadlines, delays and leases go by the server's clock and by time that only grows; the wrong time shows in what it writes of itself."""
     real = wall_ms
@@ -832,8 +832,8 @@ async def test_41_a_worker_whose_clock_is_wrong_by_hours_works_as_any_other(
 
     for module in ("command_bus.worker.decisions", "command_bus.worker", "command_bus.transport.redis.worker.lease_keeper"):
         monkeypatch.setattr(f"{module}.wall_ms", wrong)
-    bench.registry.handles(Fails)(fails)
-    async with scene(bench, lease=0.6) as stage:
+    sandbox.registry.handles(Fails)(fails)
+    async with scene(sandbox, lease=0.6) as stage:
         await stage.bus.dispatch(Put(box="a", value=0), expires=30)
         await stage.bus.dispatch(Put(box="a", value=1), delay=0.1)
         assert await stage.bus.call(Put(box="a", value=2), timeout=5) == 2

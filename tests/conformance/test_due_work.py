@@ -11,7 +11,7 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.scripts import PROMOTE, Script
 from command_bus.transport.steps import Retry, Started
 from command_bus.transport.submissions import NO_DIGEST, Submission
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, transport_harness
 
 LARGE = 300_000
@@ -21,8 +21,8 @@ MEGABYTE = 1024 * 1024
 class Weighing(Connections):
     """Connections that note what is promoted at a time, and how many bytes all answers had."""
 
-    def __init__(self, bench: Bench) -> None:
-        super().__init__(bench.clients.at(f"{{{bench.namespace}:0}}:"))
+    def __init__(self, sandbox: Sandbox) -> None:
+        super().__init__(sandbox.clients.at(f"{{{sandbox.namespace}:0}}:"))
         self.promoted: list[int] = []
         self.answered = 0
 
@@ -47,8 +47,8 @@ def weight(answer: Any) -> int:
 
 
 @pytest.fixture
-async def harness(bench: Bench) -> AsyncIterator[TransportHarness]:
-    async with transport_harness(bench.clients, bench.namespace, Weighing(bench)) as harness:
+async def harness(sandbox: Sandbox) -> AsyncIterator[TransportHarness]:
+    async with transport_harness(sandbox.clients, sandbox.namespace, Weighing(sandbox)) as harness:
         yield harness
 
 
@@ -79,21 +79,21 @@ async def delay(harness: TransportHarness, *sizes: int, boxes: int = 1) -> None:
             return
 
 
-async def sent_by(harness: TransportHarness, bench: Bench) -> int:
+async def sent_by(harness: TransportHarness, sandbox: Sandbox) -> int:
     """Bytes that the server has sent to all its clients; 0 if it does not count them."""
-    return 0 if bench.url is None else int((await harness.client.info("stats"))["total_net_output_bytes"])
+    return 0 if sandbox.url is None else int((await harness.client.info("stats"))["total_net_output_bytes"])
 
 
 async def test_large_delayed_commands_are_promoted_on_the_server(
-    bench: Bench, harness: TransportHarness, worker: ManualWorker, weighing: Weighing
+    sandbox: Sandbox, harness: TransportHarness, worker: ManualWorker, weighing: Weighing
 ) -> None:
     await delay(harness, *[LARGE] * 40, boxes=3)
-    before, weighing.answered = await sent_by(harness, bench), 0
+    before, weighing.answered = await sent_by(harness, sandbox), 0
     await harness.promote(worker)
     assert await harness.client.zcard(harness.shard.due) == 0
     assert weighing.answered < LARGE / 2
-    if bench.name in ("valkey", "redis", "redis62"):  # no replica and no other node that it would send them to
-        assert await sent_by(harness, bench) - before < LARGE / 2
+    if sandbox.name in ("valkey", "redis", "redis62"):  # no replica and no other node that it would send them to
+        assert await sent_by(harness, sandbox) - before < LARGE / 2
     assert sum(weighing.promoted) == 40
     assert max(weighing.promoted) * LARGE <= MEGABYTE + LARGE, "one script moves a megabyte and one command at most"
 

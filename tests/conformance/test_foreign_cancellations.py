@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from command_bus import Command, CommandFailed, EntityId, RetryPolicy
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 from tests.conformance.scene import until
 
 
@@ -37,13 +37,13 @@ def while_it_is_settled(task: asyncio.Task[Any]) -> None:
 
 @pytest.mark.parametrize("cancel", [at_its_end, while_it_is_settled])
 async def test_a_task_that_is_cancelled_behind_its_handler_loses_no_follower(
-    bench: Bench, cancel: Callable[[asyncio.Task[Any]], None]
+    sandbox: Sandbox, cancel: Callable[[asyncio.Task[Any]], None]
 ) -> None:
     """The step that settles it starts the next command, which nobody waits for any more: it goes back untouched, and runs once."""
     ran: list[int] = []
     follows = asyncio.Event()
 
-    @bench.registry.handles(Once)
+    @sandbox.registry.handles(Once)
     async def once(command: Once) -> int:
         ran.append(command.number)
         if command.number == 1:
@@ -53,7 +53,7 @@ async def test_a_task_that_is_cancelled_behind_its_handler_loses_no_follower(
             cancel(task)
         return command.number
 
-    async with bench.bus(lease=20.0) as bus, bus.worker():
+    async with sandbox.bus(lease=20.0) as bus, bus.worker():
         calls = [asyncio.create_task(bus.call(Once(line="a", number=number), timeout=15)) for number in (1, 2)]
         await until(lambda: ran)
         await until(lambda: bus.entity("line", "a").depth())
@@ -67,17 +67,17 @@ async def test_a_task_that_is_cancelled_behind_its_handler_loses_no_follower(
         assert ran == [1, 2]
 
 
-async def test_a_task_that_is_cancelled_while_its_worker_stops_is_interrupted_at_once(bench: Bench) -> None:
+async def test_a_task_that_is_cancelled_while_its_worker_stops_is_interrupted_at_once(sandbox: Sandbox) -> None:
     tasks: list[asyncio.Task[Any] | None] = []
 
-    @bench.registry.handles(Again)
+    @sandbox.registry.handles(Again)
     async def again(command: Again) -> int:
         tasks.append(asyncio.current_task())
         if len(tasks) == 1:
             await asyncio.sleep(60)
         return len(tasks)
 
-    async with bench.bus(lease=20.0, grace=15.0) as bus, bus.worker() as first:
+    async with sandbox.bus(lease=20.0, grace=15.0) as bus, bus.worker() as first:
         call = asyncio.create_task(bus.call(Again(line="a"), timeout=30))
         await until(lambda: tasks)
         async with bus.worker():
@@ -91,18 +91,18 @@ async def test_a_task_that_is_cancelled_while_its_worker_stops_is_interrupted_at
             assert time.monotonic() - began < 8
 
 
-async def test_a_handler_past_its_timeout_does_not_wait_for_a_place(bench: Bench) -> None:
+async def test_a_handler_past_its_timeout_does_not_wait_for_a_place(sandbox: Sandbox) -> None:
     """It waits in a call; the only place is taken by what it waits for."""
     may_end = asyncio.Event()
 
-    @bench.registry.handles(Again)
+    @sandbox.registry.handles(Again)
     async def slow(command: Again) -> int:
         await may_end.wait()
         return 1
 
-    async with bench.bus() as bus, bus.worker(concurrency=1):
+    async with sandbox.bus() as bus, bus.worker(concurrency=1):
 
-        @bench.registry.handles(Impatient)
+        @sandbox.registry.handles(Impatient)
         async def impatient(command: Impatient) -> None:
             await bus.call(Again(line="a"), timeout=20)
 

@@ -11,7 +11,7 @@ from command_bus.errors import TransportUnavailable
 from command_bus.transport.mailboxes import EVERYTHING
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.scripts import OPERATE, Script
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TransportHarness, transport_harness
 
 each_scope = pytest.mark.parametrize("scope", ["box:a", "box:*", EVERYTHING], ids=["entity", "type", "bus"])
@@ -21,8 +21,8 @@ each_verb = pytest.mark.parametrize("verb", ["pause", "drain", "resume"])
 class Forgetful(Connections):
     """Connections that lose the first answer to each operator's step: the server has carried it out."""
 
-    def __init__(self, bench: Bench) -> None:
-        super().__init__(bench.clients.at(f"{{{bench.namespace}:0}}:"))
+    def __init__(self, sandbox: Sandbox) -> None:
+        super().__init__(sandbox.clients.at(f"{{{sandbox.namespace}:0}}:"))
         self.lost = 0
         self._again: list[Any] = []
 
@@ -36,8 +36,8 @@ class Forgetful(Connections):
 
 
 @pytest.fixture
-async def harness(bench: Bench) -> AsyncIterator[TransportHarness]:
-    async with transport_harness(bench.clients, bench.namespace, Forgetful(bench)) as harness:
+async def harness(sandbox: Sandbox) -> AsyncIterator[TransportHarness]:
+    async with transport_harness(sandbox.clients, sandbox.namespace, Forgetful(sandbox)) as harness:
         yield harness
 
 

@@ -33,7 +33,7 @@ from command_bus.transport.mailboxes import EVERYTHING
 from command_bus.transport.redis.scripts import REPAIR
 from command_bus.transport.steps import Released, Retry, Started
 from command_bus.transport.submissions import Admission
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, transport_harness
 from tests.conformance.scene import until
 
@@ -69,7 +69,7 @@ class Seen:
 
 
 @pytest.fixture
-def seen(bench: Bench) -> Seen:
+def seen(sandbox: Sandbox) -> Seen:
     seen = Seen()
     seen.gate.set()
 
@@ -80,17 +80,17 @@ def seen(bench: Bench) -> Seen:
         seen.running -= 1
         return number
 
-    @bench.registry.handles(Add)
+    @sandbox.registry.handles(Add)
     async def add(command: Add) -> int:
         if command.fails:
             raise OSError("no paper")
         return await run(str(command.name), command.number)
 
-    @bench.registry.handles(Count)
+    @sandbox.registry.handles(Count)
     async def count(command: Count) -> int:
         return await run(str(command.name), command.number)
 
-    @bench.registry.handles(Free)
+    @sandbox.registry.handles(Free)
     async def free(command: Free) -> None:
         await run("free", command.number)
 
@@ -98,8 +98,8 @@ def seen(bench: Bench) -> Seen:
 
 
 @pytest.fixture
-async def harness(bench: Bench) -> AsyncIterator[TransportHarness]:
-    async with transport_harness(bench.clients, bench.namespace) as harness:
+async def harness(sandbox: Sandbox) -> AsyncIterator[TransportHarness]:
+    async with transport_harness(sandbox.clients, sandbox.namespace) as harness:
         yield harness
 
 
@@ -234,14 +234,14 @@ async def _held(bus: CommandBus) -> None:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-async def test_a_paused_type_starts_nothing_on_any_shard_and_goes_on_in_order(bench: Bench, seen: Seen, shards: int) -> None:
+async def test_a_paused_type_starts_nothing_on_any_shard_and_goes_on_in_order(sandbox: Sandbox, seen: Seen, shards: int) -> None:
     names = [f"n{number}" for number in range(12)]
-    async with bench.bus(shards=shards) as bus:
+    async with sandbox.bus(shards=shards) as bus:
         sums = bus.entities.of("sum")
         await bus.dispatch_batch(Add(name=name, number=0) for name in names[:6])
         assert await sums.pause("month end")
         assert not await sums.pause("month end")
-    async with bench.bus(shards=shards) as bus:  # others, later: nothing of it is in a process
+    async with sandbox.bus(shards=shards) as bus:  # others, later: nothing of it is in a process
         sums = bus.entities.of("sum")
         async with bus.worker():
             await bus.dispatch_batch(Add(name=name, number=number) for number in (1, 2) for name in names)
@@ -265,9 +265,9 @@ async def test_a_paused_type_starts_nothing_on_any_shard_and_goes_on_in_order(be
         assert await bus.entities.holds() == []
 
 
-async def test_bulk_loads_are_held_and_refused_like_all_else(bench: Bench, seen: Seen) -> None:
+async def test_bulk_loads_are_held_and_refused_like_all_else(sandbox: Sandbox, seen: Seen) -> None:
     version = Version("d", 0)
-    async with bench.bus(shards=3) as bus:
+    async with sandbox.bus(shards=3) as bus:
         items = [_item(bus, f"n{number % 3}", number) for number in range(9)]
         await bus.session.transport.bulk.open(version, Opening(keep_ms=0, remember_ms=60_000))
         await bus.entities.of("sum").pause()
@@ -300,8 +300,8 @@ async def _load(bus: CommandBus, version: Version, items: list[LoadItem]) -> lis
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-async def test_a_paused_bus_starts_nothing_at_all(bench: Bench, seen: Seen, shards: int) -> None:
-    async with bench.bus(shards=shards) as bus, bus.worker():
+async def test_a_paused_bus_starts_nothing_at_all(sandbox: Sandbox, seen: Seen, shards: int) -> None:
+    async with sandbox.bus(shards=shards) as bus, bus.worker():
         await bus.entities.pause("release")
         await bus.dispatch_batch([Add(name="a", number=1), Count(name="b", number=1), Free(number=1)])
         await bus.dispatch(Count(name="c", number=1), delay=0.01)
@@ -319,9 +319,9 @@ async def _states(bus: CommandBus, wanted: dict[str, str]) -> bool:
     return wanted.items() <= found.items()
 
 
-async def test_what_runs_is_not_touched_and_the_next_does_not_start(bench: Bench, seen: Seen) -> None:
+async def test_what_runs_is_not_touched_and_the_next_does_not_start(sandbox: Sandbox, seen: Seen) -> None:
     seen.gate.clear()
-    async with bench.bus() as bus, bus.worker():
+    async with sandbox.bus() as bus, bus.worker():
         first = asyncio.create_task(bus.call(Add(name="a", number=1), timeout=10))
         await until(lambda: seen.running)
         await bus.dispatch(Add(name="a", number=2))
@@ -338,10 +338,10 @@ async def test_what_runs_is_not_touched_and_the_next_does_not_start(bench: Bench
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("what", ["entity", "type", "bus"])
 async def test_draining_works_off_what_was_accepted_and_refuses_the_rest(
-    bench: Bench, seen: Seen, what: str, shards: int
+    sandbox: Sandbox, seen: Seen, what: str, shards: int
 ) -> None:
     seen.gate.clear()
-    async with bench.bus(shards=shards) as bus, bus.worker():
+    async with sandbox.bus(shards=shards) as bus, bus.worker():
         target: Any = {"entity": bus.entity("sum", "a"), "type": bus.entities.of("sum"), "bus": bus.entities}[what]
         await bus.dispatch_batch(Add(name="a", number=number) for number in range(3))
         await bus.dispatch(Add(name="a", number=3), delay=0.05, command_id="late")
@@ -370,8 +370,8 @@ async def test_draining_works_off_what_was_accepted_and_refuses_the_rest(
         assert await bus.call(Add(name="a", number=4), timeout=5) == 4
 
 
-async def test_an_unlucky_letter_is_replayed_while_its_type_is_drained(bench: Bench, seen: Seen) -> None:
-    async with bench.bus() as bus, bus.worker():
+async def test_an_unlucky_letter_is_replayed_while_its_type_is_drained(sandbox: Sandbox, seen: Seen) -> None:
+    async with sandbox.bus() as bus, bus.worker():
         await bus.dispatch_batch([Add(name="a", number=1, fails=True), Add(name="a", number=2)])
         await until(lambda: _states(bus, {"sum:a": "parked"}))
         await bus.entities.of("sum").drain()
@@ -381,8 +381,8 @@ async def test_an_unlucky_letter_is_replayed_while_its_type_is_drained(bench: Be
         assert seen.of("a") == [2]
 
 
-async def test_pausing_the_type_keeps_a_replayed_letter(bench: Bench, seen: Seen) -> None:
-    async with bench.bus() as bus, bus.worker():
+async def test_pausing_the_type_keeps_a_replayed_letter(sandbox: Sandbox, seen: Seen) -> None:
+    async with sandbox.bus() as bus, bus.worker():
         await bus.dispatch_batch([Add(name="a", number=1, fails=True), Add(name="a", number=2)])
         await until(lambda: _states(bus, {"sum:a": "parked"}))
         await bus.entities.of("sum").pause()
@@ -395,9 +395,9 @@ async def test_pausing_the_type_keeps_a_replayed_letter(bench: Bench, seen: Seen
         assert seen.of("a") == [2]
 
 
-async def test_lanes_are_of_their_type(bench: Bench, seen: Seen) -> None:
+async def test_lanes_are_of_their_type(sandbox: Sandbox, seen: Seen) -> None:
     policies = {"sum": EntityPolicy(mailbox=lanes(2))}
-    async with bench.bus(entities=policies) as bus, bus.worker():
+    async with sandbox.bus(entities=policies) as bus, bus.worker():
         await bus.entities.of("sum").pause()
         await bus.dispatch_batch(Add(name=f"n{number}", number=number) for number in range(6))
         await _held(bus)
@@ -409,8 +409,8 @@ async def test_lanes_are_of_their_type(bench: Bench, seen: Seen) -> None:
 
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("what", ["type", "bus"])
-async def test_purge_takes_what_waits_and_answers_callers(bench: Bench, seen: Seen, what: str, shards: int) -> None:
-    async with bench.bus(shards=shards) as bus:
+async def test_purge_takes_what_waits_and_answers_callers(sandbox: Sandbox, seen: Seen, what: str, shards: int) -> None:
+    async with sandbox.bus(shards=shards) as bus:
         await bus.dispatch_batch(Add(name=f"n{number % 5}", number=number) for number in range(20))
         await bus.dispatch_batch([Count(name="c", number=1), Free(number=1)])
         await bus.dispatch(Add(name="late", number=1), delay=60)
@@ -434,9 +434,9 @@ async def _depth(bus: CommandBus, depth: int) -> bool:
 # What operators are told.
 
 
-async def test_a_listing_tells_states_holders_and_holds(bench: Bench, seen: Seen) -> None:
+async def test_a_listing_tells_states_holders_and_holds(sandbox: Sandbox, seen: Seen) -> None:
     seen.gate.clear()
-    async with bench.bus() as bus, bus.worker() as worker:
+    async with sandbox.bus() as bus, bus.worker() as worker:
         await bus.entity("sum", "p").pause("by hand")
         await bus.dispatch_batch(Add(name="p", number=number) for number in range(3))
         await bus.dispatch_batch([Add(name="bad", number=1, fails=True), Add(name="bad", number=2)])
@@ -466,8 +466,8 @@ async def test_a_listing_tells_states_holders_and_holds(bench: Bench, seen: Seen
 
 @pytest.mark.parametrize("order", ["depth", "age", "attempt", "name"])
 @pytest.mark.parametrize("shards", [1, 3])
-async def test_pages_hold_each_entity_once_in_order(bench: Bench, seen: Seen, order: Any, shards: int) -> None:
-    async with bench.bus(shards=shards) as bus:
+async def test_pages_hold_each_entity_once_in_order(sandbox: Sandbox, seen: Seen, order: Any, shards: int) -> None:
+    async with sandbox.bus(shards=shards) as bus:
         await bus.dispatch_batch(Add(name=f"n{name}", number=0) for name in range(25) for _ in range(name % 4 + 1))
         whole = await bus.entities.list(order=order, limit=100)
         names, cursor = [], None
@@ -489,9 +489,9 @@ async def test_pages_hold_each_entity_once_in_order(bench: Bench, seen: Seen, or
                 await bus.entities.list(order=order, cursor=wrong)
 
 
-async def test_one_entity_from_near(bench: Bench, seen: Seen) -> None:
+async def test_one_entity_from_near(sandbox: Sandbox, seen: Seen) -> None:
     seen.gate.clear()
-    async with bench.bus() as bus, bus.worker() as worker:
+    async with sandbox.bus() as bus, bus.worker() as worker:
         await bus.dispatch(Add(name="a", number=0), command_id="first")
         await until(lambda: seen.running)
         await bus.dispatch_batch(Add(name="a", number=number) for number in range(5))
@@ -515,8 +515,8 @@ async def test_one_entity_from_near(bench: Bench, seen: Seen) -> None:
         assert (nothing.entity.state, nothing.entity.depth, nothing.head, nothing.handlers) == ("waiting", 0, None, None)
 
 
-async def test_a_parked_entity_shows_its_letter(bench: Bench, seen: Seen) -> None:
-    async with bench.bus() as bus, bus.worker():
+async def test_a_parked_entity_shows_its_letter(sandbox: Sandbox, seen: Seen) -> None:
+    async with sandbox.bus() as bus, bus.worker():
         await bus.dispatch(Add(name="a", number=0, fails=True))
         await until(lambda: _states(bus, {"sum:a": "parked"}))
         details = await bus.entity("sum", "a").show()
@@ -524,8 +524,8 @@ async def test_a_parked_entity_shows_its_letter(bench: Bench, seen: Seen) -> Non
         assert (details.letter.error_message, details.letter.id) == ("no paper", details.entity.letter_id)
 
 
-async def test_letters_are_chosen_counted_and_replayed_together(bench: Bench, seen: Seen) -> None:
-    async with bench.bus() as bus, bus.worker():
+async def test_letters_are_chosen_counted_and_replayed_together(sandbox: Sandbox, seen: Seen) -> None:
+    async with sandbox.bus() as bus, bus.worker():
         await bus.dispatch_batch(Add(name=f"n{number}", number=number, fails=True) for number in range(4))
         await until(lambda: _letters(bus, 4))
         letters = bus.dead_letters
@@ -555,8 +555,8 @@ async def _letters(bus: CommandBus, count: int) -> bool:
     return (await bus.stats()).dead_letters == count
 
 
-async def test_the_oldest_age_is_that_of_what_waits_for_a_worker(bench: Bench, seen: Seen) -> None:
-    async with bench.bus() as bus:
+async def test_the_oldest_age_is_that_of_what_waits_for_a_worker(sandbox: Sandbox, seen: Seen) -> None:
+    async with sandbox.bus() as bus:
         await bus.dispatch(Add(name="n", number=1))
         await asyncio.sleep(0.2)
         assert 0.2 <= (await bus.stats()).oldest_age < 20
@@ -569,8 +569,8 @@ async def test_the_oldest_age_is_that_of_what_waits_for_a_worker(bench: Bench, s
         assert (await bus.stats()).oldest_age == 0
 
 
-async def test_what_holds_a_whole_type_counts_once(bench: Bench, seen: Seen) -> None:
-    async with bench.bus(shards=3) as bus:
+async def test_what_holds_a_whole_type_counts_once(sandbox: Sandbox, seen: Seen) -> None:
+    async with sandbox.bus(shards=3) as bus:
         await bus.entities.of("sum").pause("repair")
         await bus.entity("sum", "a").pause("too")
         assert (await bus.stats()).paused == 2
@@ -578,11 +578,11 @@ async def test_what_holds_a_whole_type_counts_once(bench: Bench, seen: Seen) -> 
         assert await bus.entity("sum", "a").resume()
 
 
-async def test_a_worker_lives_whatever_its_clock_says(bench: Bench, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_lives_whatever_its_clock_says(sandbox: Sandbox, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     from command_bus.transport.redis.worker import lease_keeper
 
     monkeypatch.setattr(lease_keeper, "wall_ms", lambda: wall_ms() - 900_000)
-    async with bench.bus() as bus, bus.worker():
+    async with sandbox.bus() as bus, bus.worker():
         await until(lambda: _workers(bus, 1))
         await until(lambda: _live(bus))
         assert len((await bus.stats()).workers) == 1
@@ -592,8 +592,8 @@ async def _live(bus: CommandBus) -> bool:
     return [worker.alive for worker in await bus.fleet.workers()] == [True]
 
 
-async def test_the_live_registry_tells_who_handles_what(bench: Bench, seen: Seen) -> None:
-    async with bench.bus() as bus:
+async def test_the_live_registry_tells_who_handles_what(sandbox: Sandbox, seen: Seen) -> None:
+    async with sandbox.bus() as bus:
         async with bus.worker() as worker:
             await until(lambda: _workers(bus, 1))
             (status,) = await bus.fleet.workers()

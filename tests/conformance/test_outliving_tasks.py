@@ -8,7 +8,7 @@ import contextvars
 import pytest
 
 from command_bus import CallCycle, Command, CommandContext, EntityId
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 from tests.conformance.scene import Put, scene
 
 
@@ -21,12 +21,12 @@ class Trace(Command[tuple[str, str | None]], entity="box"):
 
 
 @pytest.mark.parametrize("runs", ["async", "thread"])
-async def test_it_may_call_the_entity_once_the_handler_is_over(bench: Bench, runs: str) -> None:
+async def test_it_may_call_the_entity_once_the_handler_is_over(sandbox: Sandbox, runs: str) -> None:
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
     tasks: list[asyncio.Task[int]] = []
 
-    async with scene(bench) as stage:
+    async with scene(sandbox) as stage:
 
         async def later() -> int:
             with pytest.raises(CallCycle):
@@ -46,24 +46,24 @@ async def test_it_may_call_the_entity_once_the_handler_is_over(bench: Bench, run
             loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(later(), context=here)))
             asyncio.run_coroutine_threadsafe(began.wait(), loop).result(5)
 
-        bench.registry.handles(Start)(start if runs == "async" else start_in_thread)  # type: ignore[arg-type]
+        sandbox.registry.handles(Start)(start if runs == "async" else start_in_thread)  # type: ignore[arg-type]
         await stage.bus.call(Start(box="a"), timeout=5)
         over.set()
         assert await tasks[0] == 7
         await stage.unharmed("a")
 
 
-async def test_what_it_sends_is_of_no_correlation(bench: Bench) -> None:
+async def test_what_it_sends_is_of_no_correlation(sandbox: Sandbox) -> None:
     over = asyncio.Event()
     tasks: list[asyncio.Task[tuple[str, str | None]]] = []
 
-    async with scene(bench) as stage:
+    async with scene(sandbox) as stage:
 
-        @bench.registry.handles(Trace)
+        @sandbox.registry.handles(Trace)
         async def trace(command: Trace, context: CommandContext) -> tuple[str, str | None]:
             return context.correlation_id, context.causation_id
 
-        @bench.registry.handles(Start)
+        @sandbox.registry.handles(Start)
         async def start(command: Start) -> None:
             assert await stage.bus.call(Trace(box="b"), timeout=5) == ("first", "first")
 

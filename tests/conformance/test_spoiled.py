@@ -18,7 +18,7 @@ from command_bus.transport.redis.scripts import ENQUEUE, Script
 from command_bus.transport.redis.sending.producer import _Waiting
 from command_bus.transport.steps import GiveBack, Released, Retry, Started
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TAKE, TransportHarness, bury, done, transport_harness
 from tests.conformance.scene import Put, Scene, scene, until
 
@@ -31,8 +31,8 @@ VALUES = (HIGHEST, -HIGHEST - 1, "no number", "")
 
 
 @pytest_asyncio.fixture
-async def harness(bench: Bench) -> Any:
-    async with transport_harness(bench.clients, bench.namespace) as harness:
+async def harness(sandbox: Sandbox) -> Any:
+    async with transport_harness(sandbox.clients, sandbox.namespace) as harness:
         yield harness
 
 
@@ -91,9 +91,9 @@ async def test_a_batch_with_a_spoiled_mailbox_that_is_asked_again_is_answered_as
     assert await harness.everything() == before
 
 
-async def test_a_mailbox_whose_ids_are_used_up_is_made_anew_when_it_is_empty(bench: Bench) -> None:
-    async with scene(bench) as stage:
-        client = bench.client()
+async def test_a_mailbox_whose_ids_are_used_up_is_made_anew_when_it_is_empty(sandbox: Sandbox) -> None:
+    async with scene(sandbox) as stage:
+        client = sandbox.client()
         await client.xadd(stage.keys.mailbox("box:a"), {"e": "x"}, id=LAST)
         await client.aclose()
         with pytest.raises(InvalidCommand, match="used up") as refused:
@@ -111,10 +111,10 @@ async def took_it(stage: Scene) -> bool:
         return False
 
 
-async def test_a_delayed_command_waits_until_its_mailbox_takes_it(bench: Bench) -> None:
-    async with scene(bench) as stage:
+async def test_a_delayed_command_waits_until_its_mailbox_takes_it(sandbox: Sandbox) -> None:
+    async with scene(sandbox) as stage:
         await stage.bus.dispatch(Put(box="a", value=1), delay=0.3)
-        client = bench.client()
+        client = sandbox.client()
         await client.xadd(stage.keys.mailbox("box:a"), {"e": "x"}, id=LAST)
         await client.aclose()
         await until(lambda: stage.seen == [("a", 1)])
@@ -122,8 +122,8 @@ async def test_a_delayed_command_waits_until_its_mailbox_takes_it(bench: Bench) 
 
 
 @pytest.mark.parametrize("how", ["ids", "type"])
-async def test_a_bulk_load_notes_only_what_is_in_its_mailbox(bench: Bench, how: str) -> None:
-    async with bench.bus() as bus, transport_harness(bench.clients, bench.namespace) as harness:
+async def test_a_bulk_load_notes_only_what_is_in_its_mailbox(sandbox: Sandbox, how: str) -> None:
+    async with sandbox.bus() as bus, transport_harness(sandbox.clients, sandbox.namespace) as harness:
         version = Version("d")
         await bus.session.transport.bulk.open(version, Opening())
         await spoil(harness, "box:bad", how)
@@ -209,14 +209,14 @@ async def test_a_ready_stream_that_takes_nothing_loses_nothing(harness: Transpor
     assert await worker.do(found["box:a"], GiveBack(counts=False)) == Released("yield")
 
 
-async def test_a_letter_stays_when_its_mailbox_takes_nothing(bench: Bench) -> None:
-    async with bench.bus() as bus:
-        stage = Scene(bench, bus)
+async def test_a_letter_stays_when_its_mailbox_takes_nothing(sandbox: Sandbox) -> None:
+    async with sandbox.bus() as bus:
+        stage = Scene(sandbox, bus)
         async with bus.worker():
             await stage.inject("box:a", {"e": b"no envelope"})
             letter = await stage.letter()
             await bus.wait_idle(5)
-        async with transport_harness(bench.clients, bench.namespace) as harness:
+        async with transport_harness(sandbox.clients, sandbox.namespace) as harness:
             await spoil(harness, "box:a", "ids")
             with pytest.raises(UnsuitableServer, match="does not expect"):
                 await bus.dead_letters.replay(letter.id)

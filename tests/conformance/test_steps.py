@@ -19,15 +19,15 @@ from command_bus.transport.redis.sending.producer import _Waiting
 from command_bus.transport.redis.worker.step_batcher import _Shard
 from command_bus.transport.steps import Done, GiveBack, Lease, LeaseLost, Released, Retry, Settlement, Started, Step, StepFailed
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park, transport_harness
 
 BOX = "box:a"
 
 
 @pytest.fixture
-async def harness(bench: Bench) -> AsyncIterator[TransportHarness]:
-    async with transport_harness(bench.clients, bench.namespace) as harness:
+async def harness(sandbox: Sandbox) -> AsyncIterator[TransportHarness]:
+    async with transport_harness(sandbox.clients, sandbox.namespace) as harness:
         yield harness
 
 

@@ -7,21 +7,21 @@ from collections.abc import AsyncIterator
 import pytest
 
 from command_bus.transport.redis.worker.upkeep import Upkeep
-from tests.conformance.conftest import SINGLE, Bench
+from tests.conformance.conftest import SINGLE, Sandbox
 from tests.conformance.harness import TransportHarness, transport_harness
 
 MAILBOXES = 5000
 
 
 @pytest.fixture
-async def harness(bench: Bench) -> AsyncIterator[TransportHarness]:
-    async with transport_harness(bench.clients, bench.namespace) as harness:
+async def harness(sandbox: Sandbox) -> AsyncIterator[TransportHarness]:
+    async with transport_harness(sandbox.clients, sandbox.namespace) as harness:
         yield harness
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-async def test_a_round_takes_its_time_and_misses_nobody(bench: Bench, harness: TransportHarness, workers: int) -> None:
-    if bench.name not in SINGLE:
+async def test_a_round_takes_its_time_and_misses_nobody(sandbox: Sandbox, harness: TransportHarness, workers: int) -> None:
+    if sandbox.name not in SINGLE:
         pytest.skip("it is the hash that is tried: not that of fakeredis, and the others' is the same")
     for start in range(0, MAILBOXES, 250):
         await harness.put(f"box:{start}", f"c{start}")

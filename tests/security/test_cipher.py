@@ -15,7 +15,7 @@ import pytest
 from command_bus import BadResult, Command, EntityId, InvalidCommand, RetryPolicy
 from command_bus.serialization.envelope import ENCRYPTED, unpack_envelope
 from command_bus.transport.redis.memory import MemoryClients
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 from tests.conformance.scene import Put, Scene, scene
 from tests.conformance.test_bad_input import envelope
 
@@ -57,32 +57,32 @@ CIPHER = ToyCipher(b"k" * 32)
 
 
 @pytest.fixture
-def bench() -> Bench:
-    bench = Bench("memory", MemoryClients())
+def sandbox() -> Sandbox:
+    sandbox = Sandbox("memory", MemoryClients())
 
-    @bench.registry.handles(Pay)
+    @sandbox.registry.handles(Pay)
     async def pay(command: Pay) -> str:
         if command.card == "broken":
             raise OSError("no line")
         return command.card
 
-    return bench
+    return sandbox
 
 
-async def everything(bench: Bench) -> bytes:
+async def everything(sandbox: Sandbox) -> bytes:
     """All that the server holds."""
-    client = bench.client()
-    found = [(key, await client.dump(key)) for key in await bench.keys()]
+    client = sandbox.client()
+    found = [(key, await client.dump(key)) for key in await sandbox.keys()]
     await client.aclose()
     return repr(found).encode()
 
 
-async def test_the_server_never_sees_a_value(bench: Bench) -> None:
-    async with bench.bus(cipher=CIPHER) as bus:
-        stage = Scene(bench, bus)
+async def test_the_server_never_sees_a_value(sandbox: Sandbox) -> None:
+    async with sandbox.bus(cipher=CIPHER) as bus:
+        stage = Scene(sandbox, bus)
         await bus.dispatch(Pay(box="a", card=SECRET), command_id="p-1")
         await bus.dispatch(Pay(box="a", card=SECRET), delay=0.05)
-        client = bench.client()
+        client = sandbox.client()
         ((_, fields),) = await client.xrange(stage.keys.mailbox("box:a"))
         await client.aclose()
         wire = unpack_envelope(fields[b"e"])
@@ -92,15 +92,15 @@ async def test_the_server_never_sees_a_value(bench: Bench) -> None:
             assert await bus.result("p-1", Pay, timeout=5) == SECRET  # the stored reply
             await bus.wait_idle(5)
             await stage.unharmed("a")
-        assert b"4111" not in await everything(bench)
-        async with bench.bus() as other:
+        assert b"4111" not in await everything(sandbox)
+        async with sandbox.bus() as other:
             with pytest.raises(BadResult, match="no cipher"):
                 await other.result("p-2")
 
 
-async def test_a_repeated_id_is_a_duplicate_though_its_bytes_differ(bench: Bench) -> None:
-    async with bench.bus(cipher=CIPHER) as bus:
-        Scene(bench, bus)
+async def test_a_repeated_id_is_a_duplicate_though_its_bytes_differ(sandbox: Sandbox) -> None:
+    async with sandbox.bus(cipher=CIPHER) as bus:
+        Scene(sandbox, bus)
         assert (await bus.dispatch(Pay(box="a", card="1"), command_id="same")).status == "accepted"
         assert (await bus.dispatch(Pay(box="a", card="1"), command_id="same")).status == "duplicate"
         async with bus.worker():
@@ -110,8 +110,8 @@ async def test_a_repeated_id_is_a_duplicate_though_its_bytes_differ(bench: Bench
 
 
 @pytest.mark.parametrize(("cipher", "told"), [(None, "no cipher"), (ToyCipher(b"other"), "cannot be decrypted")])
-async def test_what_cannot_be_decrypted_is_dead_lettered(bench: Bench, cipher: ToyCipher | None, told: str) -> None:
-    async with scene(bench, cipher=cipher) as stage, bench.bus(cipher=CIPHER) as other:
+async def test_what_cannot_be_decrypted_is_dead_lettered(sandbox: Sandbox, cipher: ToyCipher | None, told: str) -> None:
+    async with scene(sandbox, cipher=cipher) as stage, sandbox.bus(cipher=CIPHER) as other:
         with pytest.raises(InvalidCommand, match=told):
             await other.call(Pay(box="a", card=SECRET), timeout=5)
         letter = await stage.letter()
@@ -124,9 +124,9 @@ async def test_what_cannot_be_decrypted_is_dead_lettered(bench: Bench, cipher: T
         await stage.unharmed("a")
 
 
-async def test_a_ciphertext_means_nothing_in_another_place(bench: Bench) -> None:
+async def test_a_ciphertext_means_nothing_in_another_place(sandbox: Sandbox) -> None:
     """Moved to another entity, command or id, it does not open."""
-    async with scene(bench, cipher=CIPHER) as stage:
+    async with scene(sandbox, cipher=CIPHER) as stage:
         protection = stage.bus.protection
         assert protection is not None
         whole = unpack_envelope(protection.pack(unpack_envelope(envelope(msgpack.packb({"box": "a", "value": 7})))))
@@ -141,16 +141,16 @@ async def test_a_ciphertext_means_nothing_in_another_place(bench: Bench) -> None
         assert ("a", 7) in stage.seen
 
 
-async def test_plain_commands_are_still_read(bench: Bench) -> None:
+async def test_plain_commands_are_still_read(sandbox: Sandbox) -> None:
     """The way in: workers get the cipher first."""
-    async with scene(bench, cipher=CIPHER) as stage, bench.bus() as other:
+    async with scene(sandbox, cipher=CIPHER) as stage, sandbox.bus() as other:
         assert await other.call(Put(box="a", value=3), timeout=5) == 3
         await stage.unharmed("a")
 
 
-async def test_signed_and_encrypted(bench: Bench) -> None:
+async def test_signed_and_encrypted(sandbox: Sandbox) -> None:
     protected: dict[str, Any] = {"cipher": CIPHER, "signing_keys": ["k:a secret, long enough"], "require_signatures": True}
-    async with scene(bench, **protected) as stage:
+    async with scene(sandbox, **protected) as stage:
         assert await stage.bus.call(Pay(box="a", card=SECRET), timeout=5) == SECRET
         await stage.bus.dispatch(Pay(box="a", card="broken"))
         letter = await stage.letter()
@@ -167,8 +167,8 @@ class Broken:
     decrypt = encrypt
 
 
-async def test_a_cipher_that_fails_sends_nothing(bench: Bench) -> None:
-    async with scene(bench) as stage, bench.bus(cipher=Broken()) as other:
+async def test_a_cipher_that_fails_sends_nothing(sandbox: Sandbox) -> None:
+    async with scene(sandbox) as stage, sandbox.bus(cipher=Broken()) as other:
         with pytest.raises(InvalidCommand, match="RuntimeError") as error:
             await other.dispatch(Pay(box="a", card=SECRET))
         assert "4111" not in str(error.value)

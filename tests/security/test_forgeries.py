@@ -17,7 +17,7 @@ from command_bus.transport.mailboxes import mailbox_name
 from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.steps import DeadLetterStep, Started
 from command_bus.worker.decisions import Decisions
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 from tests.conformance.scene import Put, Scene, scene, until
 from tests.security.test_signatures import KEYS, packed
 
@@ -26,29 +26,29 @@ SIGNED: dict[str, Any] = {"signing_keys": KEYS, "require_signatures": True}
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench("memory", MemoryClients())
+def sandbox() -> Sandbox:
+    return Sandbox("memory", MemoryClients())
 
 
 def envelope(command_id: str, flags: int = GIVEN_ID, **changes: Any) -> WireEnvelope:
     return replace(WireEnvelope(command_id, "Put", "box", "a", msgpack.packb({"box": "a", "value": 7}), flags), **changes)
 
 
-def unsigned(bench: Bench, whole: WireEnvelope) -> bytes:
+def unsigned(sandbox: Sandbox, whole: WireEnvelope) -> bytes:
     return pack_envelope(whole)
 
 
-def of_another_key(bench: Bench, whole: WireEnvelope) -> bytes:
-    protection = Protection.of(BusSettings(signing_keys=THEIRS, namespace=bench.namespace))
+def of_another_key(sandbox: Sandbox, whole: WireEnvelope) -> bytes:
+    protection = Protection.of(BusSettings(signing_keys=THEIRS, namespace=sandbox.namespace))
     assert protection is not None
     return protection.pack(whole)
 
 
-def undecodable(bench: Bench, whole: WireEnvelope) -> bytes:
+def undecodable(sandbox: Sandbox, whole: WireEnvelope) -> bytes:
     return pack_envelope(whole).replace(b"\xa3box", b"\xc3\xc3\xc3\xc3", 1)
 
 
-def of_a_later_version(bench: Bench, whole: WireEnvelope) -> bytes:
+def of_a_later_version(sandbox: Sandbox, whole: WireEnvelope) -> bytes:
     data = pack_envelope(whole)
     return data[:1] + b"\x02" + data[2:]
 
@@ -57,12 +57,12 @@ FORGERS = [unsigned, of_another_key, undecodable, of_a_later_version]
 
 
 @pytest.mark.parametrize("forge", FORGERS)
-async def test_a_forged_row_leaves_no_outcome_whoever_gives_it_up(bench: Bench, forge: Any) -> None:
-    async with scene(bench, unknown_grace=0.01, **SIGNED) as stage:
+async def test_a_forged_row_leaves_no_outcome_whoever_gives_it_up(sandbox: Sandbox, forge: Any) -> None:
+    async with scene(sandbox, unknown_grace=0.01, **SIGNED) as stage:
         version = Version("sales")
         await stage.bus.session.transport.bulk.open(version, Opening(keep_ms=60_000))
         row = envelope("row-1", IN_DISPATCH | KEEP_OUTCOME, correlation_id="sales")
-        await stage.inject("box:a", {"e": forge(bench, row)})
+        await stage.inject("box:a", {"e": forge(sandbox, row)})
         letter = await stage.letter()
         assert letter.command_id == "row-1"
         assert await outcomes(stage) == 0
@@ -77,8 +77,8 @@ async def outcomes(stage: Scene) -> int:
 
 
 @pytest.mark.parametrize("forge", FORGERS)
-async def test_a_forged_command_leaves_the_mark_of_the_id_that_it_names(bench: Bench, forge: Any) -> None:
-    async with scene(bench, unknown_grace=0.01, **SIGNED) as stage:
+async def test_a_forged_command_leaves_the_mark_of_the_id_that_it_names(sandbox: Sandbox, forge: Any) -> None:
+    async with scene(sandbox, unknown_grace=0.01, **SIGNED) as stage:
         marks = [stage.keys.mark(name) for name in ("done", "waits")]
 
         async def read() -> list[Any]:
@@ -90,7 +90,7 @@ async def test_a_forged_command_leaves_the_mark_of_the_id_that_it_names(bench: B
         await stage.bus.dispatch(Put(box="b", value=2), command_id="waits")
         before = await read()
         for number, name in enumerate(("done", "waits", "nobody's"), 1):
-            await stage.inject("box:a", {"e": forge(bench, envelope(name))})
+            await stage.inject("box:a", {"e": forge(sandbox, envelope(name))})
             await until(lambda number=number: found(stage, number))
         assert await read() == before
         assert not await stage.bus.session.transport.connections.ask(lambda client: client.exists(stage.keys.mark("nobody's")))
@@ -112,8 +112,8 @@ async def found(stage: Scene, many: int) -> bool:
 
 
 @pytest.mark.parametrize("keys", [{}, THEIRS])
-async def test_the_mark_of_who_was_refused_in_good_faith_does_not_wait_for_ever(bench: Bench, keys: Any) -> None:
-    async with scene(bench, **SIGNED) as stage, bench.bus(signing_keys=keys) as other:
+async def test_the_mark_of_who_was_refused_in_good_faith_does_not_wait_for_ever(sandbox: Sandbox, keys: Any) -> None:
+    async with scene(sandbox, **SIGNED) as stage, sandbox.bus(signing_keys=keys) as other:
         await other.dispatch(Put(box="a", value=1), command_id="mine")
         await stage.letter()
         with pytest.raises(BadSignature):
@@ -137,39 +137,39 @@ def test_a_forged_command_whose_worker_was_lost_leaves_no_outcome_either() -> No
 # Other lines.
 
 
-async def test_a_signed_command_runs_in_no_other_line_of_its_type(bench: Bench) -> None:
+async def test_a_signed_command_runs_in_no_other_line_of_its_type(sandbox: Sandbox) -> None:
     """No policy in the worker's settings; the namespace recorded `per_entity` when the type was first used."""
-    async with scene(bench, **SIGNED) as stage:
+    async with scene(sandbox, **SIGNED) as stage:
         await stage.bus.dispatch(Put(box="a", value=1))
         for line in ("box/0", "box/3", "box:A", "box:a ", "~:forged-1"):
-            await stage.inject(line, {"e": packed(bench)})
+            await stage.inject(line, {"e": packed(sandbox)})
             letter = await stage.letter()
             assert (letter.reason, "another entity" in letter.error_message) == ("bad_signature", True), line
             await stage.bus.dead_letters.discard(letter.id)
-        await stage.inject("box:a", {"e": packed(bench)})
+        await stage.inject("box:a", {"e": packed(sandbox)})
         await until(lambda: stage.seen == [("a", 1), ("a", 7)])
         await stage.unharmed("a")
 
 
-async def test_lanes_that_were_agreed_on_after_the_worker_began_are_found_in_the_namespace(bench: Bench) -> None:
+async def test_lanes_that_were_agreed_on_after_the_worker_began_are_found_in_the_namespace(sandbox: Sandbox) -> None:
     """The worker's settings say nothing of the type."""
-    async with scene(bench, **SIGNED) as stage:
-        await stage.inject("box:a", {"e": packed(bench)})  # nobody has agreed on anything: the default holds, and is not kept
+    async with scene(sandbox, **SIGNED) as stage:
+        await stage.inject("box:a", {"e": packed(sandbox)})  # nobody has agreed on anything: the default holds, and is not kept
         await until(lambda: stage.seen == [("a", 7)])
-        async with bench.bus(signing_keys=KEYS, entities={"box": EntityPolicy(mailbox=lanes(4))}) as other:
+        async with sandbox.bus(signing_keys=KEYS, entities={"box": EntityPolicy(mailbox=lanes(4))}) as other:
             assert await other.call(Put(box="a", value=1), timeout=5) == 1
         home = mailbox_name("box", "a", lanes(4))
         for line in ("box:a", *(f"box/{lane}" for lane in range(5))):
             if line != home:
-                await stage.inject(line, {"e": packed(bench)})
+                await stage.inject(line, {"e": packed(sandbox)})
                 letter = await stage.letter()
                 assert "another entity" in letter.error_message, line
                 await stage.bus.dead_letters.discard(letter.id)
         assert stage.seen == [("a", 7), ("a", 1)]
 
 
-async def test_a_line_that_cannot_be_told_yet_waits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with scene(bench, **SIGNED) as stage:
+async def test_a_line_that_cannot_be_told_yet_waits(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene(sandbox, **SIGNED) as stage:
         namespace = stage.bus.session.transport.agreements
         learn, asked = namespace.learn, asyncio.Event()
 
@@ -178,7 +178,7 @@ async def test_a_line_that_cannot_be_told_yet_waits(bench: Bench, monkeypatch: p
             raise TransportUnavailable("planned")
 
         monkeypatch.setattr(namespace, "learn", away)
-        await stage.inject("box:a", {"e": packed(bench)})
+        await stage.inject("box:a", {"e": packed(sandbox)})
         await asyncio.wait_for(asked.wait(), 5)
         assert stage.seen == []
         monkeypatch.setattr(namespace, "learn", learn)

@@ -18,7 +18,7 @@ from command_bus.messages.context import Running, current_command
 from command_bus.serialization.envelope import GIVEN_ID, WireEnvelope, pack_envelope
 from command_bus.transport.mailboxes import mailbox_label, scope_label
 from command_bus.transport.redis.memory import MemoryClients
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 from tests.conformance.scene import Scene, scene, until
 
 NASTY = "x\n2026-11-22T00:00:00.000Z WARNING forged\r\x1b[2J\x9b1m\u2028\u202e\x00"
@@ -30,8 +30,8 @@ class Break(Command[None], entity="box", retry=RetryPolicy(attempts=2, delay=0.0
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench("memory", MemoryClients())
+def sandbox() -> Sandbox:
+    return Sandbox("memory", MemoryClients())
 
 
 @pytest.fixture
@@ -52,12 +52,12 @@ def lines() -> Iterator[list[str]]:
     logger.setLevel(before)
 
 
-async def test_no_message_holds_what_a_sender_put_into_it(bench: Bench, lines: list[str]) -> None:
-    @bench.registry.handles(Break)
+async def test_no_message_holds_what_a_sender_put_into_it(sandbox: Sandbox, lines: list[str]) -> None:
+    @sandbox.registry.handles(Break)
     async def fails(command: Break) -> None:
         raise ValueError(command.text)
 
-    async with scene(bench, unknown_grace=0.1) as stage:
+    async with scene(sandbox, unknown_grace=0.1) as stage:
         await stage.bus.dispatch(Break(box="c", text=NASTY), command_id=f"{NASTY}4")
         good = msgpack.packb({"box": NASTY, "value": 1})
         for command_id, name, box, payload in (

@@ -32,7 +32,7 @@ from command_bus.spark.target import Target, link_to
 from command_bus.transport.redis.connection.connections import Connections, UrlClients
 from command_bus.transport.redis.connection.credentials import connection_options
 from command_bus.transport.redis.memory import MemoryClients
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 from tests.conformance.scene import scene, until
 from tests.conformance.test_bad_input import envelope
 from tests.security.conftest import Starter
@@ -168,21 +168,21 @@ async def test_whatever_goes_wrong_on_the_way_to_a_server(start: Starter, caplog
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench("memory", MemoryClients(), registry=HandlerRegistry())
+def sandbox() -> Sandbox:
+    return Sandbox("memory", MemoryClients(), registry=HandlerRegistry())
 
 
-async def test_no_value_of_a_payload_is_logged_or_told(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_value_of_a_payload_is_logged_or_told(sandbox: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
     """Done, refused by the model, failed, undecodable, unknown: at every level of logging."""
     caplog.set_level(logging.DEBUG)
 
-    @bench.registry.handles(Store)
+    @sandbox.registry.handles(Store)
     async def store(command: Store) -> str:
         if command.box == "broken":
             Store(box="x", text=command.text * 10)  # pydantic's error quotes what it refuses
         return command.text
 
-    async with scene(bench, signing_keys={"k": KEY}) as stage:
+    async with scene(sandbox, signing_keys={"k": KEY}) as stage:
         assert await stage.bus.call(Store(box="a", text=PAYLOAD), timeout=5) == PAYLOAD
         await stage.bus.dispatch(Store(box="a", text=PAYLOAD), delay=0.01, headers={"h": PAYLOAD})
         with pytest.raises(CommandFailed) as failed:

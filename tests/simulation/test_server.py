@@ -11,11 +11,11 @@ from redis.asyncio import Redis
 
 from command_bus.testing.simulated.client import WiredPipe, WiredRedis
 from command_bus.testing.simulated.server import Link, Server
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 from tests.conformance.test_steps import *  # noqa: F403 - the tests themselves
 from tests.conformance.test_steps import harness, worker
 
-__all__ = ["bench", "harness", "worker"]
+__all__ = ["harness", "sandbox", "worker"]
 
 
 class Wire:
@@ -62,5 +62,5 @@ class LiveClients:
 
 
 @pytest.fixture
-async def bench() -> Bench:
-    return Bench("simulated", LiveClients())
+async def sandbox() -> Sandbox:
+    return Sandbox("simulated", LiveClients())
