@@ -27,7 +27,7 @@ from command_bus import (
 from command_bus.transport.interrupts import Interrupt
 from command_bus.transport.redis.admin.interrupts import RedisInterrupts
 from tests.conformance.conftest import Sandbox
-from tests.conformance.scene import until
+from tests.conformance.put_service import until
 
 
 class Hang(Command[int], entity="box", retry=RetryPolicy(attempts=2, delay=0.01)):

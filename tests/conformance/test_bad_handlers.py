@@ -31,7 +31,7 @@ from command_bus import (
 from command_bus.transport.redis.worker import lease_keeper
 from tests.conformance.conftest import Sandbox
 from tests.conformance.crash_app import EXIT, Crash, CrashOnce, Fine
-from tests.conformance.scene import Put, scene, until
+from tests.conformance.put_service import Put, put_service, until
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,15 +78,15 @@ async def test_20_whatever_a_handler_raises_the_worker_lives(sandbox: Sandbox, k
         raise kind
 
     sandbox.registry.handles(Bad)(raises if runs == "async" else raises_in_thread)  # type: ignore[type-var]
-    async with scene(sandbox) as stage:
+    async with put_service(sandbox) as service:
         with pytest.raises(CommandFailed) as failure:
-            await stage.bus.call(Bad(box="a"), timeout=5)
+            await service.bus.call(Bad(box="a"), timeout=5)
         # A coroutine cannot raise a StopIteration: Python makes it a RuntimeError.
         assert failure.value.error_type.rpartition(".")[2] in (kind.__name__, "RuntimeError")
         assert failure.value.attempts == (3 if issubclass(kind, Exception) else 1)
-        letter = await stage.letter()
+        letter = await service.letter()
         assert (letter.reason, letter.attempts) == ("failed", failure.value.attempts)
-        await stage.unharmed("a")
+        await service.assert_unharmed("a")
 
 
 async def test_20_a_handler_that_cancels_itself_is_interrupted(sandbox: Sandbox) -> None:
@@ -97,12 +97,12 @@ async def test_20_a_handler_that_cancels_itself_is_interrupted(sandbox: Sandbox)
         task.cancel()
         await asyncio.sleep(1)
 
-    async with scene(sandbox, lease=20.0) as stage:
+    async with put_service(sandbox, lease=20.0) as service:
         with pytest.raises(CommandInterrupted, match="cancelled by the application"):
-            await stage.bus.call(Bad(box="a"), timeout=10)
-        letter = await stage.letter()
+            await service.bus.call(Bad(box="a"), timeout=10)
+        letter = await service.letter()
         assert (letter.reason, letter.attempts) == ("interrupted", 3)
-        await stage.unharmed("a")
+        await service.assert_unharmed("a")
 
 
 async def test_20_a_handler_whose_task_somebody_cancels_is_interrupted_at_once(sandbox: Sandbox) -> None:
@@ -129,10 +129,10 @@ async def test_20_a_handler_whose_task_somebody_cancels_is_interrupted_at_once(s
         may_end.wait(20)
         return 3
 
-    async with scene(sandbox, lease=20.0) as stage:
-        calls = [asyncio.create_task(stage.bus.call(Odd(box=box), timeout=10)) for box in ("ends", "swallows")]
+    async with put_service(sandbox, lease=20.0) as service:
+        calls = [asyncio.create_task(service.bus.call(Odd(box=box), timeout=10)) for box in ("ends", "swallows")]
         await until(lambda: len(running) == 2)
-        held = asyncio.create_task(stage.bus.call(Anything(box="thread"), timeout=10))
+        held = asyncio.create_task(service.bus.call(Anything(box="thread"), timeout=10))
         tasks = {task.get_name(): task for task in asyncio.all_tasks()}
         await until(lambda: [name for name in tasks if name.endswith("box:thread")] or tasks.update(_by_name()))
         for task in (*running.values(), *(task for name, task in tasks.items() if name.endswith("box:thread"))):
@@ -140,7 +140,7 @@ async def test_20_a_handler_whose_task_somebody_cancels_is_interrupted_at_once(s
         assert await asyncio.gather(*calls) == [2, 1]
         may_end.set()
         assert await held == 3
-        await stage.unharmed("ends", "swallows", "thread")
+        await service.assert_unharmed("ends", "swallows", "thread")
 
 
 def _by_name() -> dict[str, asyncio.Task[Any]]:
@@ -178,19 +178,19 @@ async def test_21_a_blocked_loop_keeps_its_lease_and_is_reported(
 
     thread = threading.Thread(target=lambda: asyncio.run(second_worker()))
     try:
-        async with scene(sandbox, lease=0.5) as stage:
-            await stage.bus.dispatch(Bad(box="a"))
+        async with put_service(sandbox, lease=0.5) as service:
+            await service.bus.dispatch(Bad(box="a"))
             await until(lambda: starts)
-            await stage.bus.dispatch(Odd(box="a"))
+            await service.bus.dispatch(Odd(box="a"))
             if sandbox.name != "memory":
                 thread.start()
                 ready.wait(5)
-            await stage.bus.wait_idle(10)
+            await service.bus.wait_idle(10)
             assert starts == [1]
             assert times["follower"] >= times["end"]
             if sandbox.name == "memory":
-                await stage.unharmed("a")
-            assert await stage.letters() == []
+                await service.assert_unharmed("a")
+            assert await service.letters() == []
     finally:
         over.set()
         if thread.ident is not None:
@@ -213,12 +213,12 @@ async def test_22_a_handler_that_never_ends_is_timed_out(sandbox: Sandbox, runs:
         told.append(context.cancel_reason)
 
     sandbox.registry.handles(Slow)(never if runs == "async" else never_in_thread)  # type: ignore[arg-type]
-    async with scene(sandbox) as stage:
+    async with put_service(sandbox) as service:
         with pytest.raises(CommandFailed) as failure:
-            await stage.bus.call(Slow(box="a"), timeout=5)
+            await service.bus.call(Slow(box="a"), timeout=5)
         assert (failure.value.error_type, failure.value.attempts) == ("TimeoutError", 2)
         assert told == ([] if runs == "async" else ["timeout", "timeout"])
-        await stage.unharmed("a")
+        await service.assert_unharmed("a")
 
 
 @pytest.mark.parametrize("value", [object(), print, {1: object()}, 2**64, "\ud800", {"deep": [[]] * 200_000}], ids=type)
@@ -231,18 +231,18 @@ async def test_23_an_unserializable_result_is_completed_and_told(sandbox: Sandbo
         runs += 1
         return value
 
-    async with scene(sandbox) as stage:
+    async with put_service(sandbox) as service:
         with pytest.raises(BadResult) as bad:
-            await stage.bus.call(Anything(box="a"), timeout=5, command_id="odd")
+            await service.bus.call(Anything(box="a"), timeout=5, command_id="odd")
         assert bad.value.command_id == "odd"
         with pytest.raises(BadResult):
-            await stage.bus.result("odd")
-        await stage.bus.dispatch(Anything(box="a"))  # nobody waits for it: nothing is wrong with it
-        await stage.bus.wait_idle(5)
+            await service.bus.result("odd")
+        await service.bus.dispatch(Anything(box="a"))  # nobody waits for it: nothing is wrong with it
+        await service.bus.wait_idle(5)
         assert runs == 2
-        assert await stage.letters() == []
-        assert (await stage.bus.stats()).completed == 2
-        await stage.unharmed("a")
+        assert await service.letters() == []
+        assert (await service.bus.stats()).completed == 2
+        await service.assert_unharmed("a")
 
 
 async def test_23_a_result_of_another_type_is_completed_and_told(sandbox: Sandbox) -> None:
@@ -250,11 +250,11 @@ async def test_23_a_result_of_another_type_is_completed_and_told(sandbox: Sandbo
     async def odd(command: Odd) -> int:
         return "seven"  # type: ignore[return-value]
 
-    async with scene(sandbox) as stage:
+    async with put_service(sandbox) as service:
         with pytest.raises(BadResult, match="the reply is int, the handler returned str"):
-            await stage.bus.call(Odd(box="a"), timeout=5)
-        assert (await stage.bus.stats()).completed == 1
-        await stage.unharmed("a")
+            await service.bus.call(Odd(box="a"), timeout=5)
+        assert (await service.bus.stats()).completed == 1
+        await service.assert_unharmed("a")
 
 
 @pytest.mark.parametrize(
@@ -270,16 +270,16 @@ async def test_24_an_exception_is_told_without_locals_whatever_its_text(
         password = "hunter2"  # noqa: F841 - what must not be seen
         raise error
 
-    async with scene(sandbox) as stage:
+    async with put_service(sandbox) as service:
         with pytest.raises(CommandFailed) as failure:
-            await stage.bus.call(Bad(box="a"), timeout=5)
+            await service.bus.call(Bad(box="a"), timeout=5)
         assert failure.value.error_type.endswith(type(error).__name__)
         assert len(str(failure.value)) < 20_000
-        letter = await stage.letter()
+        letter = await service.letter()
         assert "in bad" in letter.traceback
         shown = "".join((str(failure.value), letter.error_message, letter.traceback, caplog.text))
         assert "hunter2" not in shown
-        await stage.unharmed("a")
+        await service.assert_unharmed("a")
 
 
 class Crew:
@@ -341,34 +341,34 @@ class Ask(Query[int], entity="box"):
 @pytest.mark.parametrize("policy", ["own mailbox", "one lane"])
 async def test_27_a_handler_cannot_wait_for_itself(sandbox: Sandbox, policy: str) -> None:
     entities = {"box": EntityPolicy(mailbox=lanes(1))} if policy == "one lane" else {}
-    async with scene(sandbox, entities=entities) as stage:
+    async with put_service(sandbox, entities=entities) as service:
         errors: list[CallCycle] = []
 
         @sandbox.registry.handles(Ask)
         async def ask(query: Ask) -> int:
             began = time.monotonic()
             with pytest.raises(CallCycle) as cycle:
-                await stage.bus.call(Put(box=query.whom, value=1), timeout=30)
+                await service.bus.call(Put(box=query.whom, value=1), timeout=30)
             assert time.monotonic() - began < 1
             errors.append(cycle.value)
-            await stage.bus.dispatch(Put(box=query.whom, value=2))
+            await service.bus.dispatch(Put(box=query.whom, value=2))
             return 1
 
         whom = "a" if policy == "own mailbox" else "another of the lane"
-        assert await stage.bus.call(Ask(box="a", whom=whom), timeout=5) == 1
+        assert await service.bus.call(Ask(box="a", whom=whom), timeout=5) == 1
         assert "Put" in str(errors[0])
         assert "box" in str(errors[0])
-        await stage.bus.wait_idle(5)
-        assert stage.seen == [(whom, 2)]
-        await stage.unharmed("a")
+        await service.bus.wait_idle(5)
+        assert service.seen == [(whom, 2)]
+        await service.assert_unharmed("a")
 
 
 async def test_27_a_handler_may_call_another_entity(sandbox: Sandbox) -> None:
-    async with scene(sandbox) as stage:
+    async with put_service(sandbox) as service:
 
         @sandbox.registry.handles(Ask)
         async def ask(query: Ask) -> int:
-            return await stage.bus.call(Put(box=query.whom, value=7), timeout=5)
+            return await service.bus.call(Put(box=query.whom, value=7), timeout=5)
 
-        assert await stage.bus.call(Ask(box="a", whom="b"), timeout=5) == 7
-        await stage.unharmed("a", "b")
+        assert await service.bus.call(Ask(box="a", whom="b"), timeout=5) == 7
+        await service.assert_unharmed("a", "b")

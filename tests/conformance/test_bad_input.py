@@ -39,7 +39,7 @@ from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.transport.mailboxes import mailbox_label
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TransportHarness
-from tests.conformance.scene import Put, Scene, scene, until
+from tests.conformance.put_service import Put, PutService, put_service, until
 
 
 class Loose(Command[None], entity="box"):
@@ -76,22 +76,22 @@ WHOLE = envelope(PAYLOAD)
 
 @pytest.mark.parametrize("bad", ["", None])
 async def test_01_an_entity_id_is_not_empty_and_not_none(sandbox: Sandbox, bad: Any) -> None:
-    async with scene(sandbox) as stage:
+    async with put_service(sandbox) as service:
         with pytest.raises(ValueError):
             Put(box=bad, value=1)
         with pytest.raises(InvalidCommand, match="entity id"):
-            await stage.bus.dispatch(Put.model_construct(box=bad, value=1))
+            await service.bus.dispatch(Put.model_construct(box=bad, value=1))
         with pytest.raises(InvalidCommand):
-            await stage.bus.dispatch_raw("box", bad, "Put", {"box": bad, "value": 1})
+            await service.bus.dispatch_raw("box", bad, "Put", {"box": bad, "value": 1})
         with pytest.raises(InvalidCommand, match="entity id"):
-            stage.bus.entity("box", bad)
-        await stage.unharmed()
+            service.bus.entity("box", bad)
+        await service.assert_unharmed()
 
 
 @pytest.mark.parametrize("box", ["}", "}{", "{x}", "{}"])
 async def test_02_braces_in_an_id_keep_all_keys_in_their_slot(sandbox: Sandbox, box: str) -> None:
     async with sandbox.bus(shards=3) as bus:
-        stage = Scene(sandbox, bus)
+        service = PutService(sandbox, bus)
         await bus.dispatch(Put(box=box, value=0), command_id=f"id-{box}")
         await bus.dispatch(Put(box=box, value=0), delay=0.01)
         await bus.entity("box", box).pause()
@@ -102,13 +102,13 @@ async def test_02_braces_in_an_id_keep_all_keys_in_their_slot(sandbox: Sandbox, 
             assert slots <= {key_slot(shard.ready.encode())}
         await bus.entity("box", box).resume()
         async with bus.worker():
-            await stage.unharmed(box)
+            await service.assert_unharmed(box)
 
 
 @pytest.mark.parametrize("box", ["a\nb", "a\0b", " a b ", "\u05d0\u202eb", "🦊", "a\r\x1b[31mred"])
 async def test_03_awkward_ids_round_trip_and_are_shown_escaped(sandbox: Sandbox, box: str) -> None:
-    async with scene(sandbox) as stage:
-        account = stage.bus.entity("box", box)
+    async with put_service(sandbox) as service:
+        account = service.bus.entity("box", box)
         await account.pause()
         await account.dispatch(Put(box=box, value=0))
         mailboxes = [key for key in await sandbox.keys() if "}:m:" in key]
@@ -117,54 +117,54 @@ async def test_03_awkward_ids_round_trip_and_are_shown_escaped(sandbox: Sandbox,
         assert label.isprintable()
         assert (label == f"box:{box}") == box.isprintable()
         await account.resume()
-        await stage.bus.wait_idle(5)
-        assert stage.seen == [(box, 0)]
-        await stage.unharmed(box)
+        await service.bus.wait_idle(5)
+        assert service.seen == [(box, 0)]
+        await service.assert_unharmed(box)
 
 
 async def test_04_long_ids_are_hashed_and_huge_ones_refused(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with scene(sandbox) as stage:
+    async with put_service(sandbox) as service:
         for box in ("x" * (1024 * 1024), "é" * 2049):
             with pytest.raises(ValueError, match="4096 bytes"):
                 Put(box=box, value=1)
-            with no_traffic(stage.bus, monkeypatch), pytest.raises(InvalidCommand, match="digest"):
-                await stage.bus.dispatch_raw("box", box, "Put", {"box": box, "value": 1})
+            with no_traffic(service.bus, monkeypatch), pytest.raises(InvalidCommand, match="digest"):
+                await service.bus.dispatch_raw("box", box, "Put", {"box": box, "value": 1})
         long = "y" * 4096
-        await stage.bus.entity("box", long).pause()
-        await stage.bus.dispatch(Put(box=long, value=0))
+        await service.bus.entity("box", long).pause()
+        await service.bus.dispatch(Put(box=long, value=0))
         assert max(map(len, await sandbox.keys())) < 200
-        await stage.bus.entity("box", long).resume()
-        await stage.unharmed(long)
+        await service.bus.entity("box", long).resume()
+        await service.assert_unharmed(long)
 
 
 async def test_05_a_lone_surrogate_is_refused_before_anything_is_sent(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with scene(sandbox) as stage:
-        await stage.bus.dispatch(Put(box="a", value=0))  # the first of a type agrees on its mailboxes
+    async with put_service(sandbox) as service:
+        await service.bus.dispatch(Put(box="a", value=0))  # the first of a type agrees on its mailboxes
         with pytest.raises(ValueError, match="surrogate"):
             Put(box="\ud800", value=1)
-        with no_traffic(stage.bus, monkeypatch):
+        with no_traffic(service.bus, monkeypatch):
             with pytest.raises(InvalidCommand, match="surrogate"):
-                await stage.bus.dispatch(Put.model_construct(box="\ud800", value=1))
+                await service.bus.dispatch(Put.model_construct(box="\ud800", value=1))
             with pytest.raises(InvalidCommand, match="surrogate"):
-                await stage.bus.dispatch(Put(box="a", value=1), command_id="\udfff")
+                await service.bus.dispatch(Put(box="a", value=1), command_id="\udfff")
             with pytest.raises(InvalidCommand, match="surrogate"):
-                await stage.bus.dispatch(Put(box="a", value=1), headers={"trace": "\udfff"})
+                await service.bus.dispatch(Put(box="a", value=1), headers={"trace": "\udfff"})
             with pytest.raises(InvalidCommand, match="thing"):
-                await stage.bus.dispatch(Loose(box="a", thing=["\udfff"]))
-        await stage.unharmed("a")
+                await service.bus.dispatch(Loose(box="a", thing=["\udfff"]))
+        await service.assert_unharmed("a")
 
 
 async def test_06_int_and_text_name_one_entity_bool_and_float_none(sandbox: Sandbox) -> None:
-    async with scene(sandbox) as stage:
-        await stage.bus.call(Put(box=7, value=0), timeout=5)
-        await stage.bus.call(Put(box="7", value=0), timeout=5)
-        assert stage.seen == [("7", 0), ("7", 0)]
+    async with put_service(sandbox) as service:
+        await service.bus.call(Put(box=7, value=0), timeout=5)
+        await service.bus.call(Put(box="7", value=0), timeout=5)
+        assert service.seen == [("7", 0), ("7", 0)]
         for bad in (True, 1.0, b"1", ["1"]):
             with pytest.raises(ValidationError):
                 Put(box=bad, value=1)
             with pytest.raises(InvalidCommand, match=type(bad).__name__):
-                await stage.bus.dispatch_raw("box", bad, "Put", {"value": 1})  # type: ignore[arg-type]
-        await stage.unharmed("7")
+                await service.bus.dispatch_raw("box", bad, "Put", {"value": 1})  # type: ignore[arg-type]
+        await service.assert_unharmed("7")
 
 
 @pytest.mark.parametrize(
@@ -174,42 +174,42 @@ async def test_07_what_cannot_be_serialized_is_named_and_not_sent(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, thing: Any
 ) -> None:
     place = r"thing\.deep\[1\]\.er" if isinstance(thing, dict) else "thing"
-    async with scene(sandbox) as stage:
-        with no_traffic(stage.bus, monkeypatch):
+    async with put_service(sandbox) as service:
+        with no_traffic(service.bus, monkeypatch):
             with pytest.raises(InvalidCommand, match=place):
-                await stage.bus.dispatch(Loose(box="a", thing=thing))
+                await service.bus.dispatch(Loose(box="a", thing=thing))
             with pytest.raises(InvalidCommand, match=place):
-                await stage.bus.dispatch_raw("box", "a", "Loose", {"box": "a", "thing": thing})
+                await service.bus.dispatch_raw("box", "a", "Loose", {"box": "a", "thing": thing})
             with pytest.raises(InvalidCommand, match=place):
-                await stage.bus.call(Loose(box="a", thing=thing), timeout=5)
-        await stage.unharmed("a")
+                await service.bus.call(Loose(box="a", thing=thing), timeout=5)
+        await service.assert_unharmed("a")
 
 
 async def test_08_a_payload_over_the_cap_is_refused_alone(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     large = Loose(box="a", thing=bytes(2 * 1024 * 1024))
-    async with scene(sandbox) as stage:
-        with no_traffic(stage.bus, monkeypatch), pytest.raises(PayloadTooLarge) as refused:
-            await stage.bus.dispatch(large)
+    async with put_service(sandbox) as service:
+        with no_traffic(service.bus, monkeypatch), pytest.raises(PayloadTooLarge) as refused:
+            await service.bus.dispatch(large)
         assert refused.value.size > refused.value.limit == 1024 * 1024
-        batch = await stage.bus.dispatch_batch([Put(box="a", value=0), large, Put(box="a", value=9), Put(box="b", value=0)])
+        batch = await service.bus.dispatch_batch([Put(box="a", value=0), large, Put(box="a", value=9), Put(box="b", value=0)])
         assert [outcome.status for outcome in batch.outcomes] == ["accepted", "rejected", "rejected", "accepted"]
         first, second = batch.rejections
         assert isinstance(first.error, PayloadTooLarge)
         assert isinstance(second.error, QueueFull)
         assert second.error.limit == "predecessor"
-        await stage.bus.wait_idle(5)
-        assert ("a", 9) not in stage.seen
-        await stage.unharmed("a", "b")
+        await service.bus.wait_idle(5)
+        assert ("a", 9) not in service.seen
+        await service.assert_unharmed("a", "b")
 
 
 async def test_09_there_is_no_payload_without_a_cap(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """Redis ends the connection at 512 MiB. No setting allows that much; what is over the setting does not reach the socket."""
     with pytest.raises(InvalidSettings, match="max_payload"):
         BusSettings(max_payload=513 * 1024 * 1024)
-    async with scene(sandbox, max_payload=32 * 1024 * 1024) as stage:
-        with no_traffic(stage.bus, monkeypatch), pytest.raises(PayloadTooLarge):
-            await stage.bus.dispatch(Loose(box="a", thing=bytes(33 * 1024 * 1024)))
-        await stage.unharmed("a")
+    async with put_service(sandbox, max_payload=32 * 1024 * 1024) as service:
+        with no_traffic(service.bus, monkeypatch), pytest.raises(PayloadTooLarge):
+            await service.bus.dispatch(Loose(box="a", thing=bytes(33 * 1024 * 1024)))
+        await service.assert_unharmed("a")
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
@@ -221,55 +221,55 @@ async def test_10_nan_and_infinity_only_where_they_are_allowed(sandbox: Sandbox,
         got.append(command.open_end)
         return command.number
 
-    async with scene(sandbox) as stage:
+    async with put_service(sandbox) as service:
         with pytest.raises(ValidationError):
             Real(box="a", number=number)
-        await stage.bus.dispatch_raw("box", "a", "Real", {"box": "a", "number": number})
-        letter = await stage.letter()
+        await service.bus.dispatch_raw("box", "a", "Real", {"box": "a", "number": number})
+        letter = await service.letter()
         assert (letter.reason, letter.attempts) == ("invalid", 1)
         assert "number" in letter.error_message
-        assert await stage.bus.call(Real(box="a", number=1.5, open_end=number), timeout=5) == 1.5
+        assert await service.bus.call(Real(box="a", number=1.5, open_end=number), timeout=5) == 1.5
         assert repr(got) == repr([number])
-        await stage.unharmed("a")
+        await service.assert_unharmed("a")
 
 
 async def test_11_a_misspelt_field_is_an_error(sandbox: Sandbox) -> None:
-    async with scene(sandbox) as stage:
+    async with put_service(sandbox) as service:
         with pytest.raises(ValidationError):
             Put(box="a", value=1, colour="red")  # type: ignore[call-arg]
-        await stage.bus.dispatch_raw("box", "a", "Put", {"box": "a", "valeu": 1}, command_id="typo")
-        letter = await stage.letter()
+        await service.bus.dispatch_raw("box", "a", "Put", {"box": "a", "valeu": 1}, command_id="typo")
+        letter = await service.letter()
         assert (letter.reason, letter.command_id, letter.payload) == ("invalid", "typo", {"box": "a", "valeu": 1})
         assert "valeu" in letter.error_message
         with pytest.raises(InvalidCommand, match="value"):
-            await stage.bus.result("typo")
-        await stage.unharmed("a")
+            await service.bus.result("typo")
+        await service.assert_unharmed("a")
 
 
 async def test_12_text_is_no_number(sandbox: Sandbox) -> None:
-    async with scene(sandbox) as stage:
+    async with put_service(sandbox) as service:
         with pytest.raises(ValidationError):
             Put(box="a", value="12")  # type: ignore[arg-type]
-        await stage.bus.dispatch_raw("box", "a", "Put", {"box": "a", "value": "12"})
-        letter = await stage.letter()
+        await service.bus.dispatch_raw("box", "a", "Put", {"box": "a", "value": "12"})
+        letter = await service.letter()
         assert letter.reason == "invalid"
         assert "'12'" not in letter.error_message
-        await stage.unharmed("a")
+        await service.assert_unharmed("a")
 
 
 async def test_13_deep_nesting_is_an_error_and_no_crash(sandbox: Sandbox) -> None:
     thing: Any = None
     for _ in range(1000):
         thing = [thing]
-    async with scene(sandbox) as stage:
+    async with put_service(sandbox) as service:
         with pytest.raises(InvalidCommand, match="nested deeper than 64"):
-            await stage.bus.dispatch(Loose(box="a", thing=thing))
+            await service.bus.dispatch(Loose(box="a", thing=thing))
         deep = b"\x82\xa3box\xa1a\xa5value" + b"\x91" * 100_000 + b"\xc0"
-        await stage.inject("box:a", {"e": envelope(deep)})
-        letter = await stage.letter()
+        await service.inject("box:a", {"e": envelope(deep)})
+        letter = await service.letter()
         assert letter.reason == "invalid"
         assert "nested too deeply" in letter.error_message
-        await stage.unharmed("a")
+        await service.assert_unharmed("a")
 
 
 GARBAGE = {
@@ -295,68 +295,68 @@ GARBAGE = {
 
 @pytest.mark.parametrize("raw", GARBAGE.values(), ids=GARBAGE.keys())
 async def test_14_garbage_is_dead_lettered_as_it_is(sandbox: Sandbox, raw: bytes) -> None:
-    async with scene(sandbox) as stage:
-        await stage.inject("box:a", {"e": raw})
-        letter = await stage.letter()
+    async with put_service(sandbox) as service:
+        await service.inject("box:a", {"e": raw})
+        letter = await service.letter()
         assert (letter.reason, letter.attempts, letter.raw, letter.payload) == ("undecodable", 1, raw, None)
-        stats = await stage.bus.stats()
+        stats = await service.bus.stats()
         assert (stats.dead_lettered, stats.dead_letters) == (1, 1)
-        await stage.unharmed("a")
-        await stage.bus.dead_letters.replay(letter.id)
-        again = await stage.letter()
+        await service.assert_unharmed("a")
+        await service.bus.dead_letters.replay(letter.id)
+        again = await service.letter()
         assert (again.reason, again.raw) == ("undecodable", raw)
-        await stage.bus.dead_letters.discard(again.id)
-        assert await stage.letters() == []
-        await stage.unharmed("a")
+        await service.bus.dead_letters.discard(again.id)
+        assert await service.letters() == []
+        await service.assert_unharmed("a")
 
 
 async def test_14_garbage_between_good_commands_keeps_the_line_in_order(sandbox: Sandbox) -> None:
     async with sandbox.bus() as bus:
-        stage = Scene(sandbox, bus)
+        service = PutService(sandbox, bus)
         await bus.dispatch(Put(box="a", value=10))
         for raw in GARBAGE.values():
-            await stage.inject("box:a", {"e": raw})
+            await service.inject("box:a", {"e": raw})
         await bus.dispatch(Put(box="a", value=11))
         async with bus.worker():
             await bus.wait_idle(10)
-            assert stage.seen == [("a", 10), ("a", 11)]
-            assert len(await stage.letters()) == len(GARBAGE)
-            await stage.unharmed("a")
+            assert service.seen == [("a", 10), ("a", 11)]
+            assert len(await service.letters()) == len(GARBAGE)
+            await service.assert_unharmed("a")
 
 
 async def test_14_garbage_in_the_ready_stream_stops_no_worker(sandbox: Sandbox) -> None:
     """Activations of mailboxes that do not exist, names that are no text, entries of another kind."""
-    async with scene(sandbox, lease=0.5) as stage:
+    async with put_service(sandbox, lease=0.5) as service:
         client = sandbox.client()
         for fields in ({b"e": b"\xff\xfe"}, {b"e": b"box:nobody"}, {b"x": b"y"}, {b"e": b""}, {b"e": b"box:a|r"}):
-            await client.xadd(stage.keys.ready, fields)  # type: ignore[arg-type]
-        await stage.goes_on("a")
+            await client.xadd(service.keys.ready, fields)  # type: ignore[arg-type]
+        await service.assert_runs("a")
 
         async def gone() -> bool:
-            return int(await client.xlen(stage.keys.ready)) == 0
+            return int(await client.xlen(service.keys.ready)) == 0
 
         await until(gone)
         await client.aclose()
-        await stage.unharmed("a")
+        await service.assert_unharmed("a")
 
 
 @pytest.mark.parametrize("fields", [{"x": b"y"}, {"x": b"y", "z": b""}, {"E": WHOLE}])
 async def test_15_an_entry_without_our_field_never_reaches_a_handler(sandbox: Sandbox, fields: dict[str, bytes]) -> None:
-    async with scene(sandbox) as stage:
-        await stage.inject("box:a", fields)
-        letter = await stage.letter()
+    async with put_service(sandbox) as service:
+        await service.inject("box:a", fields)
+        letter = await service.letter()
         assert letter.reason == "undecodable"
         assert letter.raw == b"".join(part for name, value in fields.items() for part in (name.encode(), value))
-        assert stage.seen == []
-        await stage.unharmed("a")
+        assert service.seen == []
+        await service.assert_unharmed("a")
 
 
 @pytest.mark.parametrize("way", ["entry", "mailbox"])
 async def test_15_a_deleted_entry_is_skipped(sandbox: Sandbox, way: str) -> None:
     async with sandbox.bus() as bus:
-        stage = Scene(sandbox, bus)
+        service = PutService(sandbox, bus)
         await bus.dispatch(Put(box="a", value=0))
-        box = stage.keys.mailbox("box:a")
+        box = service.keys.mailbox("box:a")
         client = sandbox.client()
         if way == "entry":
             ((entry, _),) = await client.xrange(box)
@@ -366,70 +366,70 @@ async def test_15_a_deleted_entry_is_skipped(sandbox: Sandbox, way: str) -> None
         await client.aclose()
         async with bus.worker():
             await bus.wait_idle(5)
-            assert stage.seen == []
-            assert await stage.letters() == []
+            assert service.seen == []
+            assert await service.letters() == []
             assert await sandbox.entity_keys() == []
             assert await bus.call(Put(box="a", value=1), timeout=5) == 1
 
 
 async def test_16_an_unknown_extension_type_in_a_payload_is_invalid(sandbox: Sandbox) -> None:
     payload = msgpack.packb({"box": "a", "value": msgpack.ExtType(99, b"?")})
-    async with scene(sandbox) as stage:
-        await stage.inject("box:a", {"e": envelope(payload)})
-        letter = await stage.letter()
+    async with put_service(sandbox) as service:
+        await service.inject("box:a", {"e": envelope(payload)})
+        letter = await service.letter()
         assert letter.reason == "invalid"
         assert "extension type 99" in letter.error_message
-        await stage.unharmed("a")
+        await service.assert_unharmed("a")
 
 
 async def test_16_a_later_version_waits_for_its_worker_then_is_kept(sandbox: Sandbox) -> None:
     later = msgpack.packb([2, "new-1", "Put", {"another": "shape"}])
-    async with scene(sandbox, unknown_grace=0.4) as stage:
-        await stage.inject("box:a", {"e": later})
-        await stage.bus.dispatch(Put(box="a", value=0))
-        assert await stage.bus.call(Put(box="b", value=0), timeout=5) == 0
-        assert ("a", 0) not in stage.seen, "the entity was held"
-        letter = await stage.letter()
+    async with put_service(sandbox, unknown_grace=0.4) as service:
+        await service.inject("box:a", {"e": later})
+        await service.bus.dispatch(Put(box="a", value=0))
+        assert await service.bus.call(Put(box="b", value=0), timeout=5) == 0
+        assert ("a", 0) not in service.seen, "the entity was held"
+        letter = await service.letter()
         assert (letter.reason, letter.command_id, letter.name, letter.raw) == ("unsupported_version", "new-1", "Put", later)
         assert "version 2" in letter.error_message
-        await stage.bus.wait_idle(5)
-        assert ("a", 0) in stage.seen
-        assert await stage.bus.dead_letters.replay(letter.id) == "new-1"
-        await until(stage.letters)
-        await stage.unharmed("a")
+        await service.bus.wait_idle(5)
+        assert ("a", 0) in service.seen
+        assert await service.bus.dead_letters.replay(letter.id) == "new-1"
+        await until(service.letters)
+        await service.assert_unharmed("a")
 
 
 async def test_16_a_later_version_that_was_interrupted_is_left_to_a_newer_worker_for_a_while(sandbox: Sandbox) -> None:
     """Whether it may run again an older worker cannot read, so it neither runs it again nor calls it undecodable."""
     later = msgpack.packb([2, "new-1", "Put", {"another": "shape"}])
     async with sandbox.bus(lease=0.5, unknown_grace=0.1) as bus:
-        stage = Scene(sandbox, bus)
-        await stage.inject("box:a", {"e": later})
+        service = PutService(sandbox, bus)
+        await service.inject("box:a", {"e": later})
         newer = TransportHarness(sandbox.clients, sandbox.namespace)
         worker = newer.worker("newer")
         await worker.start()
         began = time.monotonic()
         async with bus.worker():
-            letter = await stage.letter()
+            letter = await service.letter()
             assert time.monotonic() - began > 1.5, "three leases and the grace"
             assert (letter.reason, letter.command_id, letter.raw) == ("interrupted", "new-1", later)
             assert "version 2" in letter.error_message
-            await stage.unharmed("a")
+            await service.assert_unharmed("a")
         await worker.steps.close(1)
         await newer.connections.close()
 
 
 async def test_17_an_unknown_command_is_dead_lettered_after_its_grace(sandbox: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
-    async with scene(sandbox, unknown_grace=0.3) as stage:
-        await stage.bus.dispatch_raw("box", "a", "Unheard", {"box": "a"}, command_id="u")
+    async with put_service(sandbox, unknown_grace=0.3) as service:
+        await service.bus.dispatch_raw("box", "a", "Unheard", {"box": "a"}, command_id="u")
         with pytest.raises(NoHandler):
-            await stage.bus.result("u", timeout=5)
-        letter = await stage.letter()
+            await service.bus.result("u", timeout=5)
+        letter = await service.letter()
         assert (letter.reason, letter.name, letter.command_id, letter.attempts) == ("no_handler", "Unheard", "u", 1)
-        stats = await stage.bus.stats()
+        stats = await service.bus.stats()
         assert stats.retried == 0, "nothing was tried"
         assert 1 <= stats.handed_back <= 30, "offered at intervals, not in a tight loop"
-        await stage.unharmed("a")
+        await service.assert_unharmed("a")
         assert "s after it was first offered" in caplog.text
 
 
@@ -496,27 +496,27 @@ async def test_26_nothing_is_accepted_before_the_start_or_after_the_end(sandbox:
         with pytest.raises(BusClosed, match="is being closed"):
             await bus.open()
         await closing
-    async with scene(sandbox) as stage:
-        await stage.unharmed("a")
+    async with put_service(sandbox) as service:
+        await service.assert_unharmed("a")
 
 
 @pytest.mark.parametrize("timeout", [0, -1, math.inf, math.nan, True, "5", None])
 async def test_28_the_timeout_of_a_call_is_a_positive_number(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, timeout: Any
 ) -> None:
-    async with scene(sandbox, call_timeout=4.0, lease=0.5) as stage:
+    async with put_service(sandbox, call_timeout=4.0, lease=0.5) as service:
         if timeout is None:  # the setting holds; longer than a lease is nothing special
-            assert await stage.bus.call(Put(box="a", value=5)) == 5
-            assert await stage.bus.call(Put(box="a", value=5), timeout=1e9) == 5
+            assert await service.bus.call(Put(box="a", value=5)) == 5
+            assert await service.bus.call(Put(box="a", value=5), timeout=1e9) == 5
         else:
-            with no_traffic(stage.bus, monkeypatch), pytest.raises(ValueError, match="positive number of seconds"):
-                await stage.bus.call(Put(box="a", value=5), timeout=timeout)
-        await stage.unharmed("a")
+            with no_traffic(service.bus, monkeypatch), pytest.raises(ValueError, match="positive number of seconds"):
+                await service.bus.call(Put(box="a", value=5), timeout=timeout)
+        await service.assert_unharmed("a")
 
 
 async def test_29_the_same_id_and_payload_run_once(sandbox: Sandbox) -> None:
     async with sandbox.bus() as bus:
-        stage = Scene(sandbox, bus)
+        service = PutService(sandbox, bus)
         command = Put(box="a", value=0)
         statuses = [(await bus.dispatch(command, command_id="same")).status for _ in range(2)]
         batch = await bus.dispatch_batch(Envelope(command, command_id=name) for name in ("same", "two", "two"))
@@ -524,16 +524,16 @@ async def test_29_the_same_id_and_payload_run_once(sandbox: Sandbox) -> None:
         assert [outcome.status for outcome in batch.outcomes] == ["duplicate", "accepted", "duplicate"]
         async with bus.worker():
             await bus.wait_idle(5)
-            assert stage.seen == [("a", 0), ("a", 0)]
+            assert service.seen == [("a", 0), ("a", 0)]
             assert (await bus.dispatch(command, command_id="same")).status == "duplicate"
             assert await bus.call(command, command_id="same", timeout=5) == 0
-            assert stage.seen == [("a", 0), ("a", 0)]
-            await stage.unharmed("a")
+            assert service.seen == [("a", 0), ("a", 0)]
+            await service.assert_unharmed("a")
 
 
 async def test_30_the_same_id_with_another_payload_is_a_conflict(sandbox: Sandbox) -> None:
     async with sandbox.bus() as bus:
-        stage = Scene(sandbox, bus)
+        service = PutService(sandbox, bus)
         await bus.dispatch(Put(box="a", value=0), command_id="same")
         others = (Put(box="a", value=9), Put(box="b", value=0), Real(box="a", number=0.0))
         for other in others[:1]:
@@ -547,8 +547,8 @@ async def test_30_the_same_id_with_another_payload_is_a_conflict(sandbox: Sandbo
             await bus.wait_idle(5)
             with pytest.raises(IdempotencyConflict):
                 await bus.call(others[0], command_id="same", timeout=5)
-            assert stage.seen == [("a", 0), ("a", 1)]
-            await stage.unharmed("a", "b")
+            assert service.seen == [("a", 0), ("a", 1)]
+            await service.assert_unharmed("a", "b")
 
 
 BAD_ITEMS: dict[str, Any] = {
@@ -569,7 +569,7 @@ async def test_31_one_bad_item_of_ten_thousand_is_reported_exactly(sandbox: Sand
     items: list[Any] = [Put(box=f"line-{number % 10}", value=number) for number in range(count)]
     items[at] = bad
     async with sandbox.bus() as bus:
-        stage = Scene(sandbox, bus)
+        service = PutService(sandbox, bus)
         batch = await bus.dispatch_batch(items)
         assert len(batch) == count
         assert isinstance(batch.outcomes[at].error, InvalidCommand)
@@ -580,25 +580,25 @@ async def test_31_one_bad_item_of_ten_thousand_is_reported_exactly(sandbox: Sand
         async with bus.worker():
             await bus.wait_idle(30)
             for line in range(10):
-                numbers = [value for box, value in stage.seen if box == f"line-{line}"]
+                numbers = [value for box, value in service.seen if box == f"line-{line}"]
                 assert numbers == [number for number in range(line, count, 10) if number != at and number not in followers]
-            await stage.unharmed("line-3")
+            await service.assert_unharmed("line-3")
 
 
 async def test_31_a_batch_may_be_empty_or_endless_in_kind(sandbox: Sandbox) -> None:
-    async with scene(sandbox) as stage:
-        assert len(await stage.bus.dispatch_batch([])) == 0
-        assert len(await stage.bus.dispatch_batch(iter(()))) == 0
+    async with put_service(sandbox) as service:
+        assert len(await service.bus.dispatch_batch([])) == 0
+        assert len(await service.bus.dispatch_batch(iter(()))) == 0
         with pytest.raises(TypeError):
-            await stage.bus.dispatch_batch(7)  # type: ignore[arg-type]
+            await service.bus.dispatch_batch(7)  # type: ignore[arg-type]
 
         def failing() -> Iterator[Put]:
             yield Put(box="a", value=0)
             raise LookupError("the source broke")
 
         with pytest.raises(LookupError):
-            await stage.bus.dispatch_batch(failing())
-        await stage.unharmed("a")
+            await service.bus.dispatch_batch(failing())
+        await service.assert_unharmed("a")
 
 
 async def test_a_failure_names_no_secret(sandbox: Sandbox) -> None:
@@ -612,15 +612,15 @@ async def test_a_failure_names_no_secret(sandbox: Sandbox) -> None:
     async def secret(command: Secret) -> None:
         Put(box="a", value=command.pin)  # type: ignore[arg-type]
 
-    async with scene(sandbox) as stage:
-        await stage.bus.dispatch_raw("box", "a", "Secret", {"box": "a", "pin": "hunter2"})
-        letter = await stage.letter()
+    async with put_service(sandbox) as service:
+        await service.bus.dispatch_raw("box", "a", "Secret", {"box": "a", "pin": "hunter2"})
+        letter = await service.letter()
         assert letter.reason == "invalid"
         assert "hunter2" not in letter.error_message
-        await stage.bus.dead_letters.discard(letter.id)
+        await service.bus.dead_letters.discard(letter.id)
         with pytest.raises(CommandFailed) as failure:
-            await stage.bus.call(Secret(box="a", pin="9876"), timeout=5)
-        letter = await stage.letter()
+            await service.bus.call(Secret(box="a", pin="9876"), timeout=5)
+        letter = await service.letter()
         for shown in (str(failure.value), failure.value.error_message, letter.error_message, letter.traceback):
             assert "9876" not in shown
-        await stage.unharmed("a")
+        await service.assert_unharmed("a")

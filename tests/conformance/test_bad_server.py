@@ -38,7 +38,7 @@ from command_bus.transport.redis import namespace as server_module
 from command_bus.transport.redis.connection.errors import translated
 from command_bus.transport.redis.keys import GROUP
 from tests.conformance.conftest import Sandbox
-from tests.conformance.scene import Put, Scene, scene, until
+from tests.conformance.put_service import Put, PutService, put_service, until
 
 
 class Long(Command[str], entity="box", delivery="at_most_once"):
@@ -123,7 +123,7 @@ async def test_34_a_primary_that_becomes_a_replica_refuses_and_work_goes_on_when
     registry = HandlerRegistry()
     sandbox = Sandbox("valkey", server_clients(primary), registry=registry, url=primary.url)
     async with sandbox.bus(dispatch_timeout=1.0) as bus:
-        stage = Scene(sandbox, bus)
+        service = PutService(sandbox, bus)
         await bus.dispatch(Put(box="a", value=0))
         client = Redis.from_url(primary.url)
         async with bus.worker():
@@ -134,7 +134,7 @@ async def test_34_a_primary_that_becomes_a_replica_refuses_and_work_goes_on_when
             await client.replicaof("NO", "ONE")  # type: ignore[no-untyped-call]
             await client.aclose()
             await until(lambda: can_dispatch(bus))
-            await stage.goes_on("a")
+            await service.assert_runs("a")
 
 
 async def test_34_a_replica_is_told_from_its_refusal_where_its_facts_are_not_to_be_seen(start: Starter) -> None:
@@ -428,22 +428,22 @@ async def test_36_the_development_server_forgets_on_purpose_and_warns_of_nothing
 
 
 async def test_37_a_mailbox_of_another_type_fails_alone_when_sending(sandbox: Sandbox) -> None:
-    async with scene(sandbox) as stage:
+    async with put_service(sandbox) as service:
         client = sandbox.client()
-        await client.set(stage.keys.mailbox("box:broken"), "mine")
+        await client.set(service.keys.mailbox("box:broken"), "mine")
         with pytest.raises(InvalidCommand, match="WRONGTYPE"):
-            await stage.bus.dispatch(Put(box="broken", value=1))
-        batch = await stage.bus.dispatch_batch(
+            await service.bus.dispatch(Put(box="broken", value=1))
+        batch = await service.bus.dispatch_batch(
             [Put(box="a", value=1), Put(box="broken", value=1), Put(box="a", value=2), Put(box="broken", value=2)]
         )
         assert [outcome.status for outcome in batch.outcomes] == ["accepted", "rejected", "accepted", "rejected"]
-        await client.delete(stage.keys.mailbox("box:broken"))
-        await client.hset(stage.keys.mark("taken"), "a", "b")  # type: ignore[misc]
+        await client.delete(service.keys.mailbox("box:broken"))
+        await client.hset(service.keys.mark("taken"), "a", "b")  # type: ignore[misc]
         with pytest.raises(InvalidCommand, match="WRONGTYPE"):
-            await stage.bus.dispatch(Put(box="a", value=1), command_id="taken")
-        await client.delete(stage.keys.mark("taken"))
+            await service.bus.dispatch(Put(box="a", value=1), command_id="taken")
+        await client.delete(service.keys.mark("taken"))
         await client.aclose()
-        await stage.unharmed("a", "broken")
+        await service.assert_unharmed("a", "broken")
 
 
 @pytest.mark.parametrize("outcome", ["returns", "fails"])
@@ -466,26 +466,26 @@ async def test_37_a_mailbox_that_changes_its_type_holds_up_its_entity_alone(
         raise ValueError("planned")
 
     command = Long(box="broken") if outcome == "returns" else Fails(box="broken")
-    async with scene(sandbox) as stage:
-        await stage.bus.dispatch(command, command_id="stuck")
+    async with put_service(sandbox) as service:
+        await service.bus.dispatch(command, command_id="stuck")
         await running.wait()
         client = sandbox.client()
-        box = stage.keys.mailbox("box:broken")
+        box = service.keys.mailbox("box:broken")
         await client.rename(box, box + ":aside")
         await client.set(box, "not a stream")
         gate.set()
         await until(lambda: "broken is stuck" in caplog.text)
         assert "WRONGTYPE" in caplog.text
-        await stage.goes_on("a")
+        await service.assert_runs("a")
         await asyncio.sleep(1.2)  # it is tried again, and again without effect
-        assert len(await stage.letters()) == 0
+        assert len(await service.letters()) == 0
         await client.delete(box)
         await client.rename(box + ":aside", box)
-        await stage.bus.wait_idle(10)
-        assert len(await stage.letters()) == (1 if outcome == "fails" else 0)
+        await service.bus.wait_idle(10)
+        assert len(await service.letters()) == (1 if outcome == "fails" else 0)
         await client.aclose()
-        await stage.unharmed("a", "broken")
-        stats = await stage.bus.stats()
+        await service.assert_unharmed("a", "broken")
+        stats = await service.bus.stats()
         assert stats.depth == 0
         assert stats.dead_lettered == (0 if outcome == "returns" else 1)
 
@@ -503,30 +503,30 @@ async def test_38_a_ready_stream_or_group_deleted_under_a_worker_is_made_anew(
         await gate.wait()
         return "done"
 
-    async with scene(sandbox, lease=1.0, concurrency=2) as stage:
-        await stage.bus.dispatch_batch([Long(box="held"), Put(box="held", value=1)])
+    async with put_service(sandbox, lease=1.0, concurrency=2) as service:
+        await service.bus.dispatch_batch([Long(box="held"), Put(box="held", value=1)])
         await until(lambda: starts)
-        await stage.bus.entity("box", "resting").pause()
-        await stage.bus.dispatch(Put(box="resting", value=1))
+        await service.bus.entity("box", "resting").pause()
+        await service.bus.dispatch(Put(box="resting", value=1))
         client = sandbox.client()
         if what == "group":
-            await client.xgroup_destroy(stage.keys.ready, "workers")
+            await client.xgroup_destroy(service.keys.ready, "workers")
         elif what == "stream":
-            await client.delete(stage.keys.ready)
+            await client.delete(service.keys.ready)
         else:
             await client.delete(*(key for key in await sandbox.keys() if not key.endswith("meta")))
         await client.aclose()
         await until(lambda: "created anew" in caplog.text)
-        await stage.goes_on("a")
+        await service.assert_runs("a")
         await asyncio.sleep(0.3)
         gate.set()
-        await stage.bus.entity("box", "resting").resume()
-        await stage.bus.wait_idle(10)
+        await service.bus.entity("box", "resting").resume()
+        await service.bus.wait_idle(10)
         assert starts == ["held"], "at most once"
-        await stage.unharmed("a", "held", "resting")
+        await service.assert_unharmed("a", "held", "resting")
         if what != "everything":
-            assert ("held", 1) in stage.seen
-            assert ("resting", 1) in stage.seen
+            assert ("held", 1) in service.seen
+            assert ("resting", 1) in service.seen
 
 
 async def test_38_what_runs_while_the_group_is_deleted_goes_on_under_its_lease(
@@ -541,15 +541,15 @@ async def test_38_what_runs_while_the_group_is_deleted_goes_on_under_its_lease(
         await gate.wait()
         return "done"
 
-    async with scene(sandbox, lease=1.5) as stage:
+    async with put_service(sandbox, lease=1.5) as service:
         client = sandbox.client()
-        ready = stage.keys.ready
+        ready = service.keys.ready
 
         async def renewals() -> int:
             (pending,) = await client.xpending_range(ready, GROUP, min="-", max="+", count=10)
             return int(pending["times_delivered"])
 
-        await stage.bus.dispatch(Long(box="held"), command_id="held")
+        await service.bus.dispatch(Long(box="held"), command_id="held")
         await running.wait()
         before = await renewals()
         await until(lambda: differs(renewals, before))  # the next renewal is half a second away
@@ -557,9 +557,9 @@ async def test_38_what_runs_while_the_group_is_deleted_goes_on_under_its_lease(
         await until(lambda: "created anew" in caplog.text)
         await asyncio.sleep(2.0)
         gate.set()
-        assert await stage.bus.result("held", timeout=5) == "done"
+        assert await service.bus.result("held", timeout=5) == "done"
         await client.aclose()
-        await stage.unharmed("held")
+        await service.assert_unharmed("held")
 
 
 async def differs(look: Callable[[], Awaitable[int]], before: int) -> bool:
@@ -649,20 +649,20 @@ async def test_45_a_letter_is_replayed_once(sandbox: Sandbox) -> None:
     async def fails(command: Fails) -> None:
         raise ValueError("planned")
 
-    async with scene(sandbox) as stage:
-        await stage.bus.dispatch(Fails(box="a"), command_id="again")
-        letter = await stage.letter()
-        outcomes = await asyncio.gather(*(stage.bus.dead_letters.replay(letter.id) for _ in range(3)), return_exceptions=True)
+    async with put_service(sandbox) as service:
+        await service.bus.dispatch(Fails(box="a"), command_id="again")
+        letter = await service.letter()
+        outcomes = await asyncio.gather(*(service.bus.dead_letters.replay(letter.id) for _ in range(3)), return_exceptions=True)
         assert sorted(map(type, outcomes), key=str) == [UnknownDeadLetter, UnknownDeadLetter, str] or outcomes.count("again") == 1
-        await stage.bus.wait_idle(5)
-        (again,) = await stage.letters()
-        assert (again.command_id, (await stage.bus.stats()).dead_lettered) == ("again", 2)
+        await service.bus.wait_idle(5)
+        (again,) = await service.letters()
+        assert (again.command_id, (await service.bus.stats()).dead_lettered) == ("again", 2)
         for bad in ("", "0-0", "9-1-1", "x", letter.id):
             with pytest.raises(UnknownDeadLetter):
-                await stage.bus.dead_letters.replay(bad)
+                await service.bus.dead_letters.replay(bad)
             with pytest.raises(UnknownDeadLetter):
-                await stage.bus.dead_letters.discard(bad)
-        await stage.unharmed("a")
+                await service.bus.dead_letters.discard(bad)
+        await service.assert_unharmed("a")
 
 
 @pytest.mark.parametrize(
@@ -742,7 +742,7 @@ async def test_a_server_at_its_memory_limit_refuses_new_commands_and_drains(full
         raise ValueError("planned")
 
     async with sandbox.bus(lease=0.6) as bus:
-        stage = Scene(sandbox, bus)
+        service = PutService(sandbox, bus)
         await bus.dispatch_batch(Put(box=f"b{number % 20}", value=number) for number in range(300))
         await bus.dispatch(Fails(box="f"), command_id="f")
         await bus.dispatch(Put(box="later", value=1), delay=0.01, command_id="later")
@@ -760,14 +760,14 @@ async def test_a_server_at_its_memory_limit_refuses_new_commands_and_drains(full
         assert await bus.entity("box", "paused").resume()
         async with bus.worker():
             await bus.wait_idle(20)
-            assert len(stage.seen) == 302
-            letter = await stage.letter()
+            assert len(service.seen) == 302
+            letter = await service.letter()
             assert letter.command_id == "f"
             assert await bus.entity("box", "b0").pause(), "an operator can act"
             assert await bus.entity("box", "b0").resume()
             await bus.dead_letters.discard(letter.id)
             await relieve()
-            await stage.unharmed("b1", "later", "paused")
+            await service.assert_unharmed("b1", "later", "paused")
 
 
 async def test_a_worker_can_be_started_and_keeps_its_leases_at_the_memory_limit(full: Any) -> None:
@@ -781,7 +781,7 @@ async def test_a_worker_can_be_started_and_keeps_its_leases_at_the_memory_limit(
         return "done"
 
     async with sandbox.bus(lease=0.6) as bus:
-        stage = Scene(sandbox, bus)
+        service = PutService(sandbox, bus)
         await bus.dispatch(Long(box="a"), command_id="long")
         await bus.dispatch(Put(box="a", value=1))
         await fill()
@@ -789,15 +789,15 @@ async def test_a_worker_can_be_started_and_keeps_its_leases_at_the_memory_limit(
             assert await bus.result("long", timeout=10) == "done"
             await bus.wait_idle(10)
             assert starts == ["long"]
-            assert stage.seen == [("a", 1)]
+            assert service.seen == [("a", 1)]
             await relieve()
-            await stage.unharmed("a")
+            await service.assert_unharmed("a")
 
 
 async def test_a_batch_that_meets_the_limit_reports_what_was_accepted(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """The third of four chunks is refused: the first two are in, and said to be."""
     async with sandbox.bus() as bus:
-        stage = Scene(sandbox, bus)
+        service = PutService(sandbox, bus)
         kind = type(bus.session.transport.connections)
         run, chunks = kind.run, 0
 
@@ -816,8 +816,8 @@ async def test_a_batch_that_meets_the_limit_reports_what_was_accepted(sandbox: S
         assert all(isinstance(outcome.error, QueueFull) for outcome in batch.rejections)
         async with bus.worker():
             await bus.wait_idle(10)
-            assert sorted(value for _, value in stage.seen) == list(range(512))
-            await stage.unharmed("b1")
+            assert sorted(value for _, value in service.seen) == list(range(512))
+            await service.assert_unharmed("b1")
 
 
 @pytest.mark.parametrize("hours", [-5, 5])
@@ -833,18 +833,18 @@ async def test_41_a_worker_whose_clock_is_wrong_by_hours_works_as_any_other(
     for module in ("command_bus.worker.decisions", "command_bus.worker", "command_bus.transport.redis.worker.lease_keeper"):
         monkeypatch.setattr(f"{module}.wall_ms", wrong)
     sandbox.registry.handles(Fails)(fails)
-    async with scene(sandbox, lease=0.6) as stage:
-        await stage.bus.dispatch(Put(box="a", value=0), expires=30)
-        await stage.bus.dispatch(Put(box="a", value=1), delay=0.1)
-        assert await stage.bus.call(Put(box="a", value=2), timeout=5) == 2
-        await stage.bus.dispatch(Fails(box="b"))
-        letter = await stage.letter()
+    async with put_service(sandbox, lease=0.6) as service:
+        await service.bus.dispatch(Put(box="a", value=0), expires=30)
+        await service.bus.dispatch(Put(box="a", value=1), delay=0.1)
+        assert await service.bus.call(Put(box="a", value=2), timeout=5) == 2
+        await service.bus.dispatch(Fails(box="b"))
+        letter = await service.letter()
         assert abs(letter.failed_ms - wrong()) < 60_000
         assert abs(letter.accepted_ms - real()) < 60_000
-        await stage.bus.dead_letters.discard(letter.id)
-        await stage.bus.wait_idle(5)
-        assert sorted(stage.seen) == [("a", 0), ("a", 1), ("a", 2)]
-        await stage.unharmed("a", "b")
+        await service.bus.dead_letters.discard(letter.id)
+        await service.bus.wait_idle(5)
+        assert sorted(service.seen) == [("a", 0), ("a", 1), ("a", 2)]
+        await service.assert_unharmed("a", "b")
 
 
 async def fails(command: Fails) -> None:

@@ -18,7 +18,7 @@ from command_bus.serialization.reply import unpack_reply
 from command_bus.transport.bulk import LoadItem, Opening, Version
 from command_bus.transport.submissions import Admission
 from tests.conformance.conftest import Sandbox
-from tests.conformance.scene import until
+from tests.conformance.put_service import until
 
 ACCEPTED, DUPLICATE, CONFLICT = Admission.ACCEPTED, Admission.DUPLICATE, Admission.CONFLICT
 KEPT = Opening(keep_ms=60_000, remember_ms=120_000)

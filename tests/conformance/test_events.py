@@ -25,7 +25,7 @@ from command_bus import (
 )
 from command_bus.admin.events import BEGINNING, Event
 from tests.conformance.conftest import Sandbox
-from tests.conformance.scene import until
+from tests.conformance.put_service import until
 
 
 class Add(Command[int], entity="sum", retry=RetryPolicy(attempts=2, delay=0.01), on_poison="park"):

@@ -11,7 +11,7 @@ import pytest
 
 from command_bus import Command, CommandFailed, EntityId, RetryPolicy
 from tests.conformance.conftest import Sandbox
-from tests.conformance.scene import until
+from tests.conformance.put_service import until
 
 
 class Once(Command[int], entity="line", delivery="at_most_once"):

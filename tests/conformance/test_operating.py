@@ -35,7 +35,7 @@ from command_bus.transport.steps import Released, Retry, Started
 from command_bus.transport.submissions import Admission
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, transport_harness
-from tests.conformance.scene import until
+from tests.conformance.put_service import until
 
 SCOPES = {"entity": "box:a", "type": "box:*", "bus": EVERYTHING}
 each_scope = pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES.keys())

@@ -23,7 +23,7 @@ from command_bus import (
     TransportUnavailable,
 )
 from tests.conformance.conftest import Sandbox
-from tests.conformance.scene import until
+from tests.conformance.put_service import until
 
 
 class Spin(Command[None], entity="line"):

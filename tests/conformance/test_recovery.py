@@ -18,7 +18,7 @@ from command_bus.transport.steps import LeaseLost, Started
 from command_bus.worker.worker import Worker
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done
-from tests.conformance.scene import until
+from tests.conformance.put_service import until
 
 
 class Work(Command[int], entity="line", retry=RetryPolicy(attempts=10, delay=0.0)):

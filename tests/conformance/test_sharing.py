@@ -11,7 +11,7 @@ import pytest
 from command_bus import Command, CommandBus, EntityId
 from command_bus.transport.redis.worker.consumer import ConsumerLoop
 from tests.conformance.conftest import Sandbox
-from tests.conformance.scene import until
+from tests.conformance.put_service import until
 
 SHARDS = 8
 

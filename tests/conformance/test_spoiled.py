@@ -20,7 +20,7 @@ from command_bus.transport.steps import GiveBack, Released, Retry, Started
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TAKE, TransportHarness, bury, done, transport_harness
-from tests.conformance.scene import Put, Scene, scene, until
+from tests.conformance.put_service import Put, PutService, put_service, until
 
 LAST = "18446744073709551615-18446744073709551615"
 """The highest id that a stream can have: behind it there is none."""
@@ -92,33 +92,33 @@ async def test_a_batch_with_a_spoiled_mailbox_that_is_asked_again_is_answered_as
 
 
 async def test_a_mailbox_whose_ids_are_used_up_is_made_anew_when_it_is_empty(sandbox: Sandbox) -> None:
-    async with scene(sandbox) as stage:
+    async with put_service(sandbox) as service:
         client = sandbox.client()
-        await client.xadd(stage.keys.mailbox("box:a"), {"e": "x"}, id=LAST)
+        await client.xadd(service.keys.mailbox("box:a"), {"e": "x"}, id=LAST)
         await client.aclose()
         with pytest.raises(InvalidCommand, match="used up") as refused:
-            await stage.bus.dispatch(Put(box="a", value=1))
+            await service.bus.dispatch(Put(box="a", value=1))
         assert "Nothing was accepted" in refused.value.message
-        assert (await stage.letter()).reason == "undecodable"
-        await until(lambda: took_it(stage))
-        await stage.goes_on("a")
+        assert (await service.letter()).reason == "undecodable"
+        await until(lambda: took_it(service))
+        await service.assert_runs("a")
 
 
-async def took_it(stage: Scene) -> bool:
+async def took_it(service: PutService) -> bool:
     try:
-        return (await stage.bus.dispatch(Put(box="a", value=2))).status == "accepted"
+        return (await service.bus.dispatch(Put(box="a", value=2))).status == "accepted"
     except InvalidCommand:
         return False
 
 
 async def test_a_delayed_command_waits_until_its_mailbox_takes_it(sandbox: Sandbox) -> None:
-    async with scene(sandbox) as stage:
-        await stage.bus.dispatch(Put(box="a", value=1), delay=0.3)
+    async with put_service(sandbox) as service:
+        await service.bus.dispatch(Put(box="a", value=1), delay=0.3)
         client = sandbox.client()
-        await client.xadd(stage.keys.mailbox("box:a"), {"e": "x"}, id=LAST)
+        await client.xadd(service.keys.mailbox("box:a"), {"e": "x"}, id=LAST)
         await client.aclose()
-        await until(lambda: stage.seen == [("a", 1)])
-        await stage.goes_on("a")
+        await until(lambda: service.seen == [("a", 1)])
+        await service.assert_runs("a")
 
 
 @pytest.mark.parametrize("how", ["ids", "type"])
@@ -211,16 +211,16 @@ async def test_a_ready_stream_that_takes_nothing_loses_nothing(harness: Transpor
 
 async def test_a_letter_stays_when_its_mailbox_takes_nothing(sandbox: Sandbox) -> None:
     async with sandbox.bus() as bus:
-        stage = Scene(sandbox, bus)
+        service = PutService(sandbox, bus)
         async with bus.worker():
-            await stage.inject("box:a", {"e": b"no envelope"})
-            letter = await stage.letter()
+            await service.inject("box:a", {"e": b"no envelope"})
+            letter = await service.letter()
             await bus.wait_idle(5)
         async with transport_harness(sandbox.clients, sandbox.namespace) as harness:
             await spoil(harness, "box:a", "ids")
             with pytest.raises(UnsuitableServer, match="does not expect"):
                 await bus.dead_letters.replay(letter.id)
-            assert (await stage.letter()).id == letter.id
+            assert (await service.letter()).id == letter.id
 
 
 async def test_an_unexpected_error_of_a_script_leaves_the_outcome_unknown(harness: TransportHarness) -> None:

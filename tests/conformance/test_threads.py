@@ -15,7 +15,7 @@ from command_bus import Command, CommandContext, EntityId, HandlerRegistry, Work
 from command_bus.worker.threads import ThreadJob
 from command_bus.worker.worker import executor
 from tests.conformance.conftest import Sandbox
-from tests.conformance.scene import until
+from tests.conformance.put_service import until
 
 ROOT = Path(__file__).parents[2]
 

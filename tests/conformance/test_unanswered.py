@@ -14,7 +14,7 @@ from command_bus import Command, CommandBus, CommandTimeout, EntityId, HandlerRe
 from command_bus.sending import overdue_calls
 from command_bus.transport.redis.sending.locator import RedisLocator
 from tests.conformance.conftest import Sandbox
-from tests.conformance.scene import until
+from tests.conformance.put_service import until
 
 
 class Refund(Command[int], entity="account", retry=RetryPolicy(attempts=3, delay=30, jitter=0.0)):

@@ -11,7 +11,7 @@ from command_bus import Command, EntityId, RetryPolicy
 from command_bus.testing.simulated.live import LiveServer, Process
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TransportHarness
-from tests.conformance.scene import until
+from tests.conformance.put_service import until
 
 HOUR = 3600.0
 

@@ -42,7 +42,7 @@ from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.spark.writing.partition import Reject as RowReject
 from command_bus.transport.bulk import Opening, Version
 from command_bus.transport.redis.acl import Role, acl_lines
-from tests.conformance.scene import until
+from tests.conformance.put_service import until
 from tests.security.conftest import Starter
 
 NAMESPACE = "shop"

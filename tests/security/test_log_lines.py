@@ -19,7 +19,7 @@ from command_bus.serialization.envelope import GIVEN_ID, WireEnvelope, pack_enve
 from command_bus.transport.mailboxes import mailbox_label, scope_label
 from command_bus.transport.redis.memory import MemoryClients
 from tests.conformance.conftest import Sandbox
-from tests.conformance.scene import Scene, scene, until
+from tests.conformance.put_service import PutService, put_service, until
 
 NASTY = "x\n2026-11-22T00:00:00.000Z WARNING forged\r\x1b[2J\x9b1m\u2028\u202e\x00"
 
@@ -57,8 +57,8 @@ async def test_no_message_holds_what_a_sender_put_into_it(sandbox: Sandbox, line
     async def fails(command: Break) -> None:
         raise ValueError(command.text)
 
-    async with scene(sandbox, unknown_grace=0.1) as stage:
-        await stage.bus.dispatch(Break(box="c", text=NASTY), command_id=f"{NASTY}4")
+    async with put_service(sandbox, unknown_grace=0.1) as service:
+        await service.bus.dispatch(Break(box="c", text=NASTY), command_id=f"{NASTY}4")
         good = msgpack.packb({"box": NASTY, "value": 1})
         for command_id, name, box, payload in (
             (NASTY, "Put", NASTY, b"\x80"),
@@ -66,16 +66,16 @@ async def test_no_message_holds_what_a_sender_put_into_it(sandbox: Sandbox, line
             (NASTY + "3", "Put", "a", good),
         ):
             whole = WireEnvelope(command_id, name, "box", box, payload, GIVEN_ID)
-            await stage.inject("box:a", {"e": pack_envelope(whole)})
-        await stage.inject(f"{NASTY}/1", {"e": NASTY.encode()})
-        await stage.inject("box:b", {"e": NASTY.encode()})
-        await until(lambda: all_given_up(stage))
+            await service.inject("box:a", {"e": pack_envelope(whole)})
+        await service.inject(f"{NASTY}/1", {"e": NASTY.encode()})
+        await service.inject("box:b", {"e": NASTY.encode()})
+        await until(lambda: all_given_up(service))
     assert any("given up" in line for line in lines)
     assert [line for line in lines if not line.isprintable()] == []
 
 
-async def all_given_up(stage: Scene) -> bool:
-    return len(await stage.letters()) == 6
+async def all_given_up(service: PutService) -> bool:
+    return len(await service.letters()) == 6
 
 
 def test_labels_can_be_printed() -> None:

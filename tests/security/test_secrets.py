@@ -33,7 +33,7 @@ from command_bus.transport.redis.connection.connections import Connections, UrlC
 from command_bus.transport.redis.connection.credentials import connection_options
 from command_bus.transport.redis.memory import MemoryClients
 from tests.conformance.conftest import Sandbox
-from tests.conformance.scene import scene, until
+from tests.conformance.put_service import put_service, until
 from tests.conformance.test_bad_input import envelope
 from tests.security.conftest import Starter
 
@@ -182,27 +182,27 @@ async def test_no_value_of_a_payload_is_logged_or_told(sandbox: Sandbox, caplog:
             Store(box="x", text=command.text * 10)  # pydantic's error quotes what it refuses
         return command.text
 
-    async with scene(sandbox, signing_keys={"k": KEY}) as stage:
-        assert await stage.bus.call(Store(box="a", text=PAYLOAD), timeout=5) == PAYLOAD
-        await stage.bus.dispatch(Store(box="a", text=PAYLOAD), delay=0.01, headers={"h": PAYLOAD})
+    async with put_service(sandbox, signing_keys={"k": KEY}) as service:
+        assert await service.bus.call(Store(box="a", text=PAYLOAD), timeout=5) == PAYLOAD
+        await service.bus.dispatch(Store(box="a", text=PAYLOAD), delay=0.01, headers={"h": PAYLOAD})
         with pytest.raises(CommandFailed) as failed:
-            await stage.bus.call(Store(box="broken", text=PAYLOAD), timeout=5)
+            await service.bus.call(Store(box="broken", text=PAYLOAD), timeout=5)
         assert_clean(failed.value)
-        await stage.bus.dispatch_raw("box", "a", "Store", {"box": "a", "text": [PAYLOAD]})
-        await stage.inject("box:a", {"e": envelope(msgpack.packb({"box": "a", "text": PAYLOAD})[:-3], name="Store")})
-        await stage.inject("box:a", {"e": PAYLOAD.encode()})
-        letters = await until(lambda: _four(stage))
+        await service.bus.dispatch_raw("box", "a", "Store", {"box": "a", "text": [PAYLOAD]})
+        await service.inject("box:a", {"e": envelope(msgpack.packb({"box": "a", "text": PAYLOAD})[:-3], name="Store")})
+        await service.inject("box:a", {"e": PAYLOAD.encode()})
+        letters = await until(lambda: _four(service))
         for letter in letters:
             assert_clean(letter.error_message, letter.error_type, letter.traceback.replace("PAYLOAD", ""))
-            await stage.bus.dead_letters.discard(letter.id)
+            await service.bus.dead_letters.discard(letter.id)
         with pytest.raises(ValidationError) as refused:
             Store(box="a", text=PAYLOAD * 9)
         assert_clean(str(refused.value))
-        await stage.bus.wait_idle(5)
+        await service.bus.wait_idle(5)
     assert_clean(*(record.getMessage() for record in caplog.records), caplog.text)
     assert any("failed" in record.getMessage() for record in caplog.records), "something was logged"
 
 
-async def _four(stage: Any) -> list[Any]:
-    letters = await stage.letters()
+async def _four(service: Any) -> list[Any]:
+    letters = await service.letters()
     return letters if len(letters) == 4 else []

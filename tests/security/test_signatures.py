@@ -33,7 +33,7 @@ from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.transport.mailboxes import mailbox_name, stands_in
 from command_bus.transport.redis.memory import MemoryClients
 from tests.conformance.conftest import Sandbox
-from tests.conformance.scene import Put, Scene, scene, until
+from tests.conformance.put_service import Put, PutService, put_service, until
 from tests.security.conftest import Starter
 
 OLD = "an old secret, long enough"
@@ -55,15 +55,15 @@ def packed(sandbox: Sandbox, *, box: str = "a", value: int = 7, keys: dict[str, 
 
 
 async def test_signed_commands_run_in_every_way_of_sending(sandbox: Sandbox) -> None:
-    async with scene(sandbox, signing_keys=KEYS, require_signatures=True) as stage:
-        await stage.bus.dispatch(Put(box="a", value=1))
-        await stage.bus.dispatch(Put(box="a", value=2), delay=0.01, headers={"trace": "t"})
-        await stage.bus.dispatch_raw(
+    async with put_service(sandbox, signing_keys=KEYS, require_signatures=True) as service:
+        await service.bus.dispatch(Put(box="a", value=1))
+        await service.bus.dispatch(Put(box="a", value=2), delay=0.01, headers={"trace": "t"})
+        await service.bus.dispatch_raw(
             None, None, "Put", {"box": "a", "value": 3}
         )  # no entity: dead-lettered as invalid, not as forged
-        assert await stage.bus.call(Put(box="a", value=4), timeout=5, command_id="mine") == 4
-        assert (await stage.letter()).reason == "invalid"
-        await stage.unharmed("a")
+        assert await service.bus.call(Put(box="a", value=4), timeout=5, command_id="mine") == 4
+        assert (await service.letter()).reason == "invalid"
+        await service.assert_unharmed("a")
 
 
 FORGERIES: dict[str, tuple[Callable[[Sandbox], bytes], str]] = {
@@ -91,45 +91,45 @@ async def test_48_what_is_not_signed_so_is_never_handled(
 ) -> None:
     raw = forge(sandbox)
     assert unpack_envelope(raw).command_id  # an envelope it is
-    async with scene(sandbox, signing_keys=KEYS, require_signatures=True) as stage:
-        await stage.inject("box:a", {"e": raw})
-        letter = await stage.letter()
+    async with put_service(sandbox, signing_keys=KEYS, require_signatures=True) as service:
+        await service.inject("box:a", {"e": raw})
+        letter = await service.letter()
         assert (letter.reason, letter.error_type, letter.raw) == ("bad_signature", "BadSignature", raw)
         assert told in letter.error_message
-        assert stage.seen == []
+        assert service.seen == []
         warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
         assert any("bad signature" in text for text in warnings)
-        await stage.unharmed("a")
-        await stage.bus.dead_letters.replay(letter.id)
-        again = await stage.letter()
+        await service.assert_unharmed("a")
+        await service.bus.dead_letters.replay(letter.id)
+        again = await service.letter()
         assert again.reason == "bad_signature"
-        await stage.bus.dead_letters.discard(again.id)
-        await stage.unharmed("a")
-        assert not any(value in (7, 8) for _, value in stage.seen)
+        await service.bus.dead_letters.discard(again.id)
+        await service.assert_unharmed("a")
+        assert not any(value in (7, 8) for _, value in service.seen)
 
 
 async def test_48_a_forgery_between_good_commands_keeps_the_line_in_order(sandbox: Sandbox) -> None:
     async with sandbox.bus(signing_keys=KEYS, require_signatures=True) as bus:
-        stage = Scene(sandbox, bus)
+        service = PutService(sandbox, bus)
         await bus.dispatch(Put(box="a", value=10))
         for forge, _ in FORGERIES.values():
-            await stage.inject("box:a", {"e": forge(sandbox)})
+            await service.inject("box:a", {"e": forge(sandbox)})
         await bus.dispatch(Put(box="a", value=11))
         async with bus.worker():
             await bus.wait_idle(10)
-            assert stage.seen == [("a", 10), ("a", 11)]
-            assert len(await stage.letters()) == len(FORGERIES)
+            assert service.seen == [("a", 10), ("a", 11)]
+            assert len(await service.letters()) == len(FORGERIES)
 
 
 async def test_48_the_caller_of_a_refused_command_is_told(sandbox: Sandbox) -> None:
-    async with scene(sandbox, signing_keys={"new": NEW}, require_signatures=True) as stage:
+    async with put_service(sandbox, signing_keys={"new": NEW}, require_signatures=True) as service:
         for keys in ({}, {"theirs": "a secret of their own"}):
             async with sandbox.bus(signing_keys=keys) as other:
                 with pytest.raises(BadSignature, match="bad signature") as error:
                     await other.call(Put(box="a", value=1), timeout=5)
                 assert error.value.command_id
-        assert stage.seen == []
-        await stage.goes_on("a")
+        assert service.seen == []
+        await service.assert_runs("a")
 
 
 async def test_keys_rotate_without_a_gap(sandbox: Sandbox) -> None:
@@ -141,32 +141,32 @@ async def test_keys_rotate_without_a_gap(sandbox: Sandbox) -> None:
         {"signing_keys": {"new": NEW, "old": OLD}, "require_signatures": True},
         {"signing_keys": {"new": NEW}, "require_signatures": True},
     ]
-    stage: Scene | None = None
+    service: PutService | None = None
     for number, (sender, worker) in enumerate(zip(steps, [*steps[1:2], *steps[1:4], steps[4]], strict=True)):
         async with sandbox.bus(**sender) as bus:
             await bus.dispatch(Put(box="a", value=number))
         async with sandbox.bus(**worker) as bus:
-            stage = stage or Scene(sandbox, bus)
+            service = service or PutService(sandbox, bus)
             async with bus.worker():
                 await bus.wait_idle(5)
-    assert stage is not None
-    assert stage.seen == [("a", number) for number in range(5)]
+    assert service is not None
+    assert service.seen == [("a", number) for number in range(5)]
 
 
 async def test_a_worker_without_keys_runs_signed_commands(sandbox: Sandbox) -> None:
-    async with scene(sandbox) as stage, sandbox.bus(signing_keys=KEYS) as other:
+    async with put_service(sandbox) as service, sandbox.bus(signing_keys=KEYS) as other:
         assert await other.call(Put(box="a", value=1), timeout=5) == 1
-        await stage.unharmed("a")
+        await service.assert_unharmed("a")
 
 
 async def test_a_signed_command_stands_in_the_lane_of_its_entity(sandbox: Sandbox) -> None:
     entities = {"box": EntityPolicy(mailbox=lanes(4))}
-    async with scene(sandbox, signing_keys=KEYS, require_signatures=True, entities=entities) as stage:
-        assert await stage.bus.call(Put(box="a", value=1), timeout=5) == 1
+    async with put_service(sandbox, signing_keys=KEYS, require_signatures=True, entities=entities) as service:
+        assert await service.bus.call(Put(box="a", value=1), timeout=5) == 1
         home = mailbox_name("box", "a", lanes(4))
         other = next(f"box/{lane}" for lane in range(4) if f"box/{lane}" != home)
-        await stage.inject(other, {"e": packed(sandbox)})
-        assert "another entity" in (await stage.letter()).error_message
+        await service.inject(other, {"e": packed(sandbox)})
+        assert "another entity" in (await service.letter()).error_message
     assert not stands_in("box/3", "box", "a", "c", None)  # a lane is none of a type that has no lanes
     assert not stands_in("crate/3", "box", "a", "c", None)
     assert stands_in("~:c-1", None, None, "c-1", None)

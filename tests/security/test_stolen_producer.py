@@ -14,7 +14,7 @@ from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 from command_bus import CommandBus, HandlerRegistry, InvalidSettings, QueueFull
 from command_bus.transport.redis.scripts import SCRIPTS
-from tests.conformance.scene import until
+from tests.conformance.put_service import until
 from tests.security.conftest import Starter
 from tests.security.test_acl import Place, Work, made
 

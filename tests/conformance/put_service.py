@@ -1,4 +1,4 @@
-"""A stage for mishaps: one entity gets something bad, its neighbours and its own later commands must not suffer."""
+"""A bus with one worker that handles `Put`. Tests give one entity bad input and check that nothing else suffers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from command_bus import Command, CommandBus, CommandContext, DeadLetter, EntityI
 from command_bus.transport.redis.keys import ShardKeys
 from tests.conformance.conftest import Sandbox
 
-__all__ = ["Put", "Scene", "scene", "until"]
+__all__ = ["Put", "PutService", "put_service", "until"]
 
 # What the enqueue step does, for bytes that no producer of ours would send.
 _INJECT = """
@@ -44,7 +44,7 @@ async def until(condition: Callable[[], Awaitable[Any] | Any], seconds: float = 
         await asyncio.sleep(0.01)
 
 
-class Scene:
+class PutService:
     """A bus with a worker that handles `Put`, and what a mishap must leave as it was."""
 
     def __init__(self, sandbox: Sandbox, bus: CommandBus) -> None:
@@ -79,7 +79,7 @@ class Scene:
         (letter,) = await until(self.letters)
         return letter
 
-    async def goes_on(self, *boxes: str) -> None:
+    async def assert_runs(self, *boxes: str) -> None:
         """These boxes and a new one still run, in order."""
         everyone = (*boxes, "neighbour")
         values = [next(self._values) for _ in range(3)]
@@ -90,9 +90,9 @@ class Scene:
         for box in everyone:
             assert [value for name, value in self.seen if name == box and value in values] == values
 
-    async def unharmed(self, *boxes: str) -> None:
+    async def assert_unharmed(self, *boxes: str) -> None:
         """These boxes and a new one still run, in order; then the server holds nothing of any entity."""
-        await self.goes_on(*boxes)
+        await self.assert_runs(*boxes)
         await self.bus.wait_idle(10)
         stats = await self.bus.stats()
         assert (stats.depth, stats.in_flight, stats.entities) == (0, 0, 0)
@@ -113,9 +113,9 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(sandbox: Sandbox, **settings: Any) -> AsyncIterator[Scene]:
+async def put_service(sandbox: Sandbox, **settings: Any) -> AsyncIterator[PutService]:
     """An open bus with a running worker."""
     async with sandbox.bus(**settings) as bus:
-        stage = Scene(sandbox, bus)
+        service = PutService(sandbox, bus)
         async with bus.worker():
-            yield stage
+            yield service
