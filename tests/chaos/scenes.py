@@ -18,7 +18,7 @@ from typing import Any
 from command_bus import Envelope, QueueFull, TransportUnavailable, Unconfirmed
 from command_bus.transport.redis.keys import KeySpace
 from tests.chaos.calm import LOAD, SCENE
-from tests.chaos.faults import Act, Kind, Stage, stop
+from tests.chaos.faults import Act, FaultContext, Kind, stop
 from tests.chaos.fleet import Seat
 from tests.chaos.messages import Apply, Ghost, Order, Parcel, Steady
 from tests.chaos.plan import QUANTUM_TIME
@@ -50,7 +50,7 @@ class Part:
     expires: float | None = None
 
 
-async def _ask(stage: Stage, parts: Sequence[Part]) -> None:
+async def _ask(context: FaultContext, parts: Sequence[Part]) -> None:
     """Send a scene's commands and record what was answered. Nothing is sent again: a scene is a load, and needs none of its commands."""
     asked: list[tuple[str, Part]] = []
     for part in parts:
@@ -58,15 +58,15 @@ async def _ask(stage: Stage, parts: Sequence[Part]) -> None:
         entity = f"{spec.entity}:{getattr(part.message, spec.key)}"
         command = f"{entity.replace(':', '-')}.{number}"
         within = part.within + part.delay if part.within else 0.0
-        stage.recorder.note(
+        context.recorder.note(
             "ask", id=command, entity=entity, number=number, kind=type(part.message).__name__, way=SCENE, within=within
         )
         asked.append((command, part))
-    batch = await stage.bus.dispatch_batch(
+    batch = await context.bus.dispatch_batch(
         Envelope(part.message, command_id=command, delay=part.delay, expires=part.expires) for command, part in asked
     )
     for (command, _), outcome in zip(asked, batch.outcomes, strict=True):
-        stage.recorder.note("answer", id=command, answer=_answer(outcome.error or outcome.status))
+        context.recorder.note("answer", id=command, answer=_answer(outcome.error or outcome.status))
 
 
 def _answer(answer: Exception | str) -> str:
@@ -81,9 +81,9 @@ def _answer(answer: Exception | str) -> str:
             return f"error {type(answer).__name__}: {answer}"
 
 
-def _names(stage: Stage, word: str, *, in_first_shard: bool) -> Iterator[str]:
+def _names(context: FaultContext, word: str, *, in_first_shard: bool) -> Iterator[str]:
     """Names of lines that nobody else knows, of the first shard or of the others (of any, if there is but one)."""
-    keys = KeySpace(stage.plan.namespace, stage.plan.shards)
+    keys = KeySpace(context.plan.namespace, context.plan.shards)
     salt = secrets.token_hex(3)
     for number in itertools.count():
         name = f"{word}-{salt}-{number}"
@@ -91,94 +91,96 @@ def _names(stage: Stage, word: str, *, in_first_shard: bool) -> Iterator[str]:
             yield name
 
 
-async def _hot_shard(stage: Stage, _seat: Seat) -> None:
+async def _hot_shard(context: FaultContext, _seat: Seat) -> None:
     """As many hot lines of one shard as there are slots; then a few of other shards come, which must have their turn."""
-    hot = itertools.islice(_names(stage, "hot", in_first_shard=True), stage.plan.slots)
-    await _ask(stage, [Part(Apply(line=name, number=number, busy=0.1)) for name in hot for number in range(25)])
+    hot = itertools.islice(_names(context, "hot", in_first_shard=True), context.plan.slots)
+    await _ask(context, [Part(Apply(line=name, number=number, busy=0.1)) for name in hot for number in range(25)])
     await asyncio.sleep(0.3)
-    cold = list(itertools.islice(_names(stage, "cold", in_first_shard=False), 6))
-    within = QUANTUM_TIME * (1 + len(cold) / stage.plan.slots) + _SLACK
-    await _ask(stage, [Part(Apply(line=name, number=0), within) for name in cold])
+    cold = list(itertools.islice(_names(context, "cold", in_first_shard=False), 6))
+    within = QUANTUM_TIME * (1 + len(cold) / context.plan.slots) + _SLACK
+    await _ask(context, [Part(Apply(line=name, number=0), within) for name in cold])
     await asyncio.sleep(2.0)
 
 
-async def _hanging_threads(stage: Stage, _seat: Seat) -> None:
+async def _hanging_threads(context: FaultContext, _seat: Seat) -> None:
     """Threads hang, all of one worker at least but not all of the last; short commands must find those that are free."""
-    plan = stage.plan
+    plan = context.plan
     hanging = plan.workers * plan.threads - 2
-    names = _names(stage, "hang", in_first_shard=True)
+    names = _names(context, "hang", in_first_shard=True)
     within = _HANDED_BACK + _SLACK
-    await _ask(stage, [Part(Steady(line=next(names), number=0, busy=_HANG), within) for _ in range(hanging)])
+    await _ask(context, [Part(Steady(line=next(names), number=0, busy=_HANG), within) for _ in range(hanging)])
     await asyncio.sleep(0.2)
     for _ in range(2):
-        await _ask(stage, [Part(Steady(line=next(names), number=0, busy=0.03), within) for _ in range(plan.slots)])
+        await _ask(context, [Part(Steady(line=next(names), number=0, busy=0.03), within) for _ in range(plan.slots)])
         await asyncio.sleep(0.3)
     await asyncio.sleep(_HANG - 0.8)
 
 
-async def _calls_inside(stage: Stage, _seat: Seat) -> None:
+async def _calls_inside(context: FaultContext, _seat: Seat) -> None:
     """As many handlers as there are slots call another line each: what they wait for must be started while they wait."""
-    plan = stage.plan
-    names = _names(stage, "order", in_first_shard=True)
+    plan = context.plan
+    names = _names(context, "order", in_first_shard=True)
     orders = [Order(order=next(names), number=0, patience=2 * _SLACK + plan.lease, within=_SLACK) for _ in range(plan.slots)]
-    await _ask(stage, [Part(order) for order in orders])
+    await _ask(context, [Part(order) for order in orders])
     await asyncio.sleep(0.5)
 
 
-async def _sleeper(stage: Stage, _seat: Seat) -> None:
+async def _sleeper(context: FaultContext, _seat: Seat) -> None:
     """A worker is stopped beyond its lease while more work waits for its threads than they can do.
 
     The handlers refuse: so they end at once when their worker wakes, and its threads are free before its event loop has looked around.
     """
-    names = list(itertools.islice(_names(stage, "nap", in_first_shard=True), stage.plan.slots))
-    await _ask(stage, [Part(Steady(line=name, number=number, busy=0.1, plan="refuse")) for name in names for number in range(8)])
+    names = list(itertools.islice(_names(context, "nap", in_first_shard=True), context.plan.slots))
+    await _ask(
+        context, [Part(Steady(line=name, number=number, busy=0.1, plan="refuse")) for name in names for number in range(8)]
+    )
     await asyncio.sleep(0.3)
-    free = [seat for seat in stage.fleet.workers if not seat.busy]
+    free = [seat for seat in context.fleet.workers if not seat.busy]
     if not free:
         return
-    seat = stage.rng.choice(free)
+    seat = context.rng.choice(free)
     seat.busy = True
     try:
-        await stop(stage, seat, stage.plan.lease * stage.rng.uniform(1.4, 1.7), "stop")
+        await stop(context, seat, context.plan.lease * context.rng.uniform(1.4, 1.7), "stop")
     finally:
         seat.busy = False
 
 
-async def _unknown(stage: Stage, _seat: Seat) -> None:
+async def _unknown(context: FaultContext, _seat: Seat) -> None:
     """Many commands that no worker knows, beside some that all know."""
     salt = secrets.token_hex(3)
-    await _ask(stage, [Part(Ghost(ghost=f"{salt}-{number}", number=0), expires=1.5) for number in range(1_200)])
-    names = _names(stage, "known", in_first_shard=False)
+    await _ask(context, [Part(Ghost(ghost=f"{salt}-{number}", number=0), expires=1.5) for number in range(1_200)])
+    names = _names(context, "known", in_first_shard=False)
     for _ in range(5):
-        await _ask(stage, [Part(Apply(line=next(names), number=0), _FLOODED) for _ in range(4)])
+        await _ask(context, [Part(Apply(line=next(names), number=0), _FLOODED) for _ in range(4)])
         await asyncio.sleep(0.25)
     await asyncio.sleep(0.3)
 
 
-async def _parcels(stage: Stage, _seat: Seat) -> None:
+async def _parcels(context: FaultContext, _seat: Seat) -> None:
     """Large commands that become due at one moment, beside small ones."""
-    names = _names(stage, "parcel", in_first_shard=True)
+    names = _names(context, "parcel", in_first_shard=True)
     parcels = [Parcel(line=next(names), number=0, ballast=bytes(200_000)) for _ in range(60)]
-    await _ask(stage, [Part(parcel, 2 * _SLACK, delay=0.8) for parcel in parcels])
+    await _ask(context, [Part(parcel, 2 * _SLACK, delay=0.8) for parcel in parcels])
     await asyncio.sleep(0.6)
     for _ in range(4):
-        await _ask(stage, [Part(Apply(line=next(names), number=0), _SLACK) for _ in range(4)])
+        await _ask(context, [Part(Apply(line=next(names), number=0), _SLACK) for _ in range(4)])
         await asyncio.sleep(0.2)
 
 
-async def _own_ends(stage: Stage, _seat: Seat) -> None:
+async def _own_ends(context: FaultContext, _seat: Seat) -> None:
     """Handlers that fail, or end in a way that no handler should: each is an attempt, and the next comes at once."""
-    names = _names(stage, "end", in_first_shard=False)
+    names = _names(context, "end", in_first_shard=False)
     plans = ["fail", "shot", "mute"] * 4
-    await _ask(stage, [Part(Apply(line=next(names), number=0, plan=plan)) for plan in plans])
-    await _ask(stage, [Part(Steady(line=next(names), number=0, plan=plan)) for plan in ("fail", "mute") * 2])
+    await _ask(context, [Part(Apply(line=next(names), number=0, plan=plan)) for plan in plans])
+    await _ask(context, [Part(Steady(line=next(names), number=0, plan=plan)) for plan in ("fail", "mute") * 2])
 
 
 def _scene(name: str, act: Act) -> Kind:
-    async def played(stage: Stage, seat: Seat) -> None:
+    async def played(context: FaultContext, seat: Seat) -> None:
         start = time.monotonic()
-        await act(stage, seat)
-        stage.note(SCENE if stage.plan.quiet.exists() else LOAD, "server", start, name)
+        await act(context, seat)
+        context.note(SCENE if context.plan.quiet.exists() else LOAD, "server", start, name)
 
     return Kind(name, LOAD, 0.4, LOAD, played)
 

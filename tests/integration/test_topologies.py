@@ -33,7 +33,7 @@ class Once(Command[int], entity="line", delivery="at_most_once"):
     number: int
 
 
-class Scene:
+class ContinuousLoad:
     """A worker and a producer that go on while something happens to the servers."""
 
     def __init__(self, url: str, namespace: str, shards: int, replicas: int = 1, dispatch_timeout: float = 60.0) -> None:
@@ -67,7 +67,7 @@ class Scene:
                 await self.bus.dispatch(command, command_id=f"{line}-{self._number}")
                 return
 
-    async def through(self, *events: Callable[[], object]) -> None:
+    async def survives(self, *events: Callable[[], object]) -> None:
         """Let these happen one after the other, then see what was handled."""
         over = asyncio.Event()
         async with self.bus, self.bus.worker():
@@ -116,14 +116,14 @@ async def test_sentinel_failovers_in_mid_run(sentinel: SentinelServers) -> None:
         victim.thaw()  # it takes itself for the primary until a Sentinel tells it
         sentinel.settled()
 
-    await Scene(sentinel.url, "mid-run", 1, replicas=2).through(killed, frozen)  # all: a failover may choose either
+    await ContinuousLoad(sentinel.url, "mid-run", 1, replicas=2).survives(killed, frozen)  # all: a failover may choose either
 
 
 async def test_a_frozen_sentinel_holds_nobody_up(sentinel: SentinelServers) -> None:
     first = sentinel.sentinels[0]
     first.freeze()
     try:
-        await Scene(sentinel.url, "asleep", 1, dispatch_timeout=10.0).through()
+        await ContinuousLoad(sentinel.url, "asleep", 1, dispatch_timeout=10.0).survives()
     finally:
         first.thaw()
 
@@ -133,7 +133,7 @@ async def test_a_frozen_node_holds_nobody_up_whose_shard_is_elsewhere(cluster: C
     namespace = next(name for name in map("asleep{}".format, range(100)) if cluster.primary_of(f"{{{name}:0}}:") is not first)
     first.freeze()
     try:
-        await Scene(cluster.url, namespace, 1, dispatch_timeout=10.0).through()
+        await ContinuousLoad(cluster.url, namespace, 1, dispatch_timeout=10.0).survives()
     finally:
         first.thaw()
         cluster.settled()
@@ -146,7 +146,7 @@ async def test_a_cluster_s_primary_freezes_in_mid_run(cluster: ClusterServers) -
         victim.thaw()
         cluster.settled()
 
-    await Scene(cluster.url, "frozen", 6).through(frozen)
+    await ContinuousLoad(cluster.url, "frozen", 6).survives(frozen)
 
 
 async def test_a_cluster_s_primary_is_killed_and_slots_move_in_mid_run(cluster: ClusterServers) -> None:
@@ -156,7 +156,9 @@ async def test_a_cluster_s_primary_is_killed_and_slots_move_in_mid_run(cluster: 
         cluster.failed_over(cluster.kill_primary(key))
         cluster.revive()
 
-    await Scene(cluster.url, "mid-run", 6).through(lambda: cluster.move_slot(key), killed, lambda: cluster.move_slot(key))
+    await ContinuousLoad(cluster.url, "mid-run", 6).survives(
+        lambda: cluster.move_slot(key), killed, lambda: cluster.move_slot(key)
+    )
 
 
 async def test_shards_spread_over_the_primaries(cluster: ClusterServers) -> None:
