@@ -53,7 +53,7 @@ class Kind:
     Attributes:
         family: What `--faults` calls it.
         weight: How often, compared with the others.
-        victims: `worker`, `producer`, `process` (any), `server`, `deploy` (all workers in turn) or `load` (nobody: see `scenes`).
+        victims: `worker`, `producer`, `process` (any), `server`, `deploy` (all workers in turn) or `load` (nobody: see `scripted_loads`).
         act: Does it.
     """
 

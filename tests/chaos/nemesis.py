@@ -12,14 +12,14 @@ from tests.chaos.calm import AFTERMATH, LOAD
 from tests.chaos.faults import FAULTS, FaultContext, Kind, deploy, lift_limit
 from tests.chaos.fleet import Seat
 from tests.chaos.resume import Busy
-from tests.chaos.scenes import SCENES
+from tests.chaos.scripted_loads import SCRIPTED_LOADS
 
 __all__ = ["FAMILIES", "Nemesis"]
 
 _ALONE = 0.15
-_SCENES, _EMPTY = 0.1, 30.0
+_SCRIPTED, _EMPTY = 0.1, 30.0
 
-KINDS = (*FAULTS, *SCENES)
+KINDS = (*FAULTS, *SCRIPTED_LOADS)
 FAMILIES = tuple(dict.fromkeys(kind.family for kind in KINDS))
 
 
@@ -43,25 +43,25 @@ class Nemesis:
             self._kinds = [kind for kind in self._kinds if kind.family != "clock"]
         self._nobody = Seat("server", None, "")
         self._deploying = Seat("deploy", None, "")
-        self._scene = Seat("scene", None, "")
+        self._load_seat = Seat("scripted", None, "")
         self._under_way: set[asyncio.Task[None]] = set()
         self.injected = 0
 
     async def run(self, seconds: float) -> None:
         """Do it; returns when all is undone.
 
-        After the storm scenes are played alone, each once at least, which may take longer than its share. The last part is for single
+        Then each scripted load runs alone at least once, which may take longer than its share of the time. The last part is for single
         faults, far from each other: how long does it take to go on?
         """
-        scenes = [kind for kind in self._kinds if kind.family == LOAD]
-        await self._storm(seconds * (1 - _ALONE - (_SCENES if scenes else 0.0)))
-        await self._play(scenes, seconds * _SCENES)
+        loads = [kind for kind in self._kinds if kind.family == LOAD]
+        await self._storm(seconds * (1 - _ALONE - (_SCRIPTED if loads else 0.0)))
+        await self._play(loads, seconds * _SCRIPTED)
         await self._alone("kill a worker", self._context.plan.lease + 1.5, seconds * _ALONE * 2 / 3)
         await self._alone("kill the server", 1.5, seconds * _ALONE / 3)
 
-    async def _play(self, scenes: list[Kind], seconds: float) -> None:
+    async def _play(self, loads: list[Kind], seconds: float) -> None:
         """Scenes with nothing beside them: all workers are of the newer release, which knows every command, and the producers rest."""
-        if not scenes:
+        if not loads:
             return
         context = self._context
         await lift_limit(context.target)
@@ -71,9 +71,9 @@ class Nemesis:
         until = time.monotonic() + seconds
         while True:
             await asyncio.sleep(context.plan.lease + AFTERMATH)
-            for kind in scenes:
+            for kind in loads:
                 await self._empty()
-                await self._inject(kind, self._scene, context)
+                await self._inject(kind, self._load_seat, context)
             if time.monotonic() > until:
                 break
         await self._empty()
@@ -139,7 +139,7 @@ class Nemesis:
             case "deploy":
                 return [self._deploying]
             case "load":
-                return [self._scene]
+                return [self._load_seat]
             case _:
                 return [self._nobody]
 

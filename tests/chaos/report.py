@@ -20,8 +20,8 @@ from tests.chaos.timeline import timeline
 __all__ = ["Report"]
 
 _SHOWN = 20
-_BESIDES = {"gap", "silence", "block", "load", "scene"}
-"""What the harness saw and nobody ordered, and handlers of the workload that block their event loop, and scenes: not counted as faults."""
+_BESIDES = {"gap", "silence", "block", "load", "scripted"}
+"""What the harness saw and nobody ordered, and handlers of the workload that block their event loop, and loads: not counted as faults."""
 
 
 @dataclass

@@ -189,11 +189,11 @@ def kept_waiting(history: History) -> None:
 
 
 def never_started_in_time(history: History) -> None:
-    history.asked.append(Asked("waits", "line:l9", 0, "Apply", "scene", "nemesis", 20.0, "accepted", 20.1, within=3.0))
+    history.asked.append(Asked("waits", "line:l9", 0, "Apply", "scripted", "nemesis", 20.0, "accepted", 20.1, within=3.0))
 
 
 def a_lease_of_standstill(history: History) -> None:
-    history.asked[0] = replace(history.asked[0], way="scene")
+    history.asked[0] = replace(history.asked[0], way="scripted")
     history.ended[0] = replace(history.ended[0], how="shot")
     again(history, 0)
 

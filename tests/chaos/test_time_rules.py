@@ -20,13 +20,13 @@ LEASE = 1.0
 def waits(*, within: float = 1.0, asked: float = 10.0, started: float | None = 12.5, faults: tuple[Fault, ...] = ()) -> History:
     """One command that was asked for and started so much later."""
     history = History(LEASE, faults=list(faults))
-    history.asked.append(Asked("c", "line:l", 0, "Apply", "scene", "nemesis", asked, "accepted", asked + 0.01, within))
+    history.asked.append(Asked("c", "line:l", 0, "Apply", "scripted", "nemesis", asked, "accepted", asked + 0.01, within))
     if started is not None:
         history.started.append(Started("c", "line:l", 0, "w0.0", 100, 1, started))
     return history
 
 
-def ends(how: str, pause: float, *, way: str = "scene", faults: tuple[Fault, ...] = ()) -> History:
+def ends(how: str, pause: float, *, way: str = "scripted", faults: tuple[Fault, ...] = ()) -> History:
     """An attempt that ended so, and the next after a pause."""
     history = History(LEASE, faults=list(faults))
     history.asked.append(Asked("c", "line:l", 0, "Apply", way, "nemesis", 9.9, "accepted", 9.91))
@@ -56,7 +56,7 @@ def found(rule: Callable[[Facts], Any], history: History) -> list[Violation]:
         pytest.param(waits(within=3.0), False, id="in time"),
         pytest.param(waits(within=0.0), False, id="no time was given"),
         pytest.param(waits(started=None), False, id="the record ends before its time is over"),
-        pytest.param(waits(faults=(Fault("scene", "server", 9.0, 13.0),)), True, id="a scene excuses nothing"),
+        pytest.param(waits(faults=(Fault("scripted", "server", 9.0, 13.0),)), True, id="a scripted load excuses nothing"),
         pytest.param(waits(faults=(Fault("load", "server", 9.0, 13.0),)), False, id="in the storm it does"),
         pytest.param(waits(faults=(Fault("block", "w0.0", 10.5, 11.0),)), True, id="a short block is not enough"),
         pytest.param(waits(faults=(Fault("block", "w0.0", 10.5, 12.2),)), False, id="a block excuses its time"),

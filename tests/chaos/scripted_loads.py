@@ -1,8 +1,8 @@
-"""Loads that a mixed workload seldom makes: each is a scene that the harness plays itself, in the storm and alone when nothing else goes on.
+"""Scripted loads that a mixed workload seldom makes. The harness runs them among other faults, and alone when nothing else goes on.
 
-A scene asks for commands of lines that no other knows. Those that must not wait for the others have a time within which they must be started
-(`Asked.within`); so have the steps that handlers ask for. Seconds with faults are not counted, so that in the storm a scene proves that
-nothing is lost or runs twice, and alone that nobody is starved.
+A scripted load dispatches commands of lines that no other load uses. Commands that must not wait for the others have a time within which they
+must start (`Asked.within`); so have the steps that handlers request. Seconds with faults are not counted: among faults a load proves that
+nothing is lost or runs twice, and alone that no entity is starved.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 
 from command_bus import Envelope, QueueFull, TransportUnavailable, Unconfirmed
 from command_bus.transport.redis.keys import KeySpace
-from tests.chaos.calm import LOAD, SCENE
+from tests.chaos.calm import LOAD, SCRIPTED
 from tests.chaos.faults import Act, FaultContext, Kind, stop
 from tests.chaos.fleet import Seat
 from tests.chaos.messages import Apply, Ghost, Order, Parcel, Steady
 from tests.chaos.plan import QUANTUM_TIME
 
-__all__ = ["SCENES"]
+__all__ = ["SCRIPTED_LOADS"]
 
 _SLACK = 1.0
 """Seconds that a crowded machine may take for what is done at once otherwise."""
@@ -35,7 +35,7 @@ _HANG, _HANDED_BACK = 4.0, 1.5
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A command of a scene.
+    """A command of a scripted load.
 
     Attributes:
         message: To send.
@@ -51,7 +51,7 @@ class Part:
 
 
 async def _ask(context: FaultContext, parts: Sequence[Part]) -> None:
-    """Send a scene's commands and record what was answered. Nothing is sent again: a scene is a load, and needs none of its commands."""
+    """Send a load's commands and record the answers. Nothing is sent again: a load needs none of its commands."""
     asked: list[tuple[str, Part]] = []
     for part in parts:
         spec, number = type(part.message).spec(), part.message.number
@@ -59,7 +59,7 @@ async def _ask(context: FaultContext, parts: Sequence[Part]) -> None:
         command = f"{entity.replace(':', '-')}.{number}"
         within = part.within + part.delay if part.within else 0.0
         context.recorder.note(
-            "ask", id=command, entity=entity, number=number, kind=type(part.message).__name__, way=SCENE, within=within
+            "ask", id=command, entity=entity, number=number, kind=type(part.message).__name__, way=SCRIPTED, within=within
         )
         asked.append((command, part))
     batch = await context.bus.dispatch_batch(
@@ -176,21 +176,21 @@ async def _own_ends(context: FaultContext, _seat: Seat) -> None:
     await _ask(context, [Part(Steady(line=next(names), number=0, plan=plan)) for plan in ("fail", "mute") * 2])
 
 
-def _scene(name: str, act: Act) -> Kind:
+def _scripted_load(name: str, act: Act) -> Kind:
     async def played(context: FaultContext, seat: Seat) -> None:
         start = time.monotonic()
         await act(context, seat)
-        context.note(SCENE if context.plan.quiet.exists() else LOAD, "server", start, name)
+        context.note(SCRIPTED if context.plan.quiet.exists() else LOAD, "server", start, name)
 
     return Kind(name, LOAD, 0.4, LOAD, played)
 
 
-SCENES = (
-    _scene("hot shard", _hot_shard),
-    _scene("hanging threads", _hanging_threads),
-    _scene("calls inside", _calls_inside),
-    _scene("unknown", _unknown),
-    _scene("parcels", _parcels),
-    _scene("own ends", _own_ends),
-    _scene("sleeper", _sleeper),  # the last: it is a fault, after which nothing has a time for a while
+SCRIPTED_LOADS = (
+    _scripted_load("hot shard", _hot_shard),
+    _scripted_load("hanging threads", _hanging_threads),
+    _scripted_load("calls inside", _calls_inside),
+    _scripted_load("unknown", _unknown),
+    _scripted_load("parcels", _parcels),
+    _scripted_load("own ends", _own_ends),
+    _scripted_load("sleeper", _sleeper),  # the last: it is a fault, after which nothing has a time for a while
 )
