@@ -9,7 +9,7 @@ from tests.chaos.history import Fault
 __all__ = ["AFTERMATH", "LOAD", "SCRIPTED", "Calm"]
 
 LOAD, SCRIPTED = "load", "scripted"
-"""The kinds of fault under which a scripted load is recorded: among other faults, where any command may have to wait for it, and alone, where it excuses nothing."""
+"""Kinds of fault under which a scripted load is recorded: among other faults, where commands may wait for it; alone, where none may."""
 AFTERMATH = 1.0
 """Seconds after a fault and a lease in which what was lost is taken over and started again."""
 
