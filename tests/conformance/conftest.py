@@ -20,6 +20,7 @@ from command_bus.transport.redis.connection.clients import clients_of
 from command_bus.transport.redis.connection.connections import ClientFactory
 from command_bus.transport.redis.memory import MemoryClients
 from scripts.redis62 import BINARY as OLDEST
+from tests.conformance.harness import ManualWorker, TransportHarness, transport_harness
 from tests.selection import SERVERS
 from tests.topologies import ClusterServers, SentinelServers
 
@@ -119,3 +120,31 @@ async def sandbox(request: pytest.FixtureRequest, servers: Callable[[str], str])
     sandbox = Sandbox(request.param, clients_of(url), url=url)
     yield sandbox
     await sandbox.clean()
+
+
+@pytest.fixture
+async def harness(sandbox: Sandbox) -> AsyncIterator[TransportHarness]:
+    async with transport_harness(sandbox.clients, sandbox.namespace) as harness:
+        yield harness
+
+
+@pytest.fixture
+def worker(harness: TransportHarness) -> ManualWorker:
+    return harness.worker()
+
+
+Starter = Callable[..., EmbeddedServer]
+
+
+@pytest.fixture
+def start() -> Iterator[Starter]:
+    """Start servers with settings of their own; they stop with the test."""
+    running: list[EmbeddedServer] = []
+
+    def started(**options: Any) -> EmbeddedServer:
+        running.append(EmbeddedServer.start(**options))
+        return running[-1]
+
+    yield started
+    for server in running:
+        server.stop()

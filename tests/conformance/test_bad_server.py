@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -37,7 +37,7 @@ from command_bus.serialization.envelope import unpack_envelope
 from command_bus.transport.redis import namespace as server_module
 from command_bus.transport.redis.connection.errors import translated
 from command_bus.transport.redis.keys import GROUP
-from tests.conformance.conftest import Sandbox
+from tests.conformance.conftest import Sandbox, Starter
 from tests.conformance.put_service import Put, PutService, put_service, until
 
 
@@ -51,23 +51,6 @@ class Fails(Command[None], entity="box", retry=RetryPolicy(attempts=1)):
 
 class Other(Command[None], entity="crate"):
     crate: EntityId
-
-
-Starter = Callable[..., EmbeddedServer]
-
-
-@pytest.fixture
-def start(request: pytest.FixtureRequest) -> Iterator[Starter]:
-    """Starts servers with settings of their own."""
-    running: list[EmbeddedServer] = []
-
-    def started(**options: Any) -> EmbeddedServer:
-        running.append(EmbeddedServer.start(**options))
-        return running[-1]
-
-    yield started
-    for server in running:
-        server.stop()
 
 
 async def refused(url: str, **settings: Any) -> CommandBusError:

@@ -58,11 +58,6 @@ def weighing(harness: TransportHarness) -> Weighing:
     return harness.connections
 
 
-@pytest.fixture
-def worker(harness: TransportHarness) -> ManualWorker:
-    return harness.worker()
-
-
 async def delay(harness: TransportHarness, *sizes: int, boxes: int = 1) -> None:
     """Send delayed commands of these sizes to mailboxes in turn; they become due in their order, and are when this returns."""
     batch = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -34,7 +33,7 @@ from command_bus.transport.redis.scripts import REPAIR
 from command_bus.transport.steps import Released, Retry, Started
 from command_bus.transport.submissions import Admission
 from tests.conformance.conftest import Sandbox
-from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, transport_harness
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done
 from tests.conformance.put_service import until
 
 SCOPES = {"entity": "box:a", "type": "box:*", "bus": EVERYTHING}
@@ -95,17 +94,6 @@ def seen(sandbox: Sandbox) -> Seen:
         await run("free", command.number)
 
     return seen
-
-
-@pytest.fixture
-async def harness(sandbox: Sandbox) -> AsyncIterator[TransportHarness]:
-    async with transport_harness(sandbox.clients, sandbox.namespace) as harness:
-        yield harness
-
-
-@pytest.fixture
-def worker(harness: TransportHarness) -> ManualWorker:
-    return harness.worker()
 
 
 # The steps, one scope as the other.

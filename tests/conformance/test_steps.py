@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from asyncio import Future
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from typing import Any
 
@@ -19,21 +19,9 @@ from command_bus.transport.redis.sending.producer import _Waiting
 from command_bus.transport.redis.worker.step_batcher import _Shard
 from command_bus.transport.steps import Done, GiveBack, Lease, LeaseLost, Released, Retry, Settlement, Started, Step, StepFailed
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
-from tests.conformance.conftest import Sandbox
-from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park, transport_harness
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park
 
 BOX = "box:a"
-
-
-@pytest.fixture
-async def harness(sandbox: Sandbox) -> AsyncIterator[TransportHarness]:
-    async with transport_harness(sandbox.clients, sandbox.namespace) as harness:
-        yield harness
-
-
-@pytest.fixture
-def worker(harness: TransportHarness) -> ManualWorker:
-    return harness.worker()
 
 
 SETTLING: dict[str, Callable[[str], Step]] = {

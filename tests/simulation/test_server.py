@@ -11,9 +11,8 @@ from redis.asyncio import Redis
 
 from command_bus.testing.simulated.client import WiredPipe, WiredRedis
 from command_bus.testing.simulated.server import Link, Server
-from tests.conformance.conftest import Sandbox
+from tests.conformance.conftest import Sandbox, harness, worker
 from tests.conformance.test_steps import *  # noqa: F403 - the tests themselves
-from tests.conformance.test_steps import harness, worker
 
 __all__ = ["harness", "sandbox", "worker"]
 
