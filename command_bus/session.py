@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Awaitable
 from threading import get_ident
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from weakref import WeakSet
 
 from command_bus.clock import mono
@@ -38,6 +39,10 @@ class SessionHook(Protocol):
 
     async def closed(self, session: Session) -> None:
         """Called when a session has closed its connections, on its event loop."""
+        ...
+
+    async def awaited(self, result: Awaitable[Any]) -> Any:
+        """Await a result that somebody waits for."""
         ...
 
 
@@ -128,6 +133,11 @@ class Session:
         return self._transport
 
     @property
+    def active_hook(self) -> SessionHook | None:
+        """The hook that watches this session, if there is one."""
+        return self.hook or self.every_hook
+
+    @property
     def where(self) -> str:
         """The namespace and its server, for people."""
         return f"namespace {self.settings.namespace!r} on {self.transport.label}"
@@ -170,9 +180,8 @@ class Session:
             if self._closed:
                 raise BusClosed("the bus is being closed: open it again once `close` has returned")
             if self._transport is None:
-                hook = self.hook or self.every_hook
-                if hook is not None:
-                    await hook.opening(self)
+                if self.active_hook is not None:
+                    await self.active_hook.opening(self)
                 transport = await RedisTransport.open(self.clients or self.url, self.settings)
                 if self.observer is not None:
                     transport.producer = ObservedProducer(transport.producer, self.observer)
@@ -203,9 +212,8 @@ class Session:
             await part.close()
         if transport is not None:
             await transport.close()
-            hook = self.hook or self.every_hook
-            if hook is not None:
-                await hook.closed(self)
+            if self.active_hook is not None:
+                await self.active_hook.closed(self)
 
     def renew(self) -> None:
         """Be as before the first `open`, also for another event loop: an application can start twice in one process."""

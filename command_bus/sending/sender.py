@@ -131,7 +131,10 @@ class Sender:
         seconds = checked_seconds("timeout", timeout, zero=True)
         reply_type = Any if command_type is None else command_type.spec().reply
         result = self._results.result(str(command_id), reply_type, seconds)
-        return await (while_lent(result) if seconds > 0 else result)
+        if seconds <= 0:
+            return await result
+        hook = self._session.active_hook
+        return await while_lent(result if hook is None else hook.awaited(result))
 
     async def _ask_later(self, command_type: type[Message[Any]] | None, command_id: str, timeout: float | None) -> Any:
         """Return the result that a receipt is asked for: see `Receipt.result`."""

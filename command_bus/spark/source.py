@@ -22,7 +22,7 @@ __all__ = ["CommandBusSource", "register"]
 
 
 class CommandBusSource(DataSource):
-    """BulkDispatches rows as commands, and reads what became of them; see docs/spark.md for the options."""
+    """Dispatches rows as commands, and reads what became of them; see docs/spark.md for the options."""
 
     @classmethod
     def name(cls) -> str:

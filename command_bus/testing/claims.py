@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from command_bus.bus import CommandBus
 from command_bus.session import OPEN_SESSIONS, Guard, Session, SessionHook
@@ -72,21 +72,8 @@ class Claims:
             self._undo.callback(setattr, session, "clients", session.clients)
             self._undo.callback(setattr, bus, "middleware", bus.middleware)
             self._undo.callback(session.renew)
-            self._serve_results(bus)
             bus.middleware = (self._layer, *bus.middleware)
         bus.session.clients = process
-
-    def _serve_results(self, bus: CommandBus) -> None:
-        """Let who waits for a result have workers, as who calls."""
-        inside: Any = bus
-        ask = bus.result
-
-        async def result(*arguments: Any, timeout: float = 0.0, **options: Any) -> Any:
-            work = ask(*arguments, timeout=timeout, **options)
-            return await (self._layer.served(work) if timeout > 0 else work)
-
-        inside.result = result
-        self._undo.callback(delattr, bus, "result")
 
     def loop_of(self, bus: CommandBus) -> asyncio.AbstractEventLoop | None:
         """The loop on which a taken bus is open, or None."""

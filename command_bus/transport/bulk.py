@@ -166,7 +166,7 @@ class BulkOutcomes(Protocol):
         ...
 
     async def page(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> OutcomePage:
-        """BulkOutcomes behind `after` (empty: from the first on) up to and with `until`, oldest first."""
+        """Outcomes behind `after` (empty: from the first on) up to and with `until`, oldest first."""
         ...
 
     async def skip(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> tuple[str, int]:

@@ -813,7 +813,11 @@ async def test_41_a_worker_whose_clock_is_wrong_by_hours_works_as_any_other(
     def wrong() -> int:
         return real() + hours * 3_600_000
 
-    for module in ("command_bus.worker.decisions", "command_bus.worker", "command_bus.transport.redis.worker.lease_keeper"):
+    for module in (
+        "command_bus.worker.decisions",
+        "command_bus.worker.worker",
+        "command_bus.transport.redis.worker.lease_keeper",
+    ):
         monkeypatch.setattr(f"{module}.wall_ms", wrong)
     sandbox.registry.handles(Fails)(fails)
     async with put_service(sandbox, lease=0.6) as service:

@@ -6,7 +6,7 @@ import pytest
 
 from command_bus import Command, EntityId
 from command_bus.clock import wall_ms
-from command_bus.transport.redis.admin import inspection
+from command_bus.transport.redis.admin import entities
 from tests.conformance.conftest import Sandbox
 
 
@@ -53,8 +53,8 @@ async def test_what_has_a_command_in_line_is_not_delayed(sandbox: Sandbox) -> No
 async def test_a_listing_finds_the_first_of_each_among_many(
     sandbox: Sandbox, shards: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inspection, "_PAGE", 3)
-    monkeypatch.setattr(inspection, "_BYTES", 1)  # one command at a time
+    monkeypatch.setattr(entities, "_DUE_PAGE", 3)
+    monkeypatch.setattr(entities, "_BYTES", 1)  # one command at a time
     async with sandbox.bus(shards=shards) as bus:
         for number in range(7):
             for delay in (60, 120):
@@ -64,8 +64,8 @@ async def test_a_listing_finds_the_first_of_each_among_many(
 
 
 async def test_what_comes_far_behind_others_is_left_out_of_a_listing(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "_PAGE", 2)
-    monkeypatch.setattr(inspection, "_FARTHEST", 2)
+    monkeypatch.setattr(entities, "_DUE_PAGE", 2)
+    monkeypatch.setattr(entities, "_FARTHEST", 2)
     async with sandbox.bus() as bus:
         for number in range(4):
             await bus.dispatch(Remind(name=f"p{number}"), delay=60 + 10 * number)

@@ -31,7 +31,7 @@ from command_bus import (
     RetryPolicy,
     lanes,
 )
-from command_bus.transport.redis.admin.statistics import Operations
+from command_bus.transport.redis.admin.mailboxes import RedisMailboxes
 from tests.conformance.conftest import Sandbox
 
 QUICK = RetryPolicy(attempts=3, delay=0.01, jitter=0.0)
@@ -461,7 +461,7 @@ async def test_cancel_takes_a_waiting_command_out_of_line(sandbox: Sandbox, app:
 async def test_a_delayed_command_is_cancelled_without_a_look_at_the_others(
     sandbox: Sandbox, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Operations, "delayed", lambda *_: pytest.fail("all delayed commands were gone through"))
+    monkeypatch.setattr(RedisMailboxes, "delayed", lambda *_: pytest.fail("all delayed commands were gone through"))
     async with sandbox.bus(shards=3) as bus:
         one, other = [await bus.dispatch(Step(line="l", number=number), delay=60) for number in (1, 2)]
         await bus.dispatch(Step(line="m", number=3))

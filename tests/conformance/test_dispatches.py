@@ -1,4 +1,4 @@
-"""BulkDispatches in bulk: what is loaded once stays once, in order, behind a fence; and what became of it is kept."""
+"""Dispatches in bulk: what is loaded once stays once, in order, behind a fence; and what became of it is kept."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ async def test_a_handler_that_waits_for_a_thread_never_starts_once_its_lease_is_
             await asyncio.sleep(0.01)
         await bus.dispatch(Thread(box="b"))
         assert worker._parts is not None
-        leases = worker._parts.leases._held[0]
+        leases = worker._parts.side.leases._held[0]
         while not (waiting := [lease for lease in leases.values() if lease.mailbox == "box:b" and lease.cancel]):
             await asyncio.sleep(0.01)
         assert waiting[0].cancel is not None
@@ -136,7 +136,7 @@ async def test_a_worker_that_is_stopped_while_it_starts_is_stopped(sandbox: Sand
         await asyncio.sleep(0)
         await worker.stop()
         await asyncio.gather(start, return_exceptions=True)
-        assert worker._parts is None or worker._parts.leases._stopping
+        assert worker._parts is None or worker._parts.side.leases._stopping
         other = bus.worker()
         await other.start()
         with pytest.raises(TimeoutError):

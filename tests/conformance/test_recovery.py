@@ -113,7 +113,7 @@ async def test_a_clock_that_jumps_ahead_takes_no_lease_from_a_living_owner(
             while time.monotonic() < deadline:
                 await client.xclaim(ready, GROUP, owner.name, 0, [pending["message_id"]], idle=3_600_000, justid=True)
                 await asyncio.sleep(0.05)
-            assert parts(vulture)._recovery.recovered == 0
+            assert parts(vulture).side._recovery.recovered == 0
             log.gate.set()
             await bus.wait_idle(5)
     assert log.starts == [("a", 1, 1)]
@@ -432,7 +432,7 @@ async def test_a_worker_takes_nothing_over_from_itself(sandbox: Sandbox) -> None
         call = asyncio.create_task(bus.call(Work(line="a", number=1), timeout=15))
         await until(lambda: attempts)
         await asyncio.sleep(SHORTEST_WATCH * 1.0 + 0.1)  # who has started a command a moment ago is not taken for lost
-        watch = worker._parts._recovery.watches[0]
+        watch = worker._parts.side._recovery.watches[0]
         [activation] = worker._parts.leases._held[0]
         [pending] = await watch._connections.ask(lambda client: client.xpending_range(watch.keys.ready, GROUP, "-", "+", 10))
         await watch._take_over([Held(activation, pending["times_delivered"], 60.0)], 0)

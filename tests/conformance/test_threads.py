@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from command_bus import Command, CommandContext, EntityId, HandlerRegistry, Worker
+from command_bus.worker import executor
 from command_bus.worker.threads import ThreadJob
-from command_bus.worker.worker import executor
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
 
@@ -155,7 +155,7 @@ async def test_a_thread_starts_nothing_whose_lease_is_over(sandbox: Sandbox, mon
 
     def late(job: ThreadJob) -> object:
         parts = workers.pop()._parts if workers else None
-        for leases in parts.leases._held if parts else ():
+        for leases in parts.side.leases._held if parts else ():
             for lease in leases.values():
                 lease.deadline = time.monotonic() - 0.001
         return really(job)

@@ -253,7 +253,7 @@ class Interleavings(RuleBasedStateMachine):
 
     def find_letters(self) -> None:
         async def listed() -> list[Any]:
-            return [letter async for letter in self.harness.operations.letters()]
+            return [letter async for letter in self.harness.dead_letters.all()]
 
         self.letters = {letter.id: (letter.raw.decode(), letter.parked) for letter in self.run(listed())}
 
@@ -305,12 +305,12 @@ class Interleavings(RuleBasedStateMachine):
         line = self.ledger.line(box)
 
         async def removed() -> int:
-            pages = [page async for page in self.harness.operations.waiting(box)]
+            pages = [page async for page in self.harness.mailboxes.waiting(box)]
             commands = [command for page in pages for command in page]
             if some:
                 commands = commands[which : which + 1]
             chosen.extend(command.envelope.decode() for command in commands)
-            return await self.harness.operations.remove(box, [(command, left(command.envelope.decode())) for command in commands])
+            return await self.harness.mailboxes.remove(box, [(command, left(command.envelope.decode())) for command in commands])
 
         chosen: list[str] = []
         count = self.run(removed())
@@ -330,10 +330,10 @@ class Interleavings(RuleBasedStateMachine):
         command, parked = self.letters[letter_id]
 
         async def decided() -> bool:
-            stored = await self.harness.operations.letter(letter_id)
+            stored = await self.harness.dead_letters.get(letter_id)
             assert stored is not None
-            again = await self.harness.operations.settle_letter(stored, verb, left(command))
-            assert not await self.harness.operations.settle_letter(stored, verb, left(command))
+            again = await self.harness.dead_letters.settle(stored, verb, left(command))
+            assert not await self.harness.dead_letters.settle(stored, verb, left(command))
             return again
 
         assert self.run(decided())
@@ -377,7 +377,7 @@ class Interleavings(RuleBasedStateMachine):
         for name in BOXES:
             entries: Any = await client.xrange(shard.mailbox(name))
             assert [fields[b"e"].decode() for _, fields in entries] == self.ledger.line(name).waiting
-            assert await self.harness.operations.depth(name) == self.ledger.line(name).depth
+            assert await self.harness.mailboxes.depth(name) == self.ledger.line(name).depth
         counters = await self.harness.counters()
         assert counters.get("depth", 0) == self.ledger.depth
         assert counters.get("accepted", 0) == len(self.ledger.outcomes)

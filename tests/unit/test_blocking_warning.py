@@ -6,7 +6,8 @@ import warnings
 
 import pytest
 
-from command_bus import BlockingCallWarning, SyncCommandBus, bus_thread
+from command_bus import BlockingCallWarning, SyncCommandBus
+from command_bus.sync import thread as bus_thread
 from command_bus.sync.thread import ThreadedBus
 
 

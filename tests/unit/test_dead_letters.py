@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from command_bus import Command, CommandBus, DeadLetter, EntityId, HandlerRegistry, RetryPolicy, dead_letters
+from command_bus import Command, CommandBus, DeadLetter, EntityId, HandlerRegistry, RetryPolicy
+from command_bus.admin import dead_letters
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.serialization.msgpack import Limits, pack, unpack

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from command_bus.embedded import binary, places
+from command_bus.embedded import binary, folders
 from command_bus.embedded.config_file import checked, rendered
 from command_bus.embedded.locks import try_lock, unlock
 from command_bus.errors import InvalidSettings, MissingExtra
@@ -29,36 +29,36 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_private_folder_is_made_for_this_user_alone(tmp_path: Path):
-    folder = places.private_folder(tmp_path / "deep" / "er")
+    folder = folders.private_folder(tmp_path / "deep" / "er")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert places.private_folder(folder) == folder
+    assert folders.private_folder(folder) == folder
 
 
 def test_a_folder_open_to_others_is_refused(tmp_path: Path):
     tmp_path.chmod(0o750)
     with pytest.raises(InvalidSettings, match=r"open to other users.*chmod 700.*COMMAND_BUS_URL"):
-        places.private_folder(tmp_path)
+        folders.private_folder(tmp_path)
 
 
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(InvalidSettings, match=r"belongs to another user.*COMMAND_BUS_URL"):
-        places.private_folder(tmp_path)
+        folders.private_folder(tmp_path)
 
 
 def test_a_planted_link_is_refused(tmp_path: Path):
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(InvalidSettings, match="not a folder"):
-        places.private_folder(tmp_path / "link")
+        folders.private_folder(tmp_path / "link")
 
 
 def test_a_file_in_the_way_is_named(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(InvalidSettings, match=r"cannot make the folder .*COMMAND_BUS_URL"):
-        places.private_folder(tmp_path / "file" / "folder")
+        folders.private_folder(tmp_path / "file" / "folder")
     with pytest.raises(InvalidSettings, match=r"cannot use .* data folder"):
-        places.data_folder(tmp_path / "file")
+        folders.data_folder(tmp_path / "file")
 
 
 @pytest.mark.parametrize("mark", ["pyproject.toml", ".git"])
@@ -68,13 +68,13 @@ def test_the_project_is_the_nearest_marked_folder(tmp_path: Path, mark: str):
     deep.mkdir(parents=True)
     (tmp_path / "outer" / ".git").mkdir()
     (inner / mark).touch()
-    assert places.project_folder(deep) == inner.resolve()
-    assert places.project_folder(tmp_path / "outer") == (tmp_path / "outer").resolve()
+    assert folders.project_folder(deep) == inner.resolve()
+    assert folders.project_folder(tmp_path / "outer") == (tmp_path / "outer").resolve()
 
 
 def test_a_folder_without_marks_is_its_own_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    assert places.project_folder() == tmp_path.resolve()
+    assert folders.project_folder() == tmp_path.resolve()
 
 
 def test_a_vanished_current_folder_is_an_error_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -83,13 +83,13 @@ def test_a_vanished_current_folder_is_an_error_with_advice(tmp_path: Path, monke
     monkeypatch.chdir(gone)
     gone.rmdir()
     with pytest.raises(InvalidSettings, match="COMMAND_BUS_URL"):
-        places.project_folder()
+        folders.project_folder()
 
 
 def test_places_differ_by_project_and_are_stable(short: Path, tmp_path: Path):
-    one, other = places.meeting_place(tmp_path / "one"), places.meeting_place(tmp_path / "other")
+    one, other = folders.meeting_place(tmp_path / "one"), folders.meeting_place(tmp_path / "other")
     assert one != other
-    assert one == places.meeting_place(tmp_path / "x" / ".." / "one")
+    assert one == folders.meeting_place(tmp_path / "x" / ".." / "one")
     assert one.parent == short / f"command_bus-{os.geteuid()}"
     assert [stat.S_IMODE(path.stat().st_mode) for path in (one, one.parent)] == [0o700, 0o700]
 
@@ -97,14 +97,14 @@ def test_places_differ_by_project_and_are_stable(short: Path, tmp_path: Path):
 def test_a_runtime_folder_of_another_user_is_not_used(short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tempfile, "tempdir", str(short))
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/nonexistent")
-    assert places.runtime_root().parent == short
+    assert folders.runtime_root().parent == short
     monkeypatch.setenv("XDG_RUNTIME_DIR", "relative")
-    assert places.runtime_root().parent == short
+    assert folders.runtime_root().parent == short
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(foreign))
     monkeypatch.setattr(os, "geteuid", lambda: foreign.stat().st_uid + 1)
-    assert places.runtime_root().parent == short
+    assert folders.runtime_root().parent == short
 
 
 def test_long_folders_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -112,10 +112,10 @@ def test_long_folders_are_passed_over(tmp_path: Path, monkeypatch: pytest.Monkey
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
-    assert places.runtime_root().parent == Path("/tmp")
-    folder = places.short_folder()
+    assert folders.runtime_root().parent == Path("/tmp")
+    folder = folders.short_folder()
     try:
-        assert places.fits_socket(folder)
+        assert folders.fits_socket(folder)
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     finally:
         folder.rmdir()

@@ -14,7 +14,7 @@ from command_bus.transport.bulk import BulkOutcomes
 __all__ = ["ROWS_PER_TASK", "Span", "before", "cut", "ms_of", "pack_spans", "rows_per_task"]
 
 ROWS_PER_TASK = 250_000
-"""BulkOutcomes that one task should read, about: a second's work."""
+"""Outcomes that one task should read, about: a second's work."""
 _LAST = 2**64 - 1
 
 

@@ -94,7 +94,7 @@ def test_where_outcomes_may_be_gone_nothing_is_called_missing(after: Evidence, l
     assert not judged.ok
     if lossy:
         assert str(judged) == "not proven: 1 forgotten"
-        assert "BulkOutcomes are kept no more" in judged.notes[0]
+        assert "Outcomes are kept no more" in judged.notes[0]
 
 
 def test_outcomes_that_cannot_be_read_may_have_told_of_it() -> None:

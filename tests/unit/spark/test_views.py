@@ -263,7 +263,7 @@ class TestRows:
 
 
 class Recorded(RedisBulkOutcomes):
-    """BulkOutcomes that a test makes up, by their times."""
+    """Outcomes that a test makes up, by their times."""
 
     def __init__(self, *times: int) -> None:
         self.times = sorted(times)
