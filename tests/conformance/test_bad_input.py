@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
-import msgpack
 import pytest
 from pydantic import Field, ValidationError
 from redis.crc import key_slot
@@ -25,32 +23,17 @@ from command_bus import (
     CommandBus,
     CommandFailed,
     EntityId,
-    Envelope,
     HandlerRegistry,
-    IdempotencyConflict,
     InvalidCommand,
     InvalidSettings,
-    NoHandler,
     PayloadTooLarge,
     QueueFull,
     RegistrationError,
 )
-from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.transport.mailboxes import mailbox_label
+from tests.conformance.bad_input import Loose, Real, envelope
 from tests.conformance.conftest import Sandbox
-from tests.conformance.harness import TransportHarness
-from tests.conformance.put_service import Put, PutService, put_service, until
-
-
-class Loose(Command[None], entity="box"):
-    box: EntityId
-    thing: Any = None
-
-
-class Real(Command[float], entity="box"):
-    box: EntityId
-    number: float
-    open_end: Annotated[float, Field(allow_inf_nan=True)] = 0.0
+from tests.conformance.put_service import Put, PutService, put_service
 
 
 @contextmanager
@@ -64,14 +47,6 @@ def no_traffic(bus: CommandBus, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
         for way in ("run", "ask", "run_confirmed"):
             patch.setattr(type(bus.session.transport.connections), way, refuse)
         yield
-
-
-def envelope(payload: bytes, *, name: str = "Put", box: str = "a", **more: Any) -> bytes:
-    return pack_envelope(WireEnvelope(more.pop("command_id", "bad-1"), name, "box", box, payload, **more))
-
-
-PAYLOAD = msgpack.packb({"box": "a", "value": 1})
-WHOLE = envelope(PAYLOAD)
 
 
 @pytest.mark.parametrize("bad", ["", None])
@@ -272,167 +247,6 @@ async def test_13_deep_nesting_is_an_error_and_no_crash(sandbox: Sandbox) -> Non
         await service.assert_unharmed("a")
 
 
-GARBAGE = {
-    "nothing": b"",
-    "text": b"hello, who are you?",
-    "json": b'{"command": "Put"}',
-    "never-used byte": b"\xc1",
-    "cut short": WHOLE[:-4],
-    "one byte": WHOLE[:1],
-    "trailing bytes": WHOLE + b"\0",
-    "bad utf-8": WHOLE.replace(b"Put", b"P\xff\xfe"),
-    "zeros": bytes(64),
-    "huge array": b"\xdd\xff\xff\xff\xff",
-    "no array": msgpack.packb({"id": 1}),
-    "short array": msgpack.packb([1, "bad-1", "Put"]),
-    "long array": msgpack.packb([1, "bad-1", "Put", "box", "a", PAYLOAD, *[None] * 20]),
-    "odd types": msgpack.packb([1, 2, 3, 4, 5, 6]),
-    "no payload bytes": msgpack.packb([1, "bad-1", "Put", "box", "a", {"box": "a", "value": 1}]),
-    "version 0": msgpack.packb([0, "bad-1", "Put", "box", "a", PAYLOAD]),
-    "entity without a type": msgpack.packb([1, "bad-1", "Put", None, "a", PAYLOAD]),
-}
-
-
-@pytest.mark.parametrize("raw", GARBAGE.values(), ids=GARBAGE.keys())
-async def test_14_garbage_is_dead_lettered_as_it_is(sandbox: Sandbox, raw: bytes) -> None:
-    async with put_service(sandbox) as service:
-        await service.inject("box:a", {"e": raw})
-        letter = await service.letter()
-        assert (letter.reason, letter.attempts, letter.raw, letter.payload) == ("undecodable", 1, raw, None)
-        stats = await service.bus.stats()
-        assert (stats.dead_lettered, stats.dead_letters) == (1, 1)
-        await service.assert_unharmed("a")
-        await service.bus.dead_letters.replay(letter.id)
-        again = await service.letter()
-        assert (again.reason, again.raw) == ("undecodable", raw)
-        await service.bus.dead_letters.discard(again.id)
-        assert await service.letters() == []
-        await service.assert_unharmed("a")
-
-
-async def test_14_garbage_between_good_commands_keeps_the_line_in_order(sandbox: Sandbox) -> None:
-    async with sandbox.bus() as bus:
-        service = PutService(sandbox, bus)
-        await bus.dispatch(Put(box="a", value=10))
-        for raw in GARBAGE.values():
-            await service.inject("box:a", {"e": raw})
-        await bus.dispatch(Put(box="a", value=11))
-        async with bus.worker():
-            await bus.wait_idle(10)
-            assert service.seen == [("a", 10), ("a", 11)]
-            assert len(await service.letters()) == len(GARBAGE)
-            await service.assert_unharmed("a")
-
-
-async def test_14_garbage_in_the_ready_stream_stops_no_worker(sandbox: Sandbox) -> None:
-    """Activations of mailboxes that do not exist, names that are no text, entries of another kind."""
-    async with put_service(sandbox, lease=0.5) as service:
-        client = sandbox.client()
-        for fields in ({b"e": b"\xff\xfe"}, {b"e": b"box:nobody"}, {b"x": b"y"}, {b"e": b""}, {b"e": b"box:a|r"}):
-            await client.xadd(service.keys.ready, fields)  # type: ignore[arg-type]
-        await service.assert_runs("a")
-
-        async def gone() -> bool:
-            return int(await client.xlen(service.keys.ready)) == 0
-
-        await until(gone)
-        await client.aclose()
-        await service.assert_unharmed("a")
-
-
-@pytest.mark.parametrize("fields", [{"x": b"y"}, {"x": b"y", "z": b""}, {"E": WHOLE}])
-async def test_15_an_entry_without_our_field_never_reaches_a_handler(sandbox: Sandbox, fields: dict[str, bytes]) -> None:
-    async with put_service(sandbox) as service:
-        await service.inject("box:a", fields)
-        letter = await service.letter()
-        assert letter.reason == "undecodable"
-        assert letter.raw == b"".join(part for name, value in fields.items() for part in (name.encode(), value))
-        assert service.seen == []
-        await service.assert_unharmed("a")
-
-
-@pytest.mark.parametrize("way", ["entry", "mailbox"])
-async def test_15_a_deleted_entry_is_skipped(sandbox: Sandbox, way: str) -> None:
-    async with sandbox.bus() as bus:
-        service = PutService(sandbox, bus)
-        await bus.dispatch(Put(box="a", value=0))
-        box = service.keys.mailbox("box:a")
-        client = sandbox.client()
-        if way == "entry":
-            ((entry, _),) = await client.xrange(box)
-            await client.xdel(box, entry)
-        else:
-            await client.delete(box)
-        await client.aclose()
-        async with bus.worker():
-            await bus.wait_idle(5)
-            assert service.seen == []
-            assert await service.letters() == []
-            assert await sandbox.entity_keys() == []
-            assert await bus.call(Put(box="a", value=1), timeout=5) == 1
-
-
-async def test_16_an_unknown_extension_type_in_a_payload_is_invalid(sandbox: Sandbox) -> None:
-    payload = msgpack.packb({"box": "a", "value": msgpack.ExtType(99, b"?")})
-    async with put_service(sandbox) as service:
-        await service.inject("box:a", {"e": envelope(payload)})
-        letter = await service.letter()
-        assert letter.reason == "invalid"
-        assert "extension type 99" in letter.error_message
-        await service.assert_unharmed("a")
-
-
-async def test_16_a_later_version_waits_for_its_worker_then_is_kept(sandbox: Sandbox) -> None:
-    later = msgpack.packb([2, "new-1", "Put", {"another": "shape"}])
-    async with put_service(sandbox, unknown_grace=0.4) as service:
-        await service.inject("box:a", {"e": later})
-        await service.bus.dispatch(Put(box="a", value=0))
-        assert await service.bus.call(Put(box="b", value=0), timeout=5) == 0
-        assert ("a", 0) not in service.seen, "the entity was held"
-        letter = await service.letter()
-        assert (letter.reason, letter.command_id, letter.name, letter.raw) == ("unsupported_version", "new-1", "Put", later)
-        assert "version 2" in letter.error_message
-        await service.bus.wait_idle(5)
-        assert ("a", 0) in service.seen
-        assert await service.bus.dead_letters.replay(letter.id) == "new-1"
-        await until(service.letters)
-        await service.assert_unharmed("a")
-
-
-async def test_16_a_later_version_that_was_interrupted_is_left_to_a_newer_worker_for_a_while(sandbox: Sandbox) -> None:
-    """Whether it may run again an older worker cannot read, so it neither runs it again nor calls it undecodable."""
-    later = msgpack.packb([2, "new-1", "Put", {"another": "shape"}])
-    async with sandbox.bus(lease=0.5, unknown_grace=0.1) as bus:
-        service = PutService(sandbox, bus)
-        await service.inject("box:a", {"e": later})
-        newer = TransportHarness(sandbox.clients, sandbox.namespace)
-        worker = newer.worker("newer")
-        await worker.start()
-        began = time.monotonic()
-        async with bus.worker():
-            letter = await service.letter()
-            assert time.monotonic() - began > 1.5, "three leases and the grace"
-            assert (letter.reason, letter.command_id, letter.raw) == ("interrupted", "new-1", later)
-            assert "version 2" in letter.error_message
-            await service.assert_unharmed("a")
-        await worker.steps.close(1)
-        await newer.connections.close()
-
-
-async def test_17_an_unknown_command_is_dead_lettered_after_its_grace(sandbox: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
-    async with put_service(sandbox, unknown_grace=0.3) as service:
-        await service.bus.dispatch_raw("box", "a", "Unheard", {"box": "a"}, command_id="u")
-        with pytest.raises(NoHandler):
-            await service.bus.result("u", timeout=5)
-        letter = await service.letter()
-        assert (letter.reason, letter.name, letter.command_id, letter.attempts) == ("no_handler", "Unheard", "u", 1)
-        stats = await service.bus.stats()
-        assert stats.retried == 0, "nothing was tried"
-        assert 1 <= stats.handed_back <= 30, "offered at intervals, not in a tight loop"
-        await service.assert_unharmed("a")
-        assert "s after it was first offered" in caplog.text
-
-
 async def test_18_one_name_has_one_handler() -> None:
     registry = HandlerRegistry()
 
@@ -511,93 +325,6 @@ async def test_28_the_timeout_of_a_call_is_a_positive_number(
         else:
             with no_traffic(service.bus, monkeypatch), pytest.raises(ValueError, match="positive number of seconds"):
                 await service.bus.call(Put(box="a", value=5), timeout=timeout)
-        await service.assert_unharmed("a")
-
-
-async def test_29_the_same_id_and_payload_run_once(sandbox: Sandbox) -> None:
-    async with sandbox.bus() as bus:
-        service = PutService(sandbox, bus)
-        command = Put(box="a", value=0)
-        statuses = [(await bus.dispatch(command, command_id="same")).status for _ in range(2)]
-        batch = await bus.dispatch_batch(Envelope(command, command_id=name) for name in ("same", "two", "two"))
-        assert statuses == ["accepted", "duplicate"]
-        assert [outcome.status for outcome in batch.outcomes] == ["duplicate", "accepted", "duplicate"]
-        async with bus.worker():
-            await bus.wait_idle(5)
-            assert service.seen == [("a", 0), ("a", 0)]
-            assert (await bus.dispatch(command, command_id="same")).status == "duplicate"
-            assert await bus.call(command, command_id="same", timeout=5) == 0
-            assert service.seen == [("a", 0), ("a", 0)]
-            await service.assert_unharmed("a")
-
-
-async def test_30_the_same_id_with_another_payload_is_a_conflict(sandbox: Sandbox) -> None:
-    async with sandbox.bus() as bus:
-        service = PutService(sandbox, bus)
-        await bus.dispatch(Put(box="a", value=0), command_id="same")
-        others = (Put(box="a", value=9), Put(box="b", value=0), Real(box="a", number=0.0))
-        for other in others[:1]:
-            with pytest.raises(IdempotencyConflict) as conflict:
-                await bus.dispatch(other, command_id="same")
-            assert conflict.value.command_id == "same"
-        batch = await bus.dispatch_batch([Envelope(others[2], command_id="same"), Put(box="a", value=1)])
-        assert [outcome.status for outcome in batch.outcomes] == ["rejected", "accepted"]
-        assert isinstance(batch.outcomes[0].error, IdempotencyConflict)
-        async with bus.worker():
-            await bus.wait_idle(5)
-            with pytest.raises(IdempotencyConflict):
-                await bus.call(others[0], command_id="same", timeout=5)
-            assert service.seen == [("a", 0), ("a", 1)]
-            await service.assert_unharmed("a", "b")
-
-
-BAD_ITEMS: dict[str, Any] = {
-    "too large": Loose(box="line-3", thing=bytes(2 * 1024 * 1024)),
-    "not serializable": Loose(box="line-3", thing=object()),
-    "empty entity id": Put.model_construct(box="", value=1),
-    "no entity id": Put.model_construct(value=1),
-    "no command": "Put",
-    "headers": Envelope(Put(box="line-3", value=1), headers={"x": "y" * 100_000}),
-    "delay": Envelope(Put(box="line-3", value=1), delay=-1.0),
-    "id": Envelope(Put(box="line-3", value=1), command_id=""),
-}
-
-
-@pytest.mark.parametrize("bad", BAD_ITEMS.values(), ids=BAD_ITEMS.keys())
-async def test_31_one_bad_item_of_ten_thousand_is_reported_exactly(sandbox: Sandbox, bad: Any) -> None:
-    count, at = (10_000, 4_003) if bad is BAD_ITEMS["too large"] and sandbox.name != "memory" else (600, 303)
-    items: list[Any] = [Put(box=f"line-{number % 10}", value=number) for number in range(count)]
-    items[at] = bad
-    async with sandbox.bus() as bus:
-        service = PutService(sandbox, bus)
-        batch = await bus.dispatch_batch(items)
-        assert len(batch) == count
-        assert isinstance(batch.outcomes[at].error, InvalidCommand)
-        known = "line-3" in str(bad)
-        followers = set(range(at + 10, count, 10)) if known else set()
-        assert {index for index, outcome in enumerate(batch.outcomes) if outcome.status == "rejected"} == followers | {at}
-        assert all(getattr(batch.outcomes[index].error, "limit", "") == "predecessor" for index in followers)
-        async with bus.worker():
-            await bus.wait_idle(30)
-            for line in range(10):
-                numbers = [value for box, value in service.seen if box == f"line-{line}"]
-                assert numbers == [number for number in range(line, count, 10) if number != at and number not in followers]
-            await service.assert_unharmed("line-3")
-
-
-async def test_31_a_batch_may_be_empty_or_endless_in_kind(sandbox: Sandbox) -> None:
-    async with put_service(sandbox) as service:
-        assert len(await service.bus.dispatch_batch([])) == 0
-        assert len(await service.bus.dispatch_batch(iter(()))) == 0
-        with pytest.raises(TypeError):
-            await service.bus.dispatch_batch(7)  # type: ignore[arg-type]
-
-        def failing() -> Iterator[Put]:
-            yield Put(box="a", value=0)
-            raise LookupError("the source broke")
-
-        with pytest.raises(LookupError):
-            await service.bus.dispatch_batch(failing())
         await service.assert_unharmed("a")
 
 
