@@ -231,13 +231,13 @@ async def test_a_worker_that_lost_sight_of_its_lease_does_not_start_the_command_
         await bus.dispatch(Pay(sum_id="a"))
         while not starts:
             await asyncio.sleep(0.01)
-        assert worker._parts is not None
-        keeper = worker._parts.leases
+        parts: Any = worker._parts
+        keeper = parts.side.leases
         (lease,) = keeper._held[0].values()
         keeper.drop(lease)  # as if it could not be renewed: the handler is cancelled, the activation stays pending
         assert lease.cancel is not None
         lease.cancel("it could not be renewed in time")
-        reader = worker._parts.consumer._readers[0]
+        reader = parts.side.consumer._readers[0]
         await asyncio.sleep(0.05)
         await reader._adopt()
         await bus.wait_idle(10)

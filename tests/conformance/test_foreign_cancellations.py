@@ -82,7 +82,7 @@ async def test_a_task_that_is_cancelled_while_its_worker_stops_is_interrupted_at
         await until(lambda: tasks)
         async with bus.worker():
             stopping = asyncio.create_task(first.stop())
-            await until(lambda: first._parts is not None and not first._parts.consumer.reads)
+            await until(lambda: first._parts is not None and not first._parts.side.consumer.reads)
             assert tasks[0] is not None
             began = time.monotonic()
             tasks[0].cancel()

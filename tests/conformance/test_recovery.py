@@ -433,7 +433,7 @@ async def test_a_worker_takes_nothing_over_from_itself(sandbox: Sandbox) -> None
         await until(lambda: attempts)
         await asyncio.sleep(SHORTEST_WATCH * 1.0 + 0.1)  # who has started a command a moment ago is not taken for lost
         watch = worker._parts.side._recovery.watches[0]
-        [activation] = worker._parts.leases._held[0]
+        [activation] = worker._parts.side.leases._held[0]
         [pending] = await watch._connections.ask(lambda client: client.xpending_range(watch.keys.ready, GROUP, "-", "+", 10))
         await watch._take_over([Held(activation, pending["times_delivered"], 60.0)], 0)
         may_end.set()

@@ -7,7 +7,7 @@ import time
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from tests.fuzz.announcements import records
@@ -49,8 +49,16 @@ def test_members_with_equal_hashes(name: str, data: bytes) -> None:
     comparisons.check(data + data)
 
 
+NOWHERE = (
+    b'{"entity": null, "key": null, "delivery": "at_least_once", "schema": {}, '
+    b'"reply": {"$defs": {"A": {"properties": {"a": {"unknown": {"$ref": "nothing"}}}}}}}'
+)
+"""A reference to nothing, where no schema is read."""
+
+
 @settings(max_examples=300)
 @given(records())
+@example(NOWHERE)
 def test_any_announcement(data: bytes) -> None:
     READERS["announcement"](data)
 

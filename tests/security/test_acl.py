@@ -169,6 +169,10 @@ async def operator_looks(operator: CommandBus, producer: CommandBus) -> None:
     assert await operator.dead_letters.oldest() is None
     assert await operator.dead_letters.count() == {}
     assert {command.name for command in await operator.fleet.commands()} == {"Work", "Park", "Relay"}
+    await producer.dispatch_raw("lime", "a", "Work", {}, delay=60)
+    assert await operator.entities.of("lime").purge() == 1
+    assert await operator.entities.forget_type("lime")
+    assert "lime" not in {each.name for each in await operator.entities.types()}
 
 
 async def parked_of(bus: CommandBus) -> list[Any]:

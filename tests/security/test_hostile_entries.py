@@ -199,7 +199,8 @@ ASKED: list[tuple[str, ...]] = [
     ("dlq", "replay", LETTER, "--dry-run"), ("dlq", "discard", LETTER), ("dlq", "purge", "--all"), ("events", "list"), ("events", "list", "account"),
     ("doctor",), ("types", "list"), ("types", "forget", "nothing"), ("purge", "account", "--dry-run"), ("generate",), ("generate", "--json-schema"),
     ("generate", "Odd"), ("send", "NoSuchCommand", "{}"), ("send", "Deposit", '{"account": 5}'), ("send", "Odd", '{"account": 5}'),
-    ("send", "Wide", '{"account": "x"}'), ("send", "Slow", '{"account": 5}'), ("send", "Loop", '{"account": 5}'), ("send", "Lost", "{}"),
+    ("send", "Wide", '{"account": "x"}'), ("send", "Slow", '{"account": "%s!"}' % ("a" * 50)),
+    ("send", "Loop", '{"account": 5}'), ("send", "Lost", "{}"),
     ("pause", "acount"), ("resume", "acount"), ("cancel", "c-0"),
 ]  # fmt: skip
 WITH_JSON = {
@@ -256,6 +257,15 @@ def test_what_is_asked_is_no_forged_prompt(shop: Shop, words: tuple[str, ...]) -
     seen = shop.on_a_terminal(*_words(shop, words), typed=b"n\n")
     assert "[y/N]" in seen
     assert not OBEYED.search(STYLES.sub("", seen.replace("\r\n", "\n"))), seen
+
+
+def test_what_was_replayed_is_named_as_text(shop: Shop) -> None:
+    """Replays a copy, so that the letters stay as they are."""
+    (_, letter), *_ = shop.client.xrange(KEYS.dead, count=1)  # type: ignore[misc, union-attr]
+    copy = shop.client.xadd(KEYS.dead, letter).decode()  # type: ignore[arg-type, union-attr]
+    seen = shop.on_a_terminal("dlq", "replay", f"0-{copy}").replace("\r\n", "\n")
+    assert f"0-{copy}: replayed c-0\\x1b]0;owned" in seen
+    assert not OBEYED.search(seen), seen
 
 
 def test_what_fits_is_shown_beside_what_does_not(shop: Shop) -> None:

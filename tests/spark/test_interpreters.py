@@ -44,6 +44,14 @@ def test_a_local_session_runs_the_driver_s_python(spark: SparkSession, context: 
     assert context.pythonExec == sys.executable
 
 
+def test_so_does_one_that_is_made_after_the_import(spark: SparkSession, context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rests on the builder alone: a job that only says `df.write.format("command_bus")` calls nothing of ours."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    context.pythonExec = "python3"
+    assert SparkSession.builder.getOrCreate() is spark
+    assert context.pythonExec == sys.executable
+
+
 def test_another_choice_is_left_alone_and_found_out_before_planning(
     spark: SparkSession, context: Any, server: EmbeddedServer, bare: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -572,6 +572,16 @@ class TestLimits:
         )
         assert any(level == "INFO" and text == "dispatch 'd': 25 rows sent, 0 rows/s" for level, text in said)
 
+    def test_the_format_warns_before_the_write_where_nobody_works(
+        self, spark: SparkSession, place: Place, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Makes the writer here, as Spark does in a process of its own."""
+        options = WriteOptions.parse({**place.where, "command": MOVE, "dispatchId": "d"})
+        with caplog.at_level(logging.WARNING, "command_bus.spark"):
+            BatchWriter(Writing.plan(options, StructType.fromDDL(ROWS_OF_MOVES)))
+        (said,) = [each.getMessage() for each in caplog.records]
+        assert said.startswith(f"no worker lives in namespace {place.namespace!r} on ")
+
     def test_the_format_says_the_same(self, spark: SparkSession, place: Place) -> None:
         with pytest.raises(PythonException) as caught:
             write(with_ids(journeys(spark, trucks=2, each=30)), place, maxBacklog=25, maxWait="300 ms")

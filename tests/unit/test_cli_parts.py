@@ -143,6 +143,12 @@ class TestFields:
     def test_what_is_missing_is_named(self) -> None:
         assert problems({}, self.SCHEMA)[0] == "order is missing"
 
+    @pytest.mark.timeout(10)  # it takes milliseconds
+    def test_no_pattern_runs_in_an_engine_that_goes_back(self) -> None:
+        """Asks first for what such an engine alone knows: from the second pattern it would not come back."""
+        assert problems("a", {"type": "string", "pattern": "^(?=b)"}) == []  # the worker may know it
+        assert problems("a" * 50_000 + "!", {"type": "string", "pattern": "^(a+)+$"}) == ["the value matches ^(a+)+$"]
+
 
 class TestGenerated:
     def test_the_same_whatever_the_order(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("typer")
 
-from command_bus.cli.output import fields, table
+from command_bus.cli.output import fields, screen, table
 
 
 @pytest.fixture
@@ -62,8 +62,15 @@ def test_fields_leave_out_what_is_not_there() -> None:
 def test_nothing_is_printed_but_by_the_one_module_that_escapes() -> None:
     folder = Path(__file__).parents[2] / "command_bus" / "cli"
     printing = re.compile(r"\b(typer\.(echo|secho|confirm|prompt)|print|sys\.std(out|err)\.write)\(")
-    found = {path.stem for path in folder.glob("*.py") if printing.search(path.read_text(encoding="utf-8"))}
+    found = {path.stem for path in folder.rglob("*.py") if printing.search(path.read_text(encoding="utf-8"))}
     assert found == {"__init__", "terminal"}  # the first of what is no one's but ours
+
+
+def test_a_whole_screen_obeys_nothing_but_this_program(capsys: pytest.CaptureFixture[str]) -> None:
+    """Shows a text that may be an error's, as `top` does while its server is away."""
+    with screen() as show:
+        show("no answer from \x1b]0;owned\x07\u009b2J\nroot")
+    assert "no answer from \\x1b]0;owned\\x07\\x9b2J\\nroot" in capsys.readouterr().out
 
 
 def test_a_cell_is_one_line() -> None:

@@ -209,7 +209,8 @@ class _Module:
             under_way.add(name)
             schema, names = self._schemas[name]
             for key in references_of(schema):
-                visit(names[key])
+                if key in names:  # else it stands where no schema is read, and nothing needs it
+                    visit(names[key])
             # Another name for a type is evaluated at once: what it would need of itself is anything.
             at_once = schema.get("type") != "object" and "enum" not in schema and "const" not in schema
             ready = {key: "Any" if at_once and each not in done else each for key, each in names.items()}

@@ -36,7 +36,7 @@ class Offline(PartitionDispatcher):
 
 
 def encode(
-    columns: dict[str, Any], *commands: type[Command[Any]] | str, dispatcher: Any = None, mapper: Any = None, **options: Any
+    columns: dict[str, Any], /, *commands: type[Command[Any]] | str, dispatcher: Any = None, mapper: Any = None, **options: Any
 ) -> list[Any]:
     """Give what becomes of each row; the commands are importable classes, or their names."""
     batch = pa.record_batch({name: value if isinstance(value, pa.Array) else pa.array(value) for name, value in columns.items()})

@@ -284,6 +284,12 @@ def test_rows_that_are_too_large_are_rejected_alone() -> None:
     assert "limit is 200" in why(bad)
 
 
+def test_a_row_without_an_entity_id_is_told_of_by_its_column() -> None:
+    columns = {"command_id": ["a"], "meter": pa.array([None], pa.string()), "count": [1]}
+    (row,) = encode(columns, Once, columns={"thing": "meter"})
+    assert why(row) == "meter is null: it is the entity id of test.once, which every row needs"
+
+
 def test_rejects_are_told_apart_by_what_they_are() -> None:
     columns = {"command_id": ["a", "a", "a"], "thing": ["x"] * 3, "count": [1, 3, 3]}
     rejects = encode(columns, Checked)
