@@ -35,6 +35,7 @@ from command_bus.transport.steps import (
     Take,
 )
 from command_bus.transport.submissions import NO_DIGEST, Submission
+from command_bus.worker.worker import Worker
 
 __all__ = ["TAKE", "ManualWorker", "Record", "TransportHarness", "bury", "done", "left", "park", "transport_harness"]
 
@@ -72,6 +73,12 @@ class Record:
     attempt: int
     first_ms: int
     holder: str
+
+
+def side_of(worker: Worker) -> Any:
+    """Return the transport's part of a running worker, for tests that make its faults happen."""
+    assert worker._parts is not None
+    return worker._parts.side
 
 
 class ManualWorker:

@@ -27,6 +27,7 @@ from command_bus import (
 from command_bus.transport.interrupts import Interrupt
 from command_bus.transport.redis.admin.interrupts import RedisInterrupts
 from tests.conformance.conftest import Sandbox
+from tests.conformance.harness import side_of
 from tests.conformance.put_service import until
 
 
@@ -286,8 +287,7 @@ async def test_nothing_runs_or_nobody_answers(sandbox: Sandbox, seen: Seen) -> N
             await bus.dispatch(Hang(box="a"))
             await seen.started()
             assert (await bus.entity("box", "b").abort()).result == "nothing"
-            assert worker._parts is not None
-            for watch in worker._parts.side._recovery.watches:
+            for watch in side_of(worker)._recovery.watches:
                 watch._interrupts_at = time.monotonic() + 3600  # as a worker of an earlier release, which does not look
             report = await bus.entity("box", "a").abort(wait=1.5)
             assert (report.result, report.attempt, report.worker) == ("unanswered", 1, worker.name)

@@ -30,6 +30,7 @@ from command_bus import (
 from command_bus.embedded import EmbeddedServer
 from command_bus.messages.outgoing import OutgoingMessage
 from tests.conformance.conftest import Sandbox
+from tests.conformance.harness import side_of
 
 
 class Add(Command[int], entity="sum"):
@@ -231,13 +232,12 @@ async def test_a_worker_that_lost_sight_of_its_lease_does_not_start_the_command_
         await bus.dispatch(Pay(sum_id="a"))
         while not starts:
             await asyncio.sleep(0.01)
-        parts: Any = worker._parts
-        keeper = parts.side.leases
+        keeper = side_of(worker).leases
         (lease,) = keeper._held[0].values()
         keeper.drop(lease)  # as if it could not be renewed: the handler is cancelled, the activation stays pending
         assert lease.cancel is not None
         lease.cancel("it could not be renewed in time")
-        reader = parts.side.consumer._readers[0]
+        reader = side_of(worker).consumer._readers[0]
         await asyncio.sleep(0.05)
         await reader._adopt()
         await bus.wait_idle(10)

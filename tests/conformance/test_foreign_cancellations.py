@@ -11,6 +11,7 @@ import pytest
 
 from command_bus import Command, CommandFailed, EntityId, RetryPolicy
 from tests.conformance.conftest import Sandbox
+from tests.conformance.harness import side_of
 from tests.conformance.put_service import until
 
 
@@ -82,7 +83,7 @@ async def test_a_task_that_is_cancelled_while_its_worker_stops_is_interrupted_at
         await until(lambda: tasks)
         async with bus.worker():
             stopping = asyncio.create_task(first.stop())
-            await until(lambda: first._parts is not None and not first._parts.side.consumer.reads)
+            await until(lambda: not side_of(first).consumer.reads)
             assert tasks[0] is not None
             began = time.monotonic()
             tasks[0].cancel()

@@ -10,6 +10,7 @@ import pytest
 
 from command_bus import Command, CommandFailed, CommandTimeout, EntityId, RetryPolicy
 from tests.conformance.conftest import Sandbox
+from tests.conformance.harness import side_of
 
 ONCE = RetryPolicy(attempts=1)
 
@@ -115,8 +116,7 @@ async def test_a_handler_that_waits_for_a_thread_never_starts_once_its_lease_is_
         while not started:
             await asyncio.sleep(0.01)
         await bus.dispatch(Thread(box="b"))
-        assert worker._parts is not None
-        leases = worker._parts.side.leases._held[0]
+        leases = side_of(worker).leases._held[0]
         while not (waiting := [lease for lease in leases.values() if lease.mailbox == "box:b" and lease.cancel]):
             await asyncio.sleep(0.01)
         assert waiting[0].cancel is not None
@@ -136,7 +136,7 @@ async def test_a_worker_that_is_stopped_while_it_starts_is_stopped(sandbox: Sand
         await asyncio.sleep(0)
         await worker.stop()
         await asyncio.gather(start, return_exceptions=True)
-        assert worker._parts is None or worker._parts.side.leases._stopping
+        assert not worker.started or side_of(worker).leases._stopping
         other = bus.worker()
         await other.start()
         with pytest.raises(TimeoutError):

@@ -15,9 +15,8 @@ from command_bus import Command, CommandContext, CommandInterrupted, EntityId, R
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, Held
 from command_bus.transport.steps import LeaseLost, Started
-from command_bus.worker.worker import Worker
 from tests.conformance.conftest import Sandbox
-from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, side_of
 from tests.conformance.put_service import until
 
 
@@ -89,11 +88,6 @@ async def kill(client: Redis, *commands: str, at_least: int = 1) -> int:
     return len(victims)
 
 
-def parts(worker: Worker) -> Any:
-    assert worker._parts is not None
-    return worker._parts
-
-
 # Leases and clocks.
 
 
@@ -113,7 +107,7 @@ async def test_a_clock_that_jumps_ahead_takes_no_lease_from_a_living_owner(
             while time.monotonic() < deadline:
                 await client.xclaim(ready, GROUP, owner.name, 0, [pending["message_id"]], idle=3_600_000, justid=True)
                 await asyncio.sleep(0.05)
-            assert parts(vulture).side._recovery.recovered == 0
+            assert side_of(vulture)._recovery.recovered == 0
             log.gate.set()
             await bus.wait_idle(5)
     assert log.starts == [("a", 1, 1)]
@@ -428,12 +422,11 @@ async def test_a_worker_takes_nothing_over_from_itself(sandbox: Sandbox) -> None
         return 1
 
     async with sandbox.bus(lease=1.0) as bus, bus.worker() as worker:
-        assert worker._parts is not None
         call = asyncio.create_task(bus.call(Work(line="a", number=1), timeout=15))
         await until(lambda: attempts)
         await asyncio.sleep(SHORTEST_WATCH * 1.0 + 0.1)  # who has started a command a moment ago is not taken for lost
-        watch = worker._parts.side._recovery.watches[0]
-        [activation] = worker._parts.side.leases._held[0]
+        watch = side_of(worker)._recovery.watches[0]
+        [activation] = side_of(worker).leases._held[0]
         [pending] = await watch._connections.ask(lambda client: client.xpending_range(watch.keys.ready, GROUP, "-", "+", 10))
         await watch._take_over([Held(activation, pending["times_delivered"], 60.0)], 0)
         may_end.set()

@@ -15,6 +15,7 @@ from command_bus import Command, CommandContext, EntityId, HandlerRegistry, Work
 from command_bus.worker import executor
 from command_bus.worker.threads import ThreadJob
 from tests.conformance.conftest import Sandbox
+from tests.conformance.harness import side_of
 from tests.conformance.put_service import until
 
 ROOT = Path(__file__).parents[2]
@@ -154,8 +155,7 @@ async def test_a_thread_starts_nothing_whose_lease_is_over(sandbox: Sandbox, mon
     really = ThreadJob.run
 
     def late(job: ThreadJob) -> object:
-        parts = workers.pop()._parts if workers else None
-        for leases in parts.side.leases._held if parts else ():
+        for leases in side_of(workers.pop()).leases._held if workers else ():
             for lease in leases.values():
                 lease.deadline = time.monotonic() - 0.001
         return really(job)

@@ -30,6 +30,7 @@ from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.spark.writing.partition import Reject as RowReject
 from command_bus.transport.bulk import Opening, Version
 from command_bus.transport.redis.acl import acl_lines
+from tests.conformance.harness import side_of
 from tests.conformance.put_service import until
 from tests.security.acl_users import NAMESPACE, Park, Place, Relay, Work, made
 from tests.security.conftest import Starter
@@ -221,11 +222,11 @@ async def test_a_worker_takes_over_what_another_left(place: Place) -> None:
         for number in range(3):
             await producer.dispatch(Work(line="a", number=number))
         await began.wait()
-        assert gone._parts is not None
-        gone._parts.leases._stopping = True  # it renews no more, as if it were killed
-        for task in gone._parts.consumer.running:
+        side = side_of(gone)
+        side.leases._stopping = True  # it renews no more, as if it were killed
+        for task in side.consumer.running:
             task.cancel()
-        await gone._parts.consumer.stop_reading()
+        await side.consumer.stop_reading()
         async with place.bus("worker", lease=0.5) as workers, workers.worker():
             await operator.wait_idle(15)
         await gone.stop(grace=0)
