@@ -1,9 +1,10 @@
-"""Random interleavings of all steps of one shard, over a server in this process: whatever happens in whatever order, with whatever
-request or reply lost, the promises hold after every step, and at the end everything can be drained.
+"""Random interleavings of all steps of one shard, over a server in this process.
 
-Producers send batches (repeated ids, delays, more than fits); workers read, start, settle, let go, fall silent, wake up too late and
-meet what they lost sight of; others take over; an operator pauses, purges, cancels, replays and discards. Nothing sleeps: a crash
-is a lease that nobody uses any more, and the end of its time is a takeover at any moment. The oracle is `ledger.py`.
+In any order, with any request or reply lost, the promises hold after every step, and at the end everything can be drained.
+
+Producers send batches (repeated ids, delays, more than fits). Workers read, start, settle, let go, fall silent, wake up too late and
+meet activations that they lost. Others take over. An operator pauses, purges, cancels, replays and discards. Nothing sleeps: a crash
+is a lease that no worker uses any more, and its end is a takeover at any moment. The oracle is `ledger.py`.
 """
 
 from __future__ import annotations
@@ -19,13 +20,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from command_bus.errors import TransportUnavailable
 from command_bus.transport.redis.connection.backoff import Backoff
-from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.redis.ready_stream import ensure_ready
-from command_bus.transport.redis.scripts import Script
 from command_bus.transport.steps import (
     Answer,
     DeadLetterStep,
@@ -43,13 +41,13 @@ from command_bus.transport.steps import (
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park
 from tests.property.ledger import MAX_DEPTH, Ledger, Line
+from tests.property.lossy_connections import FATES, LossyConnections
 
 pytestmark = pytest.mark.timeout(300)
 
 BOXES = ("box:a", "box:b", "box:c")
 WORKERS = ("w0", "w1", "w2")
 
-FATES = ("arrives", "request lost", "reply lost", "forgotten")
 VERBS = ("done", "done", "done", "bury", "park", "retry", "retry free", "back", "back free", "take")
 FOLLOWS = ("stay", "stay", "yield", "leave")
 DECISIONS = ("back", "back", "bury", "park")
@@ -64,25 +62,6 @@ moves = st.lists(
     max_size=4,
 )
 decisions = st.sampled_from(DECISIONS)
-
-
-class LossyConnections(Connections):
-    """Loses what it is told to lose: a request before it is carried out, or its reply."""
-
-    def __init__(self, clients: MemoryClients) -> None:
-        super().__init__(clients)
-        self.fates: list[str] = []
-
-    async def run(self, script: Script, keys: list[str], args: list[Any]) -> Any:
-        fate = self.fates.pop() if self.fates else "arrives"
-        if fate == "request lost":
-            raise TransportUnavailable("lost", outcome_unknown=True)
-        if fate == "forgotten":
-            await self.commands.script_flush()
-        answer = await super().run(script, keys, args)
-        if fate == "reply lost":
-            raise TransportUnavailable("lost", outcome_unknown=True)
-        return answer
 
 
 def step_of(verb: str, command: str, follow: Any) -> Step:
