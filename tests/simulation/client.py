@@ -8,7 +8,7 @@ from typing import Any, cast
 from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
-from command_bus.testing.simulated.client import WiredPipe, WiredRedis
+from command_bus.testing.simulated.client import WirePipe, WireRedis
 from command_bus.testing.simulated.patching import TaskKeeper
 from command_bus.testing.simulated.server import Link
 from tests.simulation.loop import LANE, SimLoop
@@ -86,12 +86,12 @@ class SimClients:
 
     def commands(self) -> Redis:
         """See `ClientFactory`."""
-        return WiredRedis(_Wire(self._network, self._owner, PATIENCE))
+        return WireRedis(_Wire(self._network, self._owner, PATIENCE))
 
-    def pipe(self, block: float = 0.0) -> WiredPipe:
+    def pipe(self, block: float = 0.0) -> WirePipe:
         """See `ClientFactory`."""
-        return WiredPipe(_Wire(self._network, self._owner, block + PATIENCE))
+        return WirePipe(_Wire(self._network, self._owner, block + PATIENCE))
 
     def thread(self, patience: float) -> SyncRedis:
         """An asynchronous one here: the thread is simulated as a task."""
-        return cast("SyncRedis", WiredRedis(_Wire(self._network, self._owner, patience)))
+        return cast("SyncRedis", WireRedis(_Wire(self._network, self._owner, patience)))

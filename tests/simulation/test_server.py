@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from command_bus.testing.simulated.client import WiredPipe, WiredRedis
+from command_bus.testing.simulated.client import WirePipe, WireRedis
 from command_bus.testing.simulated.server import Link, Server
 from tests.conformance.conftest import Sandbox, harness, worker
 from tests.conformance.test_steps import *  # noqa: F403 - the tests themselves
@@ -51,10 +51,10 @@ class LiveClients:
         return self
 
     def commands(self) -> Redis:
-        return WiredRedis(Wire(self._server))
+        return WireRedis(Wire(self._server))
 
-    def pipe(self, block: float = 0.0) -> WiredPipe:
-        return WiredPipe(Wire(self._server))
+    def pipe(self, block: float = 0.0) -> WirePipe:
+        return WirePipe(Wire(self._server))
 
     def thread(self, patience: float) -> Any:
         raise NotImplementedError

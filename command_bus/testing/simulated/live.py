@@ -19,7 +19,7 @@ from redis import Redis as SyncRedis
 from redis import exceptions as redis_errors
 from redis.asyncio import Redis
 
-from command_bus.testing.simulated.client import WiredPipe, WiredRedis
+from command_bus.testing.simulated.client import WirePipe, WireRedis
 from command_bus.testing.simulated.patching import TaskKeeper
 from command_bus.testing.simulated.server import Link, Reply, Server
 from command_bus.testing.simulated.store import Args
@@ -102,15 +102,15 @@ class Process:
 
     def commands(self) -> Redis:
         """See `ClientFactory`."""
-        return WiredRedis(_Wire(self))
+        return WireRedis(_Wire(self))
 
-    def pipe(self, block: float = 0.0) -> WiredPipe:
+    def pipe(self, block: float = 0.0) -> WirePipe:
         """See `ClientFactory`."""
-        return WiredPipe(_Wire(self))
+        return WirePipe(_Wire(self))
 
     def thread(self, patience: float) -> SyncRedis:
         """An asynchronous one: the thread is a task here."""
-        return cast("SyncRedis", WiredRedis(_Wire(self)))
+        return cast("SyncRedis", WireRedis(_Wire(self)))
 
     def kill(self) -> None:
         """Nothing that it says from now on reaches the server, and no answer reaches it."""
