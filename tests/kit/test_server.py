@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from command_bus.testing.conformance.fixtures import Stage
+from command_bus.testing.conformance.fixtures import PromiseSandbox
 from command_bus.testing.conformance.promises import PROMISES, Promise
 from command_bus.testing.simulated.live import LiveServer, Process
 from tests.conformance.conftest import Sandbox
@@ -30,4 +30,4 @@ _THREADS = ("a_lost_worker_is_succeeded", "at_most_once_never_starts_again", "a_
     "promise", [promise for promise in PROMISES if promise.__name__ not in _THREADS], ids=lambda promise: promise.__name__
 )
 async def test_promise(sandbox: Sandbox, promise: Promise) -> None:
-    await promise(Stage(sandbox.clients))
+    await promise(PromiseSandbox(sandbox.clients))

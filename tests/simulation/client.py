@@ -9,7 +9,7 @@ from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
 from command_bus.testing.simulated.client import WirePipe, WireRedis
-from command_bus.testing.simulated.patching import TaskKeeper
+from command_bus.testing.simulated.patching import TaskLeaseKeeper
 from command_bus.testing.simulated.server import Link
 from tests.simulation.loop import LANE, SimLoop
 from tests.simulation.network import PATIENCE, Network
@@ -58,7 +58,7 @@ class _HandlersLoop:
         self._loop.call_soon(callback, *args, context=self._context)
 
 
-class LaneKeeper(TaskKeeper):
+class LaneLeaseKeeper(TaskLeaseKeeper):
     """The lease keeper as a task of the process's second lane, which runs on while the loop is blocked."""
 
     def begin(self) -> tuple[Any, asyncio.Task[None]]:
@@ -74,7 +74,7 @@ class SimClients:
     """Implements `ClientFactory` for one process."""
 
     label = "simulated server"
-    lease_keeper = LaneKeeper
+    lease_keeper = LaneLeaseKeeper
 
     def __init__(self, network: Network, owner: str) -> None:
         self._network = network
