@@ -64,7 +64,7 @@ def found(rule: Callable[[Facts], Any], history: History) -> list[Violation]:
         pytest.param(waits(faults=(Fault("kill", "w2.0", 7.0, 7.1),)), True, id="a fault long before"),
     ],
 )
-def test_only_what_waits_longer_than_allowed_without_a_fault_is_starved(history: History, starved: bool) -> None:
+def test_starved_is_a_wait_beyond_the_limit_without_a_fault(history: History, starved: bool) -> None:
     assert [violation.rule for violation in found(started_in_time, history)] == ["starved"] * starved
 
 

@@ -124,7 +124,7 @@ async def letters(bus: CommandBus) -> list[tuple[str, str, int]]:
     return [(letter.reason, letter.error_message, letter.attempts) async for letter in bus.dead_letters.list()]
 
 
-async def test_an_asynchronous_handler_is_cancelled_and_its_command_tried_again(sandbox: Sandbox, seen: Seen) -> None:
+async def test_an_aborted_async_handler_is_cancelled_and_retried(sandbox: Sandbox, seen: Seen) -> None:
     """Its last attempt becomes a dead letter, in the operator's words; what waits behind it goes on."""
     async with sandbox.bus() as bus, bus.worker() as worker:
         await bus.dispatch(Hang(box="a"), command_id="c-1")
@@ -147,7 +147,7 @@ async def test_an_asynchronous_handler_is_cancelled_and_its_command_tried_again(
     assert [key for key in await sandbox.keys() if key.endswith("interrupts")] == []
 
 
-async def test_what_must_not_run_twice_is_a_dead_letter_and_its_caller_is_told(sandbox: Sandbox, seen: Seen) -> None:
+async def test_an_aborted_at_most_once_command_is_a_dead_letter(sandbox: Sandbox, seen: Seen) -> None:
     async with sandbox.bus() as bus, bus.worker():
         call = asyncio.create_task(bus.call(HangOnce(box="a"), timeout=30))
         await seen.started()
@@ -278,7 +278,7 @@ async def test_a_request_never_hits_another_attempt(sandbox: Sandbox, seen: Seen
         await bus.wait_idle(10)
 
 
-async def test_nothing_runs_or_nobody_answers(sandbox: Sandbox, seen: Seen) -> None:
+async def test_an_abort_of_nothing_or_without_an_answer(sandbox: Sandbox, seen: Seen) -> None:
     async with sandbox.bus(entities={"lane": EntityPolicy(mailbox=lanes(1))}) as bus:
         assert (await bus.entity("box", "a").abort()).result == "nothing"
         with pytest.raises(InvalidCommand, match="wait"):

@@ -70,7 +70,7 @@ class Balancer:
 
 
 @pytest.mark.parametrize("durability", ["server", "replicated"])
-async def test_34_behind_a_name_whose_primary_changes_everybody_goes_to_the_new_one(start: Starter, durability: Any) -> None:
+async def test_34_clients_follow_a_name_to_its_new_primary(start: Starter, durability: Any) -> None:
     quick = {"repl-diskless-sync-delay": 0, "appendonly": "yes"}
     old, new = start(tcp=True, config=quick), start(tcp=True, config=quick)
     places = [server.url.removeprefix("redis://").split(":") for server in (old, new)]
@@ -123,7 +123,7 @@ async def follows(client: Redis) -> bool:
     return bool(facts["role"] == "slave" and facts["master_link_status"] == "up")
 
 
-async def test_a_close_that_is_given_up_goes_on_and_tells_everybody(start: Starter) -> None:
+async def test_a_cancelled_close_continues_for_all_callers(start: Starter) -> None:
     server = start(tcp=True)
     bus = CommandBus(server.url, registry=HandlerRegistry(), dispatch_timeout=2.0)
     await bus.open()
@@ -143,7 +143,7 @@ async def test_a_close_that_is_given_up_goes_on_and_tells_everybody(start: Start
     assert not [task.get_name() for task in asyncio.all_tasks() if "command_bus" in task.get_name()]
 
 
-async def test_what_fails_in_closing_keeps_nothing_else_open(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_in_closing_does_not_keep_other_parts_open(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
     bus = CommandBus(start().url, registry=HandlerRegistry())
     await bus.open()
     called = asyncio.create_task(bus.call(Put(box="a", value=0), timeout=60))
@@ -189,7 +189,7 @@ async def test_a_batch_waits_once_for_a_server_that_is_away(start: Starter, monk
 
 
 @pytest.mark.parametrize("signing", [{}, {"signing_keys": {"one": "a secret of some length"}}], ids=["plain", "signed"])
-async def test_a_call_that_an_outage_kept_waiting_expires_when_its_caller_goes(
+async def test_a_call_delayed_by_an_outage_expires_with_its_caller(
     start: Starter, tmp_path: Path, signing: dict[str, Any]
 ) -> None:
     server = start(tcp=True, persistence=tmp_path / "data")
@@ -215,7 +215,7 @@ async def test_a_call_that_an_outage_kept_waiting_expires_when_its_caller_goes(
         await asyncio.gather(call, return_exceptions=True)
 
 
-async def test_a_caller_waits_no_longer_than_it_said_for_what_all_must_agree_on(start: Starter) -> None:
+async def test_reading_the_agreed_settings_ends_with_the_callers_timeout(start: Starter) -> None:
     server = start(tcp=True)
     async with CommandBus(server.url, registry=HandlerRegistry(), dispatch_timeout=60) as bus:
         server.kill()

@@ -70,7 +70,7 @@ class NotAnError(BaseException):
 @pytest.mark.parametrize(
     "kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit, StopIteration, NotAnError, MemoryError]
 )
-async def test_20_whatever_a_handler_raises_the_worker_lives(sandbox: Sandbox, kind: type[BaseException], runs: str) -> None:
+async def test_20_a_worker_survives_everything_a_handler_raises(sandbox: Sandbox, kind: type[BaseException], runs: str) -> None:
     async def raises(command: Bad) -> None:
         raise kind
 
@@ -105,7 +105,7 @@ async def test_20_a_handler_that_cancels_itself_is_interrupted(sandbox: Sandbox)
         await service.assert_unharmed("a")
 
 
-async def test_20_a_handler_whose_task_somebody_cancels_is_interrupted_at_once(sandbox: Sandbox) -> None:
+async def test_20_a_handler_whose_task_is_cancelled_is_interrupted(sandbox: Sandbox) -> None:
     """Also one in a thread, which does not notice; and one that swallows it, whose result counts."""
     running: dict[str, asyncio.Task[Any]] = {}
     may_end = threading.Event()
@@ -260,7 +260,7 @@ async def test_23_a_result_of_another_type_is_completed_and_told(sandbox: Sandbo
 @pytest.mark.parametrize(
     "error", [NoText(), NotEvenAnError(), ValueError("\ud800"), ValueError("x" * 1_000_000), ValueError(object())], ids=type
 )
-async def test_24_an_exception_is_told_without_locals_whatever_its_text(
+async def test_24_an_exception_is_stored_without_locals(
     sandbox: Sandbox, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="command_bus")
@@ -301,7 +301,7 @@ class Crew:
             process.wait()
 
 
-async def test_25_a_command_that_kills_its_worker_is_given_up_after_its_attempts(sandbox: Sandbox) -> None:
+async def test_25_a_command_that_kills_its_worker_ends_after_its_attempts(sandbox: Sandbox) -> None:
     if sandbox.url is None:
         pytest.skip("another process cannot reach a server in this one")
     crew = Crew(sandbox, lease=0.6)

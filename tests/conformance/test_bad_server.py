@@ -37,7 +37,7 @@ async def test_37_a_mailbox_of_another_type_fails_alone_when_sending(sandbox: Sa
 
 
 @pytest.mark.parametrize("outcome", ["returns", "fails"])
-async def test_37_a_mailbox_that_changes_its_type_holds_up_its_entity_alone(
+async def test_37_a_mailbox_of_another_type_holds_only_its_entity(
     sandbox: Sandbox, caplog: pytest.LogCaptureFixture, outcome: str
 ) -> None:
     gate = asyncio.Event()
@@ -81,7 +81,7 @@ async def test_37_a_mailbox_that_changes_its_type_holds_up_its_entity_alone(
 
 
 @pytest.mark.parametrize("what", ["group", "stream", "everything"])
-async def test_38_a_ready_stream_or_group_deleted_under_a_worker_is_made_anew(
+async def test_38_a_deleted_ready_stream_or_group_is_created_again(
     sandbox: Sandbox, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
     gate = asyncio.Event()
@@ -119,9 +119,7 @@ async def test_38_a_ready_stream_or_group_deleted_under_a_worker_is_made_anew(
             assert ("resting", 1) in service.seen
 
 
-async def test_38_what_runs_while_the_group_is_deleted_goes_on_under_its_lease(
-    sandbox: Sandbox, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_38_running_commands_survive_a_deleted_group(sandbox: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
     gate = asyncio.Event()
     running = asyncio.Event()
 
@@ -174,9 +172,7 @@ async def test_45_a_letter_is_replayed_once(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("hours", [-5, 5])
-async def test_41_a_worker_whose_clock_is_wrong_by_hours_works_as_any_other(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, hours: int
-) -> None:
+async def test_41_a_worker_with_a_wrong_clock_works(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
     """Deadlines, delays and leases go by the server's clock and by time that only grows; the wrong time shows in what it writes of itself."""
     real = wall_ms
 

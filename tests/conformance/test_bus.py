@@ -215,7 +215,7 @@ async def test_an_absent_server_fails_fast_and_comes_back(tcp_server: EmbeddedSe
             pass
 
 
-async def test_a_worker_that_lost_sight_of_its_lease_does_not_start_the_command_again(tcp_server: EmbeddedServer) -> None:
+async def test_a_worker_that_lost_its_lease_does_not_start_the_command_again(tcp_server: EmbeddedServer) -> None:
     """Cut off for longer than its lease, a worker cancels its handler; back again, it finds the activation pending in its own name."""
     registry = HandlerRegistry()
     starts: list[int] = []

@@ -19,7 +19,7 @@ def _in_seconds(due_ms: int | None) -> float:
     return (due_ms - wall_ms()) / 1000
 
 
-async def test_what_has_only_delayed_commands_tells_when_the_first_is_due(sandbox: Sandbox) -> None:
+async def test_an_entity_with_delayed_commands_only_reports_when_the_first_is_due(sandbox: Sandbox) -> None:
     async with sandbox.bus() as bus:
         ann = bus.entity("person", "ann")
         for delay in (90, 30, 60):

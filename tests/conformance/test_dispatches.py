@@ -131,7 +131,7 @@ async def test_what_was_never_opened_or_belongs_to_another_is_refused(sandbox: S
         assert (await bus.stats()).depth == 0
 
 
-async def test_a_dispatch_that_nobody_touches_is_forgotten_and_its_late_writers_are_fenced(sandbox: Sandbox) -> None:
+async def test_an_abandoned_dispatch_is_forgotten_and_late_writers_are_fenced(sandbox: Sandbox) -> None:
     async with sandbox.bus() as bus:
         dispatches = bus.session.transport.bulk
         await dispatches.open(Version("short"), Opening(remember_ms=150))
@@ -147,7 +147,7 @@ async def test_a_dispatch_that_nobody_touches_is_forgotten_and_its_late_writers_
         assert await dispatches.names() == ["other"]
 
 
-async def test_equal_ids_with_other_payloads_are_told(sandbox: Sandbox) -> None:
+async def test_equal_ids_with_other_payloads_are_reported(sandbox: Sandbox) -> None:
     async with sandbox.bus() as bus:
         version = Version("d")
         await bus.session.transport.bulk.open(version, Opening())

@@ -35,7 +35,7 @@ async def test_a_batch_of_delays_adds_a_tick_per_new_minimum_only(harness: Trans
     assert await harness.ticks() == 2
 
 
-async def test_a_retry_waits_outside_the_ready_stream_and_comes_back_with_its_attempt(
+async def test_a_retry_waits_outside_the_ready_stream_and_keeps_its_attempt(
     harness: TransportHarness, worker: ManualWorker
 ) -> None:
     await harness.put(BOX, "c1", "c2")
@@ -76,7 +76,7 @@ async def test_a_delayed_command_takes_its_place_when_it_is_due(harness: Transpo
     assert not {harness.shard.due, harness.shard.delayed, harness.shard.later} & set(await harness.everything())
 
 
-async def test_a_slot_is_yielded_only_if_somebody_waits(harness: TransportHarness, worker: ManualWorker) -> None:
+async def test_a_slot_is_yielded_only_if_another_entity_waits(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.put(BOX, "c1", "c2", "c3")
     lease, _ = await worker.start()
     assert isinstance(await worker.do(lease, done("c1", "yield")), Started)
@@ -89,7 +89,7 @@ async def test_a_slot_is_yielded_only_if_somebody_waits(harness: TransportHarnes
 
 
 @pytest.mark.parametrize("counts", [True, False])
-async def test_what_is_given_back_starts_again_at_once(harness: TransportHarness, worker: ManualWorker, counts: bool) -> None:
+async def test_a_command_given_back_starts_again_at_once(harness: TransportHarness, worker: ManualWorker, counts: bool) -> None:
     await harness.put(BOX, "c1")
     lease, first = await worker.start()
     assert await worker.do(lease, GiveBack(counts)) == Released("yield")
@@ -97,7 +97,7 @@ async def test_what_is_given_back_starts_again_at_once(harness: TransportHarness
     assert (again.attempt, again.message, again.first_ms) == (1 + counts, first.message, first.first_ms)
 
 
-async def test_what_was_delivered_and_not_taken_is_handed_back_untouched(harness: TransportHarness, worker: ManualWorker) -> None:
+async def test_an_activation_that_was_not_taken_is_handed_back(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.put(BOX, "c1")
     lease = await worker.read_one()
     assert await worker.do(lease, GiveBack(counts=False)) == Released("yield")
@@ -117,7 +117,7 @@ async def test_leaving_starts_no_next_command(harness: TransportHarness, worker:
 
 
 @pytest.mark.parametrize("decision", [GiveBack(counts=True), bury("c1", "leave"), park("c1")], ids=["again", "bury", "park"])
-async def test_a_lost_command_is_settled_by_whoever_takes_over(
+async def test_a_lost_command_is_settled_by_the_worker_that_takes_over(
     harness: TransportHarness, worker: ManualWorker, decision: Step
 ) -> None:
     await harness.put(BOX, "c1", "c2")

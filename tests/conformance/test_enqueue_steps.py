@@ -44,9 +44,7 @@ async def test_the_same_batch_asked_again_is_answered_as_the_first_time(harness:
     assert {**await harness.everything(), keys[7]: None} == {**before, keys[7]: None}
 
 
-async def test_a_refused_batch_that_was_stuck_on_its_way_is_refused_when_it_arrives(
-    harness: TransportHarness, worker: ManualWorker
-) -> None:
+async def test_a_refused_batch_that_arrives_again_late_is_refused(harness: TransportHarness, worker: ManualWorker) -> None:
     """Its caller was told that it was refused, and may have given up: there being room by then must not matter."""
     lane = harness.producer._shards[0]
     await harness.put(BOX, "c1")
@@ -62,9 +60,7 @@ async def test_a_refused_batch_that_was_stuck_on_its_way_is_refused_when_it_arri
     assert await harness.connections.run(ENQUEUE, keys, later) == b"+"
 
 
-async def test_a_batch_without_marks_asked_again_is_answered_as_the_first_time_even_if_all_is_settled(
-    harness: TransportHarness, worker: ManualWorker
-) -> None:
+async def test_a_repeated_batch_without_marks_gets_the_first_answer(harness: TransportHarness, worker: ManualWorker) -> None:
     lane = harness.producer._shards[0]
     submissions = [Submission(BOX, name, b"x", NO_DIGEST, 2, delay, marked=False) for name, delay in (("c1", 0), ("c2", 10_000))]
     waiting: Any = type("W", (), {"submissions": submissions, "deadline": mono() + 5})
@@ -91,7 +87,7 @@ async def test_a_batch_whose_first_answer_is_gone_is_not_applied_again(harness: 
 
 
 @pytest.mark.parametrize("applied", [False, True])
-async def test_a_producer_that_was_silent_for_long_asks_again_like_any_other(
+async def test_a_producer_repeats_a_request_after_a_long_silence(
     harness: TransportHarness, monkeypatch: pytest.MonkeyPatch, applied: bool
 ) -> None:
     lane = harness.producer._shards[0]
@@ -123,7 +119,7 @@ async def test_a_delayed_command_for_what_is_no_mailbox_is_refused(harness: Tran
     assert await harness.everything() == before
 
 
-async def test_a_batch_that_was_stuck_on_the_way_is_refused_when_a_later_one_was_answered(harness: TransportHarness) -> None:
+async def test_a_delayed_batch_is_refused_after_a_later_one_was_answered(harness: TransportHarness) -> None:
     lane = harness.producer._shards[0]
     stuck, later = (
         lane._arguments([_Waiting([Submission(BOX, name, b"x", NO_DIGEST, 9, marked=False)], Future(), mono() + 5)], number)

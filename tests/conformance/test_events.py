@@ -91,7 +91,7 @@ def story(events: list[Event]) -> dict[str, list[str]]:
     return dict(found)
 
 
-async def test_nothing_is_told_of_what_is_not_watched(sandbox: Sandbox, gate: asyncio.Event) -> None:
+async def test_unwatched_types_publish_no_events(sandbox: Sandbox, gate: asyncio.Event) -> None:
     async with sandbox.bus() as bus, bus.worker():
         assert await bus.events.watched() == {}
         await bus.call(Add(name="a", number=1))
@@ -103,7 +103,7 @@ async def test_nothing_is_told_of_what_is_not_watched(sandbox: Sandbox, gate: as
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-async def test_the_life_of_a_command_is_told_in_order(sandbox: Sandbox, gate: asyncio.Event, shards: int) -> None:
+async def test_the_events_of_a_command_are_in_order(sandbox: Sandbox, gate: asyncio.Event, shards: int) -> None:
     async with sandbox.bus(shards=shards) as bus:
         await bus.events.watch("sum", "other")
         assert await bus.events.watched() == {"other": 10_000, "sum": 10_000}
@@ -142,7 +142,7 @@ async def _letters(bus: CommandBus, many: int) -> Any:
         yield letter
 
 
-async def test_what_operators_do_is_told(sandbox: Sandbox, gate: asyncio.Event) -> None:
+async def test_operations_publish_events(sandbox: Sandbox, gate: asyncio.Event) -> None:
     async with sandbox.bus() as bus:
         await bus.events.watch("sum", "other")
         await bus.entity("sum", "a").pause("ticket 4711")
@@ -223,7 +223,7 @@ async def test_a_reader_follows_from_now_on_and_goes_on_behind_a_cursor(sandbox:
         assert "sum:before" not in story(rest)
 
 
-async def test_closing_the_bus_ends_who_follows(sandbox: Sandbox, gate: asyncio.Event) -> None:
+async def test_closing_the_bus_ends_event_readers(sandbox: Sandbox, gate: asyncio.Event) -> None:
     bus = sandbox.bus()
     await bus.open()
     await bus.events.watch()
@@ -301,7 +301,7 @@ async def test_what_is_no_envelope_is_told_by_its_mailbox(sandbox: Sandbox, gate
             await client.aclose()
 
 
-async def test_a_broken_stream_of_events_hurts_nobody(sandbox: Sandbox, gate: asyncio.Event) -> None:
+async def test_a_broken_event_stream_harms_no_command(sandbox: Sandbox, gate: asyncio.Event) -> None:
     async with sandbox.bus() as bus, bus.worker():
         await bus.events.watch("sum")
         client = sandbox.client()
@@ -329,7 +329,7 @@ async def test_bad_arguments_say_what_to_do(sandbox: Sandbox, gate: asyncio.Even
                 await kept(bus, after=cursor)
 
 
-async def test_a_caller_that_is_cancelled_is_told_of(sandbox: Sandbox, gate: asyncio.Event) -> None:
+async def test_a_cancelled_caller_is_reported(sandbox: Sandbox, gate: asyncio.Event) -> None:
     async with sandbox.bus() as bus:
         await bus.events.watch("sum")
         calling = asyncio.ensure_future(bus.call(Add(name="a", number=1), command_id="c-1"))
@@ -389,7 +389,7 @@ async def test_what_all_shards_do_is_told_once(sandbox: Sandbox, gate: asyncio.E
         ]
 
 
-async def test_a_step_that_fails_tells_nothing(sandbox: Sandbox, gate: asyncio.Event) -> None:
+async def test_a_failed_step_publishes_no_event(sandbox: Sandbox, gate: asyncio.Event) -> None:
     """Where the dead letters should be is something else: the step is repeated until somebody repairs it."""
     async with sandbox.bus() as bus:
         await bus.events.watch("other")
@@ -445,7 +445,7 @@ async def test_what_is_kept_ends_although_more_happens(sandbox: Sandbox, gate: a
         assert [event async for event in bus.events(follow=False)] == []
 
 
-async def test_what_is_refused_is_not_told(sandbox: Sandbox, gate: asyncio.Event) -> None:
+async def test_a_refused_command_publishes_no_event(sandbox: Sandbox, gate: asyncio.Event) -> None:
     async with sandbox.bus(max_depth=3) as bus:
         await bus.events.watch("sum")
         result = await bus.dispatch_batch(Add(name="a", number=number) for number in range(1, 6))

@@ -66,7 +66,7 @@ async def test_a_worker_that_holds_something_is_not_forgotten(harness: Transport
     assert not await harness.client.hexists(harness.shard.workers, worker.owner)  # type: ignore[misc]
 
 
-async def test_a_lost_worker_is_told_of_for_an_hour_and_then_forgotten(
+async def test_a_lost_worker_is_listed_for_an_hour(
     harness: TransportHarness, worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def swept() -> bool:

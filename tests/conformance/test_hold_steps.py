@@ -18,7 +18,7 @@ each_scope = pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES.keys()
 
 
 @each_scope
-async def test_a_pause_holds_what_comes_and_resume_starts_it_once(
+async def test_a_pause_holds_new_commands_and_resume_starts_them_once(
     harness: TransportHarness, worker: ManualWorker, scope: str
 ) -> None:
     assert await harness.scopes.pause(scope, "why")
@@ -38,7 +38,7 @@ async def test_a_pause_holds_what_comes_and_resume_starts_it_once(
 
 
 @each_scope
-async def test_a_pause_sets_aside_what_is_ready_retried_and_between_two_commands(
+async def test_a_pause_stops_ready_retried_and_running_entities(
     harness: TransportHarness, worker: ManualWorker, scope: str
 ) -> None:
     await harness.put("box:a", "c1", "c2", "c3")
@@ -62,7 +62,7 @@ async def test_a_pause_sets_aside_what_is_ready_retried_and_between_two_commands
 
 
 @each_scope
-async def test_a_drain_refuses_what_is_new_and_starts_what_is_there(
+async def test_a_drain_refuses_new_commands_and_starts_waiting_ones(
     harness: TransportHarness, worker: ManualWorker, scope: str
 ) -> None:
     await harness.put("box:a", "c1")
@@ -97,7 +97,7 @@ async def test_each_scope_is_held_for_itself(harness: TransportHarness, worker: 
     assert await harness.activations() == ["bow:b", "box:b", "box:a"]
 
 
-async def test_repair_wakes_what_a_broken_off_resume_left_behind(harness: TransportHarness, worker: ManualWorker) -> None:
+async def test_repair_wakes_entities_of_an_interrupted_resume(harness: TransportHarness, worker: ManualWorker) -> None:
     await harness.scopes.pause("box:*", "")
     await harness.scopes.pause("box:b", "")
     await harness.put("box:a", "a1")

@@ -96,7 +96,7 @@ async def test_a_timeout_counts_from_the_thread_s_start(sandbox: Sandbox) -> Non
         assert await asyncio.gather(*(bus.call(Sleepy(box=box), timeout=10) for box in range(4))) == [1, 1, 1, 1]
 
 
-async def test_a_handler_that_waits_for_a_thread_never_starts_once_its_lease_is_lost(sandbox: Sandbox) -> None:
+async def test_a_handler_waiting_for_a_thread_does_not_start_without_its_lease(sandbox: Sandbox) -> None:
     release, started = threading.Event(), []
 
     class Thread(Command[None], entity="box", delivery="at_most_once"):

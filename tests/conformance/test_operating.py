@@ -130,7 +130,7 @@ async def test_a_paused_bus_starts_nothing_at_all(sandbox: Sandbox, seen: Seen, 
         assert sorted(seen.started) == [("a", 1), ("b", 1), ("c", 1), ("free", 1)]
 
 
-async def test_what_runs_is_not_touched_and_the_next_does_not_start(sandbox: Sandbox, seen: Seen) -> None:
+async def test_a_pause_lets_running_commands_end_and_starts_no_other(sandbox: Sandbox, seen: Seen) -> None:
     seen.gate.clear()
     async with sandbox.bus() as bus, bus.worker():
         first = asyncio.create_task(bus.call(Add(name="a", number=1), timeout=10))
@@ -220,7 +220,7 @@ async def test_lanes_are_of_their_type(sandbox: Sandbox, seen: Seen) -> None:
 
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("what", ["type", "bus"])
-async def test_purge_takes_what_waits_and_answers_callers(sandbox: Sandbox, seen: Seen, what: str, shards: int) -> None:
+async def test_purge_of_a_type_answers_callers(sandbox: Sandbox, seen: Seen, what: str, shards: int) -> None:
     async with sandbox.bus(shards=shards) as bus:
         await bus.dispatch_batch(Add(name=f"n{number % 5}", number=number) for number in range(20))
         await bus.dispatch_batch([Count(name="c", number=1), Free(number=1)])

@@ -78,7 +78,7 @@ async def test_pages_hold_each_entity_once_in_order(sandbox: Sandbox, seen: Seen
                 await bus.entities.list(order=order, cursor=wrong)
 
 
-async def test_one_entity_from_near(sandbox: Sandbox, seen: Seen) -> None:
+async def test_details_of_one_entity(sandbox: Sandbox, seen: Seen) -> None:
     seen.gate.clear()
     async with sandbox.bus() as bus, bus.worker() as worker:
         await bus.dispatch(Add(name="a", number=0), command_id="first")
@@ -144,7 +144,7 @@ async def _letters(bus: CommandBus, count: int) -> bool:
     return (await bus.stats()).dead_letters == count
 
 
-async def test_the_oldest_age_is_that_of_what_waits_for_a_worker(sandbox: Sandbox, seen: Seen) -> None:
+async def test_the_oldest_age_counts_commands_that_wait_for_a_worker(sandbox: Sandbox, seen: Seen) -> None:
     async with sandbox.bus() as bus:
         await bus.dispatch(Add(name="n", number=1))
         await asyncio.sleep(0.2)
@@ -158,7 +158,7 @@ async def test_the_oldest_age_is_that_of_what_waits_for_a_worker(sandbox: Sandbo
         assert (await bus.stats()).oldest_age == 0
 
 
-async def test_what_holds_a_whole_type_counts_once(sandbox: Sandbox, seen: Seen) -> None:
+async def test_a_hold_of_a_type_counts_once(sandbox: Sandbox, seen: Seen) -> None:
     async with sandbox.bus(shards=3) as bus:
         await bus.entities.of("sum").pause("repair")
         await bus.entity("sum", "a").pause("too")
@@ -167,7 +167,7 @@ async def test_what_holds_a_whole_type_counts_once(sandbox: Sandbox, seen: Seen)
         assert await bus.entity("sum", "a").resume()
 
 
-async def test_a_worker_lives_whatever_its_clock_says(sandbox: Sandbox, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_is_alive_whatever_its_clock(sandbox: Sandbox, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     from command_bus.transport.redis.worker import lease_keeper
 
     monkeypatch.setattr(lease_keeper, "wall_ms", lambda: wall_ms() - 900_000)
@@ -181,7 +181,7 @@ async def _live(bus: CommandBus) -> bool:
     return [worker.alive for worker in await bus.fleet.workers()] == [True]
 
 
-async def test_the_live_registry_tells_who_handles_what(sandbox: Sandbox, seen: Seen) -> None:
+async def test_the_fleet_lists_the_commands_of_each_worker(sandbox: Sandbox, seen: Seen) -> None:
     async with sandbox.bus() as bus:
         async with bus.worker() as worker:
             await until(lambda: _workers(bus, 1))

@@ -121,7 +121,7 @@ async def test_handlers_that_wait_for_replies_take_no_places(sandbox: Sandbox, c
             assert (await bus.stats()).in_flight == 0
 
 
-async def test_past_the_bound_callers_are_put_off_and_what_they_wait_for_runs(sandbox: Sandbox) -> None:
+async def test_above_the_limit_callers_wait_and_their_calls_run(sandbox: Sandbox) -> None:
     """More orders than may wait, all before their stocks in the line of the ready."""
     most = Most()
     use = await ordering(sandbox, most)
@@ -164,7 +164,7 @@ async def test_without_lending_each_handler_keeps_its_place(sandbox: Sandbox) ->
         await bus.entities.of("stock").purge()
 
 
-async def test_stats_tell_who_waits_for_a_reply(sandbox: Sandbox) -> None:
+async def test_stats_count_handlers_that_wait_for_a_reply(sandbox: Sandbox) -> None:
     may_end = asyncio.Event()
     buses: list[CommandBus] = []
 
@@ -311,7 +311,7 @@ class Job(Command[int], entity="job", retry=RetryPolicy(attempts=1)):
     calls: bool
 
 
-async def test_what_a_handler_waits_for_runs_though_a_caller_is_before_it_in_line(sandbox: Sandbox) -> None:
+async def test_a_nested_call_runs_even_if_callers_are_ahead_of_it(sandbox: Sandbox) -> None:
     """The caller is put off at the bound; as nobody goes on, it begins all the same."""
     buses: list[CommandBus] = []
 
@@ -335,7 +335,7 @@ async def test_what_a_handler_waits_for_runs_though_a_caller_is_before_it_in_lin
         assert await first == 1
 
 
-async def test_handlers_that_fill_all_places_and_kept_them_lend_them_later(sandbox: Sandbox) -> None:
+async def test_handlers_that_kept_all_slots_lend_them_later(sandbox: Sandbox) -> None:
     """Each is the first of its name, so none is known to call when it begins."""
 
     class One(Job, entity="job", name="One"): ...

@@ -89,7 +89,7 @@ async def test_the_reply_is_plain_data(sandbox: Sandbox, balances: dict[str, Dec
         assert await bus.call_raw(None, None, "search", {"text": ""}, timeout=5) == ["7"]
 
 
-async def test_what_ends_badly_raises_as_a_call_does(sandbox: Sandbox, balances: dict[str, Decimal]) -> None:
+async def test_a_failed_result_raises_like_a_call(sandbox: Sandbox, balances: dict[str, Decimal]) -> None:
     async with sandbox.bus(unknown_grace=0.0) as bus, bus.worker():
         with pytest.raises(CommandRejected, match="negative") as rejected:
             await bus.call_raw("account", "a", "deposit", {"account_id": "a", "amount": Decimal(-1)}, timeout=5)
@@ -120,7 +120,9 @@ async def test_a_repeat_gets_the_stored_reply_also_from_the_class(sandbox: Sandb
     assert balances == {"a": Decimal(5)}
 
 
-async def test_one_whose_time_is_over_is_not_started_and_leaves_no_letter(sandbox: Sandbox, balances: dict[str, Decimal]) -> None:
+async def test_an_expired_command_is_not_started_and_leaves_no_dead_letter(
+    sandbox: Sandbox, balances: dict[str, Decimal]
+) -> None:
     async with sandbox.bus() as bus:
         with pytest.raises(CommandTimeout) as timeout:
             await bus.call_raw("account", "a", "deposit", {"account_id": "a", "amount": Decimal(5)}, timeout=0.05)

@@ -92,7 +92,7 @@ async def kill(client: Redis, *commands: str, at_least: int = 1) -> int:
 
 
 @pytest.mark.parametrize("command_type", [Work, Once])
-async def test_a_clock_that_jumps_ahead_takes_no_lease_from_a_living_owner(
+async def test_a_clock_jump_takes_no_lease_from_a_live_owner(
     sandbox: Sandbox, log: Log, client: Redis, command_type: type[Work | Once]
 ) -> None:
     """Every idle time is an hour again and again; a renewal in between shows that the owner lives."""
@@ -163,7 +163,7 @@ def _crc64(data: bytes) -> int:
     return crc
 
 
-async def test_the_lease_of_a_lost_owner_ends_though_the_clock_has_gone_back(sandbox: Sandbox, log: Log, client: Redis) -> None:
+async def test_a_lost_owners_lease_ends_after_the_clock_went_back(sandbox: Sandbox, log: Log, client: Redis) -> None:
     """Its idle time is 0 for an hour; only its renewal sequence tells, which stands still."""
     if sandbox.name == "memory":
         pytest.skip("fakeredis dumps nothing that a server would: see tests/kit/test_clock.py")
@@ -223,7 +223,7 @@ async def test_what_was_only_delivered_is_no_attempt(sandbox: Sandbox, log: Log)
     await _close(ghost)
 
 
-async def test_many_lost_leases_are_taken_over_page_by_page_and_by_one_worker_each(sandbox: Sandbox, log: Log) -> None:
+async def test_many_lost_leases_are_taken_over_in_pages_each_by_one_worker(sandbox: Sandbox, log: Log) -> None:
     log.gate.set()
     async with sandbox.bus(lease=0.6) as bus:
         await bus.dispatch_batch(Work(line=f"l{number}", number=number) for number in range(450))
@@ -254,9 +254,7 @@ async def test_a_reader_whose_connection_breaks_goes_on(sandbox: Sandbox, log: L
     assert {attempt for _, _, attempt in log.starts} == {1}
 
 
-async def test_what_was_assigned_to_a_dead_connection_is_found_before_its_lease_ends(
-    sandbox: Sandbox, log: Log, client: Redis
-) -> None:
+async def test_an_activation_sent_to_a_dead_connection_is_found_early(sandbox: Sandbox, log: Log, client: Redis) -> None:
     needs_connections(sandbox)
     async with sandbox.bus(lease=60.0) as bus, bus.worker(concurrency=1) as worker:
         await bus.dispatch(Work(line="busy", number=1))
@@ -274,9 +272,7 @@ async def test_what_was_assigned_to_a_dead_connection_is_found_before_its_lease_
     assert log.starts == [("busy", 1, 1), ("a", 1, 1)]
 
 
-async def test_the_loss_of_a_lease_is_told_once_however_long_a_thread_holds_it(
-    sandbox: Sandbox, client: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_lost_lease_is_reported_once(sandbox: Sandbox, client: Redis, caplog: pytest.LogCaptureFixture) -> None:
     release = threading.Event()
 
     @sandbox.registry.handles(Work)
@@ -349,7 +345,7 @@ async def test_calls_in_flight_survive_the_loss_of_every_connection(sandbox: San
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("command_type", [Work, Once])
-async def test_connections_that_break_all_the_time_repeat_and_lose_nothing(
+async def test_connections_that_keep_breaking_lose_nothing(
     sandbox: Sandbox, log: Log, client: Redis, command_type: type[Work | Once]
 ) -> None:
     """Requests and replies of every step are cut; each step is repeated until it is answered, and takes effect once."""

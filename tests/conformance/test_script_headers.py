@@ -23,7 +23,7 @@ _SHORT = {"box": "mailbox", "boxes": "count", "id": "letter"}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-def test_the_header_of_a_script_says_what_its_body_uses(script: Any) -> None:
+def test_the_header_of_a_script_matches_its_body(script: Any) -> None:
     lines = script.text.removeprefix(TELLING).splitlines()
     header = "\n".join(line for line in lines if line.startswith("--"))
     body = "\n".join(line for line in lines if not line.startswith("--"))

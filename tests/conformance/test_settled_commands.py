@@ -199,7 +199,7 @@ async def test_cancel_takes_a_waiting_command_out_of_line(sandbox: Sandbox, app:
     assert await sandbox.entity_keys() == []
 
 
-async def test_a_delayed_command_is_cancelled_without_a_look_at_the_others(
+async def test_a_delayed_command_is_cancelled_without_listing_the_others(
     sandbox: Sandbox, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RedisMailboxes, "delayed", lambda *_: pytest.fail("all delayed commands were gone through"))
@@ -214,7 +214,7 @@ async def test_a_delayed_command_is_cancelled_without_a_look_at_the_others(
     assert await sandbox.entity_keys() == []
 
 
-async def test_purge_removes_what_waits_and_answers_callers(sandbox: Sandbox, app: App) -> None:
+async def test_purge_removes_waiting_commands_and_answers_callers(sandbox: Sandbox, app: App) -> None:
     async with sandbox.bus() as bus:
         app.gate.clear()
         await bus.dispatch(Step(line="l", number=0))

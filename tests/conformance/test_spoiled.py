@@ -77,9 +77,7 @@ async def test_a_spoiled_mailbox_is_refused_alone(harness: TransportHarness, how
 
 
 @pytest.mark.parametrize("how", ["ids", "type"])
-async def test_a_batch_with_a_spoiled_mailbox_that_is_asked_again_is_answered_as_the_first_time(
-    harness: TransportHarness, how: str
-) -> None:
+async def test_a_repeated_batch_with_a_spoiled_mailbox_gets_the_first_answer(harness: TransportHarness, how: str) -> None:
     await spoil(harness, "box:bad", how)
     lane = harness.producer._shards[0]
     commands = [submission("box:a", "c1"), submission("box:bad", "c2", marked=False), submission("box:b", "c3")]
@@ -91,7 +89,7 @@ async def test_a_batch_with_a_spoiled_mailbox_that_is_asked_again_is_answered_as
     assert await harness.everything() == before
 
 
-async def test_a_mailbox_whose_ids_are_used_up_is_made_anew_when_it_is_empty(sandbox: Sandbox) -> None:
+async def test_a_mailbox_without_ids_left_is_created_again_when_empty(sandbox: Sandbox) -> None:
     async with put_service(sandbox) as service:
         client = sandbox.client()
         await client.xadd(service.keys.mailbox("box:a"), {"e": "x"}, id=LAST)
@@ -146,7 +144,7 @@ async def test_a_bulk_load_notes_only_what_is_in_its_mailbox(sandbox: Sandbox, h
 
 
 @pytest.mark.parametrize("value", VALUES)
-async def test_counters_that_cannot_grow_cost_nobody_an_answer(harness: TransportHarness, value: Any) -> None:
+async def test_counters_that_cannot_grow_do_not_prevent_answers(harness: TransportHarness, value: Any) -> None:
     await harness.client.hset(
         harness.shard.stats, mapping={name: value for name in COUNTERS if name != "depth" or value != HIGHEST}
     )

@@ -42,9 +42,7 @@ async def test_a_repeated_take_starts_nothing_new(harness: TransportHarness, wor
     assert first.attempt == 1
 
 
-async def test_another_lease_of_the_same_worker_takes_nothing_that_is_started(
-    harness: TransportHarness, worker: ManualWorker
-) -> None:
+async def test_another_lease_of_the_same_worker_takes_no_started_command(harness: TransportHarness, worker: ManualWorker) -> None:
     """A worker that lost sight of its lease, or reads it again from a group made anew, must not start the command twice."""
     await harness.put(BOX, "c1")
     lease, started = await worker.start()
@@ -216,9 +214,7 @@ async def test_an_invented_lease_changes_nothing(
 # The fence.
 
 
-async def test_the_fence_grows_with_every_start_whatever_becomes_of_its_key(
-    harness: TransportHarness, worker: ManualWorker
-) -> None:
+async def test_the_fence_grows_even_if_its_key_is_lost(harness: TransportHarness, worker: ManualWorker) -> None:
     fences: list[int] = []
 
     async def start_one(name: str) -> int:

@@ -61,7 +61,7 @@ class Registered:
 
 
 @pytest.mark.parametrize("mixed", [True, False])
-async def test_what_waits_for_a_hung_thread_goes_to_an_idle_worker(
+async def test_commands_behind_a_hung_thread_go_to_an_idle_worker(
     sandbox: Sandbox, mixed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     stuck, idle = Registered(), Registered()
@@ -87,7 +87,7 @@ async def test_what_waits_for_a_hung_thread_goes_to_an_idle_worker(
         assert mixed is any("threads are taken" in message for message in caplog.messages)
 
 
-async def test_a_worker_of_synchronous_handlers_takes_no_more_than_it_has_threads(sandbox: Sandbox) -> None:
+async def test_a_worker_of_sync_handlers_takes_as_many_commands_as_threads(sandbox: Sandbox) -> None:
     only = Registered()
     async with sandbox.bus(threads=3, concurrency=12) as bus:
         try:

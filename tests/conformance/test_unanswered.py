@@ -104,7 +104,7 @@ async def test_behind_a_command_that_runs_for_long(sandbox: Sandbox, gate: Gate)
         await bus.wait_idle(10)
 
 
-async def test_one_that_runs(sandbox: Sandbox, gate: Gate) -> None:
+async def test_a_running_command(sandbox: Sandbox, gate: Gate) -> None:
     async with sandbox.bus() as bus, bus.worker() as worker:
         error = await in_vain(bus, Refund(account="a"))
         assert (error.state, error.position, error.attempt, error.worker) == ("running", 1, 1, worker.name)
@@ -145,7 +145,7 @@ async def test_of_a_paused_entity(sandbox: Sandbox, gate: Gate) -> None:
         await bus.wait_idle(10)
 
 
-async def test_one_that_waits_for_its_retry(sandbox: Sandbox, gate: Gate) -> None:
+async def test_a_command_that_waits_for_its_retry(sandbox: Sandbox, gate: Gate) -> None:
     async with sandbox.bus() as bus, bus.worker():
         await until(bus.fleet.workers)
         error = await in_vain(bus, Refund(account="a", fails=True), 1.0)

@@ -32,7 +32,7 @@ from tests.conformance.conftest import Sandbox, Starter
 from tests.conformance.put_service import Put, PutService, until
 
 
-async def test_33_a_wrong_password_or_too_few_rights_are_told_at_the_start(start: Starter) -> None:
+async def test_33_a_wrong_password_or_missing_rights_are_reported_at_the_start(start: Starter) -> None:
     server = start(tcp=True)
     address = server.url.partition("//")[2]
     client = Redis.from_url(server.url)
@@ -69,7 +69,7 @@ async def test_34_a_replica_says_that_it_is_one(start: Starter) -> None:
     assert "replica" in str(error)
 
 
-async def test_34_a_primary_that_becomes_a_replica_refuses_and_work_goes_on_when_it_is_back(start: Starter) -> None:
+async def test_34_work_waits_while_the_primary_is_a_replica(start: Starter) -> None:
     primary, other = start(tcp=True), start(tcp=True)
     host, port = other.url.removeprefix("redis://").split(":")
     registry = HandlerRegistry()
@@ -89,7 +89,7 @@ async def test_34_a_primary_that_becomes_a_replica_refuses_and_work_goes_on_when
             await service.assert_runs("a")
 
 
-async def test_34_a_replica_is_told_from_its_refusal_where_its_facts_are_not_to_be_seen(start: Starter) -> None:
+async def test_34_a_replica_without_info_is_recognised_by_its_refusal(start: Starter) -> None:
     primary = start(tcp=True)
     port = primary.url.rpartition(":")[2]
     replica = start(config={"replicaof": f"127.0.0.1 {port}"}, tcp=True)
@@ -154,7 +154,7 @@ async def test_36_a_server_without_persistence_is_warned_of_once(
     assert all("append-only" in text and "at_most_once" in text for text in warnings)
 
 
-async def test_36_the_development_server_forgets_on_purpose_and_warns_of_nothing(
+async def test_36_the_development_server_does_not_warn_about_persistence(
     start: Starter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "_warned", set())
@@ -217,7 +217,7 @@ def test_42_an_unverified_server_must_be_asked_for() -> None:
     ],
 )
 @pytest.mark.parametrize("inside", ["{}", "Error running script (call to f_x): @user_script:60: -{}"])
-def test_44_what_a_server_says_becomes_a_typed_error(text: str, kind: type[CommandBusError], inside: str) -> None:
+def test_44_a_servers_error_becomes_a_typed_error(text: str, kind: type[CommandBusError], inside: str) -> None:
     """The second form is that of Redis before 7, for what happens inside a script."""
     from redis.exceptions import ResponseError
 

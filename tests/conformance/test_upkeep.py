@@ -20,7 +20,7 @@ async def harness(sandbox: Sandbox) -> AsyncIterator[TransportHarness]:
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-async def test_a_round_takes_its_time_and_misses_nobody(sandbox: Sandbox, harness: TransportHarness, workers: int) -> None:
+async def test_a_round_reaches_every_entity_in_its_time(sandbox: Sandbox, harness: TransportHarness, workers: int) -> None:
     if sandbox.name not in SINGLE:
         pytest.skip("it is the hash that is tried: not that of fakeredis, and the others' is the same")
     for start in range(0, MAILBOXES, 250):

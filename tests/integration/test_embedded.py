@@ -191,7 +191,7 @@ class TestPersistence:
             assert client.get("count") == "4"
         assert not any(path.stat().st_mode & 0o077 for path in (data, *data.rglob("*")))
 
-    def test_however_long_the_data_takes_to_load(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def test_a_server_may_load_its_data_for_long(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         from command_bus.embedded import launch
 
         with EmbeddedServer.start(persistence=tmp_path) as server, connect(server.url) as client:

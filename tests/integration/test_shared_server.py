@@ -254,9 +254,7 @@ if __name__ == "__main__":
         assert done.stdout == "True 0 True\n", done.stderr
         assert done.stderr.count("for development") == 1  # the child did not have to start another
 
-    def test_a_child_whose_server_is_gone_starts_one_where_the_others_look(
-        self, project: Path, tmp_path: Path, run: Callable[..., Program]
-    ):
+    def test_a_child_replaces_a_dead_server_at_the_same_place(self, project: Path, tmp_path: Path, run: Callable[..., Program]):
         owner = run(SHARE)
         url = owner.heard()["url"]
         child = run("wait()\n" + SHARE, cwd=tmp_path, COMMAND_BUS_EMBEDDED_URL=url)
@@ -279,7 +277,7 @@ if __name__ == "__main__":
         with pytest.raises(InvalidSettings, match=r"name a server of your own with COMMAND_BUS_URL"):
             shared_server()
 
-    def test_a_program_that_replaces_itself_starts_anew(self, project: Path, run: Callable[..., Program]):
+    def test_a_program_that_replaces_itself_starts_a_new_server(self, project: Path, run: Callable[..., Program]):
         code = """
 url = shared_server()
 if "again" in sys.argv: tell(url=url, pid=pid_at(url)); wait()

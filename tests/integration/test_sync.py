@@ -222,7 +222,7 @@ class TestEvents:
         bus.events.unwatch("printer")
         assert bus.events.watched() == {}
 
-    def test_they_are_told_as_they_happen_and_whoever_leaves_is_not_read_for(self, shop: Shop, bus: SyncCommandBus) -> None:
+    def test_events_arrive_as_they_happen_and_reading_ends_with_the_reader(self, shop: Shop, bus: SyncCommandBus) -> None:
         bus.events.watch()
         events = bus.events()
         assert reading(bus) == []  # it has not begun
@@ -326,9 +326,7 @@ class TestIterating:
 
 
 class TestClosing:
-    def test_it_waits_for_nobody_and_may_be_asked_for_twice(
-        self, shop: Shop, bus: SyncCommandBus, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_shutdown_is_immediate_and_idempotent(self, shop: Shop, bus: SyncCommandBus, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("command_bus.sync.thread._FAREWELL", 60.0)
         assert bus.entity("printer", "p").depth() == 0
         with pytest.raises(CommandTimeout):
@@ -345,7 +343,7 @@ class TestClosing:
         with pytest.raises(BusClosed):
             running.wait(running.bus.ping())
 
-    def test_whoever_waits_is_told(self, shop: Shop, bus: SyncCommandBus) -> None:
+    def test_waiting_callers_are_notified(self, shop: Shop, bus: SyncCommandBus) -> None:
         bus.dispatch(Print(printer="p", pages=1), command_id="one")
         with ThreadPoolExecutor() as pool:
             waiting: list[Future[Any]] = [

@@ -119,7 +119,7 @@ async def test_sentinel_failovers_in_mid_run(sentinel: SentinelServers) -> None:
     await ContinuousLoad(sentinel.url, "mid-run", 1, replicas=2).survives(killed, frozen)  # all: a failover may choose either
 
 
-async def test_a_frozen_sentinel_holds_nobody_up(sentinel: SentinelServers) -> None:
+async def test_a_frozen_sentinel_delays_nothing(sentinel: SentinelServers) -> None:
     first = sentinel.sentinels[0]
     first.freeze()
     try:
@@ -128,7 +128,7 @@ async def test_a_frozen_sentinel_holds_nobody_up(sentinel: SentinelServers) -> N
         first.thaw()
 
 
-async def test_a_frozen_node_holds_nobody_up_whose_shard_is_elsewhere(cluster: ClusterServers) -> None:
+async def test_a_frozen_node_delays_only_its_own_shards(cluster: ClusterServers) -> None:
     first = cluster.nodes[0]
     namespace = next(name for name in map("asleep{}".format, range(100)) if cluster.primary_of(f"{{{name}:0}}:") is not first)
     first.freeze()
@@ -170,7 +170,7 @@ async def test_shards_spread_over_the_primaries(cluster: ClusterServers) -> None
         assert all(len(keys) > 50 for keys in held)
 
 
-async def test_without_replicas_nothing_is_confirmed_and_nothing_starts_that_must_not_run_twice(tmp_path: Path) -> None:
+async def test_without_replicas_nothing_is_confirmed_and_no_at_most_once_starts(tmp_path: Path) -> None:
     registry, started = HandlerRegistry(), asyncio.Event()
 
     @registry.handles(Once)

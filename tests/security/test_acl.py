@@ -180,7 +180,7 @@ async def parked_of(bus: CommandBus) -> list[Any]:
     return [letter for letter in await letters_of(bus) if letter.parked]
 
 
-async def test_a_producer_is_told_why_its_call_had_no_answer(place: Place) -> None:
+async def test_a_producer_learns_why_its_call_had_no_answer(place: Place) -> None:
     """Where the command is, but for its place in a line, whose commands it may not read."""
     async with place.bus("producer") as producer, place.bus("worker") as workers, place.bus("operator") as operator:
         async with workers.worker():  # loads the scripts
@@ -203,7 +203,7 @@ async def test_a_producer_is_told_why_its_call_had_no_answer(place: Place) -> No
     assert await place.denied() == []
 
 
-async def test_a_worker_takes_over_what_another_left(place: Place) -> None:
+async def test_a_worker_takes_over_lost_commands(place: Place) -> None:
     """Its lease is over, and it is told apart by what it had started."""
     async with place.bus("producer") as producer, place.bus("operator") as operator:
         began = asyncio.Event()
@@ -235,7 +235,7 @@ async def test_a_worker_takes_over_what_another_left(place: Place) -> None:
     assert await place.denied() == []
 
 
-async def test_an_operator_aborts_what_a_worker_runs(place: Place) -> None:
+async def test_an_operator_aborts_a_running_command(place: Place) -> None:
     """Both sides of it: a handler that can be cancelled, and one that has to be given up."""
     began: list[str] = []
     hangs, free = HandlerRegistry(), asyncio.Event()

@@ -155,7 +155,7 @@ async def test_without_selectors_a_role_lacks_what_none_of_its_work_needs(oldest
 
 
 @pytest.mark.parametrize("role", ["producer", "pipeline"])
-async def test_who_sends_waits_for_a_worker_to_load_the_scripts(binary: Path, start: Starter, role: Role) -> None:
+async def test_senders_wait_for_a_worker_to_load_the_scripts(binary: Path, start: Starter, role: Role) -> None:
     """On a new server, and after it lost them: refused with a reason, or accepted once; never lost."""
     async with made(start(tcp=True, binary=binary), selectors=True) as place:
         async with place.bus(role, dispatch_timeout=0.5) as impatient:

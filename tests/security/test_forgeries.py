@@ -57,7 +57,7 @@ FORGERS = [unsigned, of_another_key, undecodable, of_a_later_version]
 
 
 @pytest.mark.parametrize("forge", FORGERS)
-async def test_a_forged_row_leaves_no_outcome_whoever_gives_it_up(sandbox: Sandbox, forge: Any) -> None:
+async def test_a_forged_row_leaves_no_outcome(sandbox: Sandbox, forge: Any) -> None:
     async with put_service(sandbox, unknown_grace=0.01, **SIGNED) as service:
         version = Version("sales")
         await service.bus.session.transport.bulk.open(version, Opening(keep_ms=60_000))
@@ -114,7 +114,7 @@ async def found(service: PutService, many: int) -> bool:
 
 
 @pytest.mark.parametrize("keys", [{}, THEIRS])
-async def test_the_mark_of_who_was_refused_in_good_faith_does_not_wait_for_ever(sandbox: Sandbox, keys: Any) -> None:
+async def test_the_mark_of_a_refused_command_expires(sandbox: Sandbox, keys: Any) -> None:
     async with put_service(sandbox, **SIGNED) as service, sandbox.bus(signing_keys=keys) as other:
         await other.dispatch(Put(box="a", value=1), command_id="mine")
         await service.letter()
@@ -126,7 +126,7 @@ async def test_the_mark_of_who_was_refused_in_good_faith_does_not_wait_for_ever(
         await service.assert_unharmed("a")
 
 
-def test_a_forged_command_whose_worker_was_lost_leaves_no_outcome_either() -> None:
+def test_a_forged_command_of_a_lost_worker_leaves_no_outcome() -> None:
     settings = BusSettings(namespace="n", **SIGNED)
     decisions = Decisions(lambda _: None, settings, worker="w", protection=Protection.of(settings))
     row = envelope("row-1", IN_DISPATCH | KEEP_OUTCOME | 2, correlation_id="sales")
@@ -153,7 +153,7 @@ async def test_a_signed_command_runs_in_no_other_line_of_its_type(sandbox: Sandb
         await service.assert_unharmed("a")
 
 
-async def test_lanes_that_were_agreed_on_after_the_worker_began_are_found_in_the_namespace(sandbox: Sandbox) -> None:
+async def test_lanes_agreed_on_after_the_worker_started_are_found(sandbox: Sandbox) -> None:
     """The worker's settings say nothing of the type."""
     async with put_service(sandbox, **SIGNED) as service:
         await service.inject("box:a", {"e": packed(sandbox)})  # nobody has agreed on anything: the default holds, and is not kept

@@ -121,7 +121,7 @@ async def test_48_a_forgery_between_good_commands_keeps_the_line_in_order(sandbo
             assert len(await service.letters()) == len(FORGERIES)
 
 
-async def test_48_the_caller_of_a_refused_command_is_told(sandbox: Sandbox) -> None:
+async def test_48_the_caller_of_a_refused_command_gets_the_error(sandbox: Sandbox) -> None:
     async with put_service(sandbox, signing_keys={"new": NEW}, require_signatures=True) as service:
         for keys in ({}, {"theirs": "a secret of their own"}):
             async with sandbox.bus(signing_keys=keys) as other:

@@ -105,7 +105,7 @@ async def began(handlers: Handlers, count: int) -> bool:
     return len(handlers.numbers) >= count
 
 
-async def test_it_repeats_and_suppresses_command_ids_and_reads_replies_to_ids_that_it_knows(place: Place) -> None:
+async def test_a_thief_repeats_ids_suppresses_ids_and_reads_replies(place: Place) -> None:
     handlers = Handlers()
     thief = place.client("producer")
     async with signing(place, "worker", handlers) as workers, signing(place, "producer", handlers) as bus, workers.worker():

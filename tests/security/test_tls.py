@@ -146,7 +146,7 @@ async def test_verification_is_turned_off_only_on_purpose(tls: Tls) -> None:
 
 
 @pytest.mark.parametrize("url", ["rediss://a", "rediss+sentinel://a:1,b:2/main", "rediss+cluster://a:1"])
-def test_the_host_s_name_is_asked_for_whatever_the_client_s_default(url: str) -> None:
+def test_the_host_name_is_requested_whatever_the_default(url: str) -> None:
     assert connection_options(BusSettings(url=SecretStr(url)))["ssl_check_hostname"] is True
     own = connection_options(BusSettings(url=SecretStr(f"{url}?ssl_check_hostname=false"), insecure=True))
     assert "ssl_check_hostname" not in own, "what the URL says holds"

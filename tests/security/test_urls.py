@@ -71,7 +71,7 @@ def _all_told(error: BaseException) -> str:
 
 
 @pytest.mark.parametrize("url", MISTAKES)
-def test_a_mistaken_url_is_refused_and_nothing_of_its_password_told(url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_url_is_refused_without_showing_its_password(url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     ways: tuple[Callable[[], Any], ...] = (
         lambda: CommandBus(url, insecure=True),
@@ -122,7 +122,7 @@ def test_whatever_stands_unquoted_in_a_password_it_is_not_shown(junk: str, schem
         "redis://[::1]:6379/0?socket_timeout=3",
     ],
 )
-def test_what_is_right_is_taken(url: str) -> None:
+def test_a_valid_url_is_accepted(url: str) -> None:
     assert url_fault(url) is None
     assert clients_of(BusSettings(url=f" {url}\n").server_url or "").label
 

@@ -57,7 +57,7 @@ def hostile(number: int) -> bytes:
     return pack_envelope(WireEnvelope(f"c-{number}", "Fail", "line", "l", payload))
 
 
-async def test_who_lists_counts_or_purges_reads_no_payload(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_listing_counting_and_purging_read_no_payload(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("fakeredis")
     read: list[bytes] = []
 

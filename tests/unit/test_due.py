@@ -45,7 +45,7 @@ def test_one_alone_is_never_late() -> None:
         assert times.pause(step, 5.0) == pytest.approx(1.0)
 
 
-def test_who_was_beaten_lets_some_time_pass_and_who_promotes_does_not() -> None:
+def test_the_loser_of_a_promotion_waits_longer_the_winner_does_not() -> None:
     times = DueTimes()
     lateness = []
     for step in range(8):
@@ -68,7 +68,7 @@ def test_two_that_wake_together_do_not_stay_together() -> None:
     assert times.lateness > 0
 
 
-def test_only_who_was_told_of_it_knows_a_new_first_time() -> None:
+def test_only_a_notified_worker_knows_a_new_first_due_time() -> None:
     times = DueTimes()
     times.lateness = 0.1
     times.told()
@@ -83,7 +83,7 @@ def test_to_wake_a_moment_too_early_is_not_to_be_beaten() -> None:
     assert times.lateness == 0.0
 
 
-def test_what_was_seen_waits_no_longer_when_the_servers_clock_goes_back() -> None:
+def test_due_times_survive_a_clock_that_goes_back() -> None:
     times = DueTimes()
     look(times, 0.0, ("r:a", 3.0), ("d:c", 5.0))
     assert look(times, 1.0, ("r:a", 3.0), ("d:c", 5.0), clock=-3600) == []

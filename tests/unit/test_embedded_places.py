@@ -141,7 +141,7 @@ def test_a_lock_on_a_deleted_file_shuts_nobody_out(tmp_path: Path):
     unlock((orphaned, lock))
 
 
-def test_a_file_deleted_while_it_is_locked_is_not_taken_for_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_deleted_file_is_not_taken_for_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def delete_first(lock: int, operation: int, flock=fcntl.flock) -> None:
         monkeypatch.undo()
         (tmp_path / "server.lock").unlink()

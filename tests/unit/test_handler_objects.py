@@ -299,7 +299,7 @@ class TestObjectPerCommand:
         registry.include(Keyword)
         assert await run(registry, DEPOSIT, CommandContext(attempt=4)) == 4
 
-    async def test_without_its_scope_a_sync_method_of_an_async_object_says_so(self, registry: HandlerRegistry) -> None:
+    async def test_a_sync_method_of_an_async_object_needs_its_scope(self, registry: HandlerRegistry) -> None:
         async def accounts() -> Accounts:
             return Accounts()
 

@@ -54,7 +54,9 @@ async def eventually(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_its_thread_survives_what_nobody_foresaw(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_renewing_thread_survives_unexpected_errors(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lease_keeper, "_PAUSE", 0.02)
     keeper = Broken(MemoryClients(), KeySpace("n", 1), owner="w", lease=0.3, heartbeat=lambda _: b"")
     lease = keeper.add(0, "box:1", "1-0")
@@ -76,7 +78,7 @@ async def test_its_thread_survives_what_nobody_foresaw(caplog: pytest.LogCapture
         await keeper.stop()
 
 
-async def test_a_sign_of_life_that_cannot_be_made_is_told_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_heartbeat_that_fails_is_logged_and_retried(caplog: pytest.LogCaptureFixture) -> None:
     calls: list[float] = []
 
     def heartbeat(_: int) -> bytes:

@@ -47,7 +47,7 @@ async def test_it_is_lent_from_the_first_wait_to_the_last() -> None:
     assert state(slots) == (1, 0)
 
 
-async def test_one_that_begins_to_wait_while_another_is_about_to_go_on_leaves_it_lent() -> None:
+async def test_a_slot_stays_lent_when_a_second_wait_begins_before_the_first_ends() -> None:
     slots, first, second = Slots(1, max_lent=5), asyncio.Event(), asyncio.Event()
     lending = one_of(slots)
     going = asyncio.create_task(wait_in(lending, first))
@@ -67,7 +67,7 @@ async def test_one_that_begins_to_wait_while_another_is_about_to_go_on_leaves_it
     assert state(slots) == (1, 0)
 
 
-async def test_a_handler_that_is_cancelled_in_its_wait_does_not_wait_for_a_place() -> None:
+async def test_a_handler_cancelled_in_its_wait_does_not_wait_for_a_slot() -> None:
     slots = Slots(1, max_lent=5)
     lending = one_of(slots)
     wait = asyncio.create_task(wait_in(lending, asyncio.Event()))
@@ -79,7 +79,7 @@ async def test_a_handler_that_is_cancelled_in_its_wait_does_not_wait_for_a_place
 
 
 @pytest.mark.parametrize("given_first", [True, False])
-async def test_a_handler_that_is_cancelled_while_it_waits_for_its_place_has_it_once(given_first: bool) -> None:
+async def test_a_handler_cancelled_while_it_waits_for_its_slot_gets_it_once(given_first: bool) -> None:
     slots, event = Slots(1, max_lent=5), asyncio.Event()
     lending = one_of(slots)
     wait = asyncio.create_task(wait_in(lending, event))
@@ -100,7 +100,7 @@ async def test_a_handler_that_is_cancelled_while_it_waits_for_its_place_has_it_o
     assert state(slots) == (0, 0)
 
 
-async def test_after_one_too_many_nobody_returns_before_there_is_room() -> None:
+async def test_after_one_too_many_no_caller_returns_before_there_is_room() -> None:
     slots, event = Slots(1, max_lent=5), asyncio.Event()
     lending = one_of(slots)
     wait = asyncio.create_task(wait_in(lending, event))
@@ -182,7 +182,7 @@ async def test_another_event_loop_waits_as_well() -> None:
     assert state(slots) == (1, 0)
 
 
-async def test_a_thread_that_outlives_the_handler_does_not_wait_for_its_worker() -> None:
+async def test_a_thread_that_outlives_its_handler_does_not_wait_for_the_worker() -> None:
     """Its worker's event loop may have stopped by then, and would never answer."""
     lending = one_of(Slots(1, max_lent=5))
     lending.end()

@@ -63,7 +63,7 @@ def test_a_few_are_offered_every_second_and_passed_on_by_chance() -> None:
     assert 0.4 < mean(wait == 0 for wait in waits) < 0.6
 
 
-def test_a_flood_is_offered_seldom_and_evenly_and_each_of_it_within_ten_seconds() -> None:
+def test_a_flood_is_offered_evenly_each_command_within_ten_seconds() -> None:
     offers = OldWorker(grace=600).offers(20_000, 40)
     waits = [after - before for each in offers for before, after in pairwise(each)]
     assert max(waits) <= 10.001
@@ -90,7 +90,7 @@ def test_it_is_given_up_when_its_grace_is_over() -> None:
     assert isinstance(OldWorker(grace=60).read(60.1), DeadLetterStep)
 
 
-def test_a_clock_that_goes_back_makes_nobody_wait_longer() -> None:
+def test_a_clock_that_goes_back_prolongs_no_wait() -> None:
     worker = OldWorker(grace=600)
     worker.offers(1000, 60)
     steps = [worker.read(-3600, waiting_since=-3600) for _ in range(10)]

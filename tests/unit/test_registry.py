@@ -211,7 +211,7 @@ class TestModules:
         default.include(f"{package}.handlers")
         assert default.names() == ("Open",)
 
-    def test_an_own_registry_takes_what_the_module_registered_and_no_more(
+    def test_a_registry_includes_only_handlers_of_the_module(
         self, package: str, default: HandlerRegistry, registry: HandlerRegistry
     ) -> None:
         handles(Deposit)(lambda command: 1)

@@ -41,13 +41,13 @@ def seen(
     return whereabouts(sighting, line(*command_ids), "c", "Refund", "namespace 'shop' on redis://x", Limits())
 
 
-def test_one_that_runs() -> None:
+def test_a_running_command() -> None:
     found = seen("running", "c", **HELD)
     assert (found.state, found.position, found.running_for, found.attempt, found.worker) == ("running", 1, 12.0, 2, "w-1")
     assert found.hint == "It has run for 12 s (attempt 2) on worker w-1 (host-a, process 41)"
 
 
-def test_one_whose_worker_is_lost_is_said_to_run_there() -> None:
+def test_a_command_of_a_lost_worker() -> None:
     found = seen("running", "c", workers=(worker(silent=90),), **HELD)
     assert (found.state, found.workers) == ("running", 0)
     assert found.hint.endswith("on worker w-1 (host-a, process 41), which has shown no sign of life for 90 s")
