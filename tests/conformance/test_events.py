@@ -329,7 +329,7 @@ async def test_bad_arguments_say_what_to_do(sandbox: Sandbox, gate: asyncio.Even
                 await kept(bus, after=cursor)
 
 
-async def test_a_cancelled_caller_is_reported(sandbox: Sandbox, gate: asyncio.Event) -> None:
+async def test_the_cancellation_of_a_call_is_an_event(sandbox: Sandbox, gate: asyncio.Event) -> None:
     async with sandbox.bus() as bus:
         await bus.events.watch("sum")
         calling = asyncio.ensure_future(bus.call(Add(name="a", number=1), command_id="c-1"))

@@ -220,7 +220,7 @@ async def test_lanes_are_of_their_type(sandbox: Sandbox, seen: Seen) -> None:
 
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("what", ["type", "bus"])
-async def test_purge_of_a_type_answers_callers(sandbox: Sandbox, seen: Seen, what: str, shards: int) -> None:
+async def test_purge_of_a_type_or_of_all_answers_callers(sandbox: Sandbox, seen: Seen, what: str, shards: int) -> None:
     async with sandbox.bus(shards=shards) as bus:
         await bus.dispatch_batch(Add(name=f"n{number % 5}", number=number) for number in range(20))
         await bus.dispatch_batch([Count(name="c", number=1), Free(number=1)])

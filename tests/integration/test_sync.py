@@ -326,7 +326,7 @@ class TestIterating:
 
 
 class TestClosing:
-    def test_shutdown_is_immediate_and_idempotent(self, shop: Shop, bus: SyncCommandBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_close_is_immediate_and_idempotent(self, shop: Shop, bus: SyncCommandBus, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("command_bus.sync.thread._FAREWELL", 60.0)
         assert bus.entity("printer", "p").depth() == 0
         with pytest.raises(CommandTimeout):
@@ -343,7 +343,7 @@ class TestClosing:
         with pytest.raises(BusClosed):
             running.wait(running.bus.ping())
 
-    def test_waiting_callers_are_notified(self, shop: Shop, bus: SyncCommandBus) -> None:
+    def test_close_raises_in_waiting_callers(self, shop: Shop, bus: SyncCommandBus) -> None:
         bus.dispatch(Print(printer="p", pages=1), command_id="one")
         with ThreadPoolExecutor() as pool:
             waiting: list[Future[Any]] = [

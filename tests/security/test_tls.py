@@ -146,13 +146,13 @@ async def test_verification_is_turned_off_only_on_purpose(tls: Tls) -> None:
 
 
 @pytest.mark.parametrize("url", ["rediss://a", "rediss+sentinel://a:1,b:2/main", "rediss+cluster://a:1"])
-def test_the_host_name_is_requested_whatever_the_default(url: str) -> None:
+def test_the_host_name_is_checked_whatever_the_default(url: str) -> None:
     assert connection_options(BusSettings(url=SecretStr(url)))["ssl_check_hostname"] is True
     own = connection_options(BusSettings(url=SecretStr(f"{url}?ssl_check_hostname=false"), insecure=True))
     assert "ssl_check_hostname" not in own, "what the URL says holds"
 
 
-async def test_files_that_are_no_certificates_are_told_as_such(certificates: Certificates, tmp_path: Path) -> None:
+async def test_files_that_are_no_certificates_are_refused(certificates: Certificates, tmp_path: Path) -> None:
     rubbish = tmp_path / "rubbish.pem"
     rubbish.write_text("no certificate")
     wrong: list[dict[str, Path]] = [

@@ -86,7 +86,7 @@ def test_both_are_made_with_the_same_arguments() -> None:
     assert BusArguments.__annotations__.keys() == named | SettingOverrides.__annotations__.keys()
 
 
-def test_a_drifting_clock_is_noticed() -> None:
+def test_a_different_signature_is_found() -> None:
     class Drifted:
         def ping(self, often: int = 1) -> float:
             return float(often)
