@@ -1,4 +1,4 @@
-"""What tests of bad input share: envelopes, and a check that nothing is sent."""
+"""Messages and envelopes for tests of bad input."""
 
 from __future__ import annotations
 

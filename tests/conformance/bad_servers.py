@@ -1,4 +1,4 @@
-"""What tests of bad servers share: commands, and checks of a server."""
+"""Commands, and checks of a server, for tests of bad servers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Fails(Command[None], entity="box", retry=RetryPolicy(attempts=1)):
 
 
 async def refused(url: str, **settings: Any) -> CommandBusError:
-    """The error of opening a bus, which must come at once."""
+    """Return the error of opening a bus, which must be raised at once."""
     began = time.monotonic()
     with pytest.raises(CommandBusError) as error:
         async with CommandBus(url, **settings):

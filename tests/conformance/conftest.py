@@ -1,6 +1,6 @@
-"""One body of tests over every server at hand: fakeredis in this process, the embedded Valkey, Redis from PATH and the oldest that is
-supported, a primary behind Sentinels, and a Redis Cluster. What is not there is skipped, with the reason. On which of them a test runs, see
-`tests/selection.py`."""
+"""The same tests on every available server: fakeredis in this process, the embedded Valkey, Redis from PATH, the oldest supported Redis,
+a primary behind Sentinels, and a Redis Cluster. Missing servers are skipped with the reason. `tests/selection.py` selects the servers of
+each test."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHARDS = 8  # that a test has at most
 
 @dataclass
 class Sandbox:
-    """A namespace of its own on one server, and what tests do with it."""
+    """A namespace of one test on a server, with buses and clients."""
 
     name: str
     clients: ClientFactory
@@ -39,7 +39,7 @@ class Sandbox:
     url: str | None = None
 
     def bus(self, **arguments: Any) -> CommandBus:
-        """A bus on this server; short times by default."""
+        """Return a bus on this server, with short times by default."""
         return CommandBus(
             "redis://unused",
             clients=self.clients,
@@ -47,15 +47,15 @@ class Sandbox:
         )
 
     def client(self, shard: int = 0) -> Redis:
-        """A client of the server that has a shard's keys."""
+        """Return a client of the server that has a shard's keys."""
         return self.clients.at(f"{{{self.namespace}:{shard}}}:").commands()
 
     async def keys(self) -> list[str]:
-        """All keys of the namespace."""
+        """Return all keys of the namespace."""
         return sorted(key.decode() for key in await self._keys())
 
     async def clean(self) -> None:
-        """Delete them."""
+        """Delete all keys of the namespace."""
         for shard in range(_SHARDS):
             client = self.client(shard)
             keys = [key async for key in client.scan_iter(f"{{{self.namespace}:{shard}}}*", count=1000)]
@@ -72,7 +72,7 @@ class Sandbox:
         return found
 
     async def entity_keys(self) -> list[str]:
-        """Keys that belong to single entities or commands, without marks and producers' last answers, which end by themselves."""
+        """Return keys of single entities or commands, without marks and producers' last answers, which expire."""
         standing = ("meta", "commands", "ready", "fence", "stats", "dead", "workers")
         names = [(key, key.partition("}:")[2]) for key in await self.keys()]
         return [key for key, name in names if name not in standing and not name.startswith(("k:", "p:"))]
@@ -82,7 +82,7 @@ Server = EmbeddedServer | SentinelServers | ClusterServers
 
 
 def _started(name: str, folder: Path) -> Server:
-    """A server, started."""
+    """Start a server."""
     if name == "valkey":
         return EmbeddedServer.start(binary=find_server_binary())
     if name == "redis62":

@@ -1,4 +1,4 @@
-"""The transport without bus, worker or clock: its steps one at a time, for tests that look at what each does to Redis."""
+"""The transport without bus, worker or clock: single steps, for tests of what each does to Redis."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _FOREVER = mono() + 1e6
 
 
 def left(command_id: str, *, inbox: str = "", mark_ms: int = 60_000) -> Settlement:
-    """What settling a command leaves."""
+    """Return what settling a command stores."""
     return Settlement(
         command_id, b"d" + NO_DIGEST + b"outcome", mark_ms, inbox, b"reply of " + command_id.encode() if inbox else b""
     )
@@ -82,7 +82,7 @@ def side_of(worker: Worker) -> Any:
 
 
 class ManualWorker:
-    """A worker's side: reads activations and advances them, when it is told to."""
+    """A worker without a loop: reads activations and advances them when a test calls it."""
 
     def __init__(self, harness: TransportHarness, owner: str, connections: Connections | None = None) -> None:
         self.owner = owner
@@ -91,12 +91,12 @@ class ManualWorker:
         self._leases = 0
 
     def lease(self, mailbox: str, activation: str) -> Lease:
-        """A lease of its own for an activation."""
+        """Return a new lease for an activation."""
         self._leases += 1
         return Lease(0, mailbox, activation, _FOREVER, f"{self.owner}#{self._leases}")
 
     async def read(self, count: int = 100) -> list[Lease]:
-        """What is delivered now; ticks are dropped."""
+        """Read activations that are delivered now; drop ticks."""
         client, shard = self._harness.client, self._harness.shard
         answer: Any = await client.xreadgroup(GROUP, self.owner, {shard.ready: ">"}, count=count)
         leases = []
@@ -113,7 +113,7 @@ class ManualWorker:
         return lease
 
     async def start(self) -> tuple[Lease, Started]:
-        """Read the one activation that there is, and take it."""
+        """Read the only activation, and take it."""
         lease = await self.read_one()
         started = await self.do(lease, TAKE)
         assert isinstance(started, Started)
@@ -123,19 +123,19 @@ class ManualWorker:
         return await self.steps.advance(lease, step)
 
     async def again(self, lease: Lease, step: Step) -> tuple[Answer, Answer]:
-        """The same step twice, as after a lost reply."""
+        """Send the same step twice, as after a lost reply; return both answers."""
         copy = replace(lease)
         first = await self.steps.advance(copy, step)
         return first, await self.steps.advance(lease, step)
 
     async def claim(self, *activations: str) -> None:
-        """Take over pending entries, whoever holds them."""
+        """Take over pending entries from any worker."""
         ids: list[Any] = list(activations)
         await self._harness.client.xclaim(self._harness.shard.ready, GROUP, self.owner, 0, ids)
 
 
 class TransportHarness:
-    """One shard of a namespace of its own."""
+    """One shard of a separate namespace, with the parts of the transport."""
 
     def __init__(self, clients: ClientFactory, namespace: str, connections: Connections | None = None) -> None:
         self.keys = KeySpace(namespace, 1)
@@ -155,7 +155,7 @@ class TransportHarness:
         return ManualWorker(self, owner)
 
     def recovery(self, worker: ManualWorker, step: Step | None = None, lease: float = 30.0) -> PendingRecovery:
-        """A recovery that decides the same for every interrupted command."""
+        """Return a recovery that decides the same for every interrupted command."""
         decision = step or GiveBack(counts=True)
         leases = LeaseKeeper(self.connections.factory, self.keys, owner=worker.owner, lease=lease, heartbeat=lambda _: b"")
         return PendingRecovery(
@@ -173,7 +173,7 @@ class TransportHarness:
         return list(await self.producer.enqueue_many(submissions, 5))
 
     async def promote(self, worker: ManualWorker) -> None:
-        """Let what is due take its place."""
+        """Promote due entries."""
         await self.recovery(worker).due[0].promote()
 
     async def record(self, mailbox: str) -> Record | None:
@@ -184,7 +184,7 @@ class TransportHarness:
         return Record(state, activation, fence, message, int(attempt), int(first), holder)
 
     async def activations(self) -> list[str]:
-        """The mailboxes in the ready stream, oldest first; None for a tick is left out."""
+        """Return the mailboxes in the ready stream, oldest first, without ticks."""
         entries: Any = await self.client.xrange(self.shard.ready)
         return [fields[b"e"].decode() for _, fields in entries if b"e" in fields]
 
@@ -197,7 +197,7 @@ class TransportHarness:
         return {name.decode(): int(value) for name, value in values.items()}
 
     async def everything(self) -> dict[str, Any]:
-        """All keys of the namespace with their contents, and what is pending for whom; without times."""
+        """Return all keys of the namespace with their contents, and pending entries with their consumers; without times."""
         found: dict[str, Any] = {}
         readers: dict[bytes, Any] = {
             b"string": self.client.get,
@@ -213,7 +213,7 @@ class TransportHarness:
         return found
 
     async def nothing_of(self, *mailboxes: str) -> bool:
-        """Whether no key and no field of these mailboxes is left."""
+        """Return whether no key and no field of these mailboxes is left."""
         for mailbox in mailboxes:
             if await self.client.exists(self.shard.mailbox(mailbox)) or await self.record(mailbox) is not None:
                 return False
@@ -227,7 +227,7 @@ class TransportHarness:
 async def transport_harness(
     clients: ClientFactory, namespace: str, connections: Connections | None = None
 ) -> AsyncIterator[TransportHarness]:
-    """A namespace with its group, closed at the end."""
+    """Open a namespace with its group; close it at the end."""
     harness = TransportHarness(clients, namespace, connections)
     await ensure_ready(harness.connections, harness.shard)
     try:

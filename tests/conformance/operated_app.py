@@ -33,7 +33,7 @@ class Free(Command[None]):
 
 @dataclass
 class Seen:
-    """What the handlers saw, in the order of the starts."""
+    """Records of the handlers, in the order of the starts."""
 
     started: list[tuple[str, int]] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)

@@ -14,7 +14,7 @@ from tests.conformance.conftest import Sandbox
 
 __all__ = ["Put", "PutService", "put_service", "until"]
 
-# What the enqueue step does, for bytes that no producer of ours would send.
+# Does what the enqueue step does, for bytes that no producer of ours sends.
 _INJECT = """
 redis.call('XADD', KEYS[1], '*', unpack(ARGV, 2))
 redis.call('HINCRBY', KEYS[4], 'depth', 1)
@@ -31,7 +31,7 @@ class Put(Command[int], entity="box", retry=RetryPolicy(attempts=2, delay=0.01, 
 
 
 async def until(condition: Callable[[], Awaitable[Any] | Any], seconds: float = 10.0) -> Any:
-    """Wait for a condition to become true and give its value."""
+    """Wait until a condition is true, and return its value."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     while True:
@@ -45,7 +45,7 @@ async def until(condition: Callable[[], Awaitable[Any] | Any], seconds: float = 
 
 
 class PutService:
-    """A bus with a worker that handles `Put`, and what a mishap must leave as it was."""
+    """A bus with a worker that handles `Put`, and checks that other entities are not affected."""
 
     def __init__(self, sandbox: Sandbox, bus: CommandBus) -> None:
         self.sandbox = sandbox
@@ -64,7 +64,7 @@ class PutService:
         return self.bus.session.transport.keys.shards[0]
 
     async def inject(self, mailbox: str, fields: dict[str, bytes]) -> None:
-        """Put an entry with these fields into a mailbox, as if it had been enqueued."""
+        """Add an entry with these fields to a mailbox, as if it had been enqueued."""
         keys = self.keys
         names = [keys.mailbox(mailbox), keys.active, keys.ready, keys.stats]
         parts = [part for pair in fields.items() for part in pair]
@@ -75,12 +75,12 @@ class PutService:
         return [letter async for letter in self.bus.dead_letters.list()]
 
     async def letter(self) -> DeadLetter:
-        """The one dead letter, as soon as it is there."""
+        """Wait for the only dead letter, and return it."""
         (letter,) = await until(self.letters)
         return letter
 
     async def assert_runs(self, *boxes: str) -> None:
-        """These boxes and a new one still run, in order."""
+        """Check that these boxes and a new one still run, in order."""
         everyone = (*boxes, "neighbour")
         values = [next(self._values) for _ in range(3)]
         batch = await self.bus.dispatch_batch(Put(box=box, value=number) for number in values[:2] for box in everyone)
@@ -91,7 +91,7 @@ class PutService:
             assert [value for name, value in self.seen if name == box and value in values] == values
 
     async def assert_unharmed(self, *boxes: str) -> None:
-        """These boxes and a new one still run, in order; then the server holds nothing of any entity."""
+        """Check that these boxes and a new one still run, in order, and that then the server holds nothing of any entity."""
         await self.assert_runs(*boxes)
         await self.bus.wait_idle(10)
         stats = await self.bus.stats()
@@ -104,7 +104,7 @@ class PutService:
         return bool((await self.bus.stats()).workers)
 
     async def _assert_marks_end(self) -> None:
-        """Whatever is remembered of settled commands is so for a time, not for ever."""
+        """Check that every mark of a settled command expires."""
         for key in await self.sandbox.keys():
             if "}:k:" in key:
                 client = self.sandbox.client(int(key.partition("}")[0].rpartition(":")[2]))
@@ -114,7 +114,7 @@ class PutService:
 
 @asynccontextmanager
 async def put_service(sandbox: Sandbox, **settings: Any) -> AsyncIterator[PutService]:
-    """An open bus with a running worker."""
+    """Open a bus with a running worker."""
     async with sandbox.bus(**settings) as bus:
         service = PutService(sandbox, bus)
         async with bus.worker():

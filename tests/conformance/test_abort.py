@@ -56,7 +56,7 @@ class Note(Command[int], entity="box"):
 
 @dataclass
 class Seen:
-    """What the handlers saw."""
+    """Records of the handlers."""
 
     hangs: list[int] = field(default_factory=list)
     contexts: list[CommandContext] = field(default_factory=list)
@@ -185,7 +185,7 @@ async def test_a_handler_that_swallows_its_cancellation(sandbox: Sandbox, seen: 
 
 
 async def test_a_thread_that_asks_whether_it_is_cancelled(sandbox: Sandbox, seen: Seen) -> None:
-    """What it returns then is no result."""
+    """Its return value is then not a result."""
     async with sandbox.bus() as bus, bus.worker():
         call = asyncio.create_task(bus.call(Thread(box="a"), timeout=30))
         await seen.started()

@@ -31,7 +31,7 @@ class Other(Command[None], entity="crate"):
 
 
 class Balancer:
-    """A name for whichever server is the primary; connections that it has led somewhere stay there."""
+    """A name that leads to the current primary; open connections stay with their server."""
 
     def __init__(self, target: EmbeddedServer) -> None:
         self.target = target

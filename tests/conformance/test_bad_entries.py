@@ -149,7 +149,7 @@ async def test_16_a_later_version_waits_for_its_worker_then_is_kept(sandbox: San
 
 
 async def test_16_an_interrupted_later_version_waits_for_a_newer_worker(sandbox: Sandbox) -> None:
-    """Whether it may run again an older worker cannot read, so it neither runs it again nor calls it undecodable."""
+    """An older worker cannot read whether it may run again, so it neither runs it again nor calls it undecodable."""
     later = msgpack.packb([2, "new-1", "Put", {"another": "shape"}])
     async with sandbox.bus(lease=0.5, unknown_grace=0.1) as bus:
         service = PutService(sandbox, bus)

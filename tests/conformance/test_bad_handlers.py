@@ -1,4 +1,4 @@
-"""What handlers do wrong: the command gets its outcome, the worker lives, nobody else waits. Numbers as in `test_bad_input.py`."""
+"""Bad handlers: the command gets its outcome, the worker survives, other entities do not wait. Numbers as in `test_bad_input.py`."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _by_name() -> dict[str, asyncio.Task[Any]]:
 async def test_21_a_blocked_loop_keeps_its_lease_and_is_reported(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another worker, in a thread with a loop of its own, must not get at the entity meanwhile."""
+    """Another worker, in a thread with its own loop, must not get the entity in that time."""
     monkeypatch.setattr(lease_keeper, "_BLOCKED_AFTER", 0.2)
     times: dict[str, float] = {}
     starts: list[int] = []

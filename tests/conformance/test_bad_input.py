@@ -1,7 +1,6 @@
-"""Bad input and misuse: each gets a typed error or a dead letter that says why, and nobody else notices.
+"""Bad input and misuse: each gets a typed error or a dead letter with the reason, and affects no other command.
 
-The numbers are those of the project's catalogue of bad inputs; 21 and 25 need other threads and processes and are in
-`test_bad_handlers.py` with the rest of what handlers do wrong.
+The numbers are those of docs/bad-input.md; 21 and 25 need other threads and processes and are in `test_bad_handlers.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every transport must do with commands: order, outcomes, retries, dedup, limits, time."""
+"""Delivery over every transport: order, outcomes, retries, dedup, limits, time."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Add(Command[int], entity="sum", retry=RetryPolicy(attempts=2, delay=0.01, 
 
 
 def item(bus: CommandBus, entity: str, value: int, *, dispatch: str = "", number: int = 0, command_id: str = "") -> LoadItem:
-    """A packed command; of a dispatch that keeps outcomes if one is named."""
+    """Return a packed command, of a dispatch that keeps outcomes if one is named."""
     out = EnvelopeBuilder(bus.settings).of_item(
         Envelope(Add(sum=entity, value=value), command_id=command_id or f"{entity}-{value}")
     )
@@ -187,7 +187,7 @@ async def test_limits_refuse_the_rest_and_later_ones_do_not_overtake(sandbox: Sa
 
 
 async def test_trusted_mailboxes_are_not_measured(sandbox: Sandbox) -> None:
-    """What a writer may save: it vouches that these are not full."""
+    """A writer may declare that these mailboxes are not full."""
     async with sandbox.bus(max_depth=2) as bus:
         version = Version("d")
         await bus.session.transport.bulk.open(version, Opening())

@@ -1,4 +1,4 @@
-"""What is due takes its place at little cost, however large it is: its envelope stays on the server, and one script moves few bytes."""
+"""Promoting due entries costs little, whatever their size: envelopes stay on the server, and one script moves few bytes."""
 
 from __future__ import annotations
 

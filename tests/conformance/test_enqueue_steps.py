@@ -45,7 +45,7 @@ async def test_the_same_batch_asked_again_is_answered_as_the_first_time(harness:
 
 
 async def test_a_refused_batch_that_arrives_again_late_is_refused(harness: TransportHarness, worker: ManualWorker) -> None:
-    """Its caller was told that it was refused, and may have given up: there being room by then must not matter."""
+    """Its caller got the refusal and may have given up, so it stays refused even if there is room by then."""
     lane = harness.producer._shards[0]
     await harness.put(BOX, "c1")
     waiting: Any = type(

@@ -1,4 +1,4 @@
-"""Events: what happens to commands of watched types is told, once, in order, with the step that makes it happen. Over every server."""
+"""Events: each change of commands of watched types is published once, in order, by the step that makes it. Over every server."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def kept(bus: CommandBus, *arguments: Any, **options: Any) -> list[Event]:
 
 
 def story(events: list[Event]) -> dict[str, list[str]]:
-    """The kinds of events of each entity, in order."""
+    """Return the kinds of events of each entity, in order."""
     found: dict[str, list[str]] = defaultdict(list)
     for event in events:
         found[event.entity].append(event.kind)
@@ -390,7 +390,7 @@ async def test_what_all_shards_do_is_told_once(sandbox: Sandbox, gate: asyncio.E
 
 
 async def test_a_failed_step_publishes_no_event(sandbox: Sandbox, gate: asyncio.Event) -> None:
-    """Where the dead letters should be is something else: the step is repeated until somebody repairs it."""
+    """The key of the dead letters has another type: the step is repeated until it is repaired."""
     async with sandbox.bus() as bus:
         await bus.events.watch("other")
         client = sandbox.client()

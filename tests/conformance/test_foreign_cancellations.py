@@ -1,4 +1,4 @@
-"""Somebody else than the worker cancels a handler's task, at whatever moment: no command of its entity waits for a lease to end."""
+"""Other code than the worker cancels a handler's task, at any moment: no command of its entity waits for a lease to end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def while_it_is_settled(task: asyncio.Task[Any]) -> None:
 async def test_a_task_that_is_cancelled_behind_its_handler_loses_no_follower(
     sandbox: Sandbox, cancel: Callable[[asyncio.Task[Any]], None]
 ) -> None:
-    """The step that settles it starts the next command, which nobody waits for any more: it goes back untouched, and runs once."""
+    """The step that settles it starts the next command, whose task is gone: it is handed back untouched, and runs once."""
     ran: list[int] = []
     follows = asyncio.Event()
 

@@ -35,13 +35,13 @@ async def test_44_a_full_server_is_tried_again(start: Starter) -> None:
 
 @pytest.fixture
 async def full(start: Starter) -> Any:
-    """A namespace on a server that can be brought to its memory limit."""
+    """Provide a namespace on a server that can be brought to its memory limit."""
     server = start()
     sandbox = Sandbox("valkey", server_clients(server), url=server.url)
     client = Redis.from_url(server.url)
 
     async def fill() -> None:
-        """From now on the server refuses whatever may take memory."""
+        """Make the server refuse all requests that may use memory."""
         await client.config_set("maxmemory", "1mb")
 
     async def relieve() -> None:

@@ -109,7 +109,7 @@ async def test_a_handler_waiting_for_a_thread_does_not_start_without_its_lease(s
 
     @sandbox.registry.handles(Pay)
     async def pay(command: Pay) -> None:
-        """So that the worker holds more entities than it has threads."""
+        """Let the worker hold more entities than it has threads."""
 
     async with sandbox.bus(threads=1) as bus, bus.worker() as worker:
         await bus.dispatch(Thread(box="a"))

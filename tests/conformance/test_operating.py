@@ -1,4 +1,4 @@
-"""Pause, drain, resume and purge of an entity, a type and the bus, and what operators are told, over every server."""
+"""Pause, drain, resume and purge of an entity, a type and the bus, over every server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def seen(sandbox: Sandbox) -> Seen:
 
 
 async def _held(bus: CommandBus) -> None:
-    """All that is left waits for an operator."""
+    """Wait until all commands left wait for an operator."""
 
     async def look() -> bool:
         try:

@@ -1,4 +1,4 @@
-"""What operators read: listings, one entity, dead letters, workers, ages."""
+"""Views of operators: listings, one entity, dead letters, workers, ages."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Note(Command[None], entity="note"):
 
 
 class Most:
-    """How many handlers run at a time, apart from those that wait."""
+    """Counts handlers that run at a time, without those that wait."""
 
     def __init__(self) -> None:
         self.now = self.most = 0
@@ -312,7 +312,7 @@ class Job(Command[int], entity="job", retry=RetryPolicy(attempts=1)):
 
 
 async def test_a_nested_call_runs_even_if_callers_are_ahead_of_it(sandbox: Sandbox) -> None:
-    """The caller is put off at the bound; as nobody goes on, it begins all the same."""
+    """The caller is deferred at the limit; since no handler goes on, it starts nevertheless."""
     buses: list[CommandBus] = []
 
     @sandbox.registry.handles(Job)

@@ -135,7 +135,7 @@ async def test_an_expired_command_is_not_started_and_leaves_no_dead_letter(
 
 
 async def test_the_contract_is_that_of_the_handler(sandbox: Sandbox) -> None:
-    """A worker that is stopped has started an at-most-once command: its caller is told, whether he knew the class or not."""
+    """A worker is stopped after it started an at-most-once command: the caller gets the error, with or without the class."""
     started = asyncio.Event()
 
     @sandbox.registry.handles(Reach)

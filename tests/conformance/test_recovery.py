@@ -1,4 +1,4 @@
-"""What breaks between a worker, a caller and the server: leases, clocks, connections, replies. Nothing is lost, nothing runs twice."""
+"""Faults between a worker, a caller and the server: leases, clocks, connections, replies. No command is lost or runs twice."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ async def delivered_in_the_future(client: Redis, ready: str) -> None:
 
 
 def _crc64(data: bytes) -> int:
-    """As Redis computes it (Jones)."""
+    """Compute a CRC-64 as Redis does (Jones)."""
     crc = 0
     for byte in data:
         crc ^= byte
@@ -164,7 +164,7 @@ def _crc64(data: bytes) -> int:
 
 
 async def test_a_lost_owners_lease_ends_after_the_clock_went_back(sandbox: Sandbox, log: Log, client: Redis) -> None:
-    """Its idle time is 0 for an hour; only its renewal sequence tells, which stands still."""
+    """Its idle time is 0 for an hour; only its renewal sequence, which does not change, shows the loss."""
     if sandbox.name == "memory":
         pytest.skip("fakeredis dumps nothing that a server would: see tests/kit/test_clock.py")
     log.gate.set()
@@ -185,7 +185,7 @@ async def test_a_lost_owners_lease_ends_after_the_clock_went_back(sandbox: Sandb
 
 
 def _ghost(sandbox: Sandbox) -> ManualWorker:
-    """A worker that takes work and is never heard of again."""
+    """Return a worker that takes work and then is silent."""
     return TransportHarness(sandbox.clients, sandbox.namespace).worker("ghost")
 
 
@@ -407,7 +407,7 @@ async def test_a_server_that_stands_still_longer_than_the_lease(sandbox: Sandbox
 
 
 async def test_a_worker_takes_nothing_over_from_itself(sandbox: Sandbox) -> None:
-    """It was cut off for longer than its lease, say, and nobody else was there: what it holds it renews, and runs once."""
+    """It was cut off for longer than its lease, and no other worker was there: it renews what it holds, and runs it once."""
     attempts: list[int] = []
     may_end = asyncio.Event()
 

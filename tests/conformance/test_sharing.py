@@ -39,7 +39,7 @@ class Log:
 
 @pytest.fixture
 def handed_back(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The mailboxes whose activations were read without a slot for them."""
+    """Return the mailboxes whose activations were read without a slot for them."""
     found: list[str] = []
     really = ConsumerLoop._hand_back
 

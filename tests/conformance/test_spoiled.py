@@ -1,4 +1,4 @@
-"""What somebody who may write to Redis leaves in one place, a mailbox or a counter, costs what is in that place and nothing else."""
+"""Foreign data in one mailbox or counter harms only what is in that place."""
 
 from __future__ import annotations
 

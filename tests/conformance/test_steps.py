@@ -1,4 +1,4 @@
-"""The Lua steps as a table of behaviours: what each does, what it leaves, and that asking again or too late changes nothing."""
+"""The Lua steps: what each does and leaves; repeated or late, a step changes nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_a_repeated_take_starts_nothing_new(harness: TransportHarness, wor
 
 
 async def test_another_lease_of_the_same_worker_takes_no_started_command(harness: TransportHarness, worker: ManualWorker) -> None:
-    """A worker that lost sight of its lease, or reads it again from a group made anew, must not start the command twice."""
+    """A worker that lost its lease, or reads it again from a new group, must not start the command twice."""
     await harness.put(BOX, "c1")
     lease, started = await worker.start()
     before = await harness.everything()
@@ -157,7 +157,7 @@ async def _overtaken_and_settled(harness: TransportHarness, worker: ManualWorker
 
 
 async def _purged(harness: TransportHarness, worker: ManualWorker, lease: Lease) -> None:
-    """The mailbox was deleted with its record, and is in use again."""
+    """Delete the mailbox with its record, and use it again."""
     await harness.client.delete(harness.shard.mailbox(BOX))
     await harness.client.hdel(harness.shard.active, BOX)  # type: ignore[misc]
     await harness.put(BOX, "n1")

@@ -1,4 +1,4 @@
-"""Synchronous handlers run in a worker's threads: what hangs there holds nobody else, and nothing starts there too late."""
+"""Synchronous handlers run in a worker's threads: a hung handler delays no other command, and none starts too late."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def test_asynchronous_work_goes_on_beside_hung_threads(sandbox: Sandbox) -
 
 
 async def test_a_thread_starts_nothing_whose_lease_is_over(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the process was stopped between the hand-over to the thread and its first step."""
+    """The process seems stopped between the hand-over to the thread and its first step."""
     registry, ran = HandlerRegistry(), list[int]()
     workers: list[Worker] = []
 

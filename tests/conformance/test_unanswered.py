@@ -1,4 +1,4 @@
-"""What a caller is told who waited in vain: the timeout, and where the command is. Over every server."""
+"""The error of a caller that waited in vain: the timeout, and where the command is. Over every server."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def gate(sandbox: Sandbox) -> Gate:
 
 
 async def in_vain(bus: CommandBus, command: Command[Any], seconds: float = 0.3) -> CommandTimeout:
-    """How the timeout of a call tells of it; it can be pickled."""
+    """Return the timeout error of a call; check that it can be pickled."""
     with pytest.raises(CommandTimeout) as caught:
         await bus.call(command, timeout=seconds)
     error = caught.value
@@ -159,7 +159,7 @@ async def test_a_command_that_waits_for_its_retry(sandbox: Sandbox, gate: Gate) 
 
 
 async def test_the_look_never_hides_the_timeout(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes no longer than the caller has waited, and whatever it raises is kept from him."""
+    """The look takes no longer than the caller waited, and its errors are not raised."""
 
     async def endless(*_: object) -> None:
         await asyncio.Event().wait()

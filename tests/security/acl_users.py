@@ -106,7 +106,7 @@ class Place:
         return client
 
     async def denied(self) -> list[Any]:
-        """What was refused so far, leaving out what is only tried."""
+        """Return the refused commands so far, without those that are only tried."""
         entries: Any = await self.admin.acl_log()
         return [
             (entry["reason"], entry["object"], entry["username"], entry["context"])
@@ -116,12 +116,12 @@ class Place:
 
 
 def _looked_for_its_place(entry: Any) -> bool:
-    """A producer whose call timed out tries once to read its line; it may not read mailboxes."""
+    """Match the one read of a mailbox that a producer tries after a timeout, and may not do."""
     return entry["username"].endswith("-producer") and ("}:m:" in entry["object"] or entry["object"] == "xrange")
 
 
 def _came_before_the_workers(entry: Any) -> bool:
-    """Who sends tries once per request to load scripts that are missing; it may not."""
+    """Match the loading of missing scripts that senders try once per request, and may not do."""
     return entry["username"].endswith(("-producer", "-pipeline")) and entry["object"] in ("script|load", "script")
 
 

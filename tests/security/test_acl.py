@@ -204,7 +204,7 @@ async def test_a_producer_learns_why_its_call_had_no_answer(place: Place) -> Non
 
 
 async def test_a_worker_takes_over_lost_commands(place: Place) -> None:
-    """Its lease is over, and it is told apart by what it had started."""
+    """Its lease is over; its started commands identify it."""
     async with place.bus("producer") as producer, place.bus("operator") as operator:
         began = asyncio.Event()
         hangs = HandlerRegistry()
@@ -273,7 +273,7 @@ async def test_a_pipeline_loads_dispatches_and_reads_their_outcomes(place: Place
         link.wait(link.transport.bulk.commit(version, "{}", 60_000))
 
     async def read() -> list[str]:
-        """All that the Spark side asks of the transport."""
+        """Make all requests of the Spark side."""
         bus = place.bus("pipeline")
         async with bus:
             transport = bus.session.transport

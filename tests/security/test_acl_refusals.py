@@ -1,4 +1,4 @@
-"""What each role of the ACL may not do, and what a bus does where rights are missing."""
+"""Refusals of each role of the ACL, and a bus without the rights it needs."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def sandbox() -> Sandbox:
 
 
 async def everything(sandbox: Sandbox) -> bytes:
-    """All that the server holds."""
+    """Return all data of the server."""
     client = sandbox.client()
     found = [(key, await client.dump(key)) for key in await sandbox.keys()]
     await client.aclose()

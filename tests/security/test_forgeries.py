@@ -1,4 +1,4 @@
-"""What a forged command names is not its own: another's id, another's dispatch, another line. Nothing of that is touched when it is given up."""
+"""A forged command may name another command's id, dispatch or line. Refusing it changes none of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What anybody may have written into a namespace neither speaks to an operator's terminal nor ends an operator's command.
+"""Foreign entries in a namespace neither control an operator's terminal nor end an operator's command.
 
 Each entry here could be of a stolen password of some role: names and ids with terminal escapes, times that no calendar has, announcements
 that are none, records that cannot be read. Every command is run against all of it, in a pipe, as JSON, and on a terminal.
@@ -45,7 +45,7 @@ class Deposit(Command[int], entity="account"):
 
 
 def record(**changes: Any) -> bytes:
-    """An announcement."""
+    """Return an announcement."""
     facts: dict[str, Any] = {
         "entity": "account", "key": "account", "delivery": "at_least_once", "kind": "command", "policy": {"attempts": 3},
         "schema": {"type": "object", "properties": {"account": {"type": "string"}, "amount": {"type": "integer"}}, "required": ["account"]},
@@ -157,7 +157,7 @@ class Shop:
         return run_program(*self.command(*words)[3:], env=wide, given=given or "")
 
     def on_a_terminal(self, *words: str, typed: bytes = b"") -> str:
-        """What a terminal would get to see, both streams; `typed` is what the operator answers."""
+        """Run a command; return what a terminal shows of both streams. `typed` is the operator's input."""
         ours, theirs = pty.openpty()
         process = subprocess.Popen(self.command(*words), cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True)
         os.close(theirs)

@@ -1,4 +1,4 @@
-"""A log has the lines that we wrote: no id, name or error text makes one of its own, whoever formats them."""
+"""A log has only our lines: no id, name or error text makes another line, with any formatter."""
 
 from __future__ import annotations
 

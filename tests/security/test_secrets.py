@@ -1,6 +1,6 @@
-"""No secret is shown: not in a repr, not in an error or what caused it, not in a log at any level, not in a dead letter.
+"""No secret is shown: not in a repr, not in an error or its cause, not in a log at any level, not in a dead letter.
 
-Each secret here is a word that stands nowhere else, so whatever is shown can be searched for it.
+Each secret here is a word that is used nowhere else, so all output can be searched for it.
 """
 
 from __future__ import annotations

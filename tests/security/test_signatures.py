@@ -1,6 +1,6 @@
-"""Signed commands: what a key holder has packed runs, for the entity in whose line it stands; nothing else does, and the line goes on.
+"""Signed commands: only commands packed by a key holder run, only in the line of their entity, and the line goes on after others.
 
-A forger here may write to Redis as he likes: he puts bytes into mailboxes as the enqueue step would.
+The forger of these tests may write to Redis: it adds bytes to mailboxes as the enqueue step does.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def sandbox() -> Sandbox:
 
 
 def packed(sandbox: Sandbox, *, box: str = "a", value: int = 7, keys: dict[str, str] | None = None, **changes: Any) -> bytes:
-    """What a holder of these keys would send."""
+    """Return the envelope that a holder of these keys would send."""
     values = {"signing_keys": KEYS if keys is None else keys, "namespace": sandbox.namespace, **changes}
     protection = Protection.of(BusSettings(**values))
     envelope = WireEnvelope("forged-1", "Put", "box", box, msgpack.packb({"box": box, "value": value}), GIVEN_ID)

@@ -1,6 +1,6 @@
-"""What a stolen producer password can do, so that docs/security.md says no more and no less: it takes rights that every producer needs.
+"""What a stolen producer password can do, exactly as docs/security.md says: it has the rights that every producer needs.
 
-An ACL speaks of commands and keys. It cannot forbid an argument of a command, nor tell one entry from another.
+An ACL covers commands and keys. It cannot forbid an argument of a command, nor distinguish entries.
 """
 
 from __future__ import annotations

@@ -48,13 +48,13 @@ def registry() -> HandlerRegistry:
 
 
 async def served(url: str, **settings: Any) -> None:
-    """A bus and a worker there do their work."""
+    """Check that a bus and a worker there work."""
     async with CommandBus(url, registry=registry(), **settings) as bus, bus.worker():
         assert await bus.call(Add(box="a", value=1), timeout=5) == 2
 
 
 async def refusal(url: str, **settings: Any) -> CommandBusError:
-    """The error of opening a bus there."""
+    """Return the error of opening a bus there."""
     with pytest.raises(CommandBusError) as error:
         async with CommandBus(url, **{"dispatch_timeout": 1.0, **settings}):
             pass
@@ -62,7 +62,7 @@ async def refusal(url: str, **settings: Any) -> CommandBusError:
 
 
 async def refused_at_once(url: str, **settings: Any) -> str:
-    """What a refusal says that no second try can change."""
+    """Return the text of a refusal that is not retried."""
     began = time.monotonic()
     error = await refusal(url, **{"dispatch_timeout": 30.0, **settings})
     assert time.monotonic() - began < 5, "it was tried again and again"

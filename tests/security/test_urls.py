@@ -1,4 +1,4 @@
-"""A URL that is mistaken shows nothing of its password, wherever it is given; what in one weakens TLS is seen however it is written."""
+"""An invalid URL shows nothing of its password; options in a URL that weaken TLS are found in any spelling."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _leaks(text: str) -> bool:
 
 
 def _attempt(build: Callable[[], Any]) -> tuple[Any, InvalidSettings | None]:
-    """What was made, or why not."""
+    """Return the made object, or the error."""
     try:
         return build(), None
     except InvalidSettings as error:
