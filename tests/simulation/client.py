@@ -45,7 +45,7 @@ class _Wire:
 
 
 class _HandlersLoop:
-    """What the renewing thread sees of the event loop: it hands callbacks over to the main lane."""
+    """The event loop as the renewing thread sees it: callbacks run in the main lane."""
 
     def __init__(self, loop: SimLoop, context: Any) -> None:
         self._loop = loop
@@ -93,5 +93,5 @@ class SimClients:
         return WirePipe(_Wire(self._network, self._owner, block + PATIENCE))
 
     def thread(self, patience: float) -> SyncRedis:
-        """An asynchronous one here: the thread is simulated as a task."""
+        """Return an asynchronous client, because the thread is simulated as a task."""
         return cast("SyncRedis", WireRedis(_Wire(self._network, self._owner, patience)))

@@ -57,5 +57,5 @@ _describe = describe_commands
 
 @lru_cache
 def _descriptions(registry: Any) -> dict[str, bytes]:
-    """As the worker's own, remembered: it is the same for every start."""
+    """Return the worker's descriptions from a cache: they are the same for every start."""
     return _describe(registry)

@@ -1,4 +1,4 @@
-"""What befalls the processes and the server: a plan drawn from the seed, carried out at its times."""
+"""Faults of processes and server: a plan drawn from the seed, executed at its times."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Nemesis:
         ]
 
     async def run(self, faults: int, seconds: float) -> None:
-        """So many faults in so much time; returns when all have passed."""
+        """Inject `faults` in `seconds`; return when all are over."""
         random, loop = self._random, self._simulation.loop
         begin = loop.time()
         kinds, weights = [kind for kind, _ in self._kinds], [weight for _, weight in self._kinds]
@@ -91,7 +91,7 @@ class Nemesis:
         self._simulation.history.note("", f"*** {process} goes on")
 
     async def _block(self) -> None:
-        """A handler blocks the loop; the thread that renews goes on."""
+        """Block the loop as a handler might; the renewing thread goes on."""
         process = self._worker()
         seconds = self._simulation.history.lease * self._random.choice((0.3, 1.0, 2.0))
         if process.main.state:
@@ -152,7 +152,7 @@ class Nemesis:
         await asyncio.sleep(seconds)
 
     async def _deploy(self) -> None:
-        """An orderly stop of one worker, and another in its place."""
+        """Stop one worker in order, and start another in its place."""
         process = self._worker()
         if process.main.state:
             return

@@ -1,6 +1,6 @@
-"""Loads that a mixed workload seldom makes, played when the faults are over: nobody may be starved by them.
+"""Scripted loads that a mixed workload seldom makes, run when the faults are over: they may starve no entity.
 
-A seed in four has one. Its commands are of entities that no other knows, and have plans of their own.
+A seed in four has one. Its commands are of entities that no other load uses, and have their own plans.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ScriptedLoads:
         await SCRIPTED_LOADS[name](self)
 
     async def hot(self) -> None:
-        """As many entities of one shard as there are slots are busy for seconds; then some of another shard come."""
+        """Keep as many entities of one shard busy as there are slots; then dispatch to some of another shard."""
         shard = self._random.randrange(self._keys.count)
         step, quantum = 0.3, self._simulation.settings.quantum_time
         names = itertools.islice(self._names("hot", shard), self._slots)
@@ -60,18 +60,18 @@ class ScriptedLoads:
         await self._ask([self._sent(name, Plan(0.01, "return"), within=within) for name in cold])
 
     async def orders(self) -> None:
-        """More handlers than there are slots call another entity: what they wait for must be started while they wait."""
+        """Let more handlers than slots call another entity: their calls must start while they wait."""
         names = itertools.islice(self._names("order", 0), 2 * self._slots)
         await self._ask([self._sent(name, Plan(0.0, "return"), kind="order", within=1 + SLACK) for name in names])
 
     async def ends(self) -> None:
-        """Handlers that fail, or whose task somebody else cancels: each is an attempt, and the next comes at once."""
+        """Run handlers that fail, or whose task other code cancels: each is an attempt, and the next starts at once."""
         names = self._names("end", 0)
         first = [Plan(0.01, end) for end in ("fail", "shoot") for _ in range(self._slots // 2)]
         await self._ask([self._sent(next(names), plan, Plan(0.01, "return"), within=SLACK) for plan in first])
 
     async def threads(self) -> None:
-        """The thread of a worker hangs, and the other workers are idle: nothing waits for it for long."""
+        """Let the thread of a worker hang while others are idle: no command waits for it for long."""
         names = self._names("hang", 0)
         await self._ask([self._sent(next(names), Plan(6.0, "return"), kind="sync")])
         await asyncio.sleep(0.1)

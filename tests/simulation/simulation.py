@@ -1,4 +1,4 @@
-"""One seed: a server, a network, processes of producers and workers, faults; then quiet, a drain, and a look at what is left."""
+"""One seed: a server, a network, processes of producers and workers, and faults; then a drain, and a check of what is left."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Shape:
 
 @dataclass(slots=True)
 class Run:
-    """What came of a seed."""
+    """Result of a seed."""
 
     seed: int
     broken: list[tuple[str, str, str]]
@@ -68,7 +68,7 @@ class Run:
 
 @lru_cache
 def settings(lease: float, shards: int) -> BusSettings:
-    """Made once: reading the environment takes longer than some seeds."""
+    """Return the settings, cached: reading the environment takes longer than some seeds."""
     return BusSettings(
         url="redis://simulated",
         namespace=NAMESPACE, lease=lease, shards=shards, grace=3.0, concurrency=2, threads=1, quantum=3, dispatch_timeout=6.0, quantum_time=0.2,
@@ -76,7 +76,7 @@ def settings(lease: float, shards: int) -> BusSettings:
 
 
 class Simulation:
-    """Everything of one seed."""
+    """The simulation of one seed."""
 
     def __init__(self, seed: int, shape: Shape) -> None:
         random = Random(f"world {seed}")
@@ -108,11 +108,11 @@ class Simulation:
         self._count = 0
 
     def bus(self, process: Process) -> CommandBus:
-        """A bus of a process."""
+        """Return a bus of a process."""
         return CommandBus(settings=self.settings, registry=REGISTRY, clients=SimClients(self.network, process.name))
 
     def _watch(self) -> None:
-        """Have events told, without a request: what else happens to a seed stays as it is."""
+        """Switch events on without a request, so that the rest of the seed does not change."""
         for shard in KeySpace(NAMESPACE, self.settings.shards).shards:
             self.server.store.data[shard.watched.encode()] = {b"item": _WATCHED}
         self.history.told = []
@@ -120,7 +120,7 @@ class Simulation:
     # Workers.
 
     def process(self, name: str) -> Process:
-        """A new process."""
+        """Return a new process."""
         process = Process(self.loop, name)
         self.history.processes.append(process)
         return process
@@ -247,7 +247,7 @@ class Simulation:
             await asyncio.sleep(0.2)
 
     def _states(self) -> str:
-        """The states of all entities that have work, seen without asking: `h`eld, `r`eady, `w`aiting, `s`topped, `d`ue later, `p`ending."""
+        """Return the states of all entities with work, read without requests: `h`eld, `r`eady, `w`aiting, `s`topped, `d`ue later, `p`ending."""
         store, states = self.server.store, ""
         for shard in KeySpace(NAMESPACE, self.settings.shards).shards:
             table = store.get(shard.active.encode(), dict) or {}
@@ -278,7 +278,7 @@ class Simulation:
         return self.history.sent.get((letter.payload or {}).get("tag", ""))
 
     def _look(self) -> None:
-        """What the server still holds that nothing stands for."""
+        """Record keys left on the server that should be gone."""
         store = self.server.store
         for key in store.names():
             name = key.partition(b"}:")[2].decode()

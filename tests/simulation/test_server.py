@@ -1,4 +1,4 @@
-"""The simulated server is what it stands for: the conformance tests of all steps run on it, in real time, as on every other server."""
+"""The simulated server behaves like a real one: the conformance tests of all steps run on it, in real time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Wire:
 
 
 class LiveClients:
-    """Clients of one simulated server whose time is everybody's."""
+    """Clients of one simulated server in real time."""
 
     label = "simulated server"
 

@@ -1,4 +1,4 @@
-"""What must happen in time once nothing is wrong any more: rules for commands that have one (`Sent.within`)."""
+"""Rules for commands that must start in time (`Sent.within`) once all faults are over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many entries are asked for at a time, after what the last answers observe."""
+"""The page size of requests, adapted to the size of the last answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of commands, as far as no server is needed to tell."""
+"""Decisions on commands that need no server."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def of_a_later_version(age: float) -> Started:
 
 @pytest.mark.parametrize("age", [31, 120])
 def test_an_interrupted_newer_command_is_left_to_a_newer_worker(age: float) -> None:
-    """Whether it may run again stands where this one cannot read it."""
+    """This worker cannot read whether it may run again."""
     assert decisions(registry).lost(of_a_later_version(age)) is None
 
 

@@ -1,4 +1,4 @@
-"""When what is due is promoted, and by which of several workers: one, on time, whatever the server's clock does."""
+"""Due entries are promoted on time by one of several workers, whatever the server's clock does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MS = 1_700_000_000_000
 
 
 def look(times: DueTimes, now: float, *members: tuple[str, float], clock: float = 0.0) -> list[str]:
-    """The names of those that are due; members with their seconds on the first clock; the server's is `clock` ahead of it."""
+    """Return the names of due members, given with their seconds on the first clock; the server's clock is `clock` ahead."""
     scored = [(name, MS + seconds * 1000) for name, seconds in members]
     return [member.name for member in times.looked(scored, int(MS + (now + clock) * 1000), now)]
 

@@ -1,4 +1,4 @@
-"""Where servers may live, what they are told, and which program is run: decided without starting one."""
+"""Folders, settings and programs of embedded servers, without starting one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variables with the prefix of settings that are none: told of with what they may be meant to be, and never refused."""
+"""Unknown variables with the prefix of settings: reported with a suggestion, and never refused."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ EXAMPLES = {int: 7, str: "text", bool: True, float: 2.5}
 
 
 def example(cls: type[CommandBusError]) -> CommandBusError:
-    """An error of the class with a value of its own for every keyword."""
+    """Return an error of the class with a different value for every keyword."""
     keywords: dict[str, object] = {}
     for parameter in list(inspect.signature(cls).parameters.values())[1:]:
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:

@@ -1,4 +1,4 @@
-"""What tells a connection that its server is not the primary any more."""
+"""Connections notice that their server is no longer the primary."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Place:
         self.forgotten = 0
 
     def locate(self) -> tuple[str, int]:
-        """Where it is."""
+        """Return its address."""
         return "127.0.0.1", 1
 
     def moved(self) -> None:
-        """It is elsewhere."""
+        """Move it to another address."""
         self.forgotten += 1
 
 

@@ -120,7 +120,7 @@ class TestInstances:
 
 
 class Journal(list[str]):
-    """What happened to the provided objects, and in which thread."""
+    """Records what happened to the provided objects, and in which thread."""
 
     def note(self, what: str) -> None:
         self.append(what if threading.current_thread() is threading.main_thread() else f"{what} in a thread")

@@ -1,4 +1,4 @@
-"""What a function must be to be a handler, and how it is called then."""
+"""Signatures that a handler may have, and how handlers are called."""
 
 # mypy: disable-error-code="empty-body"
 # Most of these functions are only registered, never called.

@@ -1,4 +1,4 @@
-"""The place of a handler that waits: lent once, taken back once, whatever its tasks do at the same time."""
+"""The slot of a handler that waits: lent once and taken back once, whatever its tasks do at the same time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from command_bus.worker.lending import Lending
 
 
 def one_of(slots: Slots, *, beyond: bool = False) -> Lending:
-    """The lending of a handler that has begun to run."""
+    """Return the lending of a handler that has begun to run."""
     slots.running += 1
     return Lending(slots, None, beyond=beyond, loop=asyncio.get_running_loop())
 
@@ -118,7 +118,7 @@ async def test_after_one_too_many_no_caller_returns_before_there_is_room() -> No
 
 @pytest.mark.parametrize("when", ["waiting", "in line", "granted"])
 async def test_it_ends_with_its_handler(when: str) -> None:
-    """What its tasks wait for then concerns its place no more."""
+    """Later waits of its tasks do not affect its slot."""
     slots, event = Slots(1, max_lent=5), asyncio.Event()
     lending = one_of(slots)
     wait = asyncio.create_task(wait_in(lending, event))

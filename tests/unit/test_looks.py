@@ -1,4 +1,4 @@
-"""How often an idle worker looks at its shards: what that costs does not grow with their number for ever."""
+"""How often an idle worker polls its shards: the cost has a limit for any number of shards."""
 
 from __future__ import annotations
 

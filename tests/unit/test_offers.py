@@ -1,4 +1,4 @@
-"""How often a worker offers what it does not know: often enough for a newer worker, and seldom enough for all others."""
+"""How often a worker offers unknown commands: often enough for a newer worker, rarely enough for all others."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ ENVELOPE = pack_envelope(WireEnvelope("c-1", "Newer", "box", "a", b"\x80", 0))
 
 
 class OldWorker:
-    """Decides what becomes of commands that it does not know."""
+    """A worker that does not know the commands."""
 
     def __init__(self, grace: float = 60.0) -> None:
         settings = BusSettings(url="redis://none", unknown_grace=grace)
         self._decisions = Decisions(HandlerRegistry().lookup, settings, worker="w", random=Random(7))
 
     def read(self, now: float, waiting_since: float = 0.0) -> Step:
-        """Its decision; times in seconds."""
+        """Return its decision; times in seconds."""
         started = Started("7", "1-0", 1, BEGIN + int(waiting_since * 1000), BEGIN + int(now * 1000), ENVELOPE)
         step = self._decisions.read(started)
         assert isinstance(step, (GiveBack, Retry, DeadLetterStep))
         return step
 
     def offers(self, entities: int, seconds: float) -> list[list[float]]:
-        """When each of so many entities is offered, if they all come in the first second and nobody else takes them."""
+        """Return when each of so many entities is offered, if all come in the first second and no other worker takes them."""
         line = [(i / entities, i) for i in range(entities)]
         heapq.heapify(line)
         offers: list[list[float]] = [[] for _ in range(entities)]
@@ -51,7 +51,7 @@ class OldWorker:
 
 
 def per_second(offers: list[list[float]], begin: int, end: int) -> list[int]:
-    """How many offers each second had."""
+    """Return the number of offers per second."""
     counts = Counter(int(time) for each in offers for time in each)
     return [counts[second] for second in range(begin, end)]
 

@@ -1,4 +1,4 @@
-"""What is logged of a server that does not answer: a cause at once, then at most every ten seconds, and its end once."""
+"""Log lines of a server that does not answer: the cause at once, then at most every ten seconds, and the end once."""
 
 from __future__ import annotations
 

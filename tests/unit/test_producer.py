@@ -19,7 +19,7 @@ ENVELOPES = 8
 
 
 class Server:
-    """Notes what it is asked, and answers as it is told to."""
+    """A server that records requests, and gives planned answers."""
 
     label = "server"
     outage = Outage("server")

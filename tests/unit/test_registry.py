@@ -29,7 +29,7 @@ def registry() -> HandlerRegistry:
 
 @pytest.fixture
 def default() -> Iterator[HandlerRegistry]:
-    """The default registry, empty, and afterwards as it was."""
+    """Provide the default registry, empty; restore it afterwards."""
     before = HandlerRegistry()
     before.include(default_registry)
     default_registry.clear()
@@ -197,7 +197,7 @@ MODULES = {
 class TestModules:
     @pytest.fixture
     def package(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, default: HandlerRegistry) -> Iterator[str]:
-        """A package of an application, on the path and not yet imported."""
+        """Provide a package of an application, on the path and not yet imported."""
         name = f"shop_{tmp_path.name.replace('-', '_')}"
         (tmp_path / name).mkdir()
         for module, source in MODULES.items():

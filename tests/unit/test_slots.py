@@ -1,4 +1,4 @@
-"""How the readers of several shards share a worker's places: reserved before they read, in turn, and none for a shard that is quiet."""
+"""Readers of several shards share a worker's slots: reserved before they read, in turn, and none for a quiet shard."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_one_reader_always_blocks_on_what_it_occupies() -> None:
 
 
 async def test_places_are_occupied_before_anybody_reads() -> None:
-    """What a shard without work was given before goes to one that has some."""
+    """Slots that a shard without work had go to a shard with work."""
     slots = Slots(4, 8)
     asks = [await ask(slots, reader) for reader in range(4)]
     assert asks == [Ask(1, 1, blocks=False)] * 4
@@ -169,7 +169,7 @@ async def test_a_place_taken_by_a_read_that_blocked_is_waited_for_again() -> Non
 
 
 async def running(slots: Slots, reader: int = 0) -> None:
-    """One runs more."""
+    """Count one more running handler."""
     assert slots.answered(reader, await ask(slots, reader, 1), 1, 1) == 1
 
 

@@ -8,7 +8,7 @@ LEASE = 30.0
 
 
 def looked(suspects: LeaseWatch, at: float, *held: Held) -> list[Held]:
-    """All leases, read within 10 ms."""
+    """Return the result for leases that were read within 10 ms."""
     assert suspects.wants_all(at)
     return suspects.all(held, at, at + 0.01)
 
@@ -48,7 +48,7 @@ def test_a_renewed_lease_is_never_suspected() -> None:
 
 
 def test_idle_time_counts_from_one_answer_to_the_next_request() -> None:
-    """The server read it in between: what it was at the ends nobody knows."""
+    """The server read it in between; its value at both ends is unknown."""
     suspects = LeaseWatch(LEASE)
     item = Held("1-0", 1, 0.0)
     suspects.all([item], 100.0, 107.0)

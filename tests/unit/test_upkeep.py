@@ -1,4 +1,4 @@
-"""How fast the workers go through the mailboxes: as the cursors of HSCAN tell, a round takes its time whatever their number."""
+"""How fast the workers visit the mailboxes: by the cursors of HSCAN, a round takes the same time for any number of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from command_bus.transport.redis.worker.upkeep import part_between
 
 
 def following(cursor: int, bits: int, steps: int) -> int:
-    """As the server counts: the highest bit first, carried to the right."""
+    """Return the next cursor as the server counts: the highest bit first, carried to the right."""
     turned = int(f"{cursor % 2**bits:0{bits}b}"[::-1], 2) + steps
     return 0 if turned >= 2**bits else int(f"{turned:0{bits}b}"[::-1], 2)
 

@@ -1,4 +1,4 @@
-"""Where a command is, as a sentence and figures, from what was read of it."""
+"""Where a command is, as a sentence and figures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def line(*command_ids: str) -> list[tuple[str, bytes]]:
 def seen(
     state: Any, *command_ids: str, hold: Hold | None = None, workers: tuple[bytes, ...] | None = (worker(),), **facts: Any
 ) -> Whereabouts:
-    """Where command `c` is in a line of these commands."""
+    """Return where command `c` is in a line of these commands."""
     of_entity = {name: facts.pop(name) for name in tuple(facts) if name in StoredEntity.__slots__}
     entity = StoredEntity("account:a", state, len(command_ids), 0, **{"attempt": 0, "hold": hold, **of_entity})
     values: dict[str, Any] = {
