@@ -1,7 +1,7 @@
-"""What the nemesis can do: each fault is a coroutine that does it to a victim, undoes it, and says when it was.
+"""Faults of the nemesis: each is a coroutine that injects it into a victim, undoes it, and records its time.
 
-Workers and producers are called by the name of their process (`w1.3`), so that a fault explains only what befell that process. `*` is
-everybody.
+Workers and producers have the names of their processes (`w1.3`), so that a fault explains only the troubles of that process. `*` is all
+of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["FAULTS", "Act", "FaultContext", "Kind", "deploy", "lift_limit", "sto
 
 @dataclass
 class FaultContext:
-    """What faults act on."""
+    """Objects that faults act on."""
 
     plan: Plan
     fleet: Fleet
@@ -51,10 +51,10 @@ class Kind:
     """One kind of fault.
 
     Attributes:
-        family: What `--faults` calls it.
-        weight: How often, compared with the others.
-        victims: `worker`, `producer`, `process` (any), `server`, `deploy` (all workers in turn) or `load` (nobody: see `scripted_loads`).
-        act: Does it.
+        family: Its name for `--faults`.
+        weight: Relative frequency.
+        victims: `worker`, `producer`, `process` (any), `server`, `deploy` (all workers in turn) or `load` (none: see `scripted_loads`).
+        act: Injects it.
     """
 
     name: str
@@ -73,7 +73,7 @@ async def _kill(context: FaultContext, seat: Seat) -> None:
 
 
 async def stop(context: FaultContext, seat: Seat, seconds: float, kind: str) -> None:
-    """SIGSTOP, and SIGCONT after so many seconds."""
+    """Send SIGSTOP, and SIGCONT after so many seconds."""
     start = time.monotonic()
     context.fleet.pause(seat, stop=True)
     await asyncio.sleep(seconds)
@@ -82,7 +82,7 @@ async def stop(context: FaultContext, seat: Seat, seconds: float, kind: str) -> 
 
 
 async def _zombie(context: FaultContext, seat: Seat) -> None:
-    """Beyond the lease: when it wakes, another has its entities."""
+    """Stop it beyond its lease: when it wakes, another worker has its entities."""
     await stop(context, seat, context.plan.lease * context.rng.uniform(1.2, 2.2), "stop")
 
 
@@ -114,7 +114,7 @@ def _network(mode: Mode, shortest: float, longest: float, kind: str) -> Act:
 
 
 async def _client_kill(context: FaultContext, _seat: Seat) -> None:
-    """One client, or all of them."""
+    """Disconnect one client, or all of them."""
     start = time.monotonic()
     everyone = context.rng.random() < 0.3
     for admin in context.target.admins():
@@ -136,7 +136,7 @@ async def _script_flush(context: FaultContext, _seat: Seat) -> None:
 
 
 async def _oom(context: FaultContext, _seat: Seat) -> None:
-    """At its limit, for a while."""
+    """Put the server at its memory limit for a while."""
     start = time.monotonic()
     with contextlib.suppress(RedisError):
         for admin in context.target.admins():
@@ -147,7 +147,7 @@ async def _oom(context: FaultContext, _seat: Seat) -> None:
 
 
 async def lift_limit(target: Target) -> None:
-    """Let the server use memory again, for certain."""
+    """Let the server use memory again; retry until it does."""
     for admin in target.admins():
         while True:
             try:
@@ -178,7 +178,7 @@ async def _clock(context: FaultContext, seat: Seat) -> None:
 
 
 async def deploy(context: FaultContext, _seat: Seat) -> None:
-    """Every worker in turn, told to end and replaced by one of the other release."""
+    """Stop every worker in turn, and replace it by one of the other release."""
     releases = {seat.release for seat in context.fleet.workers}
     release = "old" if releases == {"new"} else "new"
     for seat in context.fleet.workers:

@@ -60,7 +60,7 @@ class Nemesis:
         await self._alone("kill the server", 1.5, seconds * _ALONE / 3)
 
     async def _play(self, loads: list[Kind], seconds: float) -> None:
-        """Scenes with nothing beside them: all workers are of the newer release, which knows every command, and the producers rest."""
+        """Run loads alone: all workers are of the newer release, which knows every command, and the producers pause."""
         if not loads:
             return
         context = self._context
@@ -80,7 +80,7 @@ class Nemesis:
         context.plan.quiet.unlink()
 
     async def _empty(self) -> None:
-        """Wait until nothing is left to do, within reason: what is stuck the survey in the end will tell."""
+        """Wait until no work is left, for a limited time: the final survey reports stuck work."""
         until = time.monotonic() + _EMPTY
         while (left := until - time.monotonic()) > 0:
             try:
@@ -144,7 +144,7 @@ class Nemesis:
                 return [self._nobody]
 
     def _may_suffer(self, kind: Kind, seat: Seat) -> bool:
-        """Only who has come to its work is killed; and nobody is replaced by another release before all have."""
+        """Return whether a fault may hit a seat: only a process that is up is killed, and a deploy needs all workers up."""
         fleet = self._context.fleet
         match kind.family:
             case "kill":

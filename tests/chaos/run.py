@@ -29,7 +29,7 @@ _DRAIN = 120.0
 
 
 async def run(plan: Plan) -> tuple[History, dict[str, str]]:
-    """The history of a run, and which faults could not be injected, with the reason."""
+    """Execute a run; return its history, and the faults that could not be injected, with reasons."""
     folder = Path(plan.folder)
     folder.mkdir(parents=True, exist_ok=True)
     for kind in ("workers", "producers", "faults"):
@@ -75,7 +75,7 @@ async def _attacked(plan: Plan) -> AsyncIterator[FaultContext]:
 
 
 async def _settle(context: FaultContext) -> Final:
-    """Undo what may be left of faults, let producers finish and the work drain, look, and end the workers."""
+    """Undo what is left of faults, let producers finish and the work drain, survey the server, and stop the workers."""
     fleet, target = context.fleet, context.target
     print("chaos: faults are over, draining", flush=True)
     await lift_limit(target)

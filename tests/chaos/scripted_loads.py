@@ -82,7 +82,7 @@ def _answer(answer: Exception | str) -> str:
 
 
 def _names(context: FaultContext, word: str, *, in_first_shard: bool) -> Iterator[str]:
-    """Names of lines that nobody else knows, of the first shard or of the others (of any, if there is but one)."""
+    """Return names of new lines, of the first shard or of the others (of any, if there is only one)."""
     keys = KeySpace(context.plan.namespace, context.plan.shards)
     salt = secrets.token_hex(3)
     for number in itertools.count():
@@ -92,7 +92,7 @@ def _names(context: FaultContext, word: str, *, in_first_shard: bool) -> Iterato
 
 
 async def _hot_shard(context: FaultContext, _seat: Seat) -> None:
-    """As many hot lines of one shard as there are slots; then a few of other shards come, which must have their turn."""
+    """Dispatch as many hot lines of one shard as there are slots; then a few of other shards, which must have their turn."""
     hot = itertools.islice(_names(context, "hot", in_first_shard=True), context.plan.slots)
     await _ask(context, [Part(Apply(line=name, number=number, busy=0.1)) for name in hot for number in range(25)])
     await asyncio.sleep(0.3)
@@ -103,7 +103,7 @@ async def _hot_shard(context: FaultContext, _seat: Seat) -> None:
 
 
 async def _hanging_threads(context: FaultContext, _seat: Seat) -> None:
-    """Threads hang, all of one worker at least but not all of the last; short commands must find those that are free."""
+    """Let threads hang, all of one worker at least but not all of the last; short commands must find free threads."""
     plan = context.plan
     hanging = plan.workers * plan.threads - 2
     names = _names(context, "hang", in_first_shard=True)
@@ -117,7 +117,7 @@ async def _hanging_threads(context: FaultContext, _seat: Seat) -> None:
 
 
 async def _calls_inside(context: FaultContext, _seat: Seat) -> None:
-    """As many handlers as there are slots call another line each: what they wait for must be started while they wait."""
+    """Let as many handlers as there are slots call another line each: their calls must start while they wait."""
     plan = context.plan
     names = _names(context, "order", in_first_shard=True)
     orders = [Order(order=next(names), number=0, patience=2 * _SLACK + plan.lease, within=_SLACK) for _ in range(plan.slots)]
@@ -126,9 +126,9 @@ async def _calls_inside(context: FaultContext, _seat: Seat) -> None:
 
 
 async def _sleeper(context: FaultContext, _seat: Seat) -> None:
-    """A worker is stopped beyond its lease while more work waits for its threads than they can do.
+    """Stop a worker beyond its lease while more work waits for its threads than they can do.
 
-    The handlers refuse: so they end at once when their worker wakes, and its threads are free before its event loop has looked around.
+    The handlers refuse, so they end at once when their worker wakes, and its threads are free before its event loop runs.
     """
     names = list(itertools.islice(_names(context, "nap", in_first_shard=True), context.plan.slots))
     await _ask(
@@ -147,7 +147,7 @@ async def _sleeper(context: FaultContext, _seat: Seat) -> None:
 
 
 async def _unknown(context: FaultContext, _seat: Seat) -> None:
-    """Many commands that no worker knows, beside some that all know."""
+    """Dispatch many commands that no worker knows, and some that all know."""
     salt = secrets.token_hex(3)
     await _ask(context, [Part(Ghost(ghost=f"{salt}-{number}", number=0), expires=1.5) for number in range(1_200)])
     names = _names(context, "known", in_first_shard=False)
@@ -158,7 +158,7 @@ async def _unknown(context: FaultContext, _seat: Seat) -> None:
 
 
 async def _parcels(context: FaultContext, _seat: Seat) -> None:
-    """Large commands that become due at one moment, beside small ones."""
+    """Dispatch large commands that become due at one moment, and small ones."""
     names = _names(context, "parcel", in_first_shard=True)
     parcels = [Parcel(line=next(names), number=0, ballast=bytes(200_000)) for _ in range(60)]
     await _ask(context, [Part(parcel, 2 * _SLACK, delay=0.8) for parcel in parcels])
@@ -169,7 +169,7 @@ async def _parcels(context: FaultContext, _seat: Seat) -> None:
 
 
 async def _own_ends(context: FaultContext, _seat: Seat) -> None:
-    """Handlers that fail, or end in a way that no handler should: each is an attempt, and the next comes at once."""
+    """Run handlers that fail, or end in other ways: each is an attempt, and the next starts at once."""
     names = _names(context, "end", in_first_shard=False)
     plans = ["fail", "shot", "mute"] * 4
     await _ask(context, [Part(Apply(line=next(names), number=0, plan=plan)) for plan in plans])

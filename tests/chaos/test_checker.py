@@ -100,7 +100,7 @@ def same_attempt_again(history: History) -> None:
 
 
 def lease_stolen(history: History) -> None:
-    """An attempt after one that ended well, at a worker to which nothing happened."""
+    """Add an attempt after one that succeeded, at a worker without a fault."""
     again(history, 2)
 
 

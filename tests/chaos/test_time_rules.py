@@ -1,4 +1,4 @@
-"""What the rules with a time hold against the bus, and what they do not: time with faults, and what a worker was in the middle of."""
+"""The rules with a time limit: they do not count time with faults, nor what a worker was doing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEASE = 1.0
 
 
 def waits(*, within: float = 1.0, asked: float = 10.0, started: float | None = 12.5, faults: tuple[Fault, ...] = ()) -> History:
-    """One command that was asked for and started so much later."""
+    """Return a history with one command that started late."""
     history = History(LEASE, faults=list(faults))
     history.asked.append(Asked("c", "line:l", 0, "Apply", "scripted", "nemesis", asked, "accepted", asked + 0.01, within))
     if started is not None:
@@ -27,7 +27,7 @@ def waits(*, within: float = 1.0, asked: float = 10.0, started: float | None = 1
 
 
 def ends(how: str, pause: float, *, way: str = "scripted", faults: tuple[Fault, ...] = ()) -> History:
-    """An attempt that ended so, and the next after a pause."""
+    """Return a history with an attempt that ended so, and the next after a pause."""
     history = History(LEASE, faults=list(faults))
     history.asked.append(Asked("c", "line:l", 0, "Apply", way, "nemesis", 9.9, "accepted", 9.91))
     history.started.append(Started("c", "line:l", 0, "w0.0", 100, 1, 10.0))

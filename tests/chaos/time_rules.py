@@ -1,4 +1,4 @@
-"""What must happen in time, counted in seconds without a fault."""
+"""Rules with a time limit, counted in seconds without a fault."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OF_A_LEASE = 0.8
 
 
 def started_in_time(facts: Facts) -> Iterator[Violation]:
-    """I9: nobody is starved: what can run is started within the time that whoever asked for it has worked out."""
+    """I9: find starved commands: each must start within the time that its sender calculated."""
     for command, requests in facts.asked.items():
         first = requests[0]
         if not first.within or all(request.answer == "refused" for request in requests):

@@ -1,6 +1,6 @@
-"""Looks at the server and at this process while the run goes on: silences that nobody ordered are faults, too.
+"""Watches the server and this process during the run: unplanned silences are recorded as faults, too.
 
-On a crowded machine a server or the harness (in which the proxies live) may get no processor for a while. Then leases end that no fault of
+On a crowded machine a server or the harness (which runs the proxies) may get no processor for a while. Then leases end that no fault of
 the nemesis explains, and the checker must know why.
 """
 
@@ -20,7 +20,7 @@ _EVERY, _SILENCE = 0.05, 0.3
 
 
 async def watch(context: FaultContext) -> None:
-    """Until cancelled."""
+    """Watch until cancelled."""
     heard = turned = time.monotonic()
     while True:
         await asyncio.sleep(_EVERY)
@@ -41,7 +41,7 @@ async def watch(context: FaultContext) -> None:
 
 
 async def progress(context: FaultContext, nemesis: Nemesis, seconds: float) -> None:
-    """A line every few seconds, until cancelled."""
+    """Print a line every few seconds, until cancelled."""
     began = time.monotonic()
     requests = context.fleet.requests
     while True:
