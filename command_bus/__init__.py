@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from command_bus.handlers.registry import HandlerRegistry, handles
     from command_bus.messages.context import CommandContext
     from command_bus.messages.message import Command, EntityId, Message, Query
-    from command_bus.messages.outgoing import Envelope, OutgoingMessage
+    from command_bus.messages.outgoing import Envelope, Outbound, OutgoingMessage
     from command_bus.messages.policies import EntityPolicy, Lanes, PerEntity, RetryPolicy, lanes, per_entity
     from command_bus.messages.receipts import BatchOutcome, BatchResult, Receipt, SyncReceipt
     from command_bus.middleware import Middleware, Proceed, Sending
@@ -139,6 +139,7 @@ __all__ = [
     "NoHandler",
     "NotReconciled",
     "Observer",
+    "Outbound",
     "OutgoingMessage",
     "PayloadCipher",
     "PayloadTooLarge",
@@ -186,7 +187,7 @@ _HOMES = {
     "messages.message": "Command EntityId Message Query",
     "middleware": "Middleware Proceed Sending",
     "observer": "Observer",
-    "messages.outgoing": "Envelope OutgoingMessage",
+    "messages.outgoing": "Envelope Outbound OutgoingMessage",
     "messages.policies": "EntityPolicy Lanes PerEntity RetryPolicy lanes per_entity",
     "messages.receipts": "BatchOutcome BatchResult Receipt SyncReceipt",
     "handlers.registry": "HandlerRegistry handles",

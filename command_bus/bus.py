@@ -42,7 +42,7 @@ from command_bus.middleware import Middleware
 from command_bus.observer import Observer
 from command_bus.sending.sender import Sender
 from command_bus.serialization.protection import PayloadCipher, Protection
-from command_bus.session import Clients, Session
+from command_bus.session import Clients, Session, TransportOpener
 from command_bus.settings import BusSettings, resolved
 from command_bus.transport.interfaces import Transport
 
@@ -64,6 +64,7 @@ class BusOptions(SettingOverrides, total=False):
     cipher: PayloadCipher | None
     observer: Observer | None
     clients: Clients | None
+    open_transport: TransportOpener | None
 
 
 class BusArguments(BusOptions, total=False):
@@ -89,6 +90,7 @@ class CommandBus:
         cipher: Encrypts payloads, and replies to encrypted commands.
         observer: Receives what happens, for metrics: `command_bus.telemetry.metrics.PrometheusMetrics()`, for example.
         clients: Where to connect to instead of a URL: `command_bus.transport.redis.memory.MemoryClients()`, for example.
+        open_transport: Opens another transport than Redis's, as `command_bus.transport.interfaces` describes it.
 
     Attributes:
         dead_letters: What was given up: list, inspect, replay, discard, purge it.
@@ -113,13 +115,16 @@ class CommandBus:
         cipher: PayloadCipher | None = None,
         observer: Observer | None = None,
         clients: Clients | None = None,
+        open_transport: TransportOpener | None = None,
         **overrides: Unpack[SettingOverrides],
     ) -> None:
         self.settings = resolved(settings, url, namespace, overrides)
         self.registry = default_registry if registry is None else registry
         self.lifespan = lifespan
         self.cipher = cipher
-        self.session = Session(self.settings, Protection.of(self.settings, cipher), clients, owner=self)
+        self.session = Session(
+            self.settings, Protection.of(self.settings, cipher), clients=clients, open_transport=open_transport, owner=self
+        )
         self.session.observer = observer
         self._sender = Sender(self.session, middleware)
         self.dead_letters = DeadLetters(self.session)
@@ -254,7 +259,7 @@ class CommandBus:
         expires: float | None = None,
         keep_result: bool = False,
     ) -> Receipt[Any]:
-        """As `dispatch`, without the command's class: the worker validates the payload. `None, None` names no entity."""
+        """Dispatch without the command's class: the worker validates the payload. `None, None` names no entity."""
         options = DispatchOptions(command_id=command_id, delay=delay, headers=headers, expires=expires, keep_result=keep_result)
         return await self._sender.dispatch_raw(entity_type, entity_id, name, payload, **options)
 
@@ -310,7 +315,7 @@ class CommandBus:
         command_id: str | UUID | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """As `call`, without the command's class: the worker validates the payload, the reply is plain data. `None, None` names no entity."""
+        """Call without the command's class: the worker validates the payload, the reply is plain data. `None, None` names no entity."""
         return await self._sender.call_raw(
             entity_type, entity_id, name, payload, timeout=timeout, command_id=command_id, headers=headers
         )
@@ -326,7 +331,7 @@ class CommandBus:
         *,
         timeout: float = 0.0,
     ) -> Any:
-        """The stored outcome of a call, or of a command with a given id: as `call` would have given it, for `reply_ttl` seconds.
+        """Return the stored outcome of a call, or of a command with a given id, as `call` would return it. It is kept for `reply_ttl` seconds.
 
         Args:
             command_id: Which.
@@ -335,7 +340,7 @@ class CommandBus:
 
         Raises:
             InvalidCommand: The timeout is negative or too long.
-            UnknownCommand: The id is not known (any more), or it is the generated id of a dispatch, whose result nobody keeps.
+            UnknownCommand: The id is not known (any more), or it is the generated id of a dispatch, whose result is not kept.
             CommandTimeout: It is known and not settled.
             CommandBusError: Its outcome, as `call` raises it.
         """
@@ -350,17 +355,17 @@ class CommandBus:
         return await WaitingCommands(self.session).cancel(str(command_id))
 
     def entity(self, entity_type: str, entity_id: str | int) -> EntityScope:
-        """One entity: dispatch and call for it, see its depth, pause, drain, resume and purge it."""
+        """Return the scope of one entity: send to it, read its depth, pause, drain, resume and purge it."""
         return EntityScope(self.session, self._sender, entity_type, entity_id)
 
     # Looking.
 
     async def stats(self) -> Stats:
-        """A snapshot of the namespace, in one round trip per shard."""
+        """Return a snapshot of the namespace, read in one round trip per shard."""
         return await Statistics(self.session).stats()
 
     async def ping(self) -> float:
-        """Seconds of one round trip to the server.
+        """Return the seconds of one round trip to the server.
 
         Raises:
             TransportUnavailable: There is no answer.
@@ -388,7 +393,7 @@ class CommandBus:
         lease: float | None = None,
         grace: float | None = None,
     ) -> Worker:
-        """A worker for this bus's namespace: `async with bus.worker(): …`, or `await bus.worker().run()`.
+        """Make a worker for this bus's namespace: `async with bus.worker(): …`, or `await bus.worker().run()`.
 
         Args:
             concurrency: Entities that it runs at a time, by default `settings.concurrency`.

@@ -14,7 +14,7 @@ mono = time.monotonic
 
 
 def wall_ms() -> int:
-    """Milliseconds since the epoch by this machine's wall clock, for people and records."""
+    """Return the milliseconds since the epoch by this machine's wall clock, for people and records."""
     return time.time_ns() // 1_000_000
 
 

@@ -453,7 +453,7 @@ class IdleTimeout(CommandBusError, TimeoutError):
 
 
 class ResultNotKept(CommandBusError, LookupError):
-    """A receipt was asked for a result that nobody keeps: dispatch with `keep_result=True`."""
+    """A receipt was asked for a result that is not kept: dispatch with `keep_result=True`."""
 
     code = "result_not_kept"
 

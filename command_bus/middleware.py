@@ -58,14 +58,14 @@ class Middleware:
 
 
 def around_dispatch(middleware: Sequence[Middleware], send: Sending) -> Sending:
-    """`send` inside the middleware, the first one outermost."""
+    """Wrap `send` in the middleware, the first one outermost."""
     for layer in reversed(middleware):
         send = _sending(layer, send)
     return send
 
 
 def around_call(middleware: Sequence[Middleware], exchange: Sending) -> Sending:
-    """`exchange` inside the middleware, the first one outermost."""
+    """Wrap `exchange` in the middleware, the first one outermost."""
     for layer in reversed(middleware):
         exchange = partial(_calling, layer, exchange)
     return exchange
@@ -76,7 +76,7 @@ async def _calling(layer: Middleware, inner: Sending, outbound: OutgoingMessage)
 
 
 def around_batch(middleware: Sequence[Middleware], send: Proceed) -> Proceed:
-    """`send` inside the middleware, the first one outermost."""
+    """Wrap `send` in the middleware, the first one outermost."""
     for layer in reversed(middleware):
         send = partial(layer.batch, send)
     return send
@@ -90,7 +90,7 @@ def _sending(layer: Middleware, inner: Sending) -> Sending:
 
 
 def around_handle(middleware: Sequence[Middleware]) -> Callable[[Handling], Handling] | None:
-    """What wraps the call of a handler, or None without middleware."""
+    """Return what wraps the call of a handler, or None without middleware."""
     if not middleware:
         return None
 

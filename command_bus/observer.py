@@ -1,4 +1,4 @@
-"""`Observer`: what a bus tells of its work while it does it, for metrics.
+"""`Observer`: receives what a bus does, while it does it, for metrics.
 
 None is the default, and costs nothing. Where there is one, the parts that know the facts are replaced when the bus opens and when a
 worker starts, by ones that pass them on (`ObservedProducer`, `execution.observed`), and the exchange of a call is timed (`observed_call`).
@@ -42,57 +42,57 @@ class WorkerFigures:
 
 
 class Observer(Protocol):
-    """Is told what happens, in the event loop of the bus. It must be quick, and must not raise."""
+    """Receives what happens, in the event loop of the bus. It must be quick, and must not raise."""
 
     def dispatched(self, command: str, status: str) -> None:
-        """A command was sent: `accepted`, `duplicate`, `rejected` (a refusal of the server), or `failed` (no answer)."""
+        """Receive that a command was sent: `accepted`, `duplicate`, `rejected` (a refusal of the server), or `failed` (no answer)."""
         ...
 
     def called(self, command: str, status: str, seconds: float) -> None:
-        """A call has ended, after that time: `replied`, or the `code` of the error's class (`rejected`, `failed`, `timeout` …).
+        """Receive that a call has ended, with its seconds: `replied`, or the `code` of the error's class (`rejected`, `failed`, `timeout` …).
 
         Or `given_up`, where its caller was cancelled.
         """
         ...
 
     def handled(self, command: str, outcome: str) -> None:
-        """An attempt was decided: `completed`, `rejected`, `failed` or `interrupted`.
+        """Receive that an attempt was decided: `completed`, `rejected`, `failed` or `interrupted`.
 
         Or why it was given up without one: `expired`, `invalid`, `no_handler`, `undecodable`, `unsupported_version`, `bad_signature`.
         """
         ...
 
     def ran(self, command: str, seconds: float) -> None:
-        """A handler ended by itself, with whatever outcome, after that time (with middleware, and the wait for a thread)."""
+        """Receive the seconds of a handler that ended by itself, with any outcome (with middleware, and the wait for a thread)."""
         ...
 
     def waited(self, command: str, seconds: float) -> None:
-        """A command was started for the first time, so long after it was accepted, by the server's clock."""
+        """Receive the seconds between acceptance and first start of a command, by the server's clock."""
         ...
 
     def retried(self, command: str) -> None:
-        """A command is to be tried again."""
+        """Receive that a command is to be retried."""
         ...
 
     def dead_lettered(self, command: str, reason: str) -> None:
-        """A command was given up."""
+        """Receive that a command was dead-lettered."""
         ...
 
     def connects(self, reconnects: Callable[[], int]) -> None:
-        """The bus opens; how many requests it repeated because the server did not answer may be asked for at any time, in any thread."""
+        """Receive, as the bus opens, a function that returns how many requests were repeated for lack of an answer; any thread may call it."""
         ...
 
     def works(self, figures: Callable[[], WorkerFigures]) -> None:
-        """A worker of this bus starts; what it has come to may be asked for at any time, in any thread."""
+        """Receive, as a worker of this bus starts, a function that returns its figures; any thread may call it."""
         ...
 
 
 class ObservedProducer:
-    """A producer that tells an observer what it sent.
+    """A producer that reports what it sent to an observer.
 
     Args:
         producer: Sends.
-        observer: Is told.
+        observer: Receives the reports.
     """
 
     def __init__(self, producer: Producer, observer: Observer) -> None:
@@ -125,7 +125,7 @@ class ObservedProducer:
 
 
 async def observed_call(observer: Observer, exchange: Callable[[OutgoingMessage], Awaitable[Any]], out: OutgoingMessage) -> Any:
-    """The exchange of a call, and a word to the observer when it ends."""
+    """Exchange a call, and report its end to the observer."""
     began, status = mono(), "given_up"
     try:
         value = await exchange(out)

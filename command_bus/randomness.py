@@ -22,7 +22,7 @@ _source: Callable[[int], bytes] = os.urandom
 
 
 def token(size: int) -> bytes:
-    """So many unpredictable bytes."""
+    """Return this many unpredictable bytes."""
     return _source(size)
 
 

@@ -94,7 +94,7 @@ def weakened(url: str) -> str | None:
 
 
 def _cut_password(parts: SplitResult) -> bool:
-    """Whether the @ that ends the login stands too late: what came before it was cut off by a character of the password."""
+    """Return whether the @ that ends the login comes too late: a character of the password cut off what came before it."""
     if not parts.netloc:  # without a host, as for a socket's file, there is no login that could be cut
         return False
     return "@" in parts.path or any("@" in piece and not _WITH_AT.match(piece) for piece in parts.query.split("&"))

@@ -10,39 +10,44 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from threading import get_ident
 from typing import Any, Protocol, TypeAlias
 from weakref import WeakSet
 
 from command_bus.clock import mono
-from command_bus.errors import BusClosed, InvalidSettings, WrongEventLoop
+from command_bus.errors import BusClosed, InvalidSettings, UnsuitableServer, WrongEventLoop
 from command_bus.observer import ObservedProducer, Observer
 from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
+from command_bus.transport.interfaces import Transport
 from command_bus.transport.redis.connection.connections import ClientFactory
 from command_bus.transport.redis.transport import RedisTransport
 
-__all__ = ["OPEN_SESSIONS", "Clients", "Guard", "LoopGuard", "Session", "SessionHook", "SessionPart"]
+__all__ = ["OPEN_SESSIONS", "Clients", "Guard", "LoopGuard", "Session", "SessionHook", "SessionPart", "TransportOpener"]
 
 
 Clients: TypeAlias = ClientFactory
 """Makes the clients that a session connects with."""
 
 
+TransportOpener = Callable[[BusSettings], Awaitable[Transport]]
+"""Opens a transport: connects, checks the server, and agrees on the namespace."""
+
+
 class SessionHook(Protocol):
     """Watches sessions open and close; the testing kit gives them other clients."""
 
     async def opening(self, session: Session) -> None:
-        """Called before a session connects, on its event loop; may set `session.clients`."""
+        """Prepare a session that is about to connect, on its event loop; may set `session.clients`."""
         ...
 
     async def closed(self, session: Session) -> None:
-        """Called when a session has closed its connections, on its event loop."""
+        """Follow a session that has closed its connections, on its event loop."""
         ...
 
     async def awaited(self, result: Awaitable[Any]) -> Any:
-        """Await a result that somebody waits for."""
+        """Await a result for a caller."""
         ...
 
 
@@ -54,7 +59,7 @@ class Guard(Protocol):
         ...
 
     def is_lost(self) -> bool:
-        """Return whether nobody can use the session any more."""
+        """Return whether the session cannot be used any more."""
         ...
 
 
@@ -62,7 +67,7 @@ class SessionPart(Protocol):
     """Ends with the session that it is attached to."""
 
     async def close(self) -> None:
-        """Called when the session closes, before its connections do."""
+        """End the part. The session calls this before it closes its connections."""
         ...
 
     def renew(self) -> None:
@@ -77,6 +82,7 @@ class Session:
         settings: Of the bus.
         protection: Signs and encrypts, or None.
         clients: Where to connect to; None: to `settings.url`, or the development server.
+        open_transport: Opens another transport than Redis's.
         owner: The bus, for hooks.
 
     Attributes:
@@ -91,15 +97,22 @@ class Session:
     every_hook: SessionHook | None = None  # of all sessions of this process, while a test runs
 
     def __init__(
-        self, settings: BusSettings, protection: Protection | None, clients: Clients | None = None, owner: object = None
+        self,
+        settings: BusSettings,
+        protection: Protection | None,
+        *,
+        clients: Clients | None = None,
+        open_transport: TransportOpener | None = None,
+        owner: object = None,
     ) -> None:
+        self._open_transport = open_transport
         self.owner = owner
         self.settings = settings
         self.protection = protection
         self.clients = clients
         self.observer: Observer | None = None
         self.hook: SessionHook | None = None
-        self._transport: RedisTransport | None = None
+        self._transport: Transport | None = None
         self._guard: Guard | None = None
         self._closed = False
         self._opening = asyncio.Lock()
@@ -120,7 +133,7 @@ class Session:
         return self._transport is not None
 
     @property
-    def transport(self) -> RedisTransport:
+    def transport(self) -> Transport:
         """The open transport.
 
         Raises:
@@ -131,6 +144,19 @@ class Session:
             raise BusClosed("the bus is closed" if self._closed else "the bus is not open: use `async with CommandBus(…) as bus`")
         self._guard.check()
         return self._transport
+
+    @property
+    def redis(self) -> RedisTransport:
+        """The open transport of a session on Redis, for code that is about Redis.
+
+        Raises:
+            BusClosed, WrongEventLoop: As for `transport`.
+            UnsuitableServer: The session has another transport.
+        """
+        transport = self.transport
+        if not isinstance(transport, RedisTransport):
+            raise UnsuitableServer(f"{transport.label} is not Redis")
+        return transport
 
     @property
     def active_hook(self) -> SessionHook | None:
@@ -182,12 +208,17 @@ class Session:
             if self._transport is None:
                 if self.active_hook is not None:
                     await self.active_hook.opening(self)
-                transport = await RedisTransport.open(self.clients or self.url, self.settings)
+                transport = await self._connect()
                 if self.observer is not None:
                     transport.producer = ObservedProducer(transport.producer, self.observer)
                     self.observer.connects(lambda: transport.reconnects)
                 self._transport, self._guard = transport, LoopGuard()
                 OPEN_SESSIONS.add(self)
+
+    async def _connect(self) -> Transport:
+        if self._open_transport is not None:
+            return await self._open_transport(self.settings)
+        return await RedisTransport.open(self.clients or self.url, self.settings)
 
     async def close(self) -> None:
         """Let accepted work leave, close the connections. Idempotent; a caller that gives up waiting does not stop it half-way.

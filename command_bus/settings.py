@@ -264,7 +264,7 @@ class BusSettings(BaseSettings):
         return None if self.url is None else self.url.get_secret_value()
 
     def entity(self, entity_type: str | None) -> EntityPolicy:
-        """The policy of an entity type; the default one where none is given."""
+        """Return the policy of an entity type, by default the default policy."""
         return self.entities.get(entity_type, _DEFAULT_POLICY) if entity_type is not None else _DEFAULT_POLICY
 
 
@@ -285,7 +285,7 @@ def _advice(error: ValidationError) -> str:
 
 
 def resolved(settings: BusSettings | None, url: str | None, namespace: str | None, overrides: Mapping[str, Any]) -> BusSettings:
-    """The settings of a bus: those given, else of the environment; what is named singly comes first.
+    """Return the settings of a bus: the given ones, else those of the environment; single overrides come first.
 
     Raises:
         InvalidSettings: One is out of range.
@@ -326,11 +326,11 @@ class UnknownVariable:
 
 
 def unknown_variables(names: Iterable[str]) -> list[UnknownVariable]:
-    """The variables among these names that have the prefix of settings and are none, by name."""
+    """Return the variables that have the prefix of settings and are none, by name."""
     known = {field.upper() for field in BusSettings.model_fields}
     found: list[UnknownVariable] = []
     for name in sorted(names):
-        word = name.upper().removeprefix(_PREFIX)  # settings are read whatever the case
+        word = name.upper().removeprefix(_PREFIX)  # settings are read in any case, upper or lower
         if word == name.upper() or word.startswith(_OTHERS) or _SERVICE.fullmatch(word):
             continue
         head, nested, rest = word.partition("__")

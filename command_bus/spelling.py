@@ -20,7 +20,7 @@ _ALIKE = 0.7  # difflib's ratio: `acount` and `account` have 0.92, `nope` and `n
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like this one, upper and lower case alike; None if none is.
+    """Return the known name that is most like this one, ignoring case; None if none is like it.
 
     Of many, the few hundred are looked at that are most alike at first sight, by their first letter and length: a comparison takes long, and
     there may be as many names as anybody cares to send.
@@ -39,13 +39,13 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def some_of(names: Iterable[str]) -> str:
-    """Names as a list for people: of very many the first."""
+    """Return names as a list for people: of very many the first."""
     found = sorted(names)
     more = f", and {len(found) - _TOLD:,} more" if len(found) > _TOLD else ""
     return ", ".join(found[:_TOLD]) + more if found else "none"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'account'?`, to be put behind what is wrong with a name; empty if no known one is like it."""
+    """Return `; did you mean 'account'?`, to follow an error about a name; empty if no known name is like it."""
     meant = nearest(name, known)
     return "" if meant is None else f"; did you mean {meant!r}?"

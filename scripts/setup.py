@@ -226,7 +226,7 @@ def run_tests(arguments: list[str]) -> None:
     missing = redis62.fetch(VENV)
     if missing is not None:
         say(f"no Redis 6.2 ({missing}): its tests are skipped")
-    become([str(PYTHON), "-m", "pytest", "-n", str(PROCESSES), *arguments])
+    become([str(PYTHON), "-m", "pytest", "-n", str(PROCESSES), "--dist", "loadgroup", *arguments])
 
 
 def test_pythons(arguments: list[str]) -> None:

@@ -15,13 +15,14 @@ import tempfile
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from select import select
 from typing import Any, NoReturn
 
 __all__ = ["run_program"]
 
 ROOT = Path(__file__).resolve().parents[1]
-_IMPORTED = ("app", "acting", "doctor", "events", "judgement", "letters", "looking", "one_entity", "places", "sending", "tables")
+_IMPORTED = ("command_bus.bus", "command_bus.transport.redis.namespace", "command_bus.cli.app")
 _origin: subprocess.Popen[str] | None = None
 
 
@@ -68,8 +69,9 @@ def _end() -> None:
 
 def _serve() -> None:
     """Fork for each line of standard input, and answer with the exit code."""
-    for name in ("bus", "transport.redis.server", *(f"cli.{name}" for name in _IMPORTED)):
-        import_module(f"command_bus.{name}")
+    commands = import_module("command_bus.cli.commands")
+    for name in (*_IMPORTED, *(each.name for each in iter_modules(commands.__path__, "command_bus.cli.commands."))):
+        import_module(name)
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

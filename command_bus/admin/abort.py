@@ -93,7 +93,7 @@ class Aborting:
         )
 
     async def _is_tried_again(self, report: AbortReport) -> bool | None:
-        """Whether another attempt follows by the contract that the workers announced; None if they announced none."""
+        """Return whether another attempt follows by the contract that the workers announced; None if they announced none."""
         info = await Fleet(self._session).command(report.name)
         if info is None or "attempts" not in info.policy:
             return None

@@ -18,13 +18,13 @@ from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Cancelled, DeadLetterRecord
 from command_bus.session import Session
 from command_bus.transport.admin_interfaces import DeadLetterStore
-from command_bus.transport.marks import Retention, is_marked, waiting_mark
+from command_bus.transport.marks import Retention, digest_of, is_marked, waiting_mark
 from command_bus.transport.records import StoredDeadLetter
 from command_bus.transport.steps import NO_SETTLEMENT, Settlement
 
 __all__ = ["DeadLetters", "LetterFilters"]
 
-_LAST_MS = 253_402_300_799_000  # the end of the year 9999: ids of a stream can be given by whoever writes to it
+_LAST_MS = 253_402_300_799_000  # the end of the year 9999: any program that writes to a stream can choose its ids
 
 
 class LetterFilters(TypedDict, total=False):
@@ -53,10 +53,10 @@ class DeadLetters:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._limits = reading_limits(session.settings)
-        self._windows = Retention.of(session.settings)
+        self._retention = Retention.of(session.settings)
 
     async def list(self, *, limit: int | None = None, **filters: Unpack[LetterFilters]) -> AsyncIterator[DeadLetter]:
-        """The letters, oldest first per shard, all filters applying.
+        """Yield the dead letters that match all filters, oldest first per shard.
 
         Args:
             limit: At most so many; the letters behind them are not read.
@@ -78,14 +78,14 @@ class DeadLetters:
                     return
 
     async def count(self, **filters: Unpack[LetterFilters]) -> Counter[tuple[str, str]]:
-        """How many match, by reason and wire name: what `replay_all` or `purge` with the same filters would concern."""
+        """Count the dead letters that match, by reason and wire name: those that `replay_all` or `purge` would change."""
         counts: Counter[tuple[str, str]] = Counter()
         async for letter in self.list(**filters):
             counts[letter.reason, letter.name] += 1
         return counts
 
     async def oldest(self) -> datetime | None:
-        """When the oldest letter was written, or None if there is none: letters stay until they are replayed, discarded or purged.
+        """Return when the oldest dead letter was written, or None. Dead letters stay until they are replayed, discarded or purged.
 
         Raises:
             TransportUnavailable: The server cannot be reached.
@@ -94,7 +94,7 @@ class DeadLetters:
         return None if found is None else datetime.fromtimestamp(min(found, _LAST_MS) / 1000, UTC)
 
     async def get(self, letter_id: str) -> DeadLetter:
-        """One letter.
+        """Return one dead letter.
 
         Raises:
             UnknownDeadLetter: There is none with this id.
@@ -112,7 +112,7 @@ class DeadLetters:
         stored = await self._stored(letter_id)
         envelope = self._envelope(stored)
         marked = is_marked(envelope) and not _nobody_vouches(stored)
-        mark = waiting_mark(envelope, stored.mailbox) if marked else b""
+        mark = waiting_mark(digest_of(envelope), stored.mailbox) if marked else b""
         if not await self._store.settle(stored, "replay", Settlement(envelope.command_id, mark, 1)):
             raise _unknown(letter_id)
         return envelope.command_id
@@ -123,7 +123,7 @@ class DeadLetters:
         for letter_id in [letter.id async for letter in self.list(**filters)]:
             try:
                 await self.replay(letter_id)
-            except UnknownDeadLetter:  # somebody else decided meanwhile
+            except UnknownDeadLetter:  # another operator decided first
                 continue
             replayed += 1
         return replayed
@@ -153,8 +153,8 @@ class DeadLetters:
     async def _discard(self, stored: StoredDeadLetter) -> bool:
         envelope = self._envelope(stored)
         outcome = Cancelled("discarded by an operator")
-        left = NO_SETTLEMENT if _nobody_vouches(stored) else self._windows.remembered(envelope, outcome, "discarded")
-        return await self._store.settle(stored, "discard", replace(left, mark_ms=max(1, self._windows.dedup)))
+        left = NO_SETTLEMENT if _nobody_vouches(stored) else self._retention.settlement(envelope, outcome, "discarded")
+        return await self._store.settle(stored, "discard", replace(left, mark_ms=max(1, self._retention.dedup)))
 
     async def _stored(self, letter_id: str) -> StoredDeadLetter:
         stored = await self._store.get(letter_id)
@@ -163,7 +163,7 @@ class DeadLetters:
         return stored
 
     def _envelope(self, stored: StoredDeadLetter) -> WireEnvelope:
-        """The envelope, as far as it can be read; without an id there is nothing to remember."""
+        """Return the envelope, as far as it can be read; without an id there is nothing to keep."""
         try:
             return unpack_envelope(stored.raw, self._limits)
         except Undecodable:
@@ -197,7 +197,7 @@ class DeadLetters:
 
 
 class _ReadLetter(DeadLetter):
-    """A letter from the server: its payload is decoded when somebody looks at it. Whoever lists, counts or purges does not.
+    """A letter from the server: its payload is decoded when it is read. Listing, counting and purging do not read it.
 
     What was given up may be huge, or made to be slow to read; the operator who wants to be rid of it must not pay for that.
     """
@@ -222,7 +222,7 @@ class _ReadLetter(DeadLetter):
 
 
 def _payload(raw: bytes, limits: Limits, protection: Protection | None) -> dict[str, Any] | None:
-    """The fields of a command, or None if they cannot be read."""
+    """Return the fields of a command, or None if they cannot be read."""
     try:
         envelope = unpack_envelope(raw, limits)
         packed = envelope.payload
@@ -237,7 +237,7 @@ def _payload(raw: bytes, limits: Limits, protection: Protection | None) -> dict[
 
 
 def _record(stored: StoredDeadLetter) -> DeadLetterRecord:
-    """What is recorded of a letter; of one that cannot be read, that it cannot."""
+    """Return the record of a dead letter; of one that cannot be read, a record that says so."""
     try:
         return DeadLetterRecord.unpack(stored.record)
     except Undecodable as error:
@@ -262,7 +262,7 @@ def _matches(letter: DeadLetter, filters: LetterFilters) -> bool:
 
 
 def _nobody_vouches(stored: StoredDeadLetter) -> bool:
-    """Whether the command was not signed as it should have been: then what it names may be another's."""
+    """Return whether the command was not signed as it should have been: the ids in it may be another command's."""
     return _record(stored).reason == "bad_signature"
 
 

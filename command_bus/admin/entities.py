@@ -26,7 +26,7 @@ from command_bus.transport.records import Hold, StoredEntity
 __all__ = ["Entities", "entity_info", "hold_info"]
 
 Place = tuple[float, str]
-"""Where an entity stands in a listing: the smaller the earlier."""
+"""The position of an entity in a listing: the smaller the earlier."""
 
 
 class Entities:
@@ -45,7 +45,7 @@ class Entities:
         return f"<entities {self._scope}>"
 
     def of(self, entity_type: str | None) -> Entities:
-        """Those of one type; None: commands without an entity.
+        """Return the entities of one type; None: commands without an entity.
 
         Raises:
             InvalidCommand: It is no entity type.
@@ -85,7 +85,7 @@ class Entities:
     async def purge(self) -> int:
         """Remove all their waiting commands, not those that run; how many. Callers get `CommandCancelled`.
 
-        What arrives meanwhile may stay: pause or drain first.
+        Commands that arrive while this runs may stay: pause or drain first.
         """
         transport, waiting = self._session.transport, WaitingCommands(self._session)
         removed = 0
@@ -96,12 +96,12 @@ class Entities:
         return removed
 
     async def holds(self) -> list[HoldInfo]:
-        """What of it is paused or drained as a type or as a whole; single entities are listed by `list(states={"paused"})`."""
+        """Return what is paused or drained as a type or as a whole. `list(states={"paused"})` lists single entities."""
         found = [hold_info(hold) for hold in await self._session.transport.holds.wide()]
         return [hold for hold in found if self._scope in (EVERYTHING, type_scope(hold.entity_type)) or hold.what == "everything"]
 
     async def types(self) -> list[EntityTypeInfo]:
-        """The entity types that the namespace knows, by name, whichever type this is of.
+        """Return all entity types that the namespace knows, by name.
 
         Raises:
             TransportUnavailable: The server cannot be reached.
@@ -112,7 +112,7 @@ class Entities:
         """Take back the record of a type of which nothing is stored; False if there is none.
 
         For a type that was a mistake, and for one that was recorded with other mailboxes than its clients have (`InvalidSettings`). The next
-        sender records it anew. Restart whatever has used the type with the old mailboxes: it remembers them.
+        sender records it again. Restart the processes that used the type with the old mailboxes: they remember them.
 
         Args:
             entity_type: As `types()` names it.
@@ -132,7 +132,7 @@ class Entities:
         cursor: str | None = None,
         scan: int = 200_000,
     ) -> EntityPage:
-        """Entities that have work or are paused or drained themselves, the hottest first.
+        """List entities that have work or are paused or drained themselves, the hottest first.
 
         Args:
             states: Only those in one of these states; none means all.
@@ -194,7 +194,7 @@ class Entities:
 
 
 def entity_info(entity: StoredEntity, shard: int, now_ms: int, *, retry_at_ms: int | None, due_ms: int | None) -> EntityInfo:
-    """An entity for people."""
+    """Return the public form of an entity."""
     kind, entity_id = mailbox_parts(entity.mailbox)
     return EntityInfo(
         name=mailbox_label(entity.mailbox),
@@ -214,7 +214,7 @@ def entity_info(entity: StoredEntity, shard: int, now_ms: int, *, retry_at_ms: i
 
 
 def hold_info(hold: Hold) -> HoldInfo:
-    """A hold for people."""
+    """Return the public form of a hold."""
     entity_type = None if hold.scope == EVERYTHING else mailbox_parts(hold.scope)[0]
     return HoldInfo(scope_label(hold.scope), entity_type, hold.mode, hold.since_ms, hold.reason, hold.everywhere)
 

@@ -41,7 +41,7 @@ class EntityScope:
         return f"<entity {self.type}:{self.id}>"
 
     async def dispatch(self, command: Message[R], **options: Unpack[DispatchOptions]) -> Receipt[R]:
-        """As `CommandBus.dispatch`, for a command of this entity.
+        """Dispatch a command of this entity: see `CommandBus.dispatch`.
 
         Raises:
             InvalidCommand: The command names another entity.
@@ -49,7 +49,7 @@ class EntityScope:
         return await self._sender.dispatch(self._own(command), **options)
 
     async def call(self, command: Message[R], **options: Unpack[CallOptions]) -> R:
-        """As `CommandBus.call`, for a command of this entity.
+        """Call a command of this entity: see `CommandBus.call`.
 
         Raises:
             InvalidCommand: The command names another entity.
@@ -58,7 +58,7 @@ class EntityScope:
         return await self._sender.call(self._own(command), timeout=options.get("timeout"), command_id=command_id, headers=headers)
 
     async def depth(self) -> int:
-        """Commands that wait or run, delayed ones included."""
+        """Return how many commands wait or run, delayed ones included."""
         return await self._session.transport.mailboxes.depth(self._mailbox)
 
     async def pause(self, reason: str = "") -> bool:
@@ -77,7 +77,7 @@ class EntityScope:
         return await self._session.transport.holds.resume(self._mailbox)
 
     async def show(self, *, waiting: int = 20) -> EntityDetails:
-        """All there is to know of it now: who holds it, since when, what is at its head, what waits behind, what stops it.
+        """Return everything about the entity now: its holder, since when, its head, what waits behind it, what stops it.
 
         Args:
             waiting: How many of its commands to name at most.
@@ -85,11 +85,11 @@ class EntityScope:
         return await details_of(self._session, self._mailbox, waiting)
 
     async def cancel(self, command_id: str | UUID) -> bool:
-        """As `CommandBus.cancel`, for a command of this entity: only its line is looked through."""
+        """Cancel a command of this entity: see `CommandBus.cancel`. Only its own mailbox is searched."""
         return await WaitingCommands(self._session).cancel_in(self._mailbox, str(command_id))
 
     async def abort(self, reason: str = "", *, by: str = "", wait: float = 10.0, force: bool = False) -> AbortReport:
-        """End the attempt that runs, whatever its handler waits for: its command is settled as interrupted, by its contract.
+        """End the attempt that runs, even if its handler hangs: its command is settled as interrupted, by its contract.
 
         That is the next attempt (`at_least_once`), or after the last one, and for `at_most_once`, a dead letter `interrupted`. Pause the
         entity before if the command is not to be started again. An asynchronous handler is cancelled and ends within about a second.

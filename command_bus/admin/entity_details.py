@@ -1,4 +1,4 @@
-"""One entity from near: everything that a person on call asks of it, put together from a few reads."""
+"""Collect everything an on-call engineer needs to know about one entity, in a few reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["details_of"]
 
 
 async def details_of(session: Session, mailbox: str, count: int) -> EntityDetails:
-    """A mailbox with the first `count` commands behind its head."""
+    """Collect everything an on-call engineer needs to know about one mailbox, with `count` commands behind its head."""
     reader = session.transport.entities
     stored = await reader.look(mailbox)
     found = await reader.head(mailbox, count + 1)
@@ -49,7 +49,7 @@ async def details_of(session: Session, mailbox: str, count: int) -> EntityDetail
 
 
 async def _delayed(session: Session, mailbox: str) -> list[WaitingCommand]:
-    """The delayed commands of a mailbox, those that are due first ahead. They stand in one hash per shard, which has to be read for that."""
+    """Return the delayed commands of a mailbox, those due first ahead. They are in one hash per shard, which is read for that."""
     transport = session.transport
     limits = reading_limits(session.settings)
     ids: dict[str, WaitingCommand] = {}
@@ -80,5 +80,5 @@ async def _letter(session: Session, entity: EntityInfo) -> DeadLetter | None:
         return None
     try:
         return await DeadLetters(session).get(entity.letter_id)
-    except UnknownDeadLetter:  # decided meanwhile
+    except UnknownDeadLetter:  # another operator decided first
         return None

@@ -12,7 +12,7 @@ __all__ = ["forget_type", "types_of"]
 
 
 async def types_of(session: Session) -> list[EntityTypeInfo]:
-    """The types that were sent to, or only paused or drained, by name."""
+    """Return the types that commands were sent to, or that were only paused or drained, by name."""
     found = await session.transport.types.all()
     return [EntityTypeInfo(name, record.mailboxes) for name, record in found.items()]
 

@@ -1,7 +1,7 @@
 """What happens to commands, as it happens: `async for event in bus.events(): …`.
 
 Off by default. `await bus.events.watch("account")` switches the events of an entity type on, for all processes at once, without a
-restart; the step that changes a command's state then writes the event with it, so that none is missing and none is told of what did not happen.
+restart; the step that changes a command's state then writes the event with it, so that none is missing and none reports what did not happen.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class Event:
         at_ms: When, by the server's clock.
         entity: For people: `account:a-17`, `order (lane 3)`; of `paused`, `draining` and `resumed` also `all account` or `everything`.
         entity_type: None if the command has no entity, or all are concerned.
-        entity_id: None likewise.
+        entity_id: None if the command has no entity, or several are concerned.
         command_id: Empty where it is about no single command, or its bytes cannot be read.
-        name: The wire name, empty likewise.
-        attempt: Of which the event tells; 0 where none had started.
-        fence: Of that attempt; 0 likewise.
-        worker: That ran it, or lost it (`interrupted`); empty likewise.
+        name: The wire name; empty where there is no command id.
+        attempt: Of the event; 0 where none had started.
+        fence: Of that attempt; 0 without one.
+        worker: That ran it, or lost it (`interrupted`); empty without one.
         delay: Seconds until it takes its place (`accepted`) or starts again (`retried`, `handed_back`); None if that is at once.
         letter_id: The dead letter (`dead_lettered`, `parked`, `replayed`, `discarded`), for `bus.dead_letters.get`; else empty.
         reason: What the operator said (`paused`, `draining`); else empty.
@@ -100,9 +100,9 @@ class Events:
     def __call__(
         self, *entity_types: str | None, kinds: Collection[EventKind] = (), after: str | None = None, follow: bool = True
     ) -> AsyncIterator[Event]:
-        """The events of watched types as they happen, in order for each entity (and shard).
+        """Yield the events of watched types as they happen, in order for each entity (and shard).
 
-        A server that is away is waited for; closing the bus ends the iteration. Whoever reads more slowly than about `kept` events are
+        A server that is away is waited for; closing the bus ends the iteration. A reader that is slower than about `kept` events are
         written misses some.
 
         Args:
@@ -124,7 +124,7 @@ class Events:
         return self._read(types, wanted, after, follow)
 
     async def watch(self, *entity_types: str | None, kept: int = 10_000) -> None:
-        """Tell of commands of these types from now on, or of all if none is named; None is those without an entity. Idempotent.
+        """Record events of commands of these types from now on, or of all if none is named; None is those without an entity. Idempotent.
 
         Args:
             *entity_types: Which.
@@ -134,14 +134,14 @@ class Events:
         Raises:
             InvalidCommand: One is no entity type.
             InvalidSettings: `kept` is below 1.
-            TransportUnavailable: The server cannot be reached; with several shards some may tell already. Asking again is safe.
+            TransportUnavailable: The server cannot be reached; with several shards some may record already. Asking again is safe.
         """
         if kept < 1:
             raise InvalidSettings(f"kept = {kept}: at least 1")
         await self._session.transport.events.watch(_fields(entity_types) or [EVERYTHING], kept)
 
     async def unwatch(self, *entity_types: str | None) -> None:
-        """Take back a `watch` of these types; if none is named, every one. What was told is kept for a day once nothing is watched.
+        """Take back a `watch` of these types; if none is named, every one. Recorded events are kept for a day once nothing is watched.
 
         Raises:
             InvalidCommand: One is no entity type.
@@ -150,7 +150,7 @@ class Events:
         await self._session.transport.events.unwatch(_fields(entity_types))
 
     async def watched(self) -> dict[str | None, int]:
-        """The types that are watched, with `kept` as it was given; `*` is all of them, None what has no entity."""
+        """Return the types that are watched, with `kept` as it was given; `*` is all of them, None is what has no entity."""
         found = await self._session.transport.events.watched()
         return {None if name == _NO_TYPE else name: kept for name, kept in found.items()}
 
@@ -212,5 +212,5 @@ def _event(stored: StoredEvent, places: list[str]) -> Event:
 
 
 def _number(text: str) -> int:
-    """A number as the scripts write it; 0 for what is none."""
+    """Return a number as the scripts write it; 0 for anything else."""
     return int(text) if text.isascii() and text.isdigit() else 0

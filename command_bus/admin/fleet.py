@@ -15,7 +15,7 @@ class Fleet:
         self._session = session
 
     async def workers(self) -> list[WorkerStatus]:
-        """The workers, live ones first. One that was lost is told of for an hour (for ten leases, if that is longer).
+        """Return the workers, live ones first. A lost worker is listed for an hour (for ten leases, if that is longer).
 
         Raises:
             TransportUnavailable: The server cannot be reached.
@@ -23,7 +23,7 @@ class Fleet:
         return worker_statuses(await self._session.transport.announcements.workers())
 
     async def commands(self) -> list[CommandInfo]:
-        """The live registry: what the workers read_description, by wire name, with the live workers that handle each.
+        """Return the live registry: the announced commands by wire name, with the live workers that handle each.
 
         A command that no live worker handles is in it as long as the namespace is, with no workers.
 
@@ -39,5 +39,5 @@ class Fleet:
         return found
 
     async def command(self, name: str) -> CommandInfo | None:
-        """One of them, or None."""
+        """Return one of them, or None."""
         return next((each for each in await self.commands() if each.name == name), None)

@@ -1,4 +1,4 @@
-"""What operators are told: entities, holds, workers, commands. Values only."""
+"""Values for operators: entities, holds, commands, dead letters, statistics."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class WaitingCommand:
 
     Attributes:
         command_id: Empty if its bytes cannot be read.
-        name: The wire name, empty likewise.
+        name: The wire name; empty if the envelope could not be read.
         accepted_ms: When it was accepted; for a delayed one 0.
         due_ms: For a delayed one when it takes its place, else None.
     """
@@ -142,7 +142,7 @@ class EntityDetails:
         entity: As in a listing.
         head: The command at its head, or None.
         first_started_ms: When that was first started, or None.
-        lease_age: Seconds since its holder last renewed its lease; None if nobody holds it.
+        lease_age: Seconds since its holder last renewed its lease; None if no worker holds it.
         holder: The worker that holds it, if it is known.
         waiting: The commands behind the head, in order, delayed ones last; at most as many as were asked for.
         letter: The dead letter that parks it, or None.
@@ -206,7 +206,7 @@ class DeadLetter:
         id: Of the letter, for `replay` and `discard`.
         reason: `failed`, `interrupted`, `no_handler`, `undecodable`, `invalid`, `unsupported_version`, `bad_signature` or `expired`.
         command_id: Empty if the envelope could not be read.
-        name: The wire name, empty likewise.
+        name: The wire name; empty if the envelope could not be read.
         entity_type: The entity's type, or None.
         entity_id: The entity's id, or None.
         error_type: The exception's qualified name.
@@ -264,7 +264,7 @@ class Stats:
         longest_running: Seconds for which the attempt that runs longest has run, as the workers said with their last sign of life.
         dead_letters: Letters in the dead-letter queue.
         accepted: Commands accepted since the namespace was made.
-        settled: Commands settled since then, whatever the outcome.
+        settled: Commands settled since then, with any outcome.
         completed: Of those, their handler returned.
         rejected: Of those, refused by their handler.
         expired: Of those, not started in time for their caller.

@@ -31,7 +31,7 @@ class Statistics:
         self._session = session
 
     async def stats(self) -> Stats:
-        """The sum over the shards."""
+        """Return the sum over the shards."""
         transport = self._session.transport
         shots = [await transport.statistics.snapshot(shard) for shard in range(transport.shards)]
         counters: dict[str, int] = {}
@@ -80,7 +80,7 @@ class Statistics:
             pause = min(pause * 1.5, _POLL_LAST)
 
     async def busy(self) -> int:
-        """Commands and entities that are not settled; 0 if all is idle.
+        """Return how many commands and entities are not settled; 0 if all is idle.
 
         Several shards are not read at one moment: they are idle only if nothing was accepted between two looks at all of them.
 
@@ -94,7 +94,7 @@ class Statistics:
         return left or int(again != accepted)
 
     async def _look(self) -> tuple[int, int]:
-        """What is left, and how many were ever accepted."""
+        """Return what is left, and how many commands were ever accepted."""
         left = accepted = 0
         moving = False
         stopped: list[str] = []

@@ -21,7 +21,7 @@ _TOGETHER = 64
 
 
 def grouped(depths: Mapping[str, int]) -> Iterator[list[str]]:
-    """Mailboxes in groups that have at most `_TOGETHER` commands, or are one mailbox."""
+    """Group mailboxes that have at most `_TOGETHER` commands together, or are one mailbox."""
     group: list[str] = []
     commands = 0
     for mailbox, depth in depths.items():
@@ -74,7 +74,7 @@ class WaitingCommands:
         return False
 
     async def _cancel(self, mailbox: str, command: Waiting) -> bool:
-        left = self._retention.remembered(
+        left = self._retention.settlement(
             self._envelope(command), Cancelled("cancelled before it started"), message=command.message
         )
         return await self._mailboxes.remove(mailbox, [(command, left)]) > 0
@@ -85,7 +85,7 @@ class WaitingCommands:
         async for page in self._mailboxes.waiting(mailbox):
             read = [(command, self._envelope(command)) for command in page]
             batch = [
-                (command, self._retention.remembered(envelope, Cancelled("its entity was purged"), message=command.message))
+                (command, self._retention.settlement(envelope, Cancelled("its entity was purged"), message=command.message))
                 for command, envelope in read
                 if (envelope.entity_type, envelope.entity_id) in ((entity_type, entity_id), (None, None))
             ]
@@ -128,7 +128,7 @@ class WaitingCommands:
         batch = [
             (
                 command,
-                self._retention.remembered(self._envelope(command), Cancelled("its entity was purged"), message=command.message),
+                self._retention.settlement(self._envelope(command), Cancelled("its entity was purged"), message=command.message),
             )
             for command in commands
         ]

@@ -19,7 +19,7 @@ _PROMOTED = {float: (int,), complex: (int, float)}
 
 
 def unalias(annotation: Any) -> Any:
-    """The type behind `Annotated`, `NewType`, type aliases and type variables; `Any` where a variable has no bound."""
+    """Return the type behind `Annotated`, `NewType`, type aliases and type variables; `Any` where a variable has no bound."""
     while True:
         if get_origin(annotation) is Annotated:
             annotation = get_args(annotation)[0]
@@ -34,7 +34,7 @@ def unalias(annotation: Any) -> Any:
 
 
 def fits(returned: Any, reply: Any) -> bool:
-    """Whether a value of the type `returned` may be a `reply`: equal, a subclass, a part of a union, or not decidable."""
+    """Return whether a value of the type `returned` may be a `reply`: equal, a subclass, a part of a union, or not decidable."""
     returned, reply = unalias(returned), unalias(reply)
     if returned is Any or reply is Any or reply is object or returned in (NoReturn, Never) or returned == reply:
         return True
@@ -50,7 +50,7 @@ def fits(returned: Any, reply: Any) -> bool:
 
 
 def accepts_message(annotation: Any, message_type: type) -> bool:
-    """Whether a parameter with this annotation takes the message: its class, a base of it, a union with one, or not decidable."""
+    """Return whether a parameter with this annotation takes the message: its class, a base of it, a union with one, or not decidable."""
     annotation = unalias(annotation)
     if _is_union(annotation):
         return any(accepts_message(member, message_type) for member in get_args(annotation))
@@ -85,7 +85,7 @@ def _class_fits(returned: Any, reply: Any) -> bool:
 
 
 def _origin_and_arguments(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
-    """`list[int]` as `(list, (int,))`; also for pydantic's generic models, which are classes of their own."""
+    """Split `list[int]` into `(list, (int,))`; also pydantic's generic models, which are classes of their own."""
     generic = getattr(annotation, "__pydantic_generic_metadata__", None)
     if generic and generic["origin"] is not None:
         return generic["origin"], tuple(generic["args"])
@@ -94,7 +94,7 @@ def _origin_and_arguments(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _is_subclass(candidate: Any, base: Any) -> bool:
-    """`issubclass`, but True where the question makes no sense: text, protocols, typed dictionaries."""
+    """Return `issubclass`, but True where the question makes no sense: text, protocols, typed dictionaries."""
     if not (isinstance(candidate, type) and isinstance(base, type)):
         return True
     try:
@@ -104,5 +104,5 @@ def _is_subclass(candidate: Any, base: Any) -> bool:
 
 
 def _same_parameters(one: type, other: type) -> bool:
-    """Whether the type arguments of the two mean the same: one class, or both containers of the standard library."""
+    """Return whether the type arguments of both mean the same: one class, or both containers of the standard library."""
     return one is other or {one.__module__, other.__module__} <= {"builtins", "collections", "collections.abc"}

@@ -1,7 +1,7 @@
-"""One registered handler, ready to be run: a frozen value that tells the worker how to call it.
+"""One registered handler, ready to be run: a frozen value with everything the worker needs to call it.
 
 The worker calls `invoke(command, context)`: on the event loop and awaited if `is_async`, in a thread if not. For the plain case
-`invoke` *is* the registered function, so that nothing stands between the worker and the handler.
+`invoke` *is* the registered function, so that nothing is between the worker and the handler.
 
 A method of a *provided* object is different: the object is made for each command and, if it is a context manager, entered before
 it and left after it, which gives a database session per command. An async method does all that on the loop, within `invoke`; a
@@ -60,7 +60,7 @@ class Handler:
     callables: tuple[Callable[..., Any], ...] = ()
 
     def same_as(self, other: Handler) -> bool:
-        """Whether both register the same code for the same message, so that including it twice changes nothing."""
+        """Return whether both register the same code for the same message, so that including it twice changes nothing."""
         return self.message_type is other.message_type and self.origin == other.origin
 
 
@@ -84,7 +84,7 @@ class ObjectSource:
 
 
 def function_handler(message_type: type[Message[Any]], function: Callable[..., Any]) -> Handler:
-    """The handler that a function, a bound method, a partial or a callable object is.
+    """Make the handler of a function, a bound method, a partial or a callable object.
 
     Raises:
         RegistrationError: It cannot handle this message; see `read_signature`.
@@ -99,13 +99,13 @@ def function_handler(message_type: type[Message[Any]], function: Callable[..., A
 
 
 def scoped_handler(message_type: type[Message[Any]], source: ObjectSource, attribute: str) -> Handler:
-    """The handler that a marked method of an object per command is.
+    """Make the handler of a marked method whose object is made for each command.
 
     Raises:
         RegistrationError: The method cannot handle this message; see `read_signature`.
     """
     method: Any = inspect.getattr_static(source.cls, attribute)
-    # Bound to a stand-in, since there is no object yet: what is read of it is the signature without `self`.
+    # Bound to a placeholder, since there is no object yet: what is read of it is the signature without `self`.
     is_method = not isinstance(method, staticmethod | classmethod)
     function = MethodType(method, source) if is_method else getattr(source.cls, attribute)
     signature = read_signature(function, message_type)
@@ -157,7 +157,7 @@ def _handler(
 
 
 def _positional(function: Callable[..., Any], signature: HandlerSignature) -> Invoke:
-    """The function with the one shape that all handlers have; itself if it has that shape already."""
+    """Return the function with the one shape that all handlers have; itself if it has that shape."""
     if signature.context is None:
         return lambda command, _context: function(command)
     if signature.by_keyword:
@@ -191,7 +191,7 @@ def _in_thread(call: Invoke, name: str) -> Invoke:
 
 @asynccontextmanager
 async def _opened(provide: Callable[[], Any]) -> AsyncGenerator[Any]:
-    """The provided object, entered if it is a context manager of either kind, for as long as the command takes."""
+    """Open the provided object for the length of a command, if it is a context manager of either kind."""
     value = await _made(provide)
     if _has(value, "__aenter__"):
         async with value as target:
@@ -204,7 +204,7 @@ async def _opened(provide: Callable[[], Any]) -> AsyncGenerator[Any]:
 
 
 def _scope(provide: Callable[[], Any], bound: Callable[[Any], Invoke], name: str) -> Scope:
-    """A scope that makes the object on the loop; a plain context manager is still entered in the thread."""
+    """Make a scope that makes the object on the loop; a plain context manager is still entered in the thread."""
 
     @asynccontextmanager
     async def scope() -> AsyncGenerator[Invoke]:
@@ -224,12 +224,12 @@ async def _made(provide: Callable[[], Any]) -> Any:
 
 
 def _has(value: object, method: str) -> bool:
-    """Whether the value's class has this method, as the language looks for it; much cheaper than the abstract classes."""
+    """Return whether the value's class has this method, as the language looks for it; much cheaper than the abstract classes."""
     return hasattr(type(value), method)
 
 
 def _entering(value: Any, bound: Callable[[Any], Invoke], name: str) -> Invoke:
-    """Calls the method of the object in this thread, inside the object's context if it is a context manager."""
+    """Call the method of the object in this thread, inside the object's context if it is a context manager."""
 
     def invoke(command: Any, context: CommandContext | None) -> Any:
         if _has(value, "__enter__"):

@@ -1,6 +1,6 @@
 """Where the bus meets dependency-injector, which is optional: it is never imported here, only looked for among what is.
 
-A program that uses a container has imported the library before it registers anything, so `sys.modules` tells. The library's
+A program that uses a container has imported the library before it registers anything, so `sys.modules` shows it. The library's
 silent traps are errors here, at start: a function whose markers were never wired would be handed the marker itself, and
 `Closing[…]` of a resource that commands share would close it under the others.
 """
@@ -30,13 +30,13 @@ class ResourceContainer(Protocol):
 
 
 def is_provider(value: Any) -> bool:
-    """Whether this is a dependency-injector provider."""
+    """Return whether this is a dependency-injector provider."""
     providers = sys.modules.get("dependency_injector.providers")
     return providers is not None and isinstance(value, providers.Provider)
 
 
 def provided_type(provider: Any) -> Any:
-    """What a provider gives, as a class or a return annotation; None if it cannot be told."""
+    """Return the type of what a provider provides, as a class or a return annotation; None if it is not known."""
     if inspect.isclass(required := getattr(provider, "instance_of", None)):
         return required
     provides: Any = getattr(provider, "provides", None)
@@ -48,7 +48,7 @@ def provided_type(provider: Any) -> Any:
 
 
 async def open_resources(container: ResourceContainer) -> None:
-    """Initialise the container's resources, synchronous and asynchronous. If one fails, those already open are closed again.
+    """Initialise the container's resources, synchronous and asynchronous. If one fails, close those already open.
 
     A `ContextLocalResource` is left out: each command opens its own. Opened here, it would be handed down to all of them, and the
     first command to end would close it under the others.
@@ -72,7 +72,7 @@ async def close_resources(container: ResourceContainer) -> None:
 
 
 def _shared_only(container: ResourceContainer) -> dict[str, Any]:
-    """The argument that leaves context-local resources out; other libraries' containers need none."""
+    """Return the argument that leaves context-local resources out; other libraries' containers need none."""
     containers = sys.modules.get("dependency_injector.containers")
     if containers is None or not isinstance(container, containers.Container):
         return {}
@@ -138,14 +138,14 @@ def _check_left_open(place: str, provider: Any) -> None:
 
 
 def _resource_kinds() -> tuple[type, tuple[type, ...]]:
-    """The classes of resources that commands share, and of those that each has for itself (since dependency-injector 4.49)."""
+    """Return the classes of resources that commands share, and of those that each has for itself (since dependency-injector 4.49)."""
     providers = sys.modules["dependency_injector.providers"]
     local = getattr(providers, "ContextLocalResource", None)
     return providers.Resource, () if local is None else (local,)
 
 
 def _patched(wiring: Any, function: Callable[..., Any]) -> Any:
-    """The record that `@inject` keeps of a function; the library has no public way to ask whether a function is wired."""
+    """Return the record that `@inject` keeps of a function; the library has no public way to ask whether a function is wired."""
     written = function.__init__ if inspect.isclass(function) else function
     for layer in layers(written):
         if (found := wiring._patched_registry.get_callable(layer)) is not None:  # noqa: SLF001 - see above

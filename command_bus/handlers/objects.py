@@ -37,7 +37,7 @@ _WRAPPERS = (*_ASYNC, Generator, Iterator, Iterable, AbstractContextManager)
 
 
 def in_class_body(function: Any) -> bool:
-    """Whether this is a function written inside a class, so that it will be a method; a bound method is no longer one."""
+    """Return whether a function is written inside a class, so that it will be a method; a bound method no longer is one."""
     if isinstance(function, MethodType | functools.partial) or inspect.isclass(function):
         return False
     owner = getattr(function, "__qualname__", "").rpartition(".")[0]
@@ -51,7 +51,7 @@ def mark(function: Any, message_type: type[Message[Any]]) -> None:
 
 
 def marked_methods(cls: type) -> dict[str, tuple[type[Message[Any]], ...]]:
-    """The marked methods of a class and what each handles. An override keeps the mark of what it overrides."""
+    """Return the marked methods of a class with their messages. An override keeps the mark of what it overrides."""
     found: dict[str, tuple[type[Message[Any]], ...]] = {}
     for owner in reversed(cls.__mro__):
         for name, value in vars(owner).items():
@@ -61,7 +61,7 @@ def marked_methods(cls: type) -> dict[str, tuple[type[Message[Any]], ...]]:
 
 
 def handlers_of(source: Any, of: type | None) -> list[Handler]:
-    """The handlers behind an instance, a class, a function that makes an object, or a provider.
+    """Return the handlers of an instance, a class, a function that makes an object, or a provider.
 
     Raises:
         RegistrationError: There are none, or the class cannot be told or made.
@@ -112,7 +112,7 @@ def _object_source(source: Any, of: type | None) -> ObjectSource:
 
 
 def _class_in(annotation: Any) -> type | None:
-    """`Accounts` of `Accounts`, `AsyncIterator[Accounts]`, `Coroutine[Any, Any, Accounts]` and the like."""
+    """Return `Accounts` of `Accounts`, `AsyncIterator[Accounts]`, `Coroutine[Any, Any, Accounts]` and the like."""
     while get_origin(annotation) in _WRAPPERS:
         arguments = get_args(annotation)
         annotation = arguments[-1] if get_origin(annotation) in (Coroutine, Awaitable) else arguments[0]
@@ -127,7 +127,7 @@ def _is_made_on_loop(source: Any, returned: Any) -> bool:
 
 
 def _entered(source: Callable[[], Any]) -> Callable[[], Any]:
-    """A generator function as the context manager that it is meant to be; anything else as it is."""
+    """Turn a generator function into the context manager that it is meant to be; leave anything else as it is."""
     if inspect.isasyncgenfunction(source):
         return asynccontextmanager(source)
     return contextmanager(source) if inspect.isgeneratorfunction(source) else source

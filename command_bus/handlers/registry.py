@@ -68,7 +68,7 @@ class HandlerRegistry:
         self._messages: dict[str, type[Message[Any]]] = {}
 
     def handles(self, message_type: type[Message[R]], /) -> Registration[R]:
-        """The decorator that registers a function as the handler of a message.
+        """Return the decorator that registers a function as the handler of a message.
 
         On a method it only marks it: `include` an instance, or what makes one, to register it.
 
@@ -99,7 +99,7 @@ class HandlerRegistry:
                 registered with `@handles`, and the messages that it defines; an object with marked methods; or what gives such an
                 object for each command: a class, a function without arguments, a dependency-injector provider. An object that is
                 a context manager, synchronous or not, is entered before its command and left after it.
-            of: The class of the objects, where a function or provider does not tell it.
+            of: The class of the objects, where a function or provider does not show it.
 
         Raises:
             RegistrationError: Nothing that can be included, no marked method, or a handler that clashes.
@@ -125,19 +125,19 @@ class HandlerRegistry:
             self._messages[message_type.spec().name] = message_type
 
     def lookup(self, name: str) -> Handler | None:
-        """The handler of a wire name, or None."""
+        """Return the handler of a wire name, or None."""
         return self._handlers.get(name)
 
     def names(self) -> tuple[str, ...]:
-        """The wire names that have a handler, in order of registration."""
+        """Return the wire names that have a handler, in order of registration."""
         return tuple(self._handlers)
 
     def messages(self) -> tuple[type[Message[Any]], ...]:
-        """All message classes known here, with or without a handler."""
+        """Return all message classes known here, with or without a handler."""
         return tuple(self._messages.values())
 
     def unhandled(self) -> tuple[str, ...]:
-        """The wire names of declared messages without a handler."""
+        """Return the wire names of declared messages without a handler."""
         return tuple(name for name in self._messages if name not in self._handlers)
 
     def clear(self) -> None:
@@ -155,7 +155,7 @@ class HandlerRegistry:
         return True  # an empty registry is a registry: `registry or default_registry` must not replace it
 
     def __contains__(self, message: object) -> bool:
-        """Whether a message class, or a wire name, has a handler."""
+        """Return whether a message class, or a wire name, has a handler."""
         if isinstance(message, str):
             return message in self._handlers
         return any(message is handler.message_type for handler in self._handlers.values())
@@ -191,7 +191,7 @@ def _is_message_class(value: Any) -> TypeGuard[type[Message[Any]]]:
 
 
 def _messages_defined_in(module: ModuleType) -> list[type[Message[Any]]]:
-    """The message classes of a module, without those that only serve as bases of others."""
+    """Return the message classes of a module, without those that only serve as bases of others."""
     return [
         value
         for value in vars(module).values()

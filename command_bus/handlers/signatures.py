@@ -56,11 +56,11 @@ class HandlerSignature:
 
 
 def read_signature(function: Callable[..., Any], message_type: type[Message[Any]]) -> HandlerSignature:
-    """How the callable is called as a handler of this message.
+    """Read how the callable is called as a handler of this message.
 
     Raises:
         RegistrationError: It cannot be one: not a function, a generator, no command parameter or one of another type, a required
-            parameter that nobody fills, or a return annotation that is not the message's reply.
+            parameter that is not filled, or a return annotation that is not the message's reply.
     """
     name = qualified_name(function)
     if inspect.isclass(function):
@@ -81,7 +81,7 @@ def read_signature(function: Callable[..., Any], message_type: type[Message[Any]
 
 
 def qualified_name(function: Any) -> str:
-    """`module.Class.method`, also for partials and callable objects."""
+    """Return `module.Class.method`, also for partials and callable objects."""
     for layer in layers(function):
         qualname = getattr(cast("object", layer), "__qualname__", None)
         if isinstance(qualname, str):
@@ -90,7 +90,7 @@ def qualified_name(function: Any) -> str:
 
 
 def layers(function: Any) -> Iterator[Any]:
-    """The callable and all it wraps, outermost first: partials, bound methods, callable objects, decorated functions."""
+    """Yield the callable and all it wraps, outermost first: partials, bound methods, callable objects, decorated functions."""
     seen: set[int] = set()
     while id(function) not in seen:
         seen.add(id(function))
@@ -100,12 +100,12 @@ def layers(function: Any) -> Iterator[Any]:
 
 
 def innermost(function: Any) -> Any:
-    """The function that was written, under all that was put around it."""
+    """Return the function that was written, under all its wrappers."""
     return list(layers(function))[-1]
 
 
 def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """The signature with annotations as written, resolvable or not."""
+    """Return the signature with annotations as written, resolvable or not."""
     try:
         if sys.version_info >= (3, 14):
             import annotationlib  # new in 3.14, where annotations are evaluated late and may fail
@@ -117,35 +117,35 @@ def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def _resolved(annotation: Any, names: dict[str, Any]) -> Any:
-    """The type that an annotation names, with `Annotated` left on; `Any` if there is none or it cannot be resolved here."""
+    """Return the type that an annotation names, with `Annotated` left on; `Any` if there is none or it cannot be resolved here."""
     if annotation is inspect.Signature.empty:
         return Any
     holder = SimpleNamespace(__annotations__={"it": annotation})
     try:
         return get_type_hints(holder, globalns=names, localns=names, include_extras=True)["it"]
-    except Exception:  # noqa: BLE001 - an annotation is any expression; one that fails for whatever reason is just not checked
+    except Exception:  # noqa: BLE001 - an annotation is any expression; one that fails is not checked
         return Any
 
 
 def return_type(function: Callable[..., Any]) -> Any:
-    """The type that a callable says it returns; `Any` if it does not, or not in words that can be resolved."""
+    """Return the type that a callable says it returns; `Any` if it does not, or not in words that can be resolved."""
     return _resolved(_signature_of(function).return_annotation, _names_of(function, None))
 
 
 def is_marker(value: object) -> bool:
-    """Whether this is `Provide[…]` or `Closing[…]` of dependency-injector, which is not imported for it."""
+    """Return whether this is `Provide[…]` or `Closing[…]` of dependency-injector, which is not imported for it."""
     return getattr(type(value), "__IS_MARKER__", False) is True
 
 
 def markers(function: Callable[..., Any]) -> dict[str, Any]:
-    """The dependency-injector markers of a callable's parameters, by parameter name."""
+    """Return the dependency-injector markers of a callable's parameters, by parameter name."""
     names = _names_of(function, None)
     found = {parameter.name: _marker_of(parameter, names) for parameter in _signature_of(function).parameters.values()}
     return {name: marker for name, marker in found.items() if marker is not None}
 
 
 def unfilled(function: Callable[..., Any]) -> str | None:
-    """The first parameter that a call without arguments lacks, or None."""
+    """Return the first parameter that a call without arguments lacks, or None."""
     given = markers(function)
     for parameter in _signature_of(function).parameters.values():
         if parameter.default is inspect.Parameter.empty and parameter.kind not in _VARIADIC and parameter.name not in given:
@@ -154,7 +154,7 @@ def unfilled(function: Callable[..., Any]) -> str | None:
 
 
 def unbound(function: Any) -> Any:
-    """What a partial or a bound method calls; anything else itself."""
+    """Return what a partial or a bound method calls; anything else itself."""
     if isinstance(function, functools.partial):
         return function.func
     if isinstance(function, MethodType | staticmethod | classmethod):
@@ -163,21 +163,21 @@ def unbound(function: Any) -> Any:
 
 
 def _called(function: Any) -> Any:
-    """The `__call__` of a callable object; a function or class itself."""
+    """Return the `__call__` of a callable object; a function or class itself."""
     if not callable(function) or inspect.isroutine(function) or inspect.isclass(function):
         return function
     return cast("Any", type(function)).__call__
 
 
 def _body(function: Any) -> Any:
-    """The function whose code runs first when the callable is called: what it wraps does not count."""
+    """Return the function whose code runs first when the callable is called: what it wraps does not count."""
     while (inner := _called(unbound(function))) is not function:
         function = inner
     return function
 
 
 def _names_of(function: Any, message_type: type[Message[Any]] | None) -> dict[str, Any]:
-    """The names that annotations may use: the module's, and what is often not there, being local or for type checkers only."""
+    """Return the names that annotations may use: the module's, and what is often not there, being local or for type checkers only."""
     known: dict[str, Any] = {"CommandContext": CommandContext}
     if message_type is not None:
         known[message_type.__name__] = message_type
@@ -240,7 +240,7 @@ def _is_context(parameter: inspect.Parameter, names: dict[str, Any]) -> bool:
 
 
 def _check_reply(function: Any, body: Any, returned: Any, message_type: type[Message[Any]]) -> Runs:
-    """Whether the handler runs on the loop or in a thread, once its return annotation is found to be the reply."""
+    """Check the return annotation against the reply; return whether the handler runs on the loop or in a thread."""
     runs: Runs = "thread"
     if inspect.iscoroutinefunction(body):
         runs = "loop"

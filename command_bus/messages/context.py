@@ -79,7 +79,7 @@ class CommandContext:
     _cancel_reason: str | None = field(default=None, init=False, repr=False)
 
     async def dispatch(self, command: Message[R], **options: Unpack[DispatchOptions]) -> Receipt[R]:
-        """As `CommandBus.dispatch`, by the worker's bus: the handler's module need not import one.
+        """Dispatch as `CommandBus.dispatch`, by the worker's bus: the handler's module need not import one.
 
         Raises:
             RuntimeError: The context was made by hand, without a bus.
@@ -87,7 +87,7 @@ class CommandContext:
         return await self._sender().dispatch(command, **options)
 
     async def call(self, command: Message[R], **options: Unpack[CallOptions]) -> R:
-        """As `CommandBus.call`, by the worker's bus; not to the handler's own entity.
+        """Call as `CommandBus.call`, by the worker's bus; not to the handler's own entity.
 
         Raises:
             RuntimeError: The context was made by hand, without a bus.
@@ -127,12 +127,12 @@ class CommandContext:
         return self._cancel_reason
 
     def cancel(self, reason: str) -> None:
-        """Tell the handler to stop. For the worker that runs it; the first reason stays."""
+        """Ask the handler to stop. For the worker that runs it; the first reason stays."""
         if self._cancel_reason is None:
             self._cancel_reason = reason
 
     def remaining(self) -> float | None:
-        """Seconds until the caller no longer waits, 0.0 once it does not; None if it set no deadline."""
+        """Return the seconds until the caller stops waiting, 0.0 after that; None if it set no deadline."""
         return None if self.deadline is None else max(0.0, self.deadline - mono())
 
 
@@ -159,11 +159,11 @@ class BlockingSender:
         self._context = context
 
     def dispatch(self, command: Message[R], **options: Unpack[DispatchOptions]) -> Receipt[R]:
-        """As `CommandContext.dispatch`."""
+        """Dispatch as `CommandContext.dispatch`."""
         return self._wait(self._context.dispatch(command, **options))
 
     def call(self, command: Message[R], **options: Unpack[CallOptions]) -> R:
-        """As `CommandContext.call`."""
+        """Call as `CommandContext.call`."""
         return self._wait(self._context.call(command, **options))
 
     def _wait(self, work: Coroutine[Any, Any, R]) -> R:
@@ -215,7 +215,7 @@ def running_command() -> Running | None:
 
 
 async def while_lent(work: Awaitable[R]) -> R:
-    """Wait for something that the bus resolves; a handler that does so lends its place in the worker meanwhile."""
+    """Wait for something that the bus resolves; while a handler waits, it lends its place in the worker."""
     running = running_command()
     if running is None or running.make_lending is None:
         return await work

@@ -43,7 +43,7 @@ _WIRE_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,200}")
 
 
 def canonical_entity_id(value: object) -> str:
-    """The one form of an entity id: text, so that `7` and `"7"` name the same entity.
+    """Return the one form of an entity id: text, so that `7` and `"7"` name the same entity.
 
     Raises:
         InvalidCommand: Not a string or an int (bool is neither), empty, over 4 KiB, or text that UTF-8 cannot carry.
@@ -86,7 +86,7 @@ message is made."""
 
 
 def check_entity_type(entity: str) -> str:
-    """The entity type, if it can be part of a key.
+    """Return the entity type if it can be part of a key.
 
     Raises:
         InvalidCommand: Not 1 to 64 letters, digits, `_`, `.` or `-`.
@@ -97,12 +97,12 @@ def check_entity_type(entity: str) -> str:
 
 
 def is_entity_type(name: str) -> bool:
-    """Whether a text can be an entity type."""
+    """Return whether a text can be an entity type."""
     return _ENTITY_TYPE.fullmatch(name) is not None
 
 
 def check_wire_name(name: str) -> str:
-    """The wire name, if it is one.
+    """Return the wire name if it is one.
 
     Raises:
         InvalidCommand: Not 1 to 200 letters, digits, `_`, `.`, `:`, `/` or `-`.
@@ -113,7 +113,7 @@ def check_wire_name(name: str) -> str:
 
 
 def is_wire_name(name: str) -> bool:
-    """Whether a text can be a command's name on the wire."""
+    """Return whether a text can be a command's name on the wire."""
     return _WIRE_NAME.fullmatch(name) is not None
 
 
@@ -160,14 +160,14 @@ class Message(BaseModel, Generic[Reply_co]):
         timeout: float | None = None,
         **config: Unpack[ConfigDict],
     ) -> None:
-        """Names the class arguments for type checkers; pydantic hands the same ones to the hook below, once fields are known."""
+        """Name the class arguments for type checkers; pydantic passes the same ones to the hook below, once fields are known."""
         super().__init_subclass__()
 
     @classmethod
     def __pydantic_init_subclass__(cls, *, name: str | None = None, **given: Any) -> None:
         super().__pydantic_init_subclass__()
         if cls.__module__ == __name__ or cls.__pydantic_generic_metadata__["origin"] is not None or "[" in cls.__name__:
-            return  # Command, Command[int], or Command[int] as cloudpickle makes it anew, empty at first: none declares a message
+            return  # Command, Command[int], or Command[int] as cloudpickle makes it again, empty at first: none declares a message
         unknown = sorted(set(given) - _CLASS_ARGUMENTS)
         if unknown:
             raise RegistrationError(
@@ -179,7 +179,7 @@ class Message(BaseModel, Generic[Reply_co]):
 
     @classmethod
     def spec(cls) -> MessageSpec:
-        """What the bus knows of this class.
+        """Return what the bus knows of this class.
 
         Raises:
             RegistrationError: The class declares no message (`Command` itself, say).
@@ -189,7 +189,7 @@ class Message(BaseModel, Generic[Reply_co]):
         return cls.__message_spec__
 
     def entity_id(self) -> str | None:
-        """The canonical id of the entity that this message names, or None for a message without one."""
+        """Return the canonical id of the entity that this message names, or None for a message without one."""
         key = type(self).spec().key
         return None if key is None else canonical_entity_id(getattr(self, key))
 
@@ -214,7 +214,7 @@ class Query(Message[Reply_co]):
 
 
 def _build_spec(cls: type[Message[Any]], name: str | None, given: dict[str, Any], inherited: MessageSpec | None) -> MessageSpec:
-    """The spec of a class from its class arguments, its fields and what its base declared."""
+    """Build the spec of a class from its class arguments, its fields and its base."""
     values: dict[str, Any] = {}
     if inherited is not None:
         values = {slot: getattr(inherited, slot) for slot in ("entity", "delivery", "retry", "on_poison", "timeout")}
@@ -250,7 +250,7 @@ def _check_choices(cls: type[Message[Any]], values: dict[str, Any]) -> None:
 
 
 def _entity_field(cls: type[Message[Any]], entity: str | None) -> str | None:
-    """The field marked with `EntityId`; one if and only if an entity type is given."""
+    """Find the field marked with `EntityId`; one if and only if an entity type is given."""
     fields = cls.model_fields.items()
     marked = [name for name, info in fields if any(isinstance(item, _EntityMarker) for item in info.metadata)]
     hidden = [name for name, info in fields if name not in marked and _holds_marker(info.annotation)]
@@ -269,7 +269,7 @@ def _entity_field(cls: type[Message[Any]], entity: str | None) -> str | None:
 
 
 def _holds_marker(annotation: Any) -> bool:
-    """Whether a marker hides inside a union such as `EntityId | None`, which would allow a command without its entity."""
+    """Return whether a marker hides inside a union such as `EntityId | None`, which would allow a command without its entity."""
     if get_origin(annotation) is Annotated:
         return any(isinstance(item, _EntityMarker) for item in get_args(annotation)[1:])
     return any(_holds_marker(item) for item in get_args(annotation))

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Commands with their options: as an application gives them to a batch, and as middleware sees them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uuid import UUID
 
 from command_bus.messages.message import Message
 
-__all__ = ["Envelope", "OutgoingMessage"]
+__all__ = ["Envelope", "Outbound", "OutgoingMessage"]
 
 
 M_co = TypeVar("M_co", bound=Message[Any], covariant=True)
@@ -65,3 +65,7 @@ class OutgoingMessage:
     ttl_ms: int | None = None
     inbox: str | None = None
     deadline: float | None = None
+
+
+Outbound = OutgoingMessage
+"""The former name of `OutgoingMessage`."""

@@ -39,7 +39,7 @@ def require(condition: bool, message: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how soon a failed command is tried again. While it waits it keeps its place: nobody overtakes it.
+    """How often and how soon a failed command is tried again. While it waits it keeps its place: no command of its entity overtakes it.
 
     Attributes:
         attempts: Starts in all, at least 1; interrupted starts count.
@@ -71,11 +71,11 @@ class RetryPolicy:
         require(self.backoff in ("exponential", "fixed"), f"RetryPolicy(backoff={self.backoff!r}): 'exponential' or 'fixed'")
 
     def retries(self, error: BaseException) -> bool:
-        """Whether an error of this type is worth another attempt."""
+        """Return whether an error of this type is worth another attempt."""
         return isinstance(error, self.retry_on) and not isinstance(error, self.give_up_on)
 
     def delay_after(self, attempt: int, uniform: Callable[[float, float], float]) -> float:
-        """Seconds to wait after the given failed attempt (1 for the first)."""
+        """Return the seconds to wait after the given failed attempt (1 for the first)."""
         base = self.delay if self.backoff == "fixed" else self.delay * self.factor ** min(attempt - 1, 64)
         base = min(base, self.max_delay)
         return max(0.0, base * uniform(1 - self.jitter, 1 + self.jitter)) if self.jitter else base
@@ -109,7 +109,7 @@ Mailbox = PerEntity | Lanes
 
 
 def per_entity() -> PerEntity:
-    """The default mailbox policy."""
+    """Return the default mailbox policy."""
     return PerEntity()
 
 
@@ -119,7 +119,7 @@ def lanes(count: int) -> Lanes:
 
 
 def mailbox_from_text(text: str) -> Mailbox:
-    """The policy that `str(policy)` wrote.
+    """Read the policy that `str(policy)` wrote.
 
     Raises:
         InvalidSettings: The text is of no known policy.

@@ -27,7 +27,7 @@ class Receipt(NamedTuple, Generic[R]):
     status: Literal["accepted", "duplicate"]
 
     async def result(self, *, timeout: float | None = None) -> R:
-        """What came of the command: as `call` would have given it; it was dispatched with `keep_result=True`.
+        """Return the result of the command as `call` would return it; it was dispatched with `keep_result=True`.
 
         Args:
             timeout: Seconds to wait for it, by default `call_timeout`.
@@ -84,14 +84,14 @@ class KeptSyncReceipt(SyncReceipt[R]):
 
 
 def kept(receipt: Receipt[Any], ask: Callable[..., Awaitable[R]]) -> Receipt[R]:
-    """The receipt, with a result to ask for."""
+    """Return the receipt with a result to ask for."""
     keeping: KeptReceipt[R] = KeptReceipt(*receipt)
     keeping.ask = ask
     return keeping
 
 
 def kept_blocking(receipt: Receipt[Any], ask: Callable[..., R]) -> SyncReceipt[R]:
-    """The same for blocking code."""
+    """Return a blocking receipt with a result to ask for."""
     keeping: KeptSyncReceipt[R] = KeptSyncReceipt(*receipt)
     keeping.ask = ask
     return keeping

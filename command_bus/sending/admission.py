@@ -28,7 +28,7 @@ _FULL: dict[Admission, tuple[str, str]] = {
 
 
 def refusal(admission: Admission, command_id: str) -> CommandBusError | None:
-    """Why a command was not accepted, or None if it was (now or before)."""
+    """Return why a command was not accepted, or None if it was (now or before)."""
     if admission in (Admission.ACCEPTED, Admission.DUPLICATE):
         return None
     if admission is Admission.CONFLICT:
@@ -48,14 +48,14 @@ def refusal(admission: Admission, command_id: str) -> CommandBusError | None:
 
 
 def status_of(admission: Admission) -> Literal["accepted", "duplicate", "rejected"]:
-    """The word for it."""
+    """Return `accepted`, `duplicate` or `rejected`."""
     if admission is Admission.ACCEPTED:
         return "accepted"
     return "duplicate" if admission is Admission.DUPLICATE else "rejected"
 
 
 def receipt(command_id: str, admission: Admission, ask: Callable[..., Awaitable[Any]] | None = None) -> Receipt[Any]:
-    """The receipt of an accepted command, with a result if there is somebody to ask.
+    """Return the receipt of an accepted command, with a result if `ask` is given.
 
     Raises:
         CommandBusError: It was refused.

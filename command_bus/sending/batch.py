@@ -20,7 +20,7 @@ from command_bus.transport.submissions import Admission, Submission, Unavailable
 __all__ = ["BatchSender"]
 
 _SLICE = 64
-"""Commands that are sealed before the event loop gets its turn: what was sealed before leaves, and nobody else waits for long."""
+"""Commands that are built before the event loop gets its turn: those built before leave, and no other task waits for long."""
 
 _TURNS = 3
 """Turns of the event loop that a request takes to leave."""
@@ -29,14 +29,14 @@ _Item = Message[Any] | Envelope[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Unsealed:
+class _Unbuilt:
     """What cannot be sent, in its place: what follows it in the same mailbox must not overtake it."""
 
     outcome: BatchOutcome
     mailboxes: tuple[str, ...]
 
 
-_Sealed = Submission | _Unsealed
+_Built = Submission | _Unbuilt
 
 
 class BatchSender:
@@ -45,9 +45,9 @@ class BatchSender:
     Args:
         builder: Encodes and names mailboxes.
         producer: Enqueues.
-        prepare: Turns an outbound value into a submission: agreement on its entity type, middleware, sealing.
+        prepare: Turns an outgoing message into a submission: agreement on its entity type, middleware, building.
         timeout: Seconds per step.
-        agreed: Whether a message may be sealed at once, without `prepare`.
+        agreed: Whether a message may be built at once, without `prepare`.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class BatchSender:
         outcomes: list[BatchOutcome] = []
         under_way: asyncio.Task[list[BatchOutcome]] | None = None
         try:
-            while window := await self._seal_window(source):
+            while window := await self._build_window(source):
                 if under_way is not None:
                     outcomes += await under_way
                 under_way = asyncio.create_task(self._enqueue(window), name="command_bus.sending.batch")
@@ -90,34 +90,34 @@ class BatchSender:
         statuses = [outcome.status for outcome in outcomes]
         return BatchResult(tuple(outcomes), statuses.count("accepted"), statuses.count("duplicate"), statuses.count("rejected"))
 
-    async def _seal_window(self, source: Iterator[_Item]) -> list[_Sealed]:
-        """As many sealed commands as leave together, fewer at the end."""
-        sealed: list[_Sealed] = []
+    async def _build_window(self, source: Iterator[_Item]) -> list[_Built]:
+        """Build as many commands as leave together, fewer at the end."""
+        built: list[_Built] = []
         can_build_fast = self._builder.can_build_fast
-        while len(sealed) < self._producer.window:
+        while len(built) < self._producer.window:
             items = list(itertools.islice(source, _SLICE))
-            sealed += [(self._stamped(item) if can_build_fast else None) or await self._build(item) for item in items]
+            built += [(self._built_fast(item) if can_build_fast else None) or await self._build(item) for item in items]
             if len(items) < _SLICE:
                 break
             await asyncio.sleep(0)
-        return sealed
+        return built
 
-    def _stamped(self, item: _Item) -> _Sealed | None:
-        """The submission of a message without options that no middleware wants to see, or why there is none; None: `_build` knows."""
+    def _built_fast(self, item: _Item) -> _Built | None:
+        """Build the submission of a message without options, or say why there is none; None: `_build` decides."""
         if isinstance(item, Envelope):
             return None
         try:
             return self._builder.build_fast(item) if self._agreed(item) else None
         except CommandBusError as error:
-            return self._unsealed(item, error)
+            return self._unbuilt(item, error)
 
-    async def _build(self, item: _Item) -> _Sealed:
-        """The submission of an item, or why there is none. A server that was away for the first of an entity type is not waited for again."""
+    async def _build(self, item: _Item) -> _Built:
+        """Build the submission of an item, or say why there is none. Do not wait again for a server that was away for its entity type."""
         try:
             out = self._builder.of_item(item)
             entity_type = out.entity_type or ""
             if (away := self._unagreed.get(entity_type)) is not None:
-                return self._unsealed(item, away)
+                return self._unbuilt(item, away)
             try:
                 return await self._prepare(out)
             except TransportUnavailable as error:
@@ -125,17 +125,17 @@ class BatchSender:
                     self._unagreed[entity_type] = error
                 raise
         except CommandBusError as error:
-            return self._unsealed(item, error)
+            return self._unbuilt(item, error)
 
-    def _unsealed(self, item: _Item, error: CommandBusError) -> _Unsealed:
-        return _Unsealed(BatchOutcome("", "rejected", error), self._builder.mailbox_if_known(item))
+    def _unbuilt(self, item: _Item, error: CommandBusError) -> _Unbuilt:
+        return _Unbuilt(BatchOutcome("", "rejected", error), self._builder.mailbox_if_known(item))
 
-    async def _enqueue(self, window: list[_Sealed]) -> list[BatchOutcome]:
+    async def _enqueue(self, window: list[_Built]) -> list[BatchOutcome]:
         """Send what nothing before it keeps back; the outcome of each."""
         going: list[Submission] = []
         outcomes: list[BatchOutcome | None] = []
         for item in window:
-            if isinstance(item, _Unsealed):
+            if isinstance(item, _Unbuilt):
                 self._refused.update(item.mailboxes)
                 outcomes.append(item.outcome)
             elif item.mailbox in self._refused:

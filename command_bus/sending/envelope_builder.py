@@ -49,7 +49,7 @@ class _Ids:
         self.begin()
 
     def begin(self) -> None:
-        """Begin anew with another random part; a fork of this process does."""
+        """Begin again with another random part; a fork of this process does."""
         self._process = token(8).hex()
         self._next = itertools.count().__next__
 
@@ -101,7 +101,7 @@ class EnvelopeBuilder:
         expires: float | None = None,
         keep_result: bool = False,
     ) -> OutgoingMessage:
-        """A message with its options, checked and encoded.
+        """Return a message with its options, checked and encoded.
 
         Raises:
             InvalidCommand: The message or an option is not what it may be.
@@ -138,7 +138,7 @@ class EnvelopeBuilder:
         expires: float | None = None,
         keep_result: bool = False,
     ) -> OutgoingMessage:
-        """A message without its class.
+        """Return a message made without its class, checked and encoded.
 
         Raises:
             InvalidCommand: A part of it is not what it may be.
@@ -160,7 +160,7 @@ class EnvelopeBuilder:
         return out
 
     def build(self, out: OutgoingMessage) -> Submission:
-        """The submission of an outbound value: its envelope packed, its mailbox named.
+        """Build the submission of an outgoing message: pack its envelope, name its mailbox.
 
         Raises:
             CallCycle: It is a call from a handler to the mailbox that this handler holds.
@@ -192,7 +192,7 @@ class EnvelopeBuilder:
         )
 
     def _renewed(self, envelope: WireEnvelope, deadline: float) -> bytes:
-        """An envelope as it is sealed now: its time to live counts from when it is accepted, and some of it has passed."""
+        """Pack an envelope again with the time to live that is left."""
         return self.pack(replace(envelope, ttl_ms=_left_ms(deadline)))
 
     @property
@@ -201,7 +201,7 @@ class EnvelopeBuilder:
         return not self._encrypts and running_command() is None
 
     def build_fast(self, message: Message[Any]) -> Submission:
-        """A message without options as `build` would make it of its `outgoing`, for no middleware to see: in a third of the time.
+        """Build the submission of a message without options, bypassing middleware; three times as fast as `outgoing` and `build`.
 
         Raises:
             InvalidCommand: As `outgoing`.
@@ -219,7 +219,7 @@ class EnvelopeBuilder:
         return Submission(mailbox, command_id, envelope, NO_DIGEST, route.max_depth, 0, False, spec.name)
 
     def entity_of(self, message: Message[Any]) -> str | None:
-        """The entity type of a message.
+        """Return the entity type of a message.
 
         Raises:
             InvalidCommand: It is no message.
@@ -227,7 +227,7 @@ class EnvelopeBuilder:
         return (self._routes.get(type(message)) or self._bind(message)).spec.entity
 
     def of_item(self, item: Message[Any] | Envelope[Any]) -> OutgoingMessage:
-        """An item of a batch.
+        """Return an item of a batch.
 
         Raises:
             InvalidCommand: As `outgoing`.
@@ -244,7 +244,7 @@ class EnvelopeBuilder:
         return self.outgoing(item)
 
     def mailbox_if_known(self, item: object) -> tuple[str, ...]:
-        """The mailbox that an item which cannot be sent would have had, if it can be told."""
+        """Return the mailbox that an item which cannot be sent would have had, if it is known."""
         message = item.command if isinstance(item, Envelope) else item
         if not isinstance(message, Message) or type(message).__message_spec__ is None:
             return ()
@@ -257,11 +257,11 @@ class EnvelopeBuilder:
             return ()
 
     def mailbox_of(self, entity_type: str, entity_id: str) -> str:
-        """The mailbox of an entity."""
+        """Return the mailbox of an entity."""
         return mailbox_name(entity_type, entity_id, self._settings.entity(entity_type).mailbox)
 
     def place_of(self, out: OutgoingMessage) -> str:
-        """The mailbox of an outbound value."""
+        """Return the mailbox of an outbound value."""
         return self._mailbox(out, self._settings.entity(out.entity_type))
 
     def _mailbox(self, out: OutgoingMessage, policy: EntityPolicy) -> str:

@@ -1,7 +1,7 @@
 """`OverdueCalls`: what is said of calls that wait in vain: a warning while they wait, and where the command is when their time is over.
 
 One timer serves all calls in flight, so that one that is answered quickly costs an entry in a dictionary. The timer looks at the oldest
-call. Calls for which nobody works are warned of once a minute for each command.
+call. Calls that no worker can answer are warned of once a minute for each command.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class OverdueCalls:
         self._may_read_lines = True
 
     def begin(self, name: str) -> int:
-        """A call of this command waits from now on; the number for `end`."""
+        """Note that a call of this command waits from now on; return the number for `end`."""
         self._number += 1
         self._waiting[self._number] = (mono(), name)
         if self._timer is None:
@@ -62,7 +62,7 @@ class OverdueCalls:
         return self._number
 
     def end(self, number: int) -> None:
-        """That call waits no longer."""
+        """Forget a call: it waits no longer."""
         self._waiting.pop(number, None)
 
     async def close(self) -> None:
@@ -73,7 +73,7 @@ class OverdueCalls:
             await end_tasks([self._warner])
 
     async def whereabouts(self, mailbox: str, command_id: str, name: str, waited: float) -> Whereabouts:
-        """Where a command is, as far as that can be read within a second, and within the time that its caller waited. Never raises."""
+        """Return where a command is, as far as that can be read within a second and within its caller's time. Never raises."""
         try:
             async with asyncio.timeout(min(_LOOK, waited)), self._looks:
                 return await self._look(mailbox, command_id, name)
@@ -81,7 +81,7 @@ class OverdueCalls:
             return _NOTHING
         except CommandBusError as error:
             _log.debug("cannot see where command %r is: %s", command_id, error)
-        except Exception:  # noqa: BLE001 - the caller is to learn of the timeout, whatever goes wrong here
+        except Exception:  # noqa: BLE001 - the caller must learn of the timeout, even if this fails
             _log.warning("cannot see where command %r is", command_id, exc_info=True)
         return _NOTHING
 
@@ -92,7 +92,7 @@ class OverdueCalls:
         if self._may_read_lines and location.entity.depth:
             try:
                 line = await locations.line(mailbox)
-            except UnsuitableServer:  # a sender that may not read mailboxes: the server's ACL log need not tell of it again
+            except UnsuitableServer:  # a sender that may not read mailboxes: the server's ACL log need not record it again
                 self._may_read_lines = False
             except TransportUnavailable as error:
                 _log.debug("cannot see the line of command %r: %s", command_id, error)
@@ -113,7 +113,7 @@ class OverdueCalls:
             self._warner = asyncio.get_running_loop().create_task(self._warn(), name="command_bus.sending.overdue_calls")
 
     async def _warn(self) -> None:
-        """Say of which commands nobody can answer the calls, also of those that come late meanwhile."""
+        """Warn of the commands whose calls no worker can answer, also of those that become late while this runs."""
         while self._late:
             names, self._late = self._late, set()
             try:

@@ -45,10 +45,10 @@ class ResultReader:
         self._limits = reading_limits(session.settings)
 
     def value_of(self, record: bytes, reply_type: Any, command_id: str) -> Any:
-        """The result in a reply record.
+        """Return the result in a reply record.
 
         Raises:
-            CommandBusError: The outcome that it tells.
+            CommandBusError: The outcome in the record.
         """
         try:
             _, outcome = unpack_reply(record, self._limits)
@@ -92,7 +92,7 @@ class ResultReader:
         return self.value_of(record, reply_type, out.command_id)
 
     async def polled(self, command_id: str, deadline: float) -> bytes | None:
-        """The reply of a command that somebody else sent, read from its mark with growing pauses; None if it is not there in time."""
+        """Poll the mark of a command that another process sent, with growing pauses; return its reply, or None if it is not there in time."""
         pause = _POLL_FIRST
         while True:
             left = deadline - mono()
@@ -119,7 +119,7 @@ class ResultReader:
             return self.value_of(record, reply_type, command_id)
         if mailbox := next(filter(None, map(mailbox_in, marks)), None):
             message = f"command {command_id} is accepted and not settled yet"
-            if timeout <= 0:  # it is asked again and again; nobody waited
+            if timeout <= 0:  # callers poll like this, without waiting
                 raise CommandTimeout(message, command_id=command_id)
             seen = await self._overdue.whereabouts(mailbox, command_id, "", timeout)
             raise seen.timeout(message, command_id)

@@ -1,4 +1,4 @@
-"""Where a command is for which somebody waited in vain: a pure function from what was read to a state, figures and a sentence or two."""
+"""Find out where a command is whose caller waited too long: a pure function from what was read to a state, figures and a sentence or two."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STANDING = ("delayed", "paused", "parked", "behind", "")
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """What a caller is told beside the timeout; the attributes are those of `CommandTimeout`.
+    """The details of a timeout; the attributes are those of `CommandTimeout`.
 
     Attributes:
         hint: For people; empty if nothing is known.
@@ -41,7 +41,7 @@ class Whereabouts:
     handlers: int | None = None
 
     def timeout(self, message: str, command_id: str) -> CommandTimeout:
-        """The error with this message, the hint behind it."""
+        """Return the error with this message, followed by the hint."""
         return CommandTimeout(
             f"{message}. {self.hint}" if self.hint else message,
             command_id=command_id,
@@ -68,7 +68,7 @@ class _Place:
 def whereabouts(
     location: CommandLocation, line: Sequence[tuple[str, bytes]], command_id: str, name: str, where: str, limits: Limits
 ) -> Whereabouts:
-    """Where a command is.
+    """Return where a command is.
 
     Args:
         location: What was read of it.
@@ -108,7 +108,7 @@ def whereabouts(
 
 
 def unserved(name: str, live: Sequence[WorkerStatus], where: str) -> tuple[str, str] | None:
-    """Why no worker runs a command of this name, as a state and a sentence; None if some live worker handles it, or the name is not known."""
+    """Return why no worker runs a command of this name, as a state and a sentence; None if a live worker handles it, or it has no name."""
     if not live:
         return "no_worker", f"There is no live worker in {where}: start one with `command-bus worker`"
     known = sorted({each for worker in live for each in worker.commands})
@@ -133,7 +133,7 @@ def _place(location: CommandLocation, line: Sequence[tuple[str, bytes]], command
 
 
 def _named(envelope: bytes, limits: Limits) -> tuple[str, str]:
-    """Id and name of a command, empty if they cannot be read."""
+    """Return id and name of a command, empty if they cannot be read."""
     try:
         read = unpack_envelope(envelope, limits)
     except Undecodable:
@@ -142,7 +142,7 @@ def _named(envelope: bytes, limits: Limits) -> tuple[str, str]:
 
 
 def _standing(location: CommandLocation, place: _Place, workers: Sequence[WorkerStatus] | None) -> tuple[str, list[str]]:
-    """The state of a command by what its entity does."""
+    """Return the state of a command by what its entity does."""
     entity, label = location.entity, mailbox_label(location.entity.mailbox)
     first = place.position == 1
     if location.delayed_ms is not None:

@@ -240,7 +240,7 @@ class SyncFleet(_Part[Fleet]):
 
 
 def _until_closed(events: Generator[Event]) -> Generator[Event]:
-    """Closing the bus ends whoever follows its events, as on the asynchronous side."""
+    """Iterate until the bus is closed, as on the asynchronous side."""
     try:
         yield from events
     except BusClosed:

@@ -1,6 +1,6 @@
 """A `CommandBus` on the event loop of a thread of its own, for blocking callers: what they want is run there, and they wait for it.
 
-`BusThread` is one open bus. `ThreadedBus` is the bus of whoever may fork: it opens a `BusThread` at the first use in each process.
+`BusThread` is one open bus. `ThreadedBus` is for processes that may fork: it opens a `BusThread` at the first use in each process.
 Async iterators are read by a task there, a page ahead of the caller at most, so that he crosses from thread to thread once per page.
 """
 
@@ -32,14 +32,14 @@ _OWN_LOOP = "SyncCommandBus is used inside its own event loop: use CommandBus th
 
 
 class BlockingCallWarning(UserWarning):
-    """`SyncCommandBus` is used where an event loop runs, which stands still while it waits: use `CommandBus` there."""
+    """`SyncCommandBus` is used where an event loop runs, which is blocked while it waits: use `CommandBus` there."""
 
 
 _warned = False
 
 
 def warn_of_event_loop() -> None:
-    """Warn, once per process, where an event loop runs: it stands still while a blocking bus waits."""
+    """Warn, once per process, where an event loop runs: a blocking bus blocks the loop while it waits."""
     global _warned  # noqa: PLW0603 - it is the process's
     if _warned:
         return
@@ -72,7 +72,7 @@ class ThreadedBus:
         return "closed" if self._closed else "not open" if self._running is None else "open"
 
     def open(self) -> BusThread:
-        """The running bus.
+        """Return the running bus.
 
         Raises:
             BusClosed: It was closed.
@@ -92,7 +92,7 @@ class ThreadedBus:
             return self._running
 
     def renew_lock(self) -> None:
-        """In a forked child, too: there nobody would release one that another thread of the parent held."""
+        """Renew the lock in a forked child: another thread of the parent may have held it."""
         self._lock = threading.Lock()
 
     def do(self, work: Callable[[CommandBus], Coroutine[Any, Any, R]]) -> R:
@@ -108,7 +108,7 @@ class ThreadedBus:
         return kept_blocking(receipt, lambda _, timeout: self.do(lambda _: receipt.result(timeout=timeout)))
 
     def each(self, items: Callable[[CommandBus], AsyncIterator[R]]) -> Generator[R]:
-        """What an async iterator of the bus gives, one by one."""
+        """Yield what an async iterator of the bus gives, one by one."""
         running = self.open()
         return running.each(items(running.bus))
 
@@ -162,7 +162,7 @@ class BusThread:
         atexit.register(self.close)
 
     def wait(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run it on the bus's loop and give its result; whoever is interrupted while he waits cancels it.
+        """Run it on the bus's loop and give its result; a caller that is interrupted cancels it.
 
         Raises:
             BusClosed: The bus is closed, or was while it ran.
@@ -179,7 +179,7 @@ class BusThread:
             raise
 
     def each(self, items: AsyncIterator[R]) -> Generator[R]:
-        """What the iterator gives, one by one. Closing the generator, or leaving it to the garbage collector, closes the iterator."""
+        """Yield what the iterator gives, one by one. Closing the generator, or leaving it to the garbage collector, closes the iterator."""
         pages = _Pages(items)
         try:
             while page := self.wait(pages.take()):
@@ -206,7 +206,7 @@ class BusThread:
         self._thread.join()
 
     def _submit(self, work: Coroutine[Any, Any, R]) -> concurrent.futures.Future[R]:
-        """Nothing comes after `_end`: it would never be answered."""
+        """Submit work, unless the thread is ending: it would never be answered."""
         try:
             if threading.current_thread() is self._thread:
                 raise RuntimeError(_OWN_LOOP)
@@ -236,7 +236,7 @@ class BusThread:
             await asyncio.gather(*rest, return_exceptions=True)
 
     def _leave(self, pages: _Pages[Any]) -> None:
-        """Nobody wants more of it. The garbage collector may say so in any thread, also in that of the bus, and in a forked child."""
+        """End the iteration. The garbage collector may do so in any thread, also in that of the bus, and in a forked child."""
         if self.pid != os.getpid():
             return
         if threading.current_thread() is self._thread:
@@ -256,7 +256,7 @@ class _Pages(Generic[R]):
         self._come, self._room = asyncio.Event(), asyncio.Event()
 
     async def take(self) -> list[R]:
-        """What has come, as soon as there is something; nothing if that was all. What the iterator raised is raised behind its last item."""
+        """Return the items that have come, once there are some; nothing after the last. What the iterator raised is raised after its last item."""
         if self._reading is None:
             self._reading = asyncio.create_task(self._read(), name="command_bus.pages")
         if not self._page:
@@ -295,7 +295,7 @@ class _Pages(Generic[R]):
 
 @contextlib.asynccontextmanager
 async def _closing(items: AsyncIterator[R]) -> AsyncGenerator[AsyncIterator[R]]:
-    """Close it at the end, if it can be: a generator that stands at a `yield` would wait for the garbage collector."""
+    """Close it at the end, if it can be: a generator suspended at a `yield` would wait for the garbage collector."""
     try:
         yield items
     finally:

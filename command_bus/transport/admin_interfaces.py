@@ -65,7 +65,7 @@ class Statistics(Protocol):
 
 
 class EntityReader(Protocol):
-    """Reads entities. Nothing here is a snapshot: an entity that comes or goes meanwhile may be missing; none comes twice."""
+    """Reads entities. Nothing here is a snapshot: an entity that comes or goes while they are read may be missing; none comes twice."""
 
     def pages(self, shard: int) -> AsyncIterator[list[StoredEntity]]:
         """Yield the entities of a shard that have work, or are paused or drained themselves."""
@@ -196,7 +196,7 @@ class TypeRecords(Protocol):
         ...
 
     async def restore(self, record: TypeRecord) -> None:
-        """Write a record again, unless another client has meanwhile."""
+        """Write a record again, unless another client has already."""
         ...
 
 

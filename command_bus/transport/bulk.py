@@ -2,7 +2,7 @@
 
 A *dispatch* is named by its id, which makes loading repeatable: a command id that the open dispatch has accepted is a duplicate, and
 once a *version* of it is committed (a batch has the version 0, a micro-batch its number) nothing of that version is added any more,
-whoever still writes. Both hold for as long as the dispatch is remembered.
+whichever task still writes. Both hold for as long as the dispatch is remembered.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class DispatchFacts:
         rejected: Rows that were noted as no commands.
         summary: What the last commit left, or an empty text.
         note: What held a task of the open version up when it last said so, or an empty text.
-        left_ms: How long it is remembered yet, if nobody touches it.
+        left_ms: How long it is still remembered without another touch.
     """
 
     dispatch_id: str
@@ -128,7 +128,7 @@ class DispatchFacts:
 
 @dataclass(slots=True, frozen=True)
 class OutcomeStream:
-    """How one shard's stream of a dispatch's outcomes stands.
+    """The state of one shard's stream of a dispatch's outcomes.
 
     Attributes:
         length: BulkOutcomes that are kept.
@@ -158,24 +158,24 @@ class BulkOutcomes(Protocol):
     """Reads outcomes: a stream per dispatch and shard. Ids are ordered, and a stream only grows at its end."""
 
     async def streams(self, places: Sequence[tuple[str, int]]) -> list[OutcomeStream | None]:
-        """How the streams of dispatches and shards stand; None for what has none (yet, or any more)."""
+        """Return the state of the streams of dispatches and shards; None for one that does not exist (yet, or any more)."""
         ...
 
     async def ends(self, dispatch_id: str, shard: int, low: str, high: str) -> tuple[str, str] | None:
-        """The first and last id of a range, whose ends are written as for XRANGE; None if it is empty."""
+        """Return the first and last id of a range, whose bounds are written as for XRANGE; None if it is empty."""
         ...
 
     async def page(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> OutcomePage:
-        """Outcomes behind `after` (empty: from the first on) up to and with `until`, oldest first."""
+        """Return outcomes behind `after` (empty: from the first on) up to and with `until`, oldest first."""
         ...
 
     async def skip(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> tuple[str, int]:
-        """The id that a read of `count` outcomes would end with, and how many they are. Nothing there: `after` and 0."""
+        """Return the id that a read of `count` outcomes would end with, and their number. Without any: `after` and 0."""
         ...
 
 
 class BulkDispatches(Protocol):
-    """Loads dispatches and tells of them. Every method repeats what is ambiguous: each is idempotent."""
+    """Loads dispatches and reads what is known of them. Every method repeats what is ambiguous: each is idempotent."""
 
     @property
     def outcomes(self) -> BulkOutcomes:
@@ -204,9 +204,9 @@ class BulkDispatches(Protocol):
             shard: Where they go.
             items: At most 1,000.
             backlog: Commands that the namespace may hold.
-            sequenced: Refuse what is not behind its entity's last sequence number, whoever loaded that.
+            sequenced: Refuse what is not behind its entity's last sequence number, whichever task loaded that.
             suspects: The mailboxes that may be full, or of another type; None: any of them.
-            home: The task that loads, and the entities that are new to it; None: nobody minds which task loads what.
+            home: The task that loads, and the entities that are new to it; None: any task may load anything.
         """
         ...
 
@@ -215,7 +215,7 @@ class BulkDispatches(Protocol):
         ...
 
     async def note(self, version: Version, text: str) -> None:
-        """Leave what holds a task up, for whoever reads the facts, until the commit."""
+        """Store what holds a task up, in the facts, until the commit."""
         ...
 
     async def commit(self, version: Version, summary: str, remember_ms: int, fingerprint: str = "") -> None:
@@ -223,17 +223,17 @@ class BulkDispatches(Protocol):
         ...
 
     async def fingerprints(self, dispatch_id: str) -> dict[int, str]:
-        """Of what rows versions were made: of the last thousand, as far as their commits said so."""
+        """Return the fingerprints of the last thousand versions, as far as their commits stored one."""
         ...
 
     async def facts(self, dispatch_id: str) -> DispatchFacts | None:
-        """What is known of it; None if nothing is (any more)."""
+        """Return what is known of a dispatch; None if nothing is (any more)."""
         ...
 
     def rejects(self, dispatch_id: str) -> AsyncIterator[tuple[str, bytes]]:
-        """The rejected rows."""
+        """Yield the rejected rows."""
         ...
 
     async def names(self) -> list[str]:
-        """The dispatches that are remembered."""
+        """Return the dispatches that are remembered."""
         ...

@@ -89,10 +89,17 @@ class Producer(Protocol):
 
 
 class Steps(Protocol):
-    """Moves held mailboxes forward; the steps of one event-loop turn leave as one batch."""
+    """Moves held mailboxes forward; the steps of one event-loop turn may leave as one batch."""
 
     def advance(self, lease: Lease, step: Step) -> Awaitable[Answer]:
-        """Carry out a step under its lease. Repeats what is ambiguous until it has an answer."""
+        """Carry out a step under its lease; repeat what is ambiguous until there is an answer.
+
+        `Take` starts the head of the mailbox. Every other step concerns the command that `lease.running` names: it is carried out only
+        while the lease is held and that command is the one that was started last under it; else the answer is `LeaseLost` and
+        nothing changes. After `Done` and `DeadLetterStep` the next command is started if the mailbox has one and `follow` is `stay`, or
+        `yield` while no other mailbox of the shard waits; else the mailbox is made ready for any worker. A mailbox that is paused or parked
+        starts nothing: the answer is `Released("stop")`. With the answer `Started`, `lease.running` is `fence|message` of the new start.
+        """
         ...
 
 
@@ -100,7 +107,7 @@ class Reply(Protocol):
     """One call's wait."""
 
     async def within(self, deadline: float) -> bytes | None:
-        """The reply record, or None if it does not come until then (monotonic)."""
+        """Return the reply record, or None if it does not come before the deadline (monotonic)."""
         ...
 
 
@@ -118,7 +125,7 @@ class Replies(Protocol):
         ...
 
     def forget(self, pending: Any) -> None:
-        """Nobody waits for it any more."""
+        """Drop a wait that `expect` returned: its caller waits no longer."""
         ...
 
 
@@ -257,7 +264,7 @@ class Consumer(Protocol):
         ...
 
     async def stop_reading(self) -> None:
-        """Read no more; hand back untouched what was delivered meanwhile."""
+        """Read no more; hand back untouched what is still delivered."""
         ...
 
     @property

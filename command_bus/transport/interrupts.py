@@ -1,4 +1,4 @@
-"""TODO."""
+"""Requests to end an attempt that runs, as values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Kind = Literal["abort", "abandon"]
 
 
 Answer = Literal["", "cancelled", "told", "abandoned", "blocked"]
-"""What the holder has done: cancelled the handler; told one in a thread to end; given the entity up beside it; or nothing, since its event
+"""The holder's answer: it cancelled the handler; asked one in a thread to end; gave the entity up beside it; or did nothing, since its event
 loop is blocked."""
 
 
@@ -45,13 +45,13 @@ class Interrupt:
         return f"aborted by {self.by or 'an operator'}{f': {self.reason}' if self.reason else ''}"
 
     def pack(self) -> str:
-        """The field's value. Only the last part, the reason, may have bars of its own."""
+        """Pack the stored value. Only the last part, the reason, may have bars of its own."""
         parts = (self.kind, self.running, str(self.asked_ms), self.answer, _plain(self.where), _plain(self.by), self.reason)
         return "|".join(parts)
 
     @classmethod
     def unpack(cls, value: bytes) -> Self | None:
-        """What a field says; None if it is of a later release, or broken."""
+        """Read a stored value; None if it is of a later release, or broken."""
         parts: list[Any] = value.decode(errors="replace").split("|", 7)
         if len(parts) != 8 or parts[0] not in ("abort", "abandon"):
             return None

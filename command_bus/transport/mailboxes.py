@@ -1,4 +1,4 @@
-"""TODO."""
+"""Mailbox names: the names of entities, lanes and scopes. An id is percent-encoded, so that any text can be part of a key."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _HASHED: Final = "~"
 
 
 def mailbox_name(entity_type: str, entity_id: str, policy: Mailbox) -> str:
-    """The mailbox of an entity: `type:encoded-id`, or `type/lane` where entities share lanes.
+    """Return the mailbox of an entity: `type:encoded-id`, or `type/lane` where entities share lanes.
 
     Ids over 512 bytes are replaced by `~` and their SHA-256; the full id travels in the envelope.
     """
@@ -66,22 +66,22 @@ def _encoded(entity_id: str) -> str:
 
 
 def free_mailbox(command_id: str) -> str:
-    """The mailbox of a command without an entity: its own, so that it waits for nobody."""
+    """Return the mailbox of a command without an entity: its own, so that it waits for no other command."""
     return _FREE + _encoded(command_id)
 
 
 def type_scope(entity_type: str | None) -> str:
-    """The scope of all mailboxes of an entity type, or (None) of all commands without an entity."""
+    """Return the scope of all mailboxes of an entity type, or (None) of all commands without an entity."""
     return f"{_FREE[0] if entity_type is None else entity_type}:{EVERYTHING}"
 
 
 def scope_of(mailbox: str) -> str:
-    """The scope of all mailboxes of a mailbox's type."""
+    """Return the scope of all mailboxes of a mailbox's type."""
     return f"{_TYPE.split(mailbox, maxsplit=1)[0]}:{EVERYTHING}"
 
 
 def is_mailbox(field: bytes) -> bool:
-    """Whether a field can be a mailbox's name. What is no text is nobody's, whoever wrote it: it is passed over."""
+    """Return whether a field can be a mailbox's name. A field that is no text is ignored, whichever program wrote it."""
     try:
         field.decode()
     except UnicodeDecodeError:
@@ -90,7 +90,7 @@ def is_mailbox(field: bytes) -> bool:
 
 
 def mailbox_label(mailbox: str) -> str:
-    """The mailbox for people: `account:a-17`, `order (lane 3)`, `(no entity) id`; what cannot be printed is escaped."""
+    """Return the mailbox for people: `account:a-17`, `order (lane 3)`, `(no entity) id`; escape what cannot be printed."""
     if mailbox.startswith(_FREE):
         return printable(f"(no entity) {unquote(mailbox[len(_FREE) :])}")
     kind, colon, rest = mailbox.partition(":")
@@ -101,7 +101,7 @@ def mailbox_label(mailbox: str) -> str:
 
 
 def scope_label(scope: str) -> str:
-    """A scope for people: a mailbox's label, `all account`, or `everything`."""
+    """Return a scope for people: a mailbox's label, `all account`, or `everything`."""
     if scope == EVERYTHING:
         return "everything"
     kind, colon, rest = scope.partition(":")
@@ -111,7 +111,7 @@ def scope_label(scope: str) -> str:
 
 
 def mailbox_parts(mailbox: str) -> tuple[str | None, str | None]:
-    """Entity type and id as far as the name tells them: a lane holds many entities, and a long id is only a digest here."""
+    """Return entity type and id, as far as the name has them: a lane holds many entities, and a long id is only a digest here."""
     if mailbox.startswith(_FREE):
         return None, None
     kind, colon, rest = mailbox.partition(":")
@@ -121,17 +121,17 @@ def mailbox_parts(mailbox: str) -> tuple[str | None, str | None]:
 
 
 def stands_in(mailbox: str, entity_type: str | None, entity_id: str | None, command_id: str, policy: Mailbox | None) -> bool:
-    """Whether this is the one mailbox of that entity, under the policy of its type; None is that of a type without one, `per_entity()`."""
+    """Return whether this is the one mailbox of that entity, under the policy of its type; None is that of a type without one, `per_entity()`."""
     if entity_type is None or entity_id is None:
         return mailbox == free_mailbox(command_id)
     return mailbox == mailbox_name(entity_type, entity_id, policy or PerEntity())
 
 
 def type_of(mailbox: str) -> str | None:
-    """The entity type of a mailbox's entities; None for the mailbox of a command without an entity."""
+    """Return the entity type of a mailbox's entities; None for the mailbox of a command without an entity."""
     return None if mailbox.startswith(_FREE) else _TYPE.split(mailbox, maxsplit=1)[0]
 
 
 def is_wide(scope: str) -> bool:
-    """Whether it concerns more than one mailbox."""
+    """Return whether a scope is more than one mailbox."""
     return scope.endswith(EVERYTHING)

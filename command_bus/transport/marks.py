@@ -19,7 +19,17 @@ from command_bus.settings import BusSettings
 from command_bus.transport.steps import NO_SETTLEMENT, Settlement, Started
 from command_bus.transport.submissions import NO_DIGEST
 
-__all__ = ["Retention", "accepted_ms", "digest_of", "is_marked", "is_settled", "mailbox_in", "reply_in", "waiting_mark"]
+__all__ = [
+    "Retention",
+    "accepted_ms",
+    "digest_in",
+    "digest_of",
+    "is_marked",
+    "is_settled",
+    "mailbox_in",
+    "reply_in",
+    "waiting_mark",
+]
 
 _WAITING, _SETTLED = b"q", b"d"
 _PREFIX = 9
@@ -27,12 +37,12 @@ _PREFIX = 9
 
 
 def accepted_ms(message: str) -> int:
-    """The server's time of acceptance: the first part of the message id."""
+    """Return the server's time of acceptance: the first part of the message id."""
     return int(message.partition("-")[0])
 
 
 def digest_of(envelope: WireEnvelope) -> bytes:
-    """What a repeat of the command id is compared by.
+    """Return the digest that a repeat of the command id is compared by.
 
     Nothing for a generated id, and nothing for an encrypted payload: its ciphertext differs each time, and a digest of the clear one
     would let a reader of the server confirm a guess.
@@ -43,9 +53,9 @@ def digest_of(envelope: WireEnvelope) -> bytes:
 
 
 def is_marked(envelope: WireEnvelope) -> bool:
-    """Whether a mark remembers its command id: a caller chose it and may send it again, or waits for its reply.
+    """Return whether a mark remembers its command id: a caller chose it and may send it again, or waits for its reply.
 
-    A generated id is nobody's to repeat but the producer's, which the server answers by the number of its batch.
+    Only the producer can repeat a generated id, and the server answers that by the number of its batch.
     """
     return bool(envelope.inbox) or envelope.flags & (GIVEN_ID | IN_DISPATCH) == GIVEN_ID
 
@@ -60,10 +70,10 @@ class Retention:
 
     @classmethod
     def of(cls, settings: BusSettings, worker: str = "") -> Self:
-        """The windows that the settings name."""
+        """Return the windows that the settings name."""
         return cls(int(settings.dedup_window * 1000), int(settings.reply_ttl * 1000), worker)
 
-    def remembered(
+    def settlement(
         self,
         envelope: WireEnvelope,
         outcome: Outcome,
@@ -71,12 +81,12 @@ class Retention:
         started: Started | None = None,
         message: str = "",
     ) -> Settlement:
-        """What settling leaves: the mark, with the reply where somebody may ask for it, the reply itself, and a dispatch's outcome.
+        """Return what settling leaves: the mark, with the reply where a caller may ask for it, the reply itself, and a dispatch's outcome.
 
         Args:
             envelope: Of the command.
-            outcome: What its caller is told.
-            status: What its dispatch is told.
+            outcome: The answer for its caller.
+            status: The status for its dispatch.
             started: Its start; None if it never started,
             message: and then where it waited.
         """
@@ -96,8 +106,8 @@ class Retention:
             record if envelope.inbox else b"",
         )
 
-    def answered(self, envelope: WireEnvelope, outcome: Outcome) -> Settlement:
-        """What is left of a command that nobody vouches for: a reply to the inbox that it names, and nothing else.
+    def reply_only(self, envelope: WireEnvelope, outcome: Outcome) -> Settlement:
+        """Return what is left of a command whose signature is wrong: a reply to the inbox that it names, and nothing else.
 
         It may name the id of another command, or of another's dispatch: what is remembered of those must not be its doing. If it was sent
         in good faith, its own mark does not wait for ever.
@@ -110,7 +120,7 @@ class Retention:
     def _in_dispatch(
         self, envelope: WireEnvelope, outcome: Outcome, status: Status, started: Started | None, message: str
     ) -> Settlement:
-        """A dispatch's command leaves no mark: while it is open the dispatch knows the id, afterwards its fence does."""
+        """Return the outcome of a dispatch's command. It leaves no mark: the open dispatch knows its id, and later its fence does."""
         if not envelope.flags & KEEP_OUTCOME or not envelope.correlation_id:
             return NO_SETTLEMENT
         place = started.message if started is not None else message
@@ -130,9 +140,14 @@ class Retention:
         return Settlement(envelope.command_id, b"", 0, dispatch=envelope.correlation_id, outcome=record)
 
 
-def waiting_mark(envelope: WireEnvelope, mailbox: str) -> bytes:
+def waiting_mark(digest: bytes, mailbox: str) -> bytes:
     """Return the mark of a command that waits in a mailbox."""
-    return _WAITING + digest_of(envelope) + mailbox.encode()
+    return _WAITING + digest + mailbox.encode()
+
+
+def digest_in(mark: bytes) -> bytes:
+    """Return the digest of a marked command."""
+    return mark[1:_PREFIX]
 
 
 def mailbox_in(mark: bytes | None) -> str | None:

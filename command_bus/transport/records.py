@@ -153,7 +153,7 @@ class MailboxHead:
     """The first commands of one mailbox, and its lease.
 
     Attributes:
-        lease_ms: Milliseconds since the lease was renewed; None if nobody holds it.
+        lease_ms: Milliseconds since the lease was renewed; None if no worker holds it.
         entries: Message ids and envelopes.
         shard: The mailbox's shard.
     """
@@ -171,7 +171,7 @@ class ShardSnapshot:
         counters: Counters since the namespace was made, by name.
         ready: Activations, those that workers hold included.
         in_flight: Activations that workers hold.
-        oldest_ready_ms: When the first one became ready that nobody holds; None if there is none.
+        oldest_ready_ms: When the first activation became ready that no worker holds; None if there is none.
         due: Retries and delayed commands that wait for their time.
         active: Mailboxes with work.
         paused: Scopes that are paused or drained.

@@ -1,4 +1,4 @@
-"""TODO."""
+"""The steps that move a held mailbox forward, and the answers to them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Lease:
         running: Fence and message of the command that runs now, with a bar between; empty before the first start.
         renew_until: Local time after which it is no longer renewed (an async handler far past its timeout), or None.
         cancel: While a handler runs: interrupts it, because the lease is lost.
-        lost: Whether its handler was told so.
+        lost: Whether its handler was interrupted for that.
         in_thread: Whether the handler that runs is in a thread, which nothing can stop.
     """
 
@@ -103,7 +103,7 @@ class Started:
 
 @dataclass(slots=True, frozen=True)
 class Released:
-    """The lease was given up: the mailbox is empty, waits, is stopped, or is for somebody else to take."""
+    """The lease was given up: the mailbox is empty, waits, is stopped, or is for any worker to take."""
 
     reason: Literal["idle", "yield", "wait", "stop"]
 
@@ -143,7 +143,7 @@ class Settlement:
         reply: What is pushed to it.
         dispatch: The dispatch that keeps the outcome, or empty.
         outcome: What it keeps; empty if none does.
-        waits_ms: Of a command that nobody can vouch for: how long its mark is kept if it says that the command waits in this very mailbox.
+        waits_ms: Of a command with a wrong signature: how long its mark is kept if it says that the command waits in this mailbox.
             Any other mark is left as it is, and `mark` is empty.
     """
 
@@ -158,7 +158,7 @@ class Settlement:
 
 
 NO_SETTLEMENT = Settlement("", b"", 0)
-"""Of a command whose id nobody can repeat or ask for."""
+"""The settlement of a command whose id cannot be repeated or asked for."""
 
 
 @dataclass(slots=True)
@@ -191,7 +191,7 @@ class Park:
 
 @dataclass(slots=True, frozen=True)
 class Retry:
-    """Start the command again after a delay; meanwhile its entity waits. `counts` says whether this was an attempt."""
+    """Start the command again after a delay, for which its entity waits. `counts` says whether this was an attempt."""
 
     delay_ms: int
     counts: bool = True

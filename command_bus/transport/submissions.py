@@ -1,4 +1,4 @@
-"""TODO."""
+"""Commands on their way to a mailbox, and the answers to them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Submission:
         digest: Eight bytes that differ between different commands; equal ids with unequal digests conflict.
         max_depth: Commands that the mailbox may hold.
         delay_ms: Milliseconds until the command takes its place in the mailbox.
-        marked: Whether a mark remembers the command id, because somebody may send it again or ask for its reply.
+        marked: Whether a mark remembers the command id, because a client may send it again or ask for its reply.
         name: The command's wire name, for who observes.
-        renewed: Gives the envelope as it would be sealed now, or None: it stays right however late it leaves.
+        renewed: Gives the envelope packed again with the time to live that is left, or None: it never changes.
     """
 
     mailbox: str

@@ -1,7 +1,7 @@
 """Ends tasks that wait for the server.
 
 One `task.cancel()` is not enough: redis-py sends within `asyncio.wait_for`, which before Python 3.12 loses a cancellation that arrives
-in the same turn as the end of what it waits for (python/cpython#86296). The task would then wait for its next reply, and whoever waits
+in the same turn as the end of what it waits for (python/cpython#86296). The task would then wait for its next reply, and a task that waits
 for the task with it: for ever, where reading is all it does.
 """
 
@@ -28,7 +28,7 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def all_of(*endings: Awaitable[object]) -> None:
-    """Wait for all of these, whatever becomes of the others; then raise what the first that failed raised."""
+    """Wait for all of these, also if one fails; then raise the first error."""
     for answer in await asyncio.gather(*endings, return_exceptions=True):
         if isinstance(answer, BaseException):
             raise answer

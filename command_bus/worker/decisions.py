@@ -1,4 +1,4 @@
-"""What becomes of a command: pure functions from what is known of it to the step that settles it.
+"""Decide how to settle a command. Pure functions: a delivery or a handler's result in, a step out.
 
 Nothing here waits or sends. A delivery is read into something that can run, or into a step straight away (undecodable, expired,
 unknown, invalid); what its handler did (returned, refused, raised, was interrupted) becomes the step that follows.
@@ -107,13 +107,13 @@ class Decisions:
         self._worker = worker
         self._random = random or JITTER
         self._limits = reading_limits(settings)
-        self._windows = Retention.of(settings, worker)
+        self._retention = Retention.of(settings, worker)
         self._offers = Offers(self._random)
         self._warned_of: set[str] = set()
         self._unknown_grace_ms = int(settings.unknown_grace * 1000)
 
     def read(self, started: Started, mailbox: str = "") -> Runnable | Step:
-        """What was delivered from a mailbox, ready to run; or what becomes of it if it cannot run."""
+        """Read a delivery into something that can run, or into the step that settles it unrun."""
         if not started.confirmed:
             return _UNCONFIRMED
         if started.envelope is None:
@@ -140,7 +140,7 @@ class Decisions:
         return Runnable(envelope, started, handler, message)
 
     def completed(self, run: Runnable, value: Any) -> Step:
-        """The handler returned: settle the command, whatever can be sent of its result."""
+        """Settle a command whose handler returned, whether or not its result can be sent."""
         envelope = run.envelope
         if not (envelope.inbox or envelope.flags & (GIVEN_ID | KEEP_OUTCOME)):
             return Done(NO_SETTLEMENT)
@@ -149,15 +149,15 @@ class Decisions:
             outcome: Outcome = Completed(packed) if self._protection is None else self._protection.reply(envelope, packed)
         except BadResult as error:
             outcome = BadReply(error.message)
-        return Done(self._windows.remembered(envelope, outcome, "completed", run.started))
+        return Done(self._retention.settlement(envelope, outcome, "completed", run.started))
 
     def rejected(self, run: Runnable, refusal: Reject) -> Step:
-        """The handler refused for business reasons: settled, not retried."""
+        """Settle a command that its handler refused for business reasons: it is not retried."""
         outcome = Rejected(refusal.message, refusal.code, refusal.details)
-        return Done(self._windows.remembered(run.envelope, outcome, "rejected", run.started), verb="deny")
+        return Done(self._retention.settlement(run.envelope, outcome, "rejected", run.started), verb="deny")
 
     def failed(self, run: Runnable, error: BaseException) -> Step:
-        """The handler raised: try again by policy, or the command is poisoned."""
+        """Retry a command whose handler raised, by its policy, or treat it as poisoned."""
         policy = run.handler.spec.retry
         if run.started.attempt < policy.attempts and policy.retries(error):
             return Retry(int(policy.delay_after(run.started.attempt, self._random.uniform) * 1000))
@@ -167,7 +167,7 @@ class Decisions:
         return self._poisoned(run.handler.spec, run.started, run.envelope, outcome, record)
 
     def interrupted(self, started: Started, why: str = "its worker was lost while it ran") -> Step:
-        """A started command whose worker is gone or stopping: run it again, or dead-letter it, as its contract says.
+        """Run a started command again whose worker is gone or stopping, or dead-letter it, by its contract.
 
         How often it may be run its handler knows. A worker without (an older release that takes over from a newer) leaves that to one that has it.
         """
@@ -186,9 +186,9 @@ class Decisions:
         return self._poisoned(handler.spec if handler else None, started, envelope, Interrupted(text), record)
 
     def lost(self, started: Started, why: str = "its worker was lost while it ran") -> Step | None:
-        """A started command whose worker was lost, or gave it up: as `interrupted`; None leaves it as it is, to another worker.
+        """Decide as `interrupted` for a command whose worker was lost or gave it up; None leaves it to another worker.
 
-        What a newer release wrote, only that can decide: whether it may run again stands where we cannot read it. So it stays interrupted
+        Only a newer release can decide about what it wrote: whether it may run again is in a part we cannot read. So it stays interrupted
         until a newer worker takes it over, for as long as an unknown command is kept and some leases more.
         """
         try:
@@ -218,15 +218,15 @@ class Decisions:
         return DeadLetterStep(self._left_of_unread(started, envelope, Invalid(str(error))), record, raw)
 
     def _left_of_unread(self, started: Started, envelope: WireEnvelope, outcome: Outcome) -> Settlement:
-        """What is left of a command of which only a part can be read. Where commands are signed, its id may be anybody's."""
+        """Return what is left of a command that can be read in part only. Where commands are signed, its id may be another command's."""
         if not envelope.command_id:
             return NO_SETTLEMENT
         if self._signatures is not None:
-            return self._windows.answered(envelope, outcome)
-        return self._windows.remembered(envelope, outcome, "dead_lettered", started)
+            return self._retention.reply_only(envelope, outcome)
+        return self._retention.settlement(envelope, outcome, "dead_lettered", started)
 
     def _forgery(self, signatures: Signatures, data: bytes, envelope: WireEnvelope, mailbox: str) -> str | None:
-        """What is wrong with a command's signature, or with the place where it stands under it; None if nothing is."""
+        """Return what is wrong with a command's signature or with its mailbox; None if nothing is."""
         fault = signatures.fault(data, envelope.signature)
         if fault is not None or envelope.signature is None:
             return fault
@@ -238,13 +238,13 @@ class Decisions:
 
     def _forged(self, started: Started, envelope: WireEnvelope, fault: str) -> Step:
         text = f"bad signature: {fault}"
-        left = self._windows.answered(envelope, Forged(text))
+        left = self._retention.reply_only(envelope, Forged(text))
         return DeadLetterStep(
             left, self._record(started, envelope, "bad_signature", "BadSignature", text), started.envelope or b""
         )
 
     def _clear(self, envelope: WireEnvelope) -> bytes:
-        """The payload, decrypted.
+        """Decrypt the payload.
 
         Raises:
             InvalidCommand: It cannot be.
@@ -256,7 +256,7 @@ class Decisions:
     def _expired(self, started: Started, envelope: WireEnvelope) -> Step:
         late = started.now_ms - accepted_ms(started.message) - (envelope.ttl_ms or 0)
         text = f"not started: its deadline passed {late} ms before its turn"
-        left = self._windows.remembered(envelope, Expired(text), "expired", started)
+        left = self._retention.settlement(envelope, Expired(text), "expired", started)
         if envelope.inbox:
             return Done(left, verb="lapse")
         return DeadLetterStep(left, self._record(started, envelope, "expired", "Expired", text), started.envelope or b"")
@@ -269,7 +269,7 @@ class Decisions:
             return self._offers.next(started.now_ms, left_ms)
         outcome = Unhandled(text)
         if reason == "no_handler":  # it was read, and verified
-            left = self._windows.remembered(envelope, outcome, "dead_lettered", started)
+            left = self._retention.settlement(envelope, outcome, "dead_lettered", started)
         else:
             left = self._left_of_unread(started, envelope, outcome)
         return DeadLetterStep(left, self._record(started, envelope, reason, "NoHandler", text), started.envelope or b"")
@@ -290,7 +290,7 @@ class Decisions:
 
     @staticmethod
     def _check_entity(spec: MessageSpec, envelope: WireEnvelope, message: Any) -> None:
-        """The entity that the command was sequenced by must be the one that it names."""
+        """Check that the command names the entity whose mailbox it came from."""
         if spec.entity is None or spec.key is None:
             return
         named = getattr(message, spec.key)  # checked with the message
@@ -307,7 +307,7 @@ class Decisions:
         choice = spec.on_poison if spec is not None else None
         if choice is None:
             choice = self._settings.entity(envelope.entity_type).on_poison or "skip"
-        left = self._windows.remembered(envelope, outcome, "parked" if choice == "park" else "dead_lettered", started)
+        left = self._retention.settlement(envelope, outcome, "parked" if choice == "park" else "dead_lettered", started)
         raw = started.envelope or b""
         return Park(left, record, raw) if choice == "park" else DeadLetterStep(left, record, raw)
 
@@ -350,14 +350,14 @@ class Decisions:
 
 
 def _is_late(started: Started, envelope: WireEnvelope) -> bool:
-    """Whether the deadline has passed for a command that never ran; one that did, or that an operator replays, is run to its end."""
+    """Return whether the deadline has passed of a command that never ran. One that ran, or that an operator replays, is run to its end."""
     if envelope.ttl_ms is None or started.attempt > 1 or started.replayed:
         return False
     return started.now_ms > accepted_ms(started.message) + envelope.ttl_ms
 
 
 def _partial(error: Undecodable) -> WireEnvelope:
-    """As much of an envelope as could be read, so that its caller can be told."""
+    """Return as much of an envelope as could be read, to answer its caller."""
     return WireEnvelope(
         command_id=error.command_id or "",
         name=error.name or "",

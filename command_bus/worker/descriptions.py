@@ -1,4 +1,4 @@
-"""TODO."""
+"""What a worker publishes of its commands: schema, policies and reply, enough to send them without their classes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["describe_command", "describe_commands"]
 
 
 def describe_commands(registry: HandlerRegistry) -> dict[str, bytes]:
-    """What a worker says of its commands, as JSON by wire name: enough to send them without their classes."""
+    """Return the JSON descriptions of a worker's commands by wire name: enough to send them without their classes."""
     found: dict[str, bytes] = {}
     for handler in registry:
         spec = handler.spec
@@ -30,7 +30,7 @@ def describe_commands(registry: HandlerRegistry) -> dict[str, bytes]:
 
 
 def describe_command(kind: type[Message[Any]], spec: MessageSpec) -> dict[str, Any]:
-    """Kind, policies and the schema of the reply."""
+    """Return kind, policies and the schema of the reply."""
     retry = spec.retry
     return {
         "kind": "query" if issubclass(kind, Query) else "command",

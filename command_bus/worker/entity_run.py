@@ -22,14 +22,14 @@ _BROKEN_PAUSE = 1.0
 
 
 class EntityRun:
-    """The consumer's side of one activation: take, then execute and settle until somebody else's turn.
+    """The consumer's side of one activation: take, then execute and settle until it is another entity's turn.
 
     Args:
         steps: Moves the mailbox forward.
         executor: Runs a command.
         places: Those of the worker.
         quantum: Commands that an entity runs in a row while others wait for its place.
-        quantum_time: Seconds, likewise.
+        quantum_time: Seconds for which an entity runs in a row while others wait.
         stopping: Whether the worker is about to leave.
     """
 
@@ -87,7 +87,7 @@ class EntityRun:
         return await self._repaired(lease, step, answer) if type(answer) is StepFailed else answer
 
     async def _repaired(self, lease: Lease, step: Step, answer: Answer) -> Answer:
-        """A step that failed, again and again, as a key of the entity is of another type: an operator must repair it, nothing is lost."""
+        """Repeat a step that fails because a key of the entity has another type, until an operator has repaired it. Nothing is lost."""
         while isinstance(answer, StepFailed) and not self._stopping():
             entity = mailbox_label(lease.mailbox)
             _log.error(

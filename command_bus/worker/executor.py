@@ -1,8 +1,8 @@
-"""Runs one command: one delivery goes in, the step that settles it comes out.
+"""Runs one command: a delivery in, the step that settles it out.
 
     read → run the handler → decide
 
-`None` comes out where nothing may be said any more: the lease is lost, or a thread still runs what cannot be stopped.
+Returns None if this worker may no longer settle the command: its lease is lost, or a thread still runs what cannot be stopped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["CANCELLED", "STOPPING", "Executor"]
 STOPPING = "the worker is stopping"
 """The reason that a worker gives when it cancels what outlived the grace time."""
 CANCELLED = "its task was cancelled by the application"
-"""The reason where somebody else than the worker cancelled a handler."""
+"""The reason if something other than the worker cancelled a handler."""
 
 _log = logging.getLogger("command_bus.worker")
 _NOT_STARTED = GiveBack(counts=False)
@@ -128,14 +128,14 @@ class Executor:
                 read.lends_beyond = self._places.all_lent
             read.lease = lease
             return self._decide(lease, read, await self._run(lease, read, task))
-        except Exception:  # noqa: BLE001 - whatever it is, the entity must not wait for the end of its lease
+        except Exception:  # noqa: BLE001 - the entity must not wait for the end of its lease
             _log.exception("%s: a command could not be settled as its handler ended it", mailbox_label(lease.mailbox))
             return self._decisions.interrupted(started, "its worker failed while it ran")
 
     async def _line_unknown(self, lines: Policies, lease: Lease, started: Started) -> Step | None:
-        """Look up what mailboxes the entities of this type have; return what to do until that can be told, or None: it can.
+        """Look up what mailboxes the entities of this type have; return what to do until that is known, or None: it is.
 
-        A type may be agreed on long after this worker began. One that nobody agreed on has the mailboxes of its own settings.
+        A type may be agreed on long after this worker began. A type that was never agreed on has the mailboxes of this worker's settings.
         """
         entity_type = type_of(lease.mailbox)
         if entity_type is None or lines.recorded(entity_type) is not None:
@@ -157,7 +157,7 @@ class Executor:
                 return _NOT_STARTED
             if result.thread_runs:
                 return None
-        if run.interrupted is not None and isinstance(run.interrupted, ByOperator):  # whatever its handler made of that
+        if run.interrupted is not None and isinstance(run.interrupted, ByOperator):  # however its handler ended
             return self._decisions.interrupted(run.started, run.interrupted)
         if kind is _Raised:
             error = result.error
@@ -246,7 +246,10 @@ class Executor:
             raise
 
     async def _in_thread(self, run: Runnable, invoke: Invoke, context: CommandContext | None) -> Any:
-        """Run a synchronous handler. A thread cannot be stopped: past its timeout it is told, held until it ends, and failed then."""
+        """Run a synchronous handler.
+
+        A thread cannot be stopped: past its timeout its context says so, its entity is held until it ends, and the attempt fails then.
+        """
         in_context = contextvars.copy_context()
         job = ThreadJob(lambda: in_context.run(invoke, run.message, context), lambda: run.may_start)
         self._threads.submit(job)
@@ -284,7 +287,7 @@ class Executor:
     def _go_on(self, job: ThreadJob, run: Runnable, lost: bool) -> None:
         """Decide whether to go on waiting for a job after a cancellation, which a thread does not notice.
 
-        If somebody else than the worker cancelled it: yes. If the lease is lost: yes, until the thread ends, to hold the entity here, and
+        If something other than the worker cancelled it: yes. If the lease is lost: yes, until the thread ends, to hold the entity here, and
         to offer its result then.
 
         Raises:
@@ -374,7 +377,7 @@ def _timed_out(run: Runnable) -> TimeoutError:
 
 
 def _explained(error: BaseException, interrupted: str | None) -> _Interrupted | _Raised:
-    """What the end of a handler by an exception means."""
+    """Translate the exception that ended a handler."""
     match error:
         case _ThreadRunsError():
             return _Interrupted(STOPPING, thread_runs=True)

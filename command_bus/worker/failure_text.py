@@ -14,13 +14,13 @@ _MAX_TRACEBACK = 16 * 1024
 
 
 def named(error: BaseException) -> str:
-    """Its type, with the module where that says something."""
+    """Return the type of an exception, with its module where that says something."""
     kind = type(error)
     return kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def text_of(error: BaseException) -> str:
-    """What an exception says, capped. Pydantic's errors quote their input, which may be secret: of those the places and reasons."""
+    """Return the text of an exception, capped. Pydantic's errors quote their input, which may be secret: of those, places and reasons."""
     try:
         text = problems_of(error) if isinstance(error, ValidationError) else str(error)
         return text[:4096].encode(errors="replace").decode()
@@ -29,7 +29,7 @@ def text_of(error: BaseException) -> str:
 
 
 def trace_of(error: BaseException) -> str:
-    """Frames without locals or input values, the innermost last, capped."""
+    """Return the frames without locals or input values, the innermost last, capped."""
     try:
         frames = "".join(traceback.format_tb(error.__traceback__))
     except Exception:  # noqa: BLE001 - as above

@@ -92,7 +92,7 @@ class Lending:
             self._threads.lend()
 
     def _lend_later(self) -> None:
-        """Lend the place of a handler that still waits, if that is possible by now, or as nobody goes on otherwise."""
+        """Lend the place of a handler that still waits, if that is possible by now, or if no other handler can go on."""
         if self._waits and not self._is_lent and not self._ended:
             self._lend(beyond=self._places.admits_caller())
 

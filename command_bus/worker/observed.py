@@ -1,6 +1,6 @@
-"""Decisions that are told to an observer: every attempt of every command is decided in one of these methods.
+"""Decisions that are reported to an observer: every attempt of every command is decided in one of these methods.
 
-What is told is the decision. In the rare case that its holder has lost the lease meanwhile, the server refuses it, and the command is
+The observer sees decisions. If the lease was lost in between, which is rare, the server refuses the decision, and the command is
 decided again elsewhere.
 """
 
@@ -22,7 +22,7 @@ from command_bus.worker.runnable import Runnable
 __all__ = ["ObservedDecisions"]
 
 UNKNOWN = ""
-"""Stands for the name of a command that this worker has no handler for: it may be anything, and too many of them."""
+"""Replaces the name of a command that this worker has no handler for: such names may be anything, and too many."""
 
 
 @dataclass(slots=True)
@@ -33,10 +33,10 @@ class _Clocked(Runnable):
 
 
 class ObservedDecisions(Decisions):
-    """The rules of one worker, in force and told.
+    """The rules of one worker, each decision reported.
 
     Args:
-        observer: Is told.
+        observer: Receives the decisions.
         arguments: As for `Decisions`.
     """
 
@@ -83,9 +83,9 @@ class ObservedDecisions(Decisions):
         return step
 
     def _tell_not_run(self, started: Started, step: Step) -> None:
-        """Of what cannot run: the reason, once it is given up. Until then it is merely offered to other workers."""
+        """Report the reason of a command that cannot run, once it is given up. Until then it is offered to other workers."""
         match step:
-            case Done():  # the caller of an expired call was told, and there is no letter
+            case Done():  # the caller of an expired call was answered, and there is no dead letter
                 self._observer.handled(self._name_in(started), "expired")
             case DeadLetterStep() | Park():
                 record = DeadLetterRecord.unpack(step.record)

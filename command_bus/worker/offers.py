@@ -1,10 +1,10 @@
 """`Offers`: when a worker offers a command again that it cannot run, as it does not know it or its handlers would all wait.
 
-Few are offered once a second each. But each offer is work for the server and for a worker, and stands in the same line as commands that are
+Few are offered once a second each. But each offer is work for the server and for a worker, and waits in the same stream as commands that are
 known. So a worker gives its offers turns, a thousand a second: the more commands wait, the longer each waits for its turn. Ten seconds are
 the most; where more wait than have turns in ten seconds, several share one.
 
-An offer goes to whoever reads next. By chance a command is passed on at once instead of waiting: waiting alone would offer it to the same
+An offer goes to the worker that reads next. By chance a command is passed on at once instead of waiting: waiting alone would offer it to the same
 workers for ever, for the server wakes readers in turn, and each wait wakes two, one for its clock and one for the command. While many
 wait that is rare: then readers do not sleep, and come in no order.
 """
@@ -51,6 +51,6 @@ class Offers:
         return Retry(min(pause, left_ms), counts=False)
 
     def _turn_in(self, now_ms: int) -> int:
-        """Milliseconds until the first turn that is free."""
+        """Return the milliseconds until the first free turn."""
         turn = max(self._free_ms - now_ms, _SHORTEST_MS)
         return turn if turn <= _LONGEST_MS else _LONGEST_MS // 2  # none is: a second command gets those of the later half

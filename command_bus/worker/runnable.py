@@ -36,7 +36,7 @@ class Runnable:
 
     @property
     def may_start(self) -> bool:
-        """Whether its handler may still be started: its lease is not over, and nobody wants it to end. Safe in any thread."""
+        """Whether its handler may still be started: its lease is not over, and no operator wants it to end. Safe in any thread."""
         return self.interrupted is None and (self.lease is None or mono() < self.lease.deadline)
 
     @property

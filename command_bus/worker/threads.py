@@ -2,7 +2,7 @@
 
 All bookkeeping is done on the event loop; a thread only runs what it is handed, one job at a time. The threads are daemons: one that
 hangs does not keep the program from ending. A thread cannot be stopped, but a job can be kept from starting: until it is handed to a
-thread by `abandon`, and after that by its own deadline, which the thread compares first. A process that was stopped meanwhile
+thread by `abandon`, and after that by its own deadline, which the thread compares first. A process that was stopped in between
 therefore starts nothing that another worker may have taken over.
 """
 
@@ -132,7 +132,7 @@ class HandlerThreads:
         self._lent -= 1
 
     def replace(self, job: ThreadJob) -> None:
-        """Let one job more run until this one has ended: it hangs, and nobody waits for it any more."""
+        """Let one job more run until this one has ended: it hangs, and its caller has given up."""
         self.lend()
         job.done.add_done_callback(lambda _: self.take_back())
 
@@ -184,7 +184,7 @@ class HandlerThreads:
 
 
 def _work(threads: weakref.ref[HandlerThreads], inbox: SimpleQueue[ThreadJob | None], loop: asyncio.AbstractEventLoop) -> None:
-    """Run jobs, in a thread, until there are to be no more, or nobody is left to give them."""
+    """Run jobs, in a thread, until there are no more, or their source is gone."""
     while (job := inbox.get()) is not None:
         outcome, owner = job.run(), threads()
         if owner is None:

@@ -194,7 +194,7 @@ class Worker:
     async def stop(self, grace: float | None = None) -> StopReport:
         """Stop claiming, finish within `grace` seconds (by default `settings.grace`), hand the rest back.
 
-        Idempotent; whoever gives up waiting for it does not stop it half-way.
+        Idempotent; a caller that gives up waiting does not stop it half-way.
 
         Raises:
             InvalidCommand: `grace` is negative or too long.
@@ -219,7 +219,7 @@ class Worker:
         return report
 
     async def _describe(self) -> None:
-        """Tell clients without our classes what our commands look like; a server without memory must not keep us from draining it."""
+        """Publish the commands' schemas for clients without the classes. If the server is out of memory, log it and go on."""
         try:
             await self._bus.session.transport.announcements.describe(describe_commands(self.registry))
         except QueueFull as error:
@@ -230,11 +230,11 @@ class Worker:
         return self._stopped is not None and not self._stopped.done() and not self._stopped.cancelling()
 
     def stopping(self) -> bool:
-        """Whether it is about to leave."""
+        """Return whether it is about to leave."""
         return self._stopping
 
     def info(self, now_ms: int | None = None) -> WorkerInfo:
-        """What it says of itself; `now_ms` is the server's time, by default this machine's."""
+        """Return the worker's record; `now_ms` is the server's time, by default this machine's."""
         return WorkerInfo(
             name=self.name,
             host=socket.gethostname(),

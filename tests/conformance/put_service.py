@@ -61,14 +61,14 @@ class PutService:
 
     @property
     def keys(self) -> ShardKeys:
-        return self.bus.session.transport.keys.shards[0]
+        return self.bus.session.redis.keys.shards[0]
 
     async def inject(self, mailbox: str, fields: dict[str, bytes]) -> None:
         """Add an entry with these fields to a mailbox, as if it had been enqueued."""
         keys = self.keys
         names = [keys.mailbox(mailbox), keys.active, keys.ready, keys.stats]
         parts = [part for pair in fields.items() for part in pair]
-        place = self.bus.session.transport.connections.at(keys.prefix)
+        place = self.bus.session.redis.connections.at(keys.prefix)
         await place.ask(lambda client: client.eval(_INJECT, len(names), *names, mailbox, *parts))
 
     async def letters(self) -> list[DeadLetter]:

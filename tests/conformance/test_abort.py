@@ -252,7 +252,7 @@ async def test_a_request_never_hits_another_attempt(sandbox: Sandbox, seen: Seen
     async with sandbox.bus() as bus, bus.worker():
         await bus.dispatch(Hang(box="a"))
         await seen.started()
-        transport = bus.session.transport
+        transport = bus.session.redis
         interrupts = RedisInterrupts(transport.connections, transport.keys, patience=5)
         attempt = await interrupts.running("box:a")
         assert attempt is not None
@@ -308,7 +308,7 @@ async def test_in_a_lane_only_the_own_attempt_is_ended(sandbox: Sandbox, seen: S
 async def test_on_several_shards(sandbox: Sandbox, seen: Seen) -> None:
     async with sandbox.bus(shards=2) as bus, bus.worker():
         boxes = [f"b{number}" for number in range(6)]
-        shards = {bus.session.transport.keys.shard_of(f"box:{box}") for box in boxes}
+        shards = {bus.session.redis.keys.shard_of(f"box:{box}") for box in boxes}
         assert shards == {0, 1}
         for box in boxes:
             await bus.dispatch(HangOnce(box=box))

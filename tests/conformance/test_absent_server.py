@@ -92,9 +92,7 @@ async def test_34_clients_follow_a_name_to_its_new_primary(start: Starter, durab
         await until(lambda: follows(clients[replica]), 20)
 
     async def renewals() -> int:
-        (pending,) = await clients[1].xpending_range(
-            bus.session.transport.keys.shards[0].ready, GROUP, min="-", max="+", count=10
-        )
+        (pending,) = await clients[1].xpending_range(bus.session.redis.keys.shards[0].ready, GROUP, min="-", max="+", count=10)
         return int(pending["times_delivered"])
 
     await follow(1)
@@ -153,7 +151,7 @@ async def test_an_error_in_closing_does_not_keep_other_parts_open(start: Starter
         raise RuntimeError("planned")
 
     monkeypatch.setattr(bus.session.transport.events, "close", fails)
-    connections = bus.session.transport.connections
+    connections = bus.session.redis.connections
     with pytest.raises(RuntimeError, match="planned"):
         await bus.close()
     with pytest.raises(BusClosed):
@@ -198,10 +196,10 @@ async def test_a_call_delayed_by_an_outage_expires_with_its_caller(
         server.kill()
         until_ms = wall_ms() + 20_000
         call = asyncio.create_task(bus.call(Put(box="a", value=0), timeout=20))
-        await until(lambda: bus.session.transport.connections.all_reconnects > 5)
+        await until(lambda: bus.session.redis.connections.all_reconnects > 5)
         away_ms = wall_ms() + 20_000 - until_ms
         server.restart()
-        keys = bus.session.transport.keys
+        keys = bus.session.redis.keys
         client = Redis.from_url(server.url)
         entries: Any = await until(lambda: client.xrange(keys.shards[0].mailbox("box:a")))
         await client.aclose()

@@ -44,7 +44,7 @@ def no_traffic(bus: CommandBus, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
     with monkeypatch.context() as patch:
         for way in ("run", "ask", "run_confirmed"):
-            patch.setattr(type(bus.session.transport.connections), way, refuse)
+            patch.setattr(type(bus.session.redis.connections), way, refuse)
         yield
 
 
@@ -71,7 +71,7 @@ async def test_02_braces_in_an_id_keep_all_keys_in_their_slot(sandbox: Sandbox, 
         await bus.entity("box", box).pause()
         keys = await sandbox.keys()
         assert any("}:m:box:" in key for key in keys)
-        for shard in bus.session.transport.keys.shards:
+        for shard in bus.session.redis.keys.shards:
             slots = {key_slot(key.encode()) for key in keys if key.startswith(shard.prefix)}
             assert slots <= {key_slot(shard.ready.encode())}
         await bus.entity("box", box).resume()

@@ -44,7 +44,7 @@ def item(bus: CommandBus, entity: str, value: int, *, dispatch: str = "", number
 
 async def load(bus: CommandBus, version: Version, items: list[LoadItem], **options: Any) -> list[Admission]:
     """Load items of any shard; in the order of the items."""
-    keys, dispatches = bus.session.transport.keys, bus.session.transport.bulk
+    keys, dispatches = bus.session.redis.keys, bus.session.transport.bulk
     answers: dict[int, Admission] = {}
     for shard in range(keys.count):
         chosen = [index for index, each in enumerate(items) if keys.shard_of(each[0]) == shard]
@@ -58,7 +58,7 @@ async def load(bus: CommandBus, version: Version, items: list[LoadItem], **optio
 async def outcomes(bus: CommandBus, dispatch: str) -> list[tuple[str, OutcomeRecord, Any]]:
     """Command id, record and reply of all that is kept, in order per shard."""
     found = []
-    for shard in range(bus.session.transport.keys.count):
+    for shard in range(bus.session.redis.keys.count):
         _, records = await bus.session.transport.bulk.outcomes.page(dispatch, shard, "", "+", 1000)
         for packed in records:
             record = OutcomeRecord.unpack(packed)
@@ -203,7 +203,7 @@ async def test_a_mailbox_of_another_type_costs_its_own_rows_only(sandbox: Sandbo
         await bus.session.transport.bulk.open(version, Opening())
         items = [item(bus, "bad", 1), item(bus, "good", 1), item(bus, "bad", 2)]
         client = sandbox.client()
-        await client.set(bus.session.transport.keys.shards[0].mailbox(items[0][0]), "something else")
+        await client.set(bus.session.redis.keys.shards[0].mailbox(items[0][0]), "something else")
         await client.aclose()
         assert await load(bus, version, items) == [Admission.WRONG_TYPE, ACCEPTED, Admission.WRONG_TYPE]
 

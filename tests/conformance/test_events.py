@@ -281,7 +281,7 @@ async def test_what_is_no_envelope_is_told_by_its_mailbox(sandbox: Sandbox, gate
     for garbage in (b"", b"\x97", b"\x97\x01\xd9", b"\x97\x01\xda\xff\xff", b"\x97\x01\xa4abcd\x01", bytes(range(256))):
         async with sandbox.bus() as bus:
             await bus.events.watch("other")
-            shard = bus.session.transport.keys.shards[0]
+            shard = bus.session.redis.keys.shards[0]
             client = sandbox.client()
             await client.xadd(shard.mailbox("other:g"), {"e": garbage})  # type: ignore[dict-item]
             ready = await client.xadd(shard.ready, {"e": "other:g"})
@@ -305,11 +305,11 @@ async def test_a_broken_event_stream_harms_no_command(sandbox: Sandbox, gate: as
     async with sandbox.bus() as bus, bus.worker():
         await bus.events.watch("sum")
         client = sandbox.client()
-        await client.set(bus.session.transport.keys.shards[0].events, "no stream")
+        await client.set(bus.session.redis.keys.shards[0].events, "no stream")
         assert await bus.call(Add(name="a", number=1)) == 1
-        await client.delete(bus.session.transport.keys.shards[0].events)
-        await client.delete(bus.session.transport.keys.shards[0].watched)
-        await client.set(bus.session.transport.keys.shards[0].watched, "no hash")
+        await client.delete(bus.session.redis.keys.shards[0].events)
+        await client.delete(bus.session.redis.keys.shards[0].watched)
+        await client.set(bus.session.redis.keys.shards[0].watched, "no hash")
         assert await bus.call(Add(name="a", number=1)) == 1
         await client.aclose()
 
@@ -394,7 +394,7 @@ async def test_a_failed_step_publishes_no_event(sandbox: Sandbox, gate: asyncio.
     async with sandbox.bus() as bus:
         await bus.events.watch("other")
         client = sandbox.client()
-        await client.set(bus.session.transport.keys.shards[0].dead, "no stream")
+        await client.set(bus.session.redis.keys.shards[0].dead, "no stream")
         await bus.dispatch(Count(name="a", number=-1))
         async with bus.worker():
 
@@ -404,7 +404,7 @@ async def test_a_failed_step_publishes_no_event(sandbox: Sandbox, gate: asyncio.
             await until(stuck)
             await asyncio.sleep(0.1)
             assert await stuck()
-            await client.delete(bus.session.transport.keys.shards[0].dead)
+            await client.delete(bus.session.redis.keys.shards[0].dead)
             [letter] = [letter async for letter in _letters(bus, 1)]
         *_, last = await kept(bus)
         assert (last.kind, last.letter_id) == ("dead_lettered", letter.id)

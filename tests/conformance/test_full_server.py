@@ -115,7 +115,7 @@ async def test_a_batch_that_meets_the_limit_reports_what_was_accepted(sandbox: S
     """The third of four chunks is refused: the first two are in, and said to be."""
     async with sandbox.bus() as bus:
         service = PutService(sandbox, bus)
-        kind = type(bus.session.transport.connections)
+        kind = type(bus.session.redis.connections)
         run, chunks = kind.run, 0
 
         async def second_fails(place: Any, script: Any, keys: list[str], args: list[Any]) -> Any:

@@ -154,11 +154,11 @@ async def test_lost_activations_are_found_by_the_sweep(sandbox: Sandbox) -> None
 
     async with sandbox.bus() as bus:
         await bus.dispatch(Park(box="b"))
-        keys = bus.session.transport.keys.shards[0]
+        keys = bus.session.redis.keys.shards[0]
         client = sandbox.client()
         await client.xtrim(keys.ready, maxlen=0, approximate=False)
         await client.aclose()
-        place = bus.session.transport.connections.at(keys.prefix)
+        place = bus.session.redis.connections.at(keys.prefix)
         assert await repair_page(place, keys, 0) == (0, 1)
         assert await repair_page(place, keys, 0) == (0, 0)
         async with bus.worker():

@@ -109,8 +109,8 @@ def _item(bus: CommandBus, name: str, number: int) -> LoadItem:
 
 async def _load(bus: CommandBus, version: Version, items: list[LoadItem]) -> list[Admission]:
     answers: dict[int, Admission] = {}
-    for shard in range(bus.session.transport.keys.count):
-        chosen = [index for index, each in enumerate(items) if bus.session.transport.keys.shard_of(each[0]) == shard]
+    for shard in range(bus.session.redis.keys.count):
+        chosen = [index for index, each in enumerate(items) if bus.session.redis.keys.shard_of(each[0]) == shard]
         loaded = await bus.session.transport.bulk.load(version, shard, [items[index] for index in chosen]) if chosen else None
         answers |= dict(zip(chosen, loaded.admissions, strict=True)) if loaded else {}
     return [answers[index] for index in range(len(items))]

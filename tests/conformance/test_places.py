@@ -72,11 +72,11 @@ async def test_a_cold_entity_of_any_shard_gets_a_place_of_hot_ones(sandbox: Sand
 
     async with sandbox.bus(shards=shards, quantum_time=0.05) as bus:
         names = [f"l{number}" for number in range(1000)]
-        hot = [name for name in names if bus.session.transport.keys.shard_of(f"line:{name}") == 0][:4]
+        hot = [name for name in names if bus.session.redis.keys.shard_of(f"line:{name}") == 0][:4]
         async with bus.worker(concurrency=4):
             await bus.dispatch_batch(Spin(line=name) for name in hot * 400)
             await until(lambda: len(started) == 4)
-            cold = {bus.session.transport.keys.shard_of(f"line:{name}"): name for name in names if name not in hot}
+            cold = {bus.session.redis.keys.shard_of(f"line:{name}"): name for name in names if name not in hot}
             await bus.dispatch_batch(Spin(line=name) for name in cold.values())
             await until(lambda: len(started) == 4 + len(cold))
             assert max(started[name] for name in cold.values()) < 800

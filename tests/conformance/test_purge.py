@@ -23,7 +23,7 @@ class Removals:
 
     def __init__(self, bus: CommandBus, monkeypatch: pytest.MonkeyPatch) -> None:
         self.most = self._now = 0
-        place = bus.session.transport.connections.at(bus.session.transport.keys.shards[0].prefix)
+        place = bus.session.redis.connections.at(bus.session.redis.keys.shards[0].prefix)
         self._run = place.run
         monkeypatch.setattr(place, "run", self._counted)
 

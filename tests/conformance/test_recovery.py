@@ -99,7 +99,7 @@ async def test_a_clock_jump_takes_no_lease_from_a_live_owner(
     async with sandbox.bus(lease=2.4) as bus, bus.worker() as owner:
         await bus.dispatch(command_type(line="a", number=1))
         await until(lambda: log.starts)
-        ready = bus.session.transport.keys.shards[0].ready
+        ready = bus.session.redis.keys.shards[0].ready
         async with sandbox.bus(lease=2.4) as other, other.worker() as vulture:
             (pending,) = await client.xpending_range(ready, GROUP, min="-", max="+", count=10)
             assert pending["consumer"] == owner.name.encode()
@@ -124,7 +124,7 @@ async def test_the_lease_of_a_lost_owner_ends_in_its_time(sandbox: Sandbox, log:
         _, started = await ghost.start()
         began = time.monotonic()
         if jump_ms is not None:
-            ready = bus.session.transport.keys.shards[0].ready
+            ready = bus.session.redis.keys.shards[0].ready
             (pending,) = await client.xpending_range(ready, GROUP, min="-", max="+", count=10)
             await client.xclaim(ready, GROUP, "ghost", 0, [pending["message_id"]], idle=jump_ms, justid=True)
         async with bus.worker():
@@ -173,7 +173,7 @@ async def test_a_lost_owners_lease_ends_after_the_clock_went_back(sandbox: Sandb
         ghost = _ghost(sandbox)
         await ghost.start()
         began = time.monotonic()
-        await delivered_in_the_future(client, bus.session.transport.keys.shards[0].ready)
+        await delivered_in_the_future(client, bus.session.redis.keys.shards[0].ready)
         async with bus.worker():
             await until(lambda: log.ends)
             took = time.monotonic() - began
@@ -260,7 +260,7 @@ async def test_an_activation_sent_to_a_dead_connection_is_found_early(sandbox: S
         await bus.dispatch(Work(line="busy", number=1))
         await until(lambda: log.starts)  # no slot is free: the worker does not read
         await bus.dispatch(Work(line="a", number=1))
-        ready = bus.session.transport.keys.shards[0].ready
+        ready = bus.session.redis.keys.shards[0].ready
         assigned = await client.xreadgroup(GROUP, worker.name, {ready: ">"}, count=1)
         assert assigned, "delivered in the worker's name, and it will never know"
         log.gate.set()
@@ -282,7 +282,7 @@ async def test_a_lost_lease_is_reported_once(sandbox: Sandbox, client: Redis, ca
 
     async with sandbox.bus(lease=0.6, grace=0.0) as bus, bus.worker() as worker:
         await bus.dispatch(Work(line="a", number=1))
-        ready = bus.session.transport.keys.shards[0].ready
+        ready = bus.session.redis.keys.shards[0].ready
         while not (pending := await client.xpending_range(ready, GROUP, "-", "+", 10)):
             await asyncio.sleep(0.01)
         await client.xack(ready, GROUP, pending[0]["message_id"])  # as whoever takes it over
@@ -301,9 +301,9 @@ async def test_a_reply_lost_with_its_connection_is_read_again(sandbox: Sandbox, 
     async with sandbox.bus() as bus, bus.worker():
         calls = [asyncio.create_task(bus.call(Work(line=f"l{number}", number=number), timeout=20)) for number in range(30)]
         await until(lambda: len(log.starts) == 30)
-        inbox = bus.session.transport.keys.shards[0].inbox(bus.session.transport.replies.process)
+        inbox = bus.session.redis.keys.shards[0].inbox(bus.session.transport.replies.process)
         stolen = asyncio.create_task(_steal(sandbox, inbox, 3))
-        popping = "blmpop" if bus.session.transport.facts.bites else "brpop"
+        popping = "blmpop" if bus.session.redis.facts.bites else "brpop"
         await until(lambda: _waits(client, "blpop"))
         await kill(client, popping)  # the thief waited second; now it is first in line
         began = time.monotonic()

@@ -52,7 +52,7 @@ def handed_back(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def shard_of(bus: CommandBus, line: str) -> int:
-    return bus.session.transport.keys.shard_of(f"line:{line}")
+    return bus.session.redis.keys.shard_of(f"line:{line}")
 
 
 async def test_a_saturated_worker_reads_nothing_that_it_cannot_run(sandbox: Sandbox, handed_back: list[str]) -> None:

@@ -69,7 +69,7 @@ async def test_without_a_worker(sandbox: Sandbox) -> None:
     async with sandbox.bus() as bus:
         error = await in_vain(bus, Refund(account="a"))
         assert (error.state, error.workers, error.handlers, error.position) == ("no_worker", 0, 0, 1)
-        assert f"no live worker in namespace {sandbox.namespace!r} on {bus.session.transport.connections.label}" in str(error)
+        assert f"no live worker in namespace {sandbox.namespace!r} on {bus.session.redis.connections.label}" in str(error)
         free = await in_vain(bus, Ping())
         assert (free.state, free.position) == ("no_worker", 1)
 

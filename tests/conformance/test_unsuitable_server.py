@@ -166,7 +166,7 @@ async def test_36_the_development_server_does_not_warn_about_persistence(
 async def test_39_a_namespace_of_another_protocol_is_refused(sandbox: Sandbox) -> None:
     async with sandbox.bus() as bus:
         client = sandbox.client()
-        await client.hset(bus.session.transport.keys.shards[0].meta, "protocol", "2")  # type: ignore[misc]
+        await client.hset(bus.session.redis.keys.shards[0].meta, "protocol", "2")  # type: ignore[misc]
         await client.aclose()
     with pytest.raises(InvalidSettings, match="protocol 2"):
         async with sandbox.bus():

@@ -283,7 +283,7 @@ async def test_the_ready_stream_is_what_keda_counts() -> None:
         async with CommandBus(server.url) as bus:
             for order in range(21):
                 await bus.dispatch(Pack(order=f"o-{order % 7}"))
-            assert await bus.session.transport.connections.commands.xlen(trigger["stream"]) == 7
+            assert await bus.session.redis.connections.commands.xlen(trigger["stream"]) == 7
 
 
 def test_compose_knows_it() -> None:

@@ -219,6 +219,6 @@ def test_the_demo_does_without_packages_that_cannot_be_had(machine: Machine, cap
 
 def test_the_tests_run_without_java_and_say_what_is_skipped(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     machine.apt_brings = Path("/debian")  # nobody asked the tests to install it
-    assert machine.runs("test") == ("-m", "pytest", "-n", str(setup.PROCESSES), "-m", "not slow")
+    assert machine.runs("test") == ("-m", "pytest", "-n", str(setup.PROCESSES), "--dist", "loadgroup", "-m", "not slow")
     assert machine.installed == [BASE]
     assert "the tests that need Spark are skipped" in capsys.readouterr().out

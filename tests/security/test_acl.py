@@ -276,7 +276,7 @@ async def test_a_pipeline_loads_dispatches_and_reads_their_outcomes(place: Place
         """Make all requests of the Spark side."""
         bus = place.bus("pipeline")
         async with bus:
-            transport = bus.session.transport
+            transport = bus.session.redis
             assert (await bus.stats()).accepted > 50
             dispatches, outcomes = transport.bulk, transport.bulk.outcomes
             assert await dispatches.names() == ["d"]

@@ -73,7 +73,7 @@ async def test_a_forged_row_leaves_no_outcome(sandbox: Sandbox, forge: Any) -> N
 
 
 async def outcomes(service: PutService) -> int:
-    return int(await service.bus.session.transport.connections.ask(lambda client: client.xlen(service.keys.outcomes("sales"))))
+    return int(await service.bus.session.redis.connections.ask(lambda client: client.xlen(service.keys.outcomes("sales"))))
 
 
 @pytest.mark.parametrize("forge", FORGERS)
@@ -82,7 +82,7 @@ async def test_a_forged_command_leaves_the_mark_of_the_id_that_it_names(sandbox:
         marks = [service.keys.mark(name) for name in ("done", "waits")]
 
         async def read() -> list[Any]:
-            return list(await service.bus.session.transport.connections.ask(lambda client: client.mget(marks)))
+            return list(await service.bus.session.redis.connections.ask(lambda client: client.mget(marks)))
 
         await service.bus.dispatch(Put(box="b", value=1), command_id="done")
         assert await service.bus.result("done", timeout=5) == 1
@@ -93,9 +93,7 @@ async def test_a_forged_command_leaves_the_mark_of_the_id_that_it_names(sandbox:
             await service.inject("box:a", {"e": forge(sandbox, envelope(name))})
             await until(lambda number=number: found(service, number))
         assert await read() == before
-        assert not await service.bus.session.transport.connections.ask(
-            lambda client: client.exists(service.keys.mark("nobody's"))
-        )
+        assert not await service.bus.session.redis.connections.ask(lambda client: client.exists(service.keys.mark("nobody's")))
         letters = await service.letters()
         if forge in (unsigned, of_another_key):
             for letter in letters:
@@ -122,7 +120,7 @@ async def test_the_mark_of_a_refused_command_expires(sandbox: Sandbox, keys: Any
             await other.call(Put(box="a", value=1), command_id="asked", timeout=5)
         for name in ("mine", "asked"):
             key = service.keys.mark(name)
-            assert (await service.bus.session.transport.connections.ask(lambda client, key=key: client.get(key)))[:1] == b"q"
+            assert (await service.bus.session.redis.connections.ask(lambda client, key=key: client.get(key)))[:1] == b"q"
         await service.assert_unharmed("a")
 
 

@@ -409,6 +409,7 @@ def test_what_is_too_large_is_found() -> None:
 
 TEST_LINES = 500
 LONG_TESTS = {  # longer still; take a file off this list when it is split
+    "tests/conformance/list_transport.py",
     "tests/integration/test_operator_cli.py",
     "tests/spark/test_reading.py",
     "tests/spark/test_reconciliation.py",

@@ -67,14 +67,14 @@ async def test_listing_counting_and_purging_read_no_payload(monkeypatch: pytest.
 
     monkeypatch.setattr(dead_letters, "unpack", noted)
     async with CommandBus.in_memory(registry=registry) as bus:
-        keys = bus.session.transport.keys.shards[0]
+        keys = bus.session.redis.keys.shards[0]
         for number in range(3):
             record = DeadLetterRecord(reason="invalid", command_id=f"c-{number}", name="Fail", entity_type="line", entity_id="l")
             entry: dict[Any, Any] = {"r": record.pack(), "e": hostile(number), "m": b"line:l", "p": b"0"}
-            await bus.session.transport.connections.ask(lambda client, values: client.xadd(keys.dead, values), entry)
+            await bus.session.redis.connections.ask(lambda client, values: client.xadd(keys.dead, values), entry)
         good = WireEnvelope("c-9", "Fail", "line", "l", pack({"line": "l"}))
         entry = {"r": DeadLetterRecord(reason="failed", name="Fail").pack(), "e": pack_envelope(good), "m": b"line:l", "p": b"0"}
-        await bus.session.transport.connections.ask(lambda client: client.xadd(keys.dead, entry))
+        await bus.session.redis.connections.ask(lambda client: client.xadd(keys.dead, entry))
         letters = [letter async for letter in bus.dead_letters.list()]
         assert sum((await bus.dead_letters.count(name="Fail")).values()) == 4
         assert (await bus.dead_letters.get(letters[0].id)).command_id == "c-0"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from command_bus.transport.redis.worker.slots import Slots
+from command_bus.transport.slots import Slots
 from command_bus.worker import lending as lending_module
 from command_bus.worker.lending import Lending
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from command_bus.transport.redis.worker import slots as slots_module
-from command_bus.transport.redis.worker.slots import Ask, Slots
+from command_bus.transport import slots as slots_module
+from command_bus.transport.slots import Ask, Slots
 
 
 async def ask(slots: Slots, reader: int, wanted: int = 8) -> Ask:

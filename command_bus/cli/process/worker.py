@@ -104,7 +104,7 @@ async def _started(bus: CommandBus, options: WorkerOptions, channel: Channel | N
 def _refuse_unsafe(bus: CommandBus) -> None:
     """Without append-only file a server that restarts has forgotten what was started, so that it may start again."""
     names = [handler.spec.name for handler in bus.registry if handler.spec.delivery == "at_most_once"]
-    transport = bus.session.transport
+    transport = bus.session.redis
     if names and transport.facts.append_only is False:
         raise UnsuitableServer(
             f"{transport.label} keeps no append-only file, so that after a crash of the server at_most_once commands "

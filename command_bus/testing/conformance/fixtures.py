@@ -51,14 +51,14 @@ class PromiseSandbox:
     """A namespace of one promise, with buses and workers.
 
     Args:
-        clients: Make clients of the server.
+        clients: Make clients of the server; without them, the settings need `open_transport`, which opens another transport.
         **settings: Settings of every bus.
 
     Attributes:
         registry: Handlers of its workers.
     """
 
-    def __init__(self, clients: ClientFactory, **settings: Any) -> None:
+    def __init__(self, clients: ClientFactory | None = None, **settings: Any) -> None:
         self.clients = clients
         self.registry = HandlerRegistry()
         self._settings: dict[str, Any] = {
@@ -89,7 +89,13 @@ class PromiseSandbox:
 
     @asynccontextmanager
     async def worker_to_lose(self) -> AsyncGenerator[Severable]:
-        """Run a worker on separate connections, which the test can sever."""
+        """Run a worker on separate connections, which the test can sever.
+
+        Raises:
+            ValueError: The sandbox has no clients.
+        """
+        if self.clients is None:
+            raise ValueError("a worker is lost by its clients: give the sandbox some")
         line = Severable(self.clients)
         async with self.bus(line) as bus, bus.worker(concurrency=20):
             try:

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Requests to end an attempt: one field of a hash per shard, under the mailbox's name."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from command_bus.transport.redis.connection.outage import Attempts
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.ready_stream import ensure_ready, mailbox_of
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
-from command_bus.transport.redis.worker.slots import Ask, Slots
+from command_bus.transport.slots import Ask, Slots
 from command_bus.transport.steps import GiveBack, Lease
 from command_bus.transport.tasks import end_tasks
 

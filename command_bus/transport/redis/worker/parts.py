@@ -14,8 +14,8 @@ from command_bus.transport.redis.scripts import FORGET
 from command_bus.transport.redis.worker.consumer import ConsumerLoop
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.recovery import PendingRecovery
-from command_bus.transport.redis.worker.slots import Slots
 from command_bus.transport.redis.worker.step_batcher import StepBatcher
+from command_bus.transport.slots import Slots
 
 __all__ = ["RedisWorkerSide"]
 

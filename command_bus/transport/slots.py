@@ -2,14 +2,14 @@
 
 A reader reserves the places that it reads for before it reads, and gives back those that it did not fill. Free places go round the
 readers whose shard is known to have work, in the order in which they ask. A shard that was found empty is *quiet*: its reader blocks
-until something arrives, and must not reserve places meanwhile that another shard has work for. So such a read reserves none, and begins
+until something arrives, and must not reserve places that another shard has work for. So such a read reserves none, and begins
 only while there are places to spare; the little that may arrive when they are gone is handed back. While there are none to spare, a quiet
 shard is looked at without blocking, now and then and when its turn comes.
 
-With one reader there is nobody to share with: it always blocks, on places that it has reserved.
+With one reader there is no sharing: it always blocks, on places that it has reserved.
 
 A worker that had to turn work away, because its threads hang, does not block: the server would hand it what a worker that can run it waits
-for as well. It looks now and then, for what nobody takes.
+for as well. It looks now and then, for what no other worker takes.
 
 A handler that waits for the bus lends its place, so that what it waits for can run here. When it goes on it takes a place before any
 reader does, also one that a read has reserved: what that read brings beyond the places left is handed back.
@@ -74,7 +74,7 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """Places that nobody runs in and no read has reserved; below zero where a handler took a reserved one."""
+        """Places without a running entity that no read has reserved; below zero where a handler took a reserved one."""
         return self.total - self.running - self._reserved
 
     @property
@@ -98,7 +98,7 @@ class Slots:
         return Ask(count, count, blocks=self._readers == 1)
 
     def answered(self, reader: int, ask: Ask, fetched: int, needed: int) -> int:
-        """A read came back: return how many of the `needed` places it has; those are running now, the rest of the reserved is free.
+        """Take the answer of a read; return how many of the `needed` places it has. Those are running now, the rest of the reserved is free.
 
         Args:
             reader: Whose.
@@ -173,7 +173,7 @@ class Slots:
         """Return whether a handler may begin that will lend its place.
 
         If no more may be lent: one, after each time in which none of those that wait went on. They may wait for what it does, or for
-        what stands behind it in line.
+        what is behind it in its mailbox.
         """
         if not self.all_lent:
             return True
@@ -197,7 +197,7 @@ class Slots:
             self._spare.clear()
 
     def _has_spare(self) -> bool:
-        """Whether nobody is kept from a place by a read that blocks: each could have one, or nobody has work for them."""
+        """Return whether no reader is kept from a place by a read that blocks: each could have one, or none has work."""
         return self.free >= self._readers or (self.free > 0 and not self._busy)
 
     async def _spare_until(self, deadline: float) -> bool:
