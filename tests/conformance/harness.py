@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +18,7 @@ from command_bus.transport.redis.admin.mailboxes import RedisMailboxes
 from command_bus.transport.redis.connection.connections import ClientFactory, Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.ready_stream import ensure_ready
-from command_bus.transport.redis.sending.producer import StreamProducer
+from command_bus.transport.redis.sending.producer import StreamProducer, _Waiting
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.recovery import PendingRecovery
 from command_bus.transport.redis.worker.step_batcher import StepBatcher
@@ -167,6 +168,16 @@ class TransportHarness:
             decide=lambda *_: decision,
             leases=leases,
         )
+
+    @property
+    def producer_connections(self) -> Connections:
+        """The connections of the producer's shard."""
+        return self.producer._shards[0]._connections
+
+    def enqueue_request(self, submissions: Sequence[Submission], number: int) -> tuple[list[str], list[Any]]:
+        """Return keys and arguments of an enqueue step as the producer sends it, with a sequence number."""
+        batch = _Waiting(submissions, asyncio.Future(), mono() + 5)
+        return self.producer._shards[0]._arguments([batch], number)
 
     async def put(self, mailbox: str, *command_ids: str, delay_ms: int = 0, max_depth: int = 1000) -> list[Any]:
         submissions = [Submission(mailbox, name, name.encode(), NO_DIGEST, max_depth, delay_ms) for name in command_ids]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from asyncio import Future
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, TransportUnavailable
 from command_bus.transport.redis.scripts import ENQUEUE
-from command_bus.transport.redis.sending.producer import _Waiting
 from command_bus.transport.steps import Released
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
 from tests.conformance.harness import ManualWorker, TransportHarness, done
@@ -29,42 +27,35 @@ async def test_the_first_command_makes_a_mailbox_and_one_activation(harness: Tra
 
 
 async def test_the_same_batch_asked_again_is_answered_as_the_first_time(harness: TransportHarness, worker: ManualWorker) -> None:
-    lane = harness.producer._shards[0]
     submissions = [Submission(BOX, name, b"x", NO_DIGEST, 2, delay) for name, delay in (("c1", 0), ("c2", 10_000), ("c3", 0))]
     submissions.append(Submission("box:b", "c1", b"x", NO_DIGEST, 5))
-    waiting: Any = type("W", (), {"submissions": submissions, "deadline": mono() + 5})
-    keys, args = lane._arguments([waiting], 8)
+    keys, args = harness.enqueue_request(submissions, 8)
     first = await harness.connections.run(ENQUEUE, keys, args)
     before = await harness.everything()
     assert first == b"++e="
     assert await harness.connections.run(ENQUEUE, keys, args) == b"++e="
     assert await harness.everything() == before
-    _, later = lane._arguments([waiting], 9)
+    _, later = harness.enqueue_request(submissions, 9)
     assert await harness.connections.run(ENQUEUE, keys, later) == b"==e="
     assert {**await harness.everything(), keys[7]: None} == {**before, keys[7]: None}
 
 
 async def test_a_refused_batch_that_arrives_again_late_is_refused(harness: TransportHarness, worker: ManualWorker) -> None:
     """Its caller got the refusal and may have given up, so it stays refused even if there is room by then."""
-    lane = harness.producer._shards[0]
     await harness.put(BOX, "c1")
-    waiting: Any = type(
-        "W", (), {"submissions": [Submission(BOX, "c2", b"x", NO_DIGEST, 1, marked=False)], "deadline": mono() + 5}
-    )
-    keys, args = lane._arguments([waiting], 8)
+    submissions = [Submission(BOX, "c2", b"x", NO_DIGEST, 1, marked=False)]
+    keys, args = harness.enqueue_request(submissions, 8)
     assert await harness.connections.run(ENQUEUE, keys, args) == b"e"
     lease, _ = await worker.start()
     assert await worker.do(lease, done("c1")) == Released("idle")
     assert await harness.connections.run(ENQUEUE, keys, args) == b"e"
-    _, later = lane._arguments([waiting], 9)
+    _, later = harness.enqueue_request(submissions, 9)
     assert await harness.connections.run(ENQUEUE, keys, later) == b"+"
 
 
 async def test_a_repeated_batch_without_marks_gets_the_first_answer(harness: TransportHarness, worker: ManualWorker) -> None:
-    lane = harness.producer._shards[0]
     submissions = [Submission(BOX, name, b"x", NO_DIGEST, 2, delay, marked=False) for name, delay in (("c1", 0), ("c2", 10_000))]
-    waiting: Any = type("W", (), {"submissions": submissions, "deadline": mono() + 5})
-    keys, args = lane._arguments([waiting], 8)
+    keys, args = harness.enqueue_request(submissions, 8)
     assert await harness.connections.run(ENQUEUE, keys, args) == b"++"
     lease, _ = await worker.start()
     await worker.do(lease, done("c1"))
@@ -74,12 +65,9 @@ async def test_a_repeated_batch_without_marks_gets_the_first_answer(harness: Tra
 
 
 async def test_a_batch_whose_first_answer_is_gone_is_not_applied_again(harness: TransportHarness) -> None:
-    lane = harness.producer._shards[0]
     await harness.put(BOX, "c1")
-    waiting: Any = type(
-        "W", (), {"submissions": [Submission(BOX, "c2", b"x", NO_DIGEST, 9, marked=False)], "deadline": mono() + 5}
-    )
-    keys, args = lane._arguments([waiting], 8)
+    submissions = [Submission(BOX, "c2", b"x", NO_DIGEST, 9, marked=False)]
+    keys, args = harness.enqueue_request(submissions, 8)
     await harness.client.delete(keys[7])
     before = await harness.everything()
     assert await harness.connections.run(ENQUEUE, keys, [args[0], 1, *args[2:]]) == b"gone"
@@ -90,8 +78,8 @@ async def test_a_batch_whose_first_answer_is_gone_is_not_applied_again(harness: 
 async def test_a_producer_repeats_a_request_after_a_long_silence(
     harness: TransportHarness, monkeypatch: pytest.MonkeyPatch, applied: bool
 ) -> None:
-    lane = harness.producer._shards[0]
-    run = lane._connections.run_confirmed
+    connections: Any = harness.producer_connections
+    run = connections.run_confirmed
     ways = ["cut off", "through"]
 
     async def cut_off_once(*request: Any) -> Any:
@@ -106,7 +94,7 @@ async def test_a_producer_repeats_a_request_after_a_long_silence(
     (last,) = [key async for key in harness.client.scan_iter(f"{harness.shard.prefix}p:*")]
     await harness.client.delete(last)  # as it ends by itself
     monkeypatch.setattr("command_bus.transport.redis.sending.producer.mono", lambda: mono() + 3700)
-    monkeypatch.setattr(lane._connections, "run_confirmed", cut_off_once)
+    monkeypatch.setattr(connections, "run_confirmed", cut_off_once)
     assert await harness.producer.enqueue(Submission(BOX, "c3", b"x", NO_DIGEST, 9, marked=False), 5) is Admission.ACCEPTED
     assert await harness.client.xlen(harness.shard.mailbox(BOX)) == 3
 
@@ -120,9 +108,8 @@ async def test_a_delayed_command_for_what_is_no_mailbox_is_refused(harness: Tran
 
 
 async def test_a_delayed_batch_is_refused_after_a_later_one_was_answered(harness: TransportHarness) -> None:
-    lane = harness.producer._shards[0]
     stuck, later = (
-        lane._arguments([_Waiting([Submission(BOX, name, b"x", NO_DIGEST, 9, marked=False)], Future(), mono() + 5)], number)
+        harness.enqueue_request([Submission(BOX, name, b"x", NO_DIGEST, 9, marked=False)], number)
         for number, name in ((8, "c1"), (9, "c2"))
     )
     assert await harness.connections.run(ENQUEUE, *later) == b"+"

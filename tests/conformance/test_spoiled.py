@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from asyncio import Future
 from hashlib import sha1
 from typing import Any
 
@@ -11,11 +10,9 @@ import pytest_asyncio
 from redis.exceptions import ResponseError
 
 from command_bus import InvalidCommand, UnsuitableServer
-from command_bus.clock import mono
 from command_bus.transport.bulk import Opening, Version
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.scripts import ENQUEUE, Script
-from command_bus.transport.redis.sending.producer import _Waiting
 from command_bus.transport.steps import GiveBack, Released, Retry, Started
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
 from tests.conformance.conftest import Sandbox
@@ -79,9 +76,8 @@ async def test_a_spoiled_mailbox_is_refused_alone(harness: TransportHarness, how
 @pytest.mark.parametrize("how", ["ids", "type"])
 async def test_a_repeated_batch_with_a_spoiled_mailbox_gets_the_first_answer(harness: TransportHarness, how: str) -> None:
     await spoil(harness, "box:bad", how)
-    lane = harness.producer._shards[0]
     commands = [submission("box:a", "c1"), submission("box:bad", "c2", marked=False), submission("box:b", "c3")]
-    keys, args = lane._arguments([_Waiting(commands, Future(), mono() + 5)], 7)
+    keys, args = harness.enqueue_request(commands, 7)
     assert await harness.connections.run(ENQUEUE, keys, args) == b"+w+"
     before = await harness.everything()
     args[1] = 1
