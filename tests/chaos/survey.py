@@ -42,7 +42,7 @@ async def survey(bus: CommandBus, target: Target, *, patience: float) -> Final:
     for admin in target.admins():
         await (
             admin.connection_pool.disconnect()
-        )  # connections of before a restart, of which one was cut, do not tell so by themselves
+        )  # connections opened before a restart do not notice by themselves that they were cut
         await _look(admin, bus.settings.namespace, left)
     names = ("accepted", "settled", "completed", "rejected", "expired", "dead_lettered", "depth", "retried")
     counters = {name: int(getattr(stats, name)) for name in names}

@@ -261,7 +261,7 @@ async def test_a_request_never_hits_another_attempt(sandbox: Sandbox, seen: Seen
             await interrupts.request("box:a", Interrupt("abandon", other))
             await bus.dispatch(Hang(box="b"), command_id=other.replace("|", "-"))
             await until(lambda: len(seen.hangs) == 2)
-            assert (await bus.entity("box", "b").abort()).result == "ended"  # the hash was read meanwhile
+            assert (await bus.entity("box", "b").abort()).result == "ended"  # the hash was read in between
             await bus.entity("box", "b").abort()
             await until(lambda: _idle(bus, "b"))
             del seen.hangs[1:]

@@ -237,7 +237,7 @@ async def test_23_an_unserializable_result_is_completed_and_told(sandbox: Sandbo
         assert bad.value.command_id == "odd"
         with pytest.raises(BadResult):
             await service.bus.result("odd")
-        await service.bus.dispatch(Anything(box="a"))  # nobody waits for it: nothing is wrong with it
+        await service.bus.dispatch(Anything(box="a"))  # no caller waits for it: this is no error
         await service.bus.wait_idle(5)
         assert runs == 2
         assert await service.letters() == []

@@ -151,7 +151,7 @@ async def test_the_oldest_age_counts_commands_that_wait_for_a_worker(sandbox: Sa
         assert 0.2 <= (await bus.stats()).oldest_age < 20
         async with bus.worker(concurrency=1):
             began = mono()
-            while mono() < began + 0.6:  # it never rests, so that it never becomes ready anew
+            while mono() < began + 0.6:  # it always has work, so it never becomes ready again
                 await bus.dispatch_batch([Add(name="n", number=1)] * 20)
             assert (await bus.stats()).oldest_age < 0.5
             await bus.wait_idle(10)

@@ -285,7 +285,7 @@ async def test_a_lost_lease_is_reported_once(sandbox: Sandbox, client: Redis, ca
         ready = bus.session.redis.keys.shards[0].ready
         while not (pending := await client.xpending_range(ready, GROUP, "-", "+", 10)):
             await asyncio.sleep(0.01)
-        await client.xack(ready, GROUP, pending[0]["message_id"])  # as whoever takes it over
+        await client.xack(ready, GROUP, pending[0]["message_id"])  # as the worker that takes it over does
         async with asyncio.timeout(10):
             while not worker.figures.leases_lost:
                 await asyncio.sleep(0.01)

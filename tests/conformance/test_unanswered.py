@@ -114,7 +114,7 @@ async def test_a_running_command(sandbox: Sandbox, gate: Gate) -> None:
         assert (caught.value.state, caught.value.handlers) == ("running", 1)
         with pytest.raises(CommandTimeout) as caught:
             await bus.result(error.command_id)
-        assert caught.value.state == ""  # nobody waited: one look is enough
+        assert caught.value.state == ""  # no caller waited: one look is enough
         gate.open.set()
         assert await bus.result(error.command_id, Refund, timeout=5) == 1
 

@@ -79,7 +79,7 @@ async def test_a_failover_takes_what_no_replica_had(tmp_path: Path, durability: 
                 try:
                     await bus.dispatch(Note(line=f"alone-{number}", number=number))
                 except Unconfirmed:
-                    break  # nobody was told that it is safe
+                    break  # no caller got a confirmation
                 acknowledged += 1
             primary.kill()
             for node in servers.nodes:

@@ -83,7 +83,7 @@ class ContinuousLoad:
         for line in range(LINES):
             first_starts = list(
                 dict.fromkeys(self.seen[f"l{line}"])
-            )  # what the last primary had not told its replicas runs again
+            )  # commands that the last primary had not replicated run again
             assert first_starts == list(range(self._number + 1)), f"l{line}"
 
 
@@ -113,7 +113,7 @@ async def test_sentinel_failovers_in_mid_run(sentinel: SentinelServers) -> None:
     def frozen() -> None:
         victim = sentinel.freeze_primary()
         sentinel.failed_over(victim)
-        victim.thaw()  # it takes itself for the primary until a Sentinel tells it
+        victim.thaw()  # it takes itself for the primary until a Sentinel corrects it
         sentinel.settled()
 
     await ContinuousLoad(sentinel.url, "mid-run", 1, replicas=2).survives(killed, frozen)  # all: a failover may choose either

@@ -117,7 +117,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(batch=batches, fates=fates)
     def enqueue(self, batch: list[tuple[int, int]], fates: list[str]) -> None:
-        # An id belongs to one mailbox, as it would: a command's entity is part of what its id stands for.
+        # An id belongs to one mailbox, as in applications, where an id belongs to a command of one entity.
         named = [(BOXES[number % 3], f"c{number}", bool(delay)) for number, delay in batch]
         submissions = [
             Submission(box, command, command.encode(), NO_DIGEST, MAX_DEPTH, int(delayed)) for box, command, delayed in named

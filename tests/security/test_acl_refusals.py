@@ -169,7 +169,7 @@ async def test_senders_wait_for_a_worker_to_load_the_scripts(binary: Path, start
                 assert await waiting == 1
                 await place.admin.script_flush()
                 assert await patient.call(Work(line="a", number=2), timeout=60) == 2, "the worker brought them back"
-            await place.admin.script_flush()  # and nobody is there
+            await place.admin.script_flush()  # and no worker is there
             later = asyncio.ensure_future(patient.dispatch(Work(line="a", number=3), command_id="later"))
             async with workers.worker():
                 assert (await later).status == "accepted"

@@ -154,7 +154,7 @@ async def test_a_signed_command_runs_in_no_other_line_of_its_type(sandbox: Sandb
 async def test_lanes_agreed_on_after_the_worker_started_are_found(sandbox: Sandbox) -> None:
     """The worker's settings say nothing of the type."""
     async with put_service(sandbox, **SIGNED) as service:
-        await service.inject("box:a", {"e": packed(sandbox)})  # nobody has agreed on anything: the default holds, and is not kept
+        await service.inject("box:a", {"e": packed(sandbox)})  # no setting was agreed on: the default applies, and is not stored
         await until(lambda: service.seen == [("a", 7)])
         async with sandbox.bus(signing_keys=KEYS, entities={"box": EntityPolicy(mailbox=lanes(4))}) as other:
             assert await other.call(Put(box="a", value=1), timeout=5) == 1

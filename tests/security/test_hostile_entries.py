@@ -229,7 +229,7 @@ def test_no_command_obeys_or_ends_with_a_traceback(shop: Shop, words: tuple[str,
     told = done.stdout + done.stderr
     assert "Traceback" not in told, told
     assert done.returncode in (0, 1, 2), told
-    assert "unknown mailbox policy" not in told  # of one type, which is nobody else's matter
+    assert "unknown mailbox policy" not in told  # of one type, which does not affect others
     assert not OBEYED.search(told), told
     if words[:2] != ("dlq", "show"):  # which shows a traceback line by line
         assert not re.search(r"^(root|0-1-1: replayed)", told, re.MULTILINE), told

@@ -112,7 +112,7 @@ class History:
         """Add a line to the timeline; an empty `who` is for all entities."""
         self.notes.append((self._clock(), who, what))
 
-    # What the server tells.
+    # Events of the server.
 
     def added(self, key: bytes, entry: bytes, rest: list[bytes]) -> None:
         """Record that an entry was added to a stream."""

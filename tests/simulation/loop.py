@@ -156,7 +156,7 @@ class SimLoop(_Loop):  # type: ignore[misc]
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        if not context["message"].startswith("Future exception was never"):  # whoever waited was killed
+        if not context["message"].startswith("Future exception was never"):  # the waiting process was killed
             self.errors.append(context)
 
     default_exception_handler = call_exception_handler

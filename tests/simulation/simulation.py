@@ -141,7 +141,7 @@ class Simulation:
                 await worker.start()
             except CommandBusError:
                 await bus.close()
-                await asyncio.sleep(0.2)  # as a supervisor would start it anew
+                await asyncio.sleep(0.2)  # as a supervisor would restart it
                 continue
             await self._asked[process].wait()
             await worker.stop(self._grace.get(process))

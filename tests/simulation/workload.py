@@ -1,4 +1,4 @@
-"""What the simulated application does: a few entities, handlers that follow a plan, producers and an operator."""
+"""The simulated application: a few entities, handlers that follow a plan, producers and an operator."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Parking(Command[int], entity="item", retry=RetryPolicy(attempts=2, **_RETR
 
 
 class Order(Command[int], entity="item", retry=RetryPolicy(attempts=3, **_RETRY)):
-    """Calls a command of another entity from inside its handler."""
+    """A command whose handler calls a command of another entity."""
 
     item: EntityId
     tag: str
 
 
 class Threaded(Command[int], entity="item", retry=RetryPolicy(attempts=3, **_RETRY)):
-    """By a handler in a thread."""
+    """A command with a handler in a thread."""
 
     item: EntityId
     tag: str
@@ -71,14 +71,14 @@ current: list[Simulation] = []
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a handler does with a command at an attempt: after so many seconds it returns, fails or rejects, or its task is shot."""
+    """The plan of one attempt: after so many seconds the handler returns, fails or rejects, or its task is cancelled from outside."""
 
     seconds: float
     end: str
 
 
 def plan_of(seed: int, tag: str, attempt: int) -> Plan:
-    """Drawn from the seed alone, whoever runs it."""
+    """Draw the plan from the seed alone, so that it is the same in every process."""
     random = Random(f"{seed} {tag} {attempt}")
     seconds = random.choice((0.0, 0.001, 0.005, 0.02, 0.05, 0.1, 0.3, 0.6, 1.5, 4.0, 9.0)) * random.uniform(0.5, 1.5)
     ends = ("return",) * 7 + ("fail", "fail", "reject", "shoot")
@@ -89,7 +89,7 @@ _HOW = {"return": "returned", "fail": "failed", "reject": "rejected", "shoot": "
 
 
 def _begin(command: Any, context: CommandContext) -> tuple[Simulation, Execution, Plan]:
-    """Record a start; what its handler is to do."""
+    """Record a start; return the plan of its handler."""
     simulation, lane = current[-1], LANE.get()
     assert lane is not None
     assert context.entity_id is not None

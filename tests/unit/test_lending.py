@@ -52,7 +52,7 @@ async def test_a_slot_stays_lent_when_a_second_wait_begins_before_the_first_ends
     lending = one_of(slots)
     going = asyncio.create_task(wait_in(lending, first))
     await turns()
-    slots.running += 1  # somebody else has the place
+    slots.running += 1  # another handler has the slot
     first.set()
     await turns()
     assert not going.done()
