@@ -313,7 +313,7 @@ def test_every_rule_is_broken_here() -> None:
     ],
     ids=lambda value: f"{value.kind} of {value.victim} at {value.start}" if isinstance(value, Fault) else str(value),
 )
-def test_only_what_can_cost_a_lease_excuses(fault: Fault, explained: bool) -> None:
+def test_only_faults_that_can_cost_a_lease_are_excuses(fault: Fault, explained: bool) -> None:
     assert Excuses([fault], LEASE).explains("w0.0", 4.0, 7.0) is explained
 
 

@@ -109,7 +109,7 @@ def test_a_worker_that_wakes_starts_nothing_that_others_hold(history: History, l
     assert [violation.rule for violation in found(nothing_after_its_lease, history)] == ["late start"] * late
 
 
-def test_calm_is_what_faults_and_their_aftermath_leave() -> None:
+def test_calm_is_the_time_without_faults_and_aftermath() -> None:
     calm = Calm([Fault("kill", "w0.0", 10.0, 10.0), Fault("stop", "w1.0", 11.0, 12.0), Fault("block", "w1.0", 30.0, 31.0)], LEASE)
     assert calm.between(0.0, 10.0) == 10.0
     assert calm.between(9.0, 20.0) == pytest.approx(11.0 - (12.0 + LEASE + AFTERMATH - 10.0))

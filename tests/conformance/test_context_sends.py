@@ -88,7 +88,7 @@ async def test_a_call_to_its_own_entity_is_refused(sandbox: Sandbox, registry: H
     assert CallCycle.__name__ in caught.value.error_type
 
 
-async def test_a_coroutine_that_blocks_is_told_so(sandbox: Sandbox, registry: HandlerRegistry) -> None:
+async def test_a_blocking_coroutine_is_reported(sandbox: Sandbox, registry: HandlerRegistry) -> None:
     async with sandbox.bus(registry=registry) as bus, bus.worker():
         with pytest.raises(CommandFailed, match=r"without `\.blocking`"):
             await bus.call(Wrong(outer="o"), timeout=60)

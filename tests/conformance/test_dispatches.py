@@ -116,7 +116,7 @@ async def test_nothing_is_added_to_a_version_that_is_committed(sandbox: Sandbox)
         assert (await dispatches.load(later, 0, [item(bus, "a", 3)])).done
 
 
-async def test_what_was_never_opened_or_belongs_to_another_is_refused(sandbox: Sandbox) -> None:
+async def test_an_unopened_or_foreign_dispatch_is_refused(sandbox: Sandbox) -> None:
     async with sandbox.bus() as bus:
         dispatches = bus.session.transport.bulk
         with pytest.raises(DispatchFenced, match="not open"):

@@ -189,7 +189,7 @@ async def test_operations_publish_events(sandbox: Sandbox, gate: asyncio.Event) 
         assert cancelled == [late.command_id, "c-1"]
 
 
-async def test_a_worker_that_stops_tells_what_it_interrupts(sandbox: Sandbox, gate: asyncio.Event) -> None:
+async def test_a_stopping_worker_publishes_its_interruptions(sandbox: Sandbox, gate: asyncio.Event) -> None:
     gate.clear()
     async with sandbox.bus() as bus:
         await bus.events.watch()
@@ -238,7 +238,7 @@ async def test_closing_the_bus_ends_event_readers(sandbox: Sandbox, gate: asynci
     assert [event.kind for event in await asyncio.wait_for(following, 5.0)] in ([], ["accepted"])
 
 
-async def test_lanes_commands_without_entity_and_long_ids_are_told(sandbox: Sandbox, gate: asyncio.Event) -> None:
+async def test_events_of_lanes_unordered_commands_and_long_ids(sandbox: Sandbox, gate: asyncio.Event) -> None:
     long = "ü" * 400
     async with sandbox.bus(entities={"order": EntityPolicy(mailbox=lanes(2))}) as bus, bus.worker():
         await bus.events.watch("order", "sum", None)
@@ -376,7 +376,7 @@ async def test_the_types_that_are_watched_share_what_is_kept(sandbox: Sandbox, g
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-async def test_what_all_shards_do_is_told_once(sandbox: Sandbox, gate: asyncio.Event, shards: int) -> None:
+async def test_an_operation_on_all_shards_is_one_event(sandbox: Sandbox, gate: asyncio.Event, shards: int) -> None:
     async with sandbox.bus(shards=shards) as bus:
         await bus.events.watch("sum")
         await bus.entities.of("sum").pause()

@@ -23,7 +23,7 @@ def seen(sandbox: Sandbox) -> Seen:
     return registered(sandbox)
 
 
-async def test_a_listing_tells_states_holders_and_holds(sandbox: Sandbox, seen: Seen) -> None:
+async def test_a_listing_has_states_holders_and_holds(sandbox: Sandbox, seen: Seen) -> None:
     seen.gate.clear()
     async with sandbox.bus() as bus, bus.worker() as worker:
         await bus.entity("sum", "p").pause("by hand")

@@ -193,7 +193,7 @@ async def _close(worker: ManualWorker) -> None:
     await worker._harness.connections.close()
 
 
-async def test_an_interrupted_command_that_must_not_run_twice_is_told(sandbox: Sandbox, log: Log) -> None:
+async def test_an_interrupted_at_most_once_command_is_reported(sandbox: Sandbox, log: Log) -> None:
     log.gate.set()
     async with sandbox.bus(lease=0.6) as bus:
         await bus.dispatch(Once(line="a", number=1), command_id="once")

@@ -103,7 +103,9 @@ async def test_a_worker_of_sync_handlers_takes_as_many_commands_as_threads(sandb
             only.let_go.set()
 
 
-async def test_what_waits_while_threads_come_free_keeps_its_place(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_commands_keep_their_place_while_threads_come_free(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(executor, "_THREAD_PATIENCE", 0.2)
     registry, ran = HandlerRegistry(), list[str]()
 

@@ -166,7 +166,7 @@ def test_a_hung_handler_harms_neither_worker_nor_other_entities(shop: Shop, bus:
     assert worker.poll() is None
 
 
-def test_a_hung_thread_is_told_and_then_left(shop: Shop, bus: SyncCommandBus) -> None:
+def test_a_hung_thread_is_reported_and_abandoned(shop: Shop, bus: SyncCommandBus) -> None:
     shop.start()
     bus.dispatch_raw("account", "a", "Print", {"account": "a"}, command_id="p-1")
     eventually(lambda: running(bus, "a"))

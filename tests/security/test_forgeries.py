@@ -168,7 +168,7 @@ async def test_lanes_agreed_on_after_the_worker_started_are_found(sandbox: Sandb
         assert service.seen == [("a", 7), ("a", 1)]
 
 
-async def test_a_line_that_cannot_be_told_yet_waits(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_command_waits_while_the_agreed_settings_are_unknown(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     async with put_service(sandbox, **SIGNED) as service:
         namespace = service.bus.session.transport.agreements
         learn, asked = namespace.learn, asyncio.Event()

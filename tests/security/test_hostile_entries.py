@@ -259,7 +259,7 @@ def test_what_is_asked_is_no_forged_prompt(shop: Shop, words: tuple[str, ...]) -
     assert not OBEYED.search(STYLES.sub("", seen.replace("\r\n", "\n"))), seen
 
 
-def test_what_was_replayed_is_named_as_text(shop: Shop) -> None:
+def test_a_replayed_letter_is_shown_escaped(shop: Shop) -> None:
     """Replays a copy, so that the letters stay as they are."""
     (_, letter), *_ = shop.client.xrange(KEYS.dead, count=1)  # type: ignore[misc, union-attr]
     copy = shop.client.xadd(KEYS.dead, letter).decode()  # type: ignore[arg-type, union-attr]

@@ -172,7 +172,7 @@ def sandbox() -> Sandbox:
     return Sandbox("memory", MemoryClients(), registry=HandlerRegistry())
 
 
-async def test_no_value_of_a_payload_is_logged_or_told(sandbox: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_value_of_a_payload_is_logged_or_shown(sandbox: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
     """Done, refused by the model, failed, undecodable, unknown: at every level of logging."""
     caplog.set_level(logging.DEBUG)
 

@@ -100,7 +100,7 @@ async def test_a_bus_that_is_opened_with_one_tells_nothing(url: str) -> None:
     st.sampled_from(PREFIXES),
     st.sampled_from(["", "jo"]),
 )
-def test_whatever_stands_unquoted_in_a_password_it_is_not_shown(junk: str, scheme: str, user: str) -> None:
+def test_a_password_with_unquoted_characters_is_not_shown(junk: str, scheme: str, user: str) -> None:
     url = f"{scheme}://{user}:{SECRET[:7]}{junk}{SECRET[7:]}@host:6379/main"
     assert not _leaks(redacted(url))
     clients, error = _attempt(lambda: clients_of(url))

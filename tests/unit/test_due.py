@@ -29,7 +29,7 @@ def test_it_wakes_when_the_first_is_due() -> None:
     assert times.pause(0.4, 1.0) == pytest.approx(0.3)
 
 
-def test_nothing_due_is_looked_at_now_and_then() -> None:
+def test_without_due_entries_a_shard_is_polled_rarely() -> None:
     times = DueTimes()
     assert look(times, 0.0) == []
     assert times.pause(0.0, 1.0) == 1.0

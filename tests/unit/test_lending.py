@@ -137,7 +137,7 @@ async def test_it_ends_with_its_handler(when: str) -> None:
     assert slots.lent == 0
 
 
-async def test_one_that_kept_its_place_lends_it_when_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_handler_that_kept_its_slot_lends_it_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lending_module, "_LEND_LATER", 0.01)
     slots, event = Slots(2, max_lent=1), asyncio.Event()
     first, second = one_of(slots), one_of(slots)

@@ -116,7 +116,7 @@ DECLARATIONS = {
 
 
 @pytest.mark.parametrize("advice", DECLARATIONS)
-def test_a_wrong_declaration_is_refused_where_it_stands(advice: str) -> None:
+def test_a_wrong_declaration_is_refused_at_once(advice: str) -> None:
     with pytest.raises(RegistrationError) as caught:
         exec(textwrap.dedent(DECLARATIONS[advice]), {"Command": Command, "EntityId": EntityId, "__name__": __name__})
     assert advice in str(caught.value)

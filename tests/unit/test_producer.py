@@ -118,7 +118,7 @@ async def test_a_refusal_after_a_doubt_leaves_the_doubt() -> None:
     assert raised.value.outcome_unknown
 
 
-async def test_what_could_not_leave_in_time_does_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commands_that_were_not_sent_in_time_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(b"+")
     line = producer(server)
     answer = line.enqueue(plain("a"), 10.0)

@@ -26,7 +26,7 @@ async def quieten(slots: Slots, *readers: int) -> None:
         assert slots.answered(reader, await ask(slots, reader), 0, 0) == 0
 
 
-async def test_one_reader_always_blocks_on_what_it_occupies() -> None:
+async def test_a_single_reader_blocks_on_all_its_slots() -> None:
     slots = Slots(10)
     first = await ask(slots, 0)
     assert first == Ask(8, 8, blocks=True)
@@ -94,7 +94,7 @@ async def test_an_idle_worker_blocks_on_all_its_shards(total: int, count: int) -
         assert await ask(slots, reader) == Ask(count, 0, blocks=True)
 
 
-async def test_what_arrives_when_all_are_taken_has_no_place() -> None:
+async def test_without_a_free_slot_an_arrival_waits() -> None:
     slots = Slots(2, 2)
     await quieten(slots, 0, 1)
     both = [await ask(slots, reader) for reader in (0, 1)]

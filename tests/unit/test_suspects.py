@@ -71,7 +71,7 @@ def test_an_idle_time_that_passes_is_believed() -> None:
     assert looked(suspects, 131.5, Held("1-0", 4, 0.0)) == []
 
 
-def test_all_are_looked_at_seldom() -> None:
+def test_all_leases_are_checked_rarely() -> None:
     for lease, pause in ((30.0, 15.0), (1.0, 2.0)):
         suspects = LeaseWatch(lease)
         suspects.all([], 100.0, 100.0)

@@ -73,7 +73,7 @@ def test_where_its_line_may_not_be_read() -> None:
     assert whereabouts(alone, (), "c", "Refund", "x", Limits()).state == "running"
 
 
-def test_a_hold_and_no_worker_are_both_told() -> None:
+def test_a_hold_and_a_missing_worker_are_both_reported() -> None:
     found = seen("paused", "c", hold=Hold("account:*", "paused", NOW, "stocktaking"), workers=())
     assert found.state == "no_worker"
     assert found.hint == (
