@@ -70,8 +70,8 @@ PLACES = (
         more=(
             (
                 _EXECUTOR,
-                "        except Exception:  # noqa: BLE001 - whatever it is",
-                "        except ZeroDivisionError:  # whatever it is",
+                "        except Exception:  # noqa: BLE001 - the entity must not wait for the end of its lease",
+                "        except ZeroDivisionError:",
             ),
         ),
     ),
