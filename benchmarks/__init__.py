@@ -6,6 +6,6 @@ peers/    other libraries, each in an environment of its own, behind the same sm
 targets   which of the project's targets a run meets
 plot      the pictures of the documentation, from a run's JSON
 
-The server and whoever works are processes of their own, as in real life. A measured process tells its first and its last job itself
-(`protocol`), so that nobody's start counts. `spark` and `spark_outcomes` are about the way from Spark and stand for themselves.
+The server and each worker are processes of their own, as in production. A measured process reports its first and its last job
+itself (`protocol`), so that start-up does not count. `spark` and `spark_outcomes` measure the way from Spark, on their own.
 """

@@ -52,13 +52,13 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def plan(given: argparse.Namespace) -> list[Case]:
-    """The cases that the command line chooses."""
+    """Return the cases that the command line chooses."""
     cases = chosen(catalogue(), given.cases, quick=not given.all)
     return [case for case in cases if not (given.no_peers and case.peer)]
 
 
 def _installed(cases: list[Case]) -> list[Case]:
-    """The cases whose peers are there or could be installed."""
+    """Return the cases whose peers are there or could be installed."""
     wanted, missing = {case.peer for case in cases if case.peer}, set[str]()
     for peer in PEERS:
         if peer.name in wanted:

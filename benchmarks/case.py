@@ -33,7 +33,7 @@ class Case:
 
 
 def chosen(cases: list[Case], words: list[str], *, quick: bool) -> list[Case]:
-    """The cases of these groups, or with one of these words in their names; without words all, or the quick set."""
+    """Return the cases of these groups, or with one of these words in their names; without words all, or the quick set."""
     if words:
         return [case for case in cases if any(word == case.group or word.lower() in case.name.lower() for word in words)]
     return [case for case in cases if case.quick or not quick]

@@ -14,7 +14,7 @@ GROUPS = ("dispatch", "drain", "call", "wake-up", "memory", "growth", "floor", "
 
 
 def catalogue() -> list[Case]:
-    """Ours, the floor, the peers'."""
+    """Return our cases, the floor's and the peers'."""
     return [
         *dispatch.ALL,
         *drain.ALL,

@@ -3,7 +3,7 @@
 * `purge`: N parked entities are purged.
 * `due`: N delayed commands of as many entities are due at one moment; how late each starts, with one worker.
 * `idle`: a worker with 256 shards and nothing to do; its processor time.
-* `unknown`: N entities wait for a newer worker; what a call to a known command takes meanwhile, and how often the others are offered.
+* `unknown`: N entities wait for a newer worker; what a call to a known command takes, and how often the others are offered.
 
 Each has a server of its own.
 """
@@ -47,7 +47,7 @@ class Extent:
     seconds: float
 
     def pages(self) -> list[range]:
-        """The numbers of the entities, in pages."""
+        """Return the numbers of the entities, in pages."""
         return [range(start, min(start + _TOGETHER, self.count)) for start in range(0, self.count, _TOGETHER)]
 
 
@@ -91,7 +91,7 @@ async def known(command: Known) -> int:
 
 
 def bus(url: str | None = None, **settings: int) -> CommandBus:
-    """For a worker, and for each case."""
+    """Make a bus, for a worker and for each case."""
     return CommandBus(url, namespace=NAMESPACE, registry=registry, **settings)  # type: ignore[arg-type]
 
 
@@ -101,7 +101,7 @@ async def purge(extent: Extent) -> None:
         async with opened.worker():
             for page in extent.pages():
                 await opened.dispatch_batch(Fail(fail=f"f-{number}") for number in page)
-            while (await opened.stats()).parked < extent.count:  # noqa: ASYNC110 - the server tells nobody
+            while (await opened.stats()).parked < extent.count:  # noqa: ASYNC110 - the server publishes no such event
                 await asyncio.sleep(0.1)
         began = time.perf_counter()
         purged = await opened.entities.purge()
@@ -154,7 +154,7 @@ async def unknown(extent: Extent) -> None:
 
 
 async def _called(opened: CommandBus, seconds: float) -> str:
-    """Call for so many seconds, and tell what that took."""
+    """Call for so many seconds; return the latencies and the rate of offers as text."""
     times: list[float] = []
     began, before = time.perf_counter(), (await opened.stats()).handed_back
     while time.perf_counter() < began + seconds:

@@ -41,7 +41,7 @@ class Figure:
 
 
 def figures_of(samples: Mapping[str, Sequence[Sample]]) -> Figures:
-    """The figures of all cases; a metric that some runs lack has those that there are."""
+    """Return the figures of all cases; a metric that some runs lack uses the runs that have it."""
     return {case: _figures(taken) for case, taken in samples.items() if taken}
 
 
@@ -51,7 +51,7 @@ def _figures(taken: Sequence[Sample]) -> dict[str, Figure]:
 
 
 def to_json(figures: Figures) -> dict[str, Any]:
-    """As JSON has it."""
+    """Return it as JSON has it."""
     return {
         case: {metric: {"median": figure.median, "samples": list(figure.samples)} for metric, figure in metrics.items()}
         for case, metrics in figures.items()
@@ -59,5 +59,5 @@ def to_json(figures: Figures) -> dict[str, Any]:
 
 
 def from_json(data: Mapping[str, Any]) -> Figures:
-    """What `to_json` gave."""
+    """Read what `to_json` returned."""
     return {case: {metric: Figure.of(found["samples"]) for metric, found in metrics.items()} for case, metrics in data.items()}

@@ -39,7 +39,7 @@ class Spent:
     calls: dict[str, int] = field(default_factory=dict[str, int])
 
     def per(self, count: int) -> dict[str, float]:
-        """In µs a command."""
+        """Return it in µs a command."""
         return {"server_us": self.cpu / count * 1e6, "script_us": self.scripts / count * 1e6}
 
 
@@ -52,20 +52,20 @@ class Ground:
         self.client = redis.Redis.from_url(url, decode_responses=True)
 
     def count(self, full: int, least: int = 200) -> int:
-        """How many commands a case has that has `full` of them at scale 1."""
+        """Return how many commands a case has that has `full` of them at scale 1."""
         return max(int(full * self.scale), min(full, least))
 
     def clear(self) -> None:
-        """An empty server."""
+        """Empty the server."""
         self.client.flushall(asynchronous=False)  # else freeing goes on while the next case is measured
 
     def ours(self, role: str, count: int, **options: Any) -> Program:
-        """The bus in a process of its own."""
+        """Start the bus in a process of its own."""
         return Program(python("benchmarks.cases.program", role, url=self.url, count=count, **options))
 
     @contextlib.contextmanager
     def spending(self) -> Generator[Spent]:
-        """What the server spends in the block is known after it."""
+        """Measure what the server spends in the block; the result is complete after it."""
         spent = Spent()
         self.client.config_resetstat()
         before = self._cpu()
@@ -77,7 +77,7 @@ class Ground:
         spent.scripts = sum(stats[name]["usec"] for name in _SCRIPTS if name in stats) / 1e6
 
     def server_version(self) -> str:
-        """Name and version, and which allocator it has."""
+        """Return its name, version and allocator."""
         info: dict[str, Any] = self._info("server")
         valkey = info.get("valkey_version")
         name = f"Valkey {valkey}" if valkey else f"Redis {info['redis_version']}"
@@ -94,10 +94,10 @@ class Ground:
 
 @contextlib.contextmanager
 def ground(server: str, scale: float) -> Generator[Ground]:
-    """A private server (`embedded`, or `redis` for the one on PATH, `auto` the first that is there), or that at a URL, which is flushed.
+    """Start a private server (`embedded`, or `redis` of PATH, `auto` the first that is there), or flush the one at a URL.
 
-    Not the embedded one first: its build has the C library's allocator, which costs a drain a third more once memory was used and given
-    back, where those of the distributions have jemalloc.
+    `auto` does not try the embedded one first: its build has the C library's allocator, which costs a drain a third more once memory
+    was used and given back. Those of the distributions have jemalloc.
     """
     if "://" in server:
         yield Ground(server, scale)

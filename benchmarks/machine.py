@@ -14,17 +14,17 @@ _PACKAGES = ("command-bus", "redis", "hiredis", "msgpack", "pydantic", "uvloop",
 
 
 def machine() -> dict[str, Any]:
-    """What matters of it; never its name."""
+    """Describe the machine, without its name."""
     return {"cpu": _cpu(), "cores": _cores(), "memory_gb": _memory(), "system": f"{platform.system()} {platform.release()}"}
 
 
 def load() -> float | None:
-    """Processes that want a core, averaged over the last minute: above the cores, figures are too low."""
+    """Return the processes that want a core, averaged over the last minute: above the cores, figures are too low."""
     return round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of what the bus stands on; those that are not installed are left out."""
+    """Return the versions of Python and of the bus's libraries; those that are not installed are left out."""
     found = {"Python": platform.python_version()}
     for name in _PACKAGES:
         try:

@@ -39,7 +39,7 @@ _OUR_DRAIN, _OUR_CALL = "drain, 1,000 entities", "call, 1 in flight"
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
-    """Draw what the run has figures for; which files were written."""
+    """Draw what the run has figures for; return the written files."""
     pictures: dict[str, Callable[[Results], Any]] = {
         "performance-peers.svg": _peers,
         "performance-growth.svg": _growth,
@@ -56,7 +56,7 @@ def draw(results: Results, folder: Path) -> list[Path]:
 
 
 def _peers(results: Results) -> Any:
-    """Two rankings: commands a second by one worker process, and the median of a call."""
+    """Draw two rankings: commands a second by one worker process, and the median of a call."""
     rates = _ranking(results, _OUR_DRAIN, "drain", "per_s")
     calls = _ranking(results, _OUR_CALL, "call, 1 in flight", "p50_ms")
     if len(rates) < 2 and len(calls) < 2:
@@ -89,7 +89,7 @@ def _bars(axes: Any, rows: list[tuple[str, float]], form: str, title: str) -> No
 
 
 def _growth(results: Results) -> Any:
-    """Processor time per command over each growing quantity; flat is good."""
+    """Draw processor time per command over each growing quantity; flat is good."""
     rows = [row for row in ROWS if sum(row.case(size) in results.figures for size in row.sizes) > 1]
     if not rows:
         return None

@@ -1,4 +1,4 @@
-"""A measured process, seen from the one who measures: started, told when, listened to, ended."""
+"""A measured process, seen from the measuring process: started, triggered, read, ended."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Program:
         self._process.stdin.flush()
 
     def report(self, patience: float = _PATIENCE) -> dict[str, Any]:
-        """Its next line.
+        """Return its next line.
 
         Raises:
             ProgramFailed: It ended, or there is none in time.
@@ -75,11 +75,11 @@ class Program:
         return line
 
     def stop(self) -> None:
-        """Ask it to end in order; what it says on the way out is there for `report`."""
+        """Ask it to end in order; `report` returns its last lines."""
         self._process.terminate()
 
     def end(self) -> None:
-        """End it, whatever it does. Idempotent."""
+        """Terminate it, and kill it if it still runs after two seconds. Idempotent."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
@@ -107,6 +107,6 @@ class Program:
 
 
 def python(module: str, role: str, *, interpreter: str = sys.executable, **options: Any) -> list[str]:
-    """The command that plays a role of a program."""
+    """Return the command that plays a role of a program."""
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return [interpreter, "-m", module, role, *words]

@@ -1,4 +1,4 @@
-"""How a measured program and the one who measures talk: lines of JSON, the same for the bus and for every peer.
+"""The protocol between a measured program and the measuring process: lines of JSON, the same for the bus and for every peer.
 
     PROGRAM ROLE --url URL --count N …      ROLE is fill, work, call, or what else a program knows
     → {"ready": true}                       it is imported and connected
@@ -30,28 +30,28 @@ _EVERY = 50
 
 
 def say(**fields: Any) -> None:
-    """One line to whoever measures, also where a library has put its log in place of `sys.stdout`."""
+    """Print one line to the measuring process, also where a library has replaced `sys.stdout` by its log."""
     assert sys.__stdout__ is not None
     sys.__stdout__.write(json.dumps(fields) + "\n")
     sys.__stdout__.flush()
 
 
 def ready() -> None:
-    """Say that everything is imported and connected, wait for the word to begin, and from then on end with whoever gave it."""
+    """Say that everything is imported and connected, wait for the signal, and from then on end with the measuring process."""
     say(ready=True)
     sys.stdin.readline()
     threading.Thread(target=_end_with_the_measurer, daemon=True).start()
 
 
 def _end_with_the_measurer() -> None:
-    """A worker that outlived a killed benchmark would look for its server for ever."""
+    """End with the measuring process: a worker that outlived a killed benchmark would look for its server for ever."""
     while os.read(0, 1024):
         pass
     os._exit(1)
 
 
 def parser(*roles: str) -> argparse.ArgumentParser:
-    """The arguments that all programs have."""
+    """Return a parser of the arguments that all programs have."""
     made = argparse.ArgumentParser()
     made.add_argument("role", choices=roles or ("fill", "work", "call"))
     made.add_argument("--url", required=True)
@@ -117,17 +117,17 @@ class Stretch:
 
 
 def latencies(times: Sequence[float]) -> dict[str, float]:
-    """Median and 99th percentile, in ms, of seconds."""
+    """Return median and 99th percentile, in ms, of seconds."""
     return {"p50_ms": quantile(times, 0.5) * 1000, "p99_ms": quantile(times, 0.99) * 1000} if times else {}
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of them does not exceed."""
+    """Return the smallest value that at least this share of them does not exceed."""
     return sorted(values)[max(math.ceil(share * len(values)), 1) - 1]
 
 
 def resident() -> int:
-    """Bytes of memory that this process has; 0 where there is no /proc."""
+    """Return the bytes of memory that this process has; 0 where there is no /proc."""
     try:
         with open("/proc/self/status", encoding="ascii") as status:  # noqa: PTH123 - no import for one line
             return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS"))

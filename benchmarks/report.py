@@ -35,7 +35,7 @@ _MORE = {
 
 
 def report(results: Results) -> str:
-    """Everything that a person wants to see of a run."""
+    """Return the report of a run as text."""
     judged = [verdict for verdict in verdicts(results.figures, results.peers) if verdict.met is not None]
     parts = [[_about(results)], _rows(results), _peers(results), _targets(judged) if judged else ()]
     return "\n\n".join(text for part in parts if (text := "\n".join(part))) + "\n"
@@ -90,7 +90,7 @@ def _plain(value: float | None) -> str:
 
 
 def _spread(metrics: dict[str, Figure]) -> str:
-    """Half the distance of the extremes, of the first column there is."""
+    """Return half the distance of the extremes, of the first column that exists."""
     figure = next((metrics[metric] for metric in _COLUMNS if metric in metrics), None)
     if figure is None or not figure.median:
         return ""

@@ -1,4 +1,4 @@
-"""Runs the chosen cases in turns: A B C, A B C, so that the machine's mood hits all alike and the spread shows it."""
+"""Runs the chosen cases in turns: A B C, A B C, so that the machine's state affects all alike and the spread shows it."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class Results:
     peers: dict[str, str] = field(default_factory=dict[str, str])
 
     def to_json(self) -> dict[str, Any]:
-        """As the file has it."""
+        """Return it as the file has it."""
         return {"about": self.about, "peers": self.peers, "failed": self.failed, "cases": to_json(self.figures)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Results:
-        """What `to_json` gave."""
+        """Read what `to_json` returned."""
         return cls(from_json(data["cases"]), data["failed"], data["about"], data["peers"])
 
 
 def run(ground: Ground, cases: list[Case], runs: int) -> Results:
-    """Measure every case `runs` times; one that fails is told of and left out of the later turns. Ctrl-C ends with what there is."""
+    """Measure every case `runs` times; one that fails is reported and left out of the later turns. Ctrl-C ends with the results so far."""
     samples: dict[str, list[Sample]] = {case.name: [] for case in cases}
     failed: dict[str, str] = {}
     loads = [machine.load()]

@@ -1,11 +1,11 @@
-"""What the Spark pipeline costs: `python -m benchmarks.spark [--rows N] [--entities N] [--rounds N] [--json FILE] [--plot FILE]`.
+"""The cost of the Spark pipeline: `python -m benchmarks.spark [--rows N] [--entities N] [--rounds N] [--json FILE] [--plot FILE]`.
 
 Every case dispatches the same cached DataFrame (8 columns, about 120 bytes packed) to the same private server, in turns within one run, so
-that the machine's mood hits all of them alike; medians are printed. Two floors stand beside the real thing:
+that changes of the machine's speed hit all of them alike; medians are printed. Two lower bounds are measured too:
 
-* `foreachPartition`: redis-py pipelines of XADD in chunks of the same size, as one writes it by hand. It promises nothing: no ids, no
+* `foreachPartition`: redis-py pipelines of XADD in chunks of the same size, as written by hand. It guarantees nothing: no ids, no
   order, no dedup, no fence, no limit, no summary.
-* `arrow, packed`: Arrow batches encoded by our encoder and sent by a script that only does XADD: what is left without any service.
+* `arrow, packed`: Arrow batches encoded by our encoder and sent by a script that only does XADD: the cost without any service.
 
 `full service` is `dispatch_dataframe`: ids in the JVM, shuffle and sort, validation, dedup, fence, depth limits, summary.
 """
@@ -34,8 +34,8 @@ from command_bus.embedded import EmbeddedServer
 from command_bus.spark import command_id, dispatch_dataframe
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.target import Target
-from command_bus.spark.writing.routes import named_command
-from command_bus.spark.writing.writer import Writing
+from command_bus.spark.writing.command_mapping import named_command
+from command_bus.spark.writing.writer import WritePlan
 from command_bus.transport.bulk import Version
 
 CHUNK = 500
@@ -73,7 +73,7 @@ def session(folder: str) -> SparkSession:
 
 
 def moves(spark: SparkSession, rows: int, entities: int) -> DataFrame:
-    """Rows in the order of time, as they come from a log: each entity's are spread over all of it."""
+    """Return rows in the order of time, as in a log: those of each entity are spread over all of them."""
     number = F.col("id")
     frame = spark.range(0, rows, 1, 8).select(
         F.concat(F.lit("N"), F.lpad((number % entities).cast("string"), 6, "0")).alias("tail"),
@@ -89,7 +89,7 @@ def moves(spark: SparkSession, rows: int, entities: int) -> DataFrame:
 
 
 def by_hand(url: str, name: str) -> Callable[[Iterator[Any]], None]:
-    """The floor that promises nothing."""
+    """Return a sender without any guarantee: the lower bound."""
 
     def send(rows: Iterator[Any]) -> None:
         client = redis.Redis.from_url(url)
@@ -112,7 +112,7 @@ return #ARGV / 2
 
 
 def bare(url: str, name: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """The floor of the encoder and one script call a chunk."""
+    """Return a sender with the encoder and one script call per chunk: the lower bound with encoding."""
     import pyarrow as pa
 
     from command_bus.serialization.native import Packer
@@ -139,14 +139,14 @@ def bare(url: str, name: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
 
 def sender(url: str, columns: list[str]) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """What a task of the data source does, without the commit."""
+    """Return a sender that does what a task of the data source does, without the commit."""
     import pyarrow as pa
 
     options = WriteOptions(command=named_command(Move), url=url, namespace="again", dispatch_id="again")
-    writing = Writing(options, Target(url, "again"), tuple(columns))
+    plan = WritePlan(options, Target(url, "again"), tuple(columns))
 
     def send(batches: Iterator[Any]) -> Iterator[Any]:
-        result = writing.run(batches, Version("again"))
+        result = plan.run(batches, Version("again"))
         yield pa.record_batch({"added": [result.added], "duplicates": [result.duplicates]})
 
     return send
@@ -256,7 +256,7 @@ def main() -> int:
         benchmark = Benchmark(spark, server.url, frame, arguments.rows)
         for number in range(arguments.rounds + 1):
             benchmark.round()
-            if number == 0:  # the JVM has compiled what is hot
+            if number == 0:  # the first round warms up the JVM
                 benchmark.seconds.clear()
                 benchmark.server_us.clear()
             print(f"round {number} of {arguments.rounds} done", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""What reading outcomes costs: `python -m benchmarks.spark_outcomes [--rows N] [--entities N] [--rounds N] [--json FILE]`.
+"""The cost of reading outcomes: `python -m benchmarks.spark_outcomes [--rows N] [--entities N] [--rounds N] [--json FILE]`.
 
-A DataFrame is dispatched and really worked off by two workers; then its outcomes are read, in turns, so that all cases share the
-machine's mood; medians are printed:
+A DataFrame is dispatched and drained by two workers. Then its outcomes are read, in turns, so that changes of the machine's speed hit
+all cases alike; medians are printed:
 
 * `pages alone`: the tasks fetch the same pages from the server and drop them: what round trips and the server cost.
 * `pages, decoded`: they also make Arrow batches of them, which Spark does not get: what decoding adds.
@@ -31,7 +31,7 @@ from command_bus.embedded import EmbeddedServer
 from command_bus.spark import dispatch_dataframe
 from command_bus.spark.options import ReadOptions
 from command_bus.spark.reading.reader import BatchReader
-from command_bus.spark.reading.tasks import OutcomePart, Reading
+from command_bus.spark.reading.tasks import OutcomePartition, ReadPlan
 
 NAMESPACE = "bench"
 DISPATCH = "kept"
@@ -40,16 +40,16 @@ registry = HandlerRegistry()
 
 @registry.handles(Move)
 async def move(command: Move) -> None:
-    """Nothing to do."""
+    """Do nothing."""
 
 
 def bus() -> CommandBus:
-    """For the workers."""
+    """Return a bus for the workers."""
     return CommandBus(registry=registry)
 
 
 def work_off(url: str) -> float:
-    """Let two workers do all there is; seconds."""
+    """Let two workers drain the namespace, and return the seconds it took."""
     command = [sys.executable, "-m", "command_bus", "worker", f"{__name__ if __name__ != '__main__' else __spec__.name}:bus"]
     environment = {**os.environ, "COMMAND_BUS_URL": url, "COMMAND_BUS_NAMESPACE": NAMESPACE}
     began = time.perf_counter()
@@ -66,45 +66,45 @@ def work_off(url: str) -> float:
     return seconds
 
 
-def fetching(reading: Reading, *, decoded: bool) -> tuple[int, Callable[[Iterator[Any]], Iterator[Any]]]:
-    """The number of the view's tasks, and a function that does their part of the work outside of Spark's data source."""
+def fetching(plan: ReadPlan, *, decoded: bool) -> tuple[int, Callable[[Iterator[Any]], Iterator[Any]]]:
+    """Return the number of the view's tasks, and a function that does their part of the work outside of Spark's data source."""
     import pyarrow as pa
     from pyspark import TaskContext
 
-    parts = BatchReader(reading).partitions()
+    parts = BatchReader(plan).partitions()
 
     def fetch(batches: Iterator[Any]) -> Iterator[Any]:
         context = TaskContext.get()
         assert context is not None
         part = parts[context.partitionId()]
-        assert isinstance(part, OutcomePart)
+        assert isinstance(part, OutcomePartition)
         for _ in batches:
             pass
-        yield pa.record_batch({"rows": [sum(_sizes(reading, part, decoded=decoded))]})
+        yield pa.record_batch({"rows": [sum(_sizes(plan, part, decoded=decoded))]})
 
     return len(parts), fetch
 
 
-def _sizes(reading: Reading, part: OutcomePart, *, decoded: bool) -> Iterator[int]:
+def _sizes(plan: ReadPlan, part: OutcomePartition, *, decoded: bool) -> Iterator[int]:
     if decoded:
-        yield from (batch.num_rows for batch in reading.batches(part))
+        yield from (batch.num_rows for batch in plan.batches(part))
         return
-    outcomes = reading.link.transport.bulk.outcomes
+    outcomes = plan.connection.transport.bulk.outcomes
     for span in part.spans:
         after = span.after
         while after != span.until:
-            ids, _ = reading.link.wait(outcomes.page(span.dispatch_id, span.shard, after, span.until, reading.options.page))
+            ids, _ = plan.connection.wait(outcomes.page(span.dispatch_id, span.shard, after, span.until, plan.options.page))
             after = ids[-1].decode()
             yield len(ids)
 
 
 def cases(spark: SparkSession, url: str, rows: int) -> dict[str, Callable[[], object]]:
-    """By name; each reads all outcomes."""
+    """Return the cases by name; each reads all outcomes."""
     view = spark.read.format("command_bus").options(url=url, namespace=NAMESPACE, view="outcomes", dispatchId=DISPATCH)
-    reading = Reading.plan(ReadOptions(view="outcomes", url=url, namespace=NAMESPACE, dispatch_id=DISPATCH))
+    plan = ReadPlan.build(ReadOptions(view="outcomes", url=url, namespace=NAMESPACE, dispatch_id=DISPATCH))
 
     def fetched(*, decoded: bool) -> None:
-        tasks, fetch = fetching(reading, decoded=decoded)
+        tasks, fetch = fetching(plan, decoded=decoded)
         counted = spark.range(0, tasks, 1, tasks).mapInArrow(fetch, "rows long").collect()
         assert sum(row.rows for row in counted) == rows
 

@@ -1,7 +1,7 @@
-"""Which of the project's targets a run meets: a pure function of its figures, so that nobody has to read the table with good will.
+"""The project's targets: a pure function decides from a run's figures which are met.
 
-A target compares one figure of ours with a limit that is made of figures of the same run: a peer's, the floor's, or a constant. What
-was not measured is neither met nor missed.
+A target compares one figure of ours with a limit that is made of figures of the same run: a peer's, the floor's, or a constant. A
+target without its figures is neither met nor missed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Run:
         return found.median
 
     def best_peer(self, case: str, metric: str = "per_s", *, python: bool = False, lowest: bool = False) -> float:
-        """The best figure of all peers in their case `NAME, case`."""
+        """Return the best figure of all peers in their case `NAME, case`."""
         names = [name for name, language in self._peers.items() if language == "Python" or not python]
         values = [figures[metric].median for name in names if metric in (figures := self._figures.get(f"{name}, {case}", {}))]
         if not values:
@@ -63,13 +63,13 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a target fared.
+    """The verdict on a target.
 
     Attributes:
         target: Which.
         ours: Our figure; None if something was not measured.
-        limit: What it was held against.
-        missing: What was not measured.
+        limit: The figure that it was compared with.
+        missing: Figures that were not measured.
     """
 
     target: Target
@@ -79,7 +79,7 @@ class Verdict:
 
     @property
     def ratio(self) -> float | None:
-        """How much better than asked: 1 is just met, 2 twice as good."""
+        """How much better than the target: 1 is just met, 2 is twice as good."""
         if self.ours is None or self.limit is None:
             return None
         better, worse = (self.limit, self.ours) if self.target.at_most else (self.ours, self.limit)
@@ -87,12 +87,12 @@ class Verdict:
 
     @property
     def met(self) -> bool | None:
-        """Whether it is; None if it is not known."""
+        """Whether the target is met; None if it is not known."""
         return None if self.ratio is None else self.ratio >= 1
 
 
 def verdicts(figures: Measured, peers: Mapping[str, str]) -> list[Verdict]:
-    """How every target fared; `peers` has the language of each."""
+    """Return the verdict on every target; `peers` has the language of each."""
     run = Run(figures, peers)
     return [_judged(target, run) for target in TARGETS]
 
@@ -121,7 +121,7 @@ def _just(value: float) -> Callable[[Run], float]:
 
 
 def _either(*limits: Callable[[Run], float]) -> Callable[[Run], float]:
-    """The lower limit of those that are known: reaching one of them is enough."""
+    """Return the lower limit of those that are known: reaching one of them is enough."""
 
     def limit(run: Run) -> float:
         known: list[float] = []
@@ -142,7 +142,7 @@ def _floor_of_a_call(run: Run) -> float:
 
 
 def _change(metric: str, row: str) -> Callable[[Run], float]:
-    """A cost at the far end of a row, as a multiple of that at its near end."""
+    """Return a cost at the far end of a row, as a multiple of that at its near end."""
     found = next(each for each in ROWS if each.name == row)
 
     def change(run: Run) -> float:

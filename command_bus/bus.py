@@ -32,7 +32,7 @@ from command_bus.admin.fleet import Fleet
 from command_bus.admin.info import Stats
 from command_bus.admin.statistics import Statistics
 from command_bus.admin.waiting import WaitingCommands
-from command_bus.clock import checked_seconds
+from command_bus.clock import checked_seconds, mono
 from command_bus.handlers.registry import HandlerRegistry, default_registry
 from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions
@@ -370,7 +370,9 @@ class CommandBus:
         Raises:
             TransportUnavailable: There is no answer.
         """
-        return await self.session.ping()
+        began = mono()
+        await self.session.transport.ping()
+        return mono() - began
 
     async def wait_idle(self, timeout: float | None = None) -> None:
         """Wait until every accepted command is settled (delayed ones and retries too).

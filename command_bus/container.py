@@ -1,7 +1,7 @@
 """dependency-injector and the bus (extra `di`): a `Container` that wires settings, connections, bus and worker.
 
-An application subclasses it and adds its own providers. Handlers get what they need from it with `@inject`, or are methods of an
-object that a provider makes per command (`registry.include(container.accounts)`):
+An application subclasses it and adds its own providers. Handlers get their dependencies from it with `@inject`, or are methods of an
+object that a provider creates per command (`registry.include(container.accounts)`):
 
     class Shop(Container):
         database = providers.Resource(open_database)  # one for the process: open before the first command, closed after the last
@@ -34,7 +34,7 @@ from command_bus.handlers.injection import ResourceContainer, close_resources, o
 from command_bus.handlers.registry import HandlerRegistry, default_registry
 from command_bus.middleware import Middleware
 from command_bus.settings import BusSettings
-from command_bus.transport.redis.connection.connections import ClientFactory
+from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.worker.worker import Worker
 
 try:
@@ -49,39 +49,39 @@ Modules = Iterable[ModuleType | str]
 
 
 def container_lifespan(container: ResourceContainer, *, modules: Modules | Callable[[], Modules] = ()) -> Lifespan:
-    """What to give to `CommandBus(lifespan=…)`, so that a container's resources are open while a worker runs commands.
+    """Return a lifespan for `CommandBus(lifespan=…)` that keeps a container's resources open while a worker runs commands.
 
-    Before the first command modules are wired and resources initialised, after the last they are shut down. Several workers may
-    share it: the first opens, the last closes.
+    Before the first command, modules are wired and resources initialised; after the last, resources are shut down. Several workers may
+    share it: the first opens them, the last closes them.
 
     Args:
-        container: Of dependency-injector, or anything with `init_resources` and `shutdown_resources`; either may give an awaitable.
-        modules: Modules with `@inject`, or their names, to wire to the container, or a function that gives them then. None are
-            needed where the container's own `wiring_config` names them, or it was wired before.
+        container: A dependency-injector container, or any object with `init_resources` and `shutdown_resources`; both may return an awaitable.
+        modules: Modules with `@inject`, or their names, to wire to the container, or a function that returns them at that time. None are
+            needed if the container's own `wiring_config` names them, or if it was wired before.
     """
     return _SharedLifespan(container, modules).entered
 
 
 class _SharedLifespan:
-    """Resources that are open while anybody holds them."""
+    """Resources that are open as long as any worker uses them."""
 
     def __init__(self, container: ResourceContainer, modules: Modules | Callable[[], Modules]) -> None:
         self._container = _outermost(container)
         self._modules = modules
         self._holders = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @asynccontextmanager
     async def entered(self) -> AsyncGenerator[None]:
-        async with self._turns():
+        async with self._lock_of_loop():
             if self._holders == 0:
                 await self._open()
             self._holders += 1
         try:
             yield
         finally:
-            async with self._turns():
+            async with self._lock_of_loop():
                 self._holders -= 1
                 if self._holders == 0:
                     await close_resources(self._container)
@@ -92,16 +92,16 @@ class _SharedLifespan:
             wire(modules=modules)
         await open_resources(self._container)
 
-    def _turns(self) -> asyncio.Lock:
-        """A lock of the running loop: in tests one container sees several."""
+    def _lock_of_loop(self) -> asyncio.Lock:
+        """Return a lock of the running loop: in tests one container runs in several."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            self._loop, self._turn = loop, asyncio.Lock()
-        return self._turn
+            self._loop, self._lock = loop, asyncio.Lock()
+        return self._lock
 
 
 def _outermost(container: Any) -> Any:
-    """The container that this one is a part of, and so on; itself if of none."""
+    """Return the outermost container that this one is part of; itself if it is part of none."""
     while (holder := getattr(getattr(container, "parent", None), "parent", None)) is not None:
         container = holder
     return container
@@ -134,13 +134,13 @@ class Container(containers.DeclarativeContainer):
     """Settings, connections, bus and worker of an application.
 
     Attributes:
-        config: Plain values for `settings`, from a dictionary, YAML or elsewhere; what is not there comes from the environment.
+        config: Values for `settings`, from a dictionary, YAML or elsewhere; the others come from the environment.
         settings: The `BusSettings`.
         registry: The `HandlerRegistry`, by default the one of `@handles`.
         middleware: A sequence of `Middleware`.
         connections: A `ClientFactory`, or None for the server that the settings name; `MemoryClients()` in tests.
-        modules: What is wired when a worker starts, by default the modules of the registry's handlers.
-        lifespan: Keeps the resources of this container, or of the one that it is a part of, open while a worker runs.
+        modules: Modules to wire when a worker starts, by default those of the registry's handlers.
+        lifespan: Keeps the resources of this container, or of the outermost one, open while a worker runs.
         bus: The `CommandBus`, one per process.
         worker: A new `Worker` of the bus at each call; takes what `CommandBus.worker` takes.
     """
@@ -157,7 +157,7 @@ class Container(containers.DeclarativeContainer):
     worker = providers.Factory(_worker, bus)
 
     def __new__(cls, **overriding_providers: Any) -> Self:
-        """An instance, in which `lifespan` means this very container: in a subclass an inherited `__self__` means the base class."""
+        """Create an instance whose `lifespan` refers to it. In a subclass the inherited `__self__` would refer to the base class."""
         container: Any = super().__new__(cls, **overriding_providers)
         for argument in container.lifespan.args:
             if isinstance(argument, providers.Self):

@@ -15,13 +15,12 @@ from threading import get_ident
 from typing import Any, Protocol, TypeAlias
 from weakref import WeakSet
 
-from command_bus.clock import mono
 from command_bus.errors import BusClosed, InvalidSettings, UnsuitableServer, WrongEventLoop
 from command_bus.observer import ObservedProducer, Observer
 from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
 from command_bus.transport.interfaces import Transport
-from command_bus.transport.redis.connection.connections import ClientFactory
+from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.transport import RedisTransport
 
 __all__ = ["OPEN_SESSIONS", "Clients", "Guard", "LoopGuard", "Session", "SessionHook", "SessionPart", "TransportOpener"]
@@ -253,16 +252,6 @@ class Session:
         for part in self._parts:
             part.renew()
         OPEN_SESSIONS.discard(self)
-
-    async def ping(self) -> float:
-        """Return the seconds of one round trip to the server.
-
-        Raises:
-            TransportUnavailable: There is no answer.
-        """
-        began = mono()
-        await self.transport.ping()
-        return mono() - began
 
 
 OPEN_SESSIONS: WeakSet[Session] = WeakSet()

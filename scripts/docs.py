@@ -43,7 +43,7 @@ _FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
 
 
 def assemble(pages: Path = PAGES) -> None:
-    """Gather the pages; nothing of a former build is left."""
+    """Gather the pages, and delete those of a former build."""
     shutil.rmtree(pages, ignore_errors=True)
     shutil.copytree(ROOT / "docs", pages, ignore=shutil.ignore_patterns(".*"))
     for path in pages.rglob("*.md"):
@@ -57,7 +57,7 @@ def assemble(pages: Path = PAGES) -> None:
 
 
 def for_the_site(text: str, source: str) -> str:
-    """A page with links as the site needs them; code stays as it is.
+    """Return a page with links as the site needs them; code stays as it is.
 
     Args:
         text: The page.
@@ -83,7 +83,7 @@ def _linked(text: str, source: str) -> str:
 
 
 def moved(target: str, source: str) -> str | None:
-    """Where a link of a page leads on the site; None if nowhere."""
+    """Return where a link of a page leads on the site; None if nowhere."""
     if re.match(r"[a-z]+:|#", target):
         return target
     path, mark, anchor = target.partition("#")
@@ -101,7 +101,7 @@ def _path(target: str, source: str) -> str:
 
 
 def set_up() -> Path:
-    """Make the environment what the lock says, unless it is; the builder."""
+    """Make the environment what the lock says, unless it is; return the builder."""
     stamp, print_of_lock = VENV / ".set-up", hashlib.sha256(LOCK.read_bytes() + str(VENV).encode()).hexdigest()
     if not stamp.exists() or stamp.read_text() != print_of_lock:
         uv, python = shutil.which("uv"), str(VENV / "bin" / "python")
@@ -118,7 +118,7 @@ def set_up() -> Path:
 
 
 def main() -> int:
-    """Build; the exit code of the builder."""
+    """Build the site; return the builder's exit code."""
     zensical = set_up()
     assemble()
     command = [str(zensical), "build", "--clean", "--strict", "-f", str(ROOT / "mkdocs.yml")]

@@ -21,7 +21,7 @@ NONE = f"no Java {OLDEST} or later in JAVA_HOME, on PATH or in /usr/lib/jvm"
 
 
 def find() -> Path | None:
-    """The home of the first Java that runs and is recent enough, for JAVA_HOME."""
+    """Return the home of the first Java that runs and is recent enough, for JAVA_HOME."""
     seen: set[Path] = set()
     for program in _candidates():
         resolved = program.resolve()
@@ -41,7 +41,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _fitting_home(program: Path) -> Path | None:
-    """Where this Java says it lives; on PATH there may be a link to it, or a script that chooses one."""
+    """Return the home that this Java reports; on PATH there may be a link to it, or a script that chooses one."""
     try:
         said = subprocess.run(
             [program, "-XshowSettings:properties", "-version"], capture_output=True, text=True, check=True, timeout=60
@@ -54,7 +54,7 @@ def _fitting_home(program: Path) -> Path | None:
 
 
 def can_install() -> bool:
-    """Whether Debian's package can be had without asking anybody."""
+    """Return whether Debian's package can be installed without a question."""
     return os.geteuid() == 0 and shutil.which("apt-get") is not None
 
 

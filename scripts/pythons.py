@@ -14,13 +14,13 @@ _PROBE = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
 
 
 def others() -> list[str]:
-    """The tested versions without that of this interpreter."""
+    """Return the tested versions without that of this interpreter."""
     mine = f"{sys.version_info[0]}.{sys.version_info[1]}"
     return [version for version in TESTED if version != mine]
 
 
 def find(version: str) -> Path | None:
-    """An interpreter of this version that runs and can make virtual environments. A shim that fails is none."""
+    """Return an interpreter of this version that runs and can make virtual environments. A shim that fails is none."""
     on_path = shutil.which(f"python{version}")
     root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     of_pyenv = sorted((root / "versions").glob(f"{version}*/bin/python3"), key=_release, reverse=True)

@@ -23,7 +23,7 @@ BINARY = Path(sys.prefix) / PLACE
 
 
 def fetch(prefix: Path = Path(sys.prefix)) -> str | None:
-    """Put it into an environment; why it is not there, if it is not."""
+    """Put it into an environment; return the reason if that fails."""
     binary = prefix / PLACE
     if binary.exists():
         return None
@@ -48,7 +48,7 @@ def fetch(prefix: Path = Path(sys.prefix)) -> str | None:
 
 
 def _with_pip(prefix: Path) -> str:
-    """A Python that has pip: the environment's own has none if uv made it."""
+    """Return a Python that has pip: the environment's own has none if uv made it."""
     own = str(prefix / "bin" / "python")
     has = subprocess.run([own, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
     return own if has else sys.executable

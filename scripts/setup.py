@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Sets up what a command of this repository needs, then runs it: nothing to install by hand, nothing outside the folder.
+"""Set up what a command of this repository needs, then run it: nothing to install by hand, nothing outside the folder.
 
     python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | test | test-all | test-pythons | bench | bench-all | bench-spark | proofs |
                              chaos | simulate | mutants | fuzz | docs | check | format | setup | lock | clean   [arguments]
@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import sys
 
-if sys.version_info < (3, 11):  # noqa: UP036 - an older one runs this script up to here, and is told
+if sys.version_info < (3, 11):  # noqa: UP036 - an older one runs this script up to here
     for minor in (14, 13, 12, 11):
         newer = shutil.which("python3.%d" % minor)  # noqa: UP031 - old pythons read this
         if newer and subprocess.call([newer, "-c", ""], stderr=subprocess.DEVNULL) == 0:
@@ -65,7 +65,7 @@ class Part:
         return VENV / f".set-up-{self.name}"
 
     def fingerprint(self) -> str:
-        """Changes whenever what has to be installed changes, or the folder was moved (an editable install holds its path)."""
+        """Return a digest that changes with what must be installed, and with the folder (an editable install holds its path)."""
         digest = hashlib.sha256(str(self).encode())
         for file in (self.project / "pyproject.toml", self.lock):
             digest.update(file.read_bytes())
@@ -75,7 +75,7 @@ class Part:
         return sorted({line.partition("==")[0] for line in self.lock.read_text().splitlines() if "==" in line and line[0] != "#"})
 
     def locked(self, package: str) -> str:
-        """The lines of one package."""
+        """Return the lines of one package."""
         _, line, after = self.lock.read_text().partition(f"\n{package}==")
         return line + after.partition("==")[0].rpartition("\n")[0]
 
@@ -97,7 +97,7 @@ def say(text: str) -> None:
 
 
 def environment(venv: Path = VENV) -> dict[str, str]:
-    """What an activated `.venv` would set, so that `command-bus` is found on PATH and no other environment interferes."""
+    """Return what an activated `.venv` would set, so that `command-bus` is found on PATH and no other environment interferes."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "PYTHONPATH")}
     return {**kept, "VIRTUAL_ENV": str(venv), "PATH": f"{venv / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
 
@@ -122,7 +122,7 @@ def set_up(*parts: Part) -> None:
 
 
 def install_with_uv(part: Part) -> bool:
-    """Whether `uv` is there and could do it; if it could not, pip may: it reads other configuration."""
+    """Return whether `uv` is there and could do it; if it could not, pip may: it reads other configuration."""
     uv = shutil.which("uv")
     if uv is None:
         return False
@@ -162,7 +162,7 @@ def install_part(part: Part, tool: str, install: list[str]) -> None:
 
 
 def set_up_spark(home: Path | None) -> str | None:
-    """Make Spark ready to run on this Java; what stands in the way, if anything does."""
+    """Make Spark ready to run on this Java; return the reason if that fails."""
     if home is None:
         return java.NONE
     try:
@@ -338,7 +338,7 @@ def docs(_arguments: list[str]) -> None:
 
 
 def check(arguments: list[str]) -> None:
-    """All checks, also after one that failed: one run shows everything that is to be mended."""
+    """Run all checks, also after one that failed: one run shows all errors."""
     set_up(BASE, SPARK)
     present = [name for name in CHECKED if (ROOT / name).is_dir()]
     steps = {
@@ -362,7 +362,7 @@ def check(arguments: list[str]) -> None:
 def format_code(arguments: list[str]) -> None:
     set_up(BASE)
     ruff = str(VENV / "bin" / "ruff")
-    run("sorting imports and mending what is safe to mend", [ruff, "check", "--fix-only", "--quiet", *(arguments or ["."])])
+    run("sorting imports and fixing what is safe to fix", [ruff, "check", "--fix-only", "--quiet", *(arguments or ["."])])
     become([ruff, "format", *(arguments or ["."])])
 
 
@@ -372,7 +372,7 @@ def only_set_up(_arguments: list[str]) -> None:
 
 
 def lock(arguments: list[str]) -> None:
-    """Pin anew. What is pinned already stays unless pyproject.toml rules it out, or `--upgrade` is given."""
+    """Pin all packages again. A pinned version stays unless pyproject.toml rules it out, or `--upgrade` is given."""
     uv = shutil.which("uv")
     if uv is None:
         sys.exit("setup: `lock` needs uv on PATH: python3 -m pip install uv, in a virtual environment")

@@ -27,7 +27,7 @@ class Drain:
         once: At most once, instead of at least once.
         workers: Processes.
         live: The commands come while they are handled, instead of before.
-        watched: Events are told of all that happens.
+        watched: All steps are published as events.
     """
 
     entities: int = 1000
@@ -65,7 +65,7 @@ def _fill(ground: Ground, drain: Drain, count: int) -> None:
 
 
 def _by_several(ground: Ground, drain: Drain, count: int) -> Sample:
-    """No worker knows when it is the last, so they are told when the bus is idle."""
+    """Drain with several workers. No worker knows when it is the last, so they are stopped when the bus is idle."""
     _fill(ground, drain, count)
     workers = [ground.ours("work", 0, handler=drain.handler) for _ in range(drain.workers)]
     try:
@@ -86,12 +86,12 @@ def _by_several(ground: Ground, drain: Drain, count: int) -> Sample:
 
 
 def _bound(spent: Spent, count: int) -> dict[str, float]:
-    """How many commands a second one core for the server would bear, however many workers there are."""
+    """Return how many commands a second one core for the server would bear, with any number of workers."""
     return {"bound_per_s": count / spent.cpu} if spent.cpu else {}
 
 
 def together(reports: list[dict[str, Any]], count: int) -> dict[str, float]:
-    """What several workers did as one: from the first job of any to the last of any."""
+    """Return what several workers did as one: from the first job of any to the last of any."""
     busy = [report for report in reports if report["count"]]
     seconds = max(report["last"] for report in busy) - min(report["first"] for report in busy)
     return {

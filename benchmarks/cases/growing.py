@@ -1,4 +1,4 @@
-"""The program behind `growth`: what a command costs on top of a backlog of a given size, told round by round.
+"""The program behind `growth`: what a command costs on top of a backlog of a given size, reported round by round.
 
 One process sends and works, in turns: a round dispatches `count` commands on top of the backlog, then a worker handles as many and
 stops. So the backlog is the same in each round, and processor time belongs to one of the two. The first round warms up.
@@ -25,7 +25,7 @@ _BATCH = 1000
 
 
 async def _redis_seconds(client: Any) -> float:
-    """The server's processor seconds so far. Not `commandstats`: those go by the clock, and a busy machine would bend the curve."""
+    """Return the server's processor seconds so far. Not `commandstats`: those go by the clock, and a busy machine would bend the curve."""
     info = await client.info("cpu")
     return float(info["used_cpu_sys"]) + float(info["used_cpu_user"])
 
@@ -48,7 +48,7 @@ class _Turn:
         return command.number
 
     async def spent(self) -> float:
-        """Processor seconds from the first command to the last."""
+        """Wait for the last command; return processor seconds since the first."""
         await asyncio.wait_for(self._done.wait(), 120)
         return time.process_time() - self._first
 
@@ -60,7 +60,7 @@ async def _send(bus: CommandBus, first: int, count: int, entities: int) -> None:
 
 
 async def grow(given: argparse.Namespace, bus_of: Callable[..., CommandBus]) -> None:
-    """Fill up to the backlog, then go round; one line a round."""
+    """Fill up to the backlog, then measure rounds; print one line a round."""
     turn, registry = _Turn(), HandlerRegistry()
     registry.handles(Note)(turn.handle)
     client: Any = redis.asyncio.Redis.from_url(given.url, decode_responses=True)

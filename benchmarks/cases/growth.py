@@ -36,7 +36,7 @@ class Row:
     sizes: tuple[int, ...]
 
     def case(self, size: int) -> str:
-        """The name of a point's case."""
+        """Return the name of a point's case."""
         return f"growth, {self.name} {size:,}"
 
 
@@ -48,7 +48,7 @@ ROWS = (
 
 
 def measured(ground: Ground, size: int, *, spread: bool) -> Sample:
-    """Costs on top of a backlog of `size` commands: of a thousand entities, or each of an entity of its own."""
+    """Measure costs on top of a backlog of `size` commands: of a thousand entities, or each of an entity of its own."""
     backlog = ground.count(size, least=100)
     entities = _OWN if spread else ground.count(_FEW, least=100)
     count = ground.count(_ROUND, least=100)

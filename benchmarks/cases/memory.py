@@ -1,7 +1,7 @@
 """Bytes of server memory per queued command, without and of the dedup marks, and what is left of an entity without work.
 
-`lanes` stand beside a bare stream that holds the same envelopes. `per_entity` depends on the server's `stream-node-max-bytes`: a
-mailbox reserves its first node at once; both the recommended setting (512) and that of a server as it comes (4096) are measured.
+`lanes` are compared with a bare stream that holds the same envelopes. `per_entity` depends on the server's `stream-node-max-bytes`: a
+mailbox reserves its first node at once. Both the recommended setting (512) and the server's default (4096) are measured.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOOKS, _PAUSE, _STEADY = 20, 0.15, 4096
 
 
 def queued(ground: Ground, mailbox: Mailbox, each: int, node: int | None = None) -> Sample:
-    """Bytes of the queued commands when `each` of them share an entity."""
+    """Measure bytes of the queued commands when `each` of them share an entity."""
     count, before = ground.count(20_000, least=1000), str(_setting(ground))
     if node is not None:
         ground.client.config_set(_NODE, node)
@@ -53,7 +53,7 @@ def _queued(ground: Ground, count: int, mailbox: Mailbox, each: int) -> Sample:
 
 
 def _mark(ground: Ground, bus: SyncCommandBus, count: int) -> float:
-    """Bytes of the mark of a command whose id was given, as `order-00004711`; generated ids have none."""
+    """Measure bytes of the mark of a command with a given id, as `order-00004711`; generated ids have none."""
     for start in range(0, count, _BATCH):
         numbers = range(start, min(start + _BATCH, count))
         bus.dispatch_batch([Envelope(note(number, 1000), command_id=f"order-{number:08d}") for number in numbers])
@@ -63,7 +63,7 @@ def _mark(ground: Ground, bus: SyncCommandBus, count: int) -> float:
 
 
 def bare(ground: Ground) -> Sample:
-    """One stream with the same envelopes and nothing else."""
+    """Measure one stream with the same envelopes and nothing else."""
     count = ground.count(20_000, least=1000)
     envelope = _an_envelope(ground)
     ground.clear()
@@ -76,7 +76,7 @@ def bare(ground: Ground) -> Sample:
 
 
 def idle(ground: Ground) -> Sample:
-    """Keys and bytes that are left of entities whose work is done, the dedup marks aside."""
+    """Measure keys and bytes that are left of entities whose work is done, without the dedup marks."""
     count = ground.count(10_000, least=1000)
     _come_and_gone(ground, count)  # hash tables, once grown, are the same for any number of idle entities
     keys, used = _keys(ground), _used(ground)
@@ -89,7 +89,7 @@ def idle(ground: Ground) -> Sample:
 
 
 def _come_and_gone(ground: Ground, count: int) -> int:
-    """So many entities get a command, which is handled; the worker's resident bytes."""
+    """Send so many entities a command and handle it; return the worker's resident bytes."""
     with ground.ours("fill", count, entities=count) as filler:
         filler.go()
         filler.report()
@@ -107,7 +107,7 @@ def _shard() -> ShardKeys:
 
 
 def _without_marks(ground: Ground) -> int:
-    """Delete the dedup marks; how many there were."""
+    """Delete the dedup marks; return how many there were."""
     names = list(ground.client.scan_iter(f"{_shard().marks}*", count=1000))
     for start in range(0, len(names), _BATCH):
         ground.client.delete(*names[start : start + _BATCH])
@@ -115,7 +115,7 @@ def _without_marks(ground: Ground) -> int:
 
 
 def _an_envelope(ground: Ground) -> bytes:
-    """The bytes that stand for one of our commands in its mailbox."""
+    """Return the bytes of one of our commands in its mailbox."""
     with SyncCommandBus(ground.url, namespace=NAMESPACE) as bus:
         bus.dispatch(note(12_345, 1))
     client: Any = redis.Redis.from_url(ground.url)
@@ -128,7 +128,7 @@ def _an_envelope(ground: Ground) -> bytes:
 
 
 def _used(ground: Ground) -> int:
-    """Bytes that the server has allocated, once its tables have taken their size: that goes on in the background."""
+    """Return the bytes that the server has allocated, once its tables have their final size: they resize in the background."""
     before = -1
     for _ in range(_LOOKS):
         info: Any = ground.client.info("memory")

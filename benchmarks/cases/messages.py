@@ -28,19 +28,19 @@ class NoteOnce(Note, entity="bench", delivery="at_most_once"):
 
 
 class Ping(Command[None], entity="bench"):
-    """Tells when it was sent; both clocks are the machine's."""
+    """Carries the time when it was sent; both clocks are the machine's."""
 
     entity: EntityId
     sent: float
 
 
 def note(number: int, entities: int, *, once: bool = False) -> Note:
-    """The command of this number, when there are so many entities."""
+    """Return the command of this number, for so many entities."""
     return (NoteOnce if once else Note)(entity=f"e{number % entities}", number=number)
 
 
 def registry(kind: str, handled: Handled, waited: Callable[[float], None] | None = None) -> HandlerRegistry:
-    """The handlers of a kind for all commands; `waited` is told how long a `Ping` was under way, in seconds."""
+    """Return the handlers of a kind for all commands; `waited` gets the seconds that a `Ping` was under way."""
     made = HandlerRegistry()
     handler = HANDLERS[kind](handled)
     made.handles(Note)(handler)

@@ -134,7 +134,7 @@ async def call(given: argparse.Namespace) -> None:
 
 
 async def ping(given: argparse.Namespace) -> None:
-    """Dispatches with pauses, so that the bus is idle each time."""
+    """Dispatch with pauses, so that the bus is idle each time."""
     async with bus_of(given) as bus:
         await bus.ping()
         protocol.ready()

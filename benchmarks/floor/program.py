@@ -35,10 +35,19 @@ async def evalsha(client: Any, given: argparse.Namespace) -> None:
 
 
 async def enqueue(client: Any, given: argparse.Namespace) -> None:
-    """The script of our dispatch, one command each, with everything around it left out: what the protocol costs without our client."""
+    """Run the script of our dispatch, one command each, with nothing around it: what the protocol costs without our client."""
     digest = await client.script_load(ENQUEUE.text)
     keys = ShardKeys("floor", 0)
-    shared = [keys.ready, keys.active, keys.stats, keys.due, keys.delayed, keys.later, keys.paused, keys.last("floor")]
+    shared = [
+        keys.ready,
+        keys.active,
+        keys.stats,
+        keys.due,
+        keys.delayed,
+        keys.delayed_counts,
+        keys.paused,
+        keys.last_batch("floor"),
+    ]
     shared += [keys.watched, keys.events]
     rest = [0, 3_600_000, 10**9, len(keys.mailboxes), f"{10**6}:1 ", b"\0\1", "", PAYLOAD]
     protocol.ready()
@@ -85,7 +94,7 @@ async def read(client: Any, given: argparse.Namespace) -> None:
 
 
 async def echo(client: Any, given: argparse.Namespace) -> None:
-    """There and back between two processes, one list each way."""
+    """Send there and back between two processes, one list each way."""
     context = multiprocessing.get_context("spawn")
     answering = context.Process(target=_answer, args=(given.url,), daemon=True)
     answering.start()

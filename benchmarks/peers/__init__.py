@@ -2,7 +2,7 @@
 
 programs/      one small program a peer, speaking `benchmarks.protocol`
 requirements/  what each is installed from: exact versions and hashes (`NAME.in` is what was asked for, `lock` writes the others)
-field          who they are, and the settings each is run with
+field          the peers, and the settings each is run with
 environments   makes an environment for each
 cases          what is measured
 

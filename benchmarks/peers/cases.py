@@ -17,7 +17,7 @@ _DRAIN, _CALLS = 10_000, {1: 500, 50: 3_000}
 
 
 def cases_of(peer: Peer) -> list[Case]:
-    """Everything that is measured of a peer; its fill is measured on the way to the drain."""
+    """Return everything that is measured of a peer; its fill is measured on the way to the drain."""
     calls = [
         Case(
             f"{peer.name}, call, {flight} in flight",

@@ -33,26 +33,26 @@ class Peer:
 
     @property
     def folder(self) -> Path:
-        """Where its environment is."""
+        """The folder of its environment."""
         return ROOT / "build" / "peers" / self.name
 
     @property
     def requirements(self) -> Path:
-        """What its environment is made of."""
+        """The requirements of its environment."""
         return _REQUIREMENTS / ("package.json" if self.language == "Node" else f"{self.name}.txt")
 
     def command(self) -> Sequence[str]:
-        """What starts its program, without arguments."""
+        """Return the command that starts its program, without arguments."""
         if self.language == "Node":
             return ["node", str(ROOT / "benchmarks" / "peers" / "programs" / f"{self.name}.mjs")]
         return [str(self.folder / "bin" / "python"), "-m", f"benchmarks.peers.programs.{self.name}_peer"]
 
     def about(self) -> dict[str, str]:
-        """For the JSON."""
+        """Describe it for the JSON."""
         return {"version": self.version(), "language": self.language, "settings": self.settings, "order": self.order}
 
     def version(self) -> str:
-        """As pinned."""
+        """Return the pinned version."""
         text = self.requirements.read_text(encoding="utf-8")
         if self.language == "Node":
             return text.partition(f'"{self.name}": "')[2].partition('"')[0]

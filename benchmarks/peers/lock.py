@@ -1,4 +1,4 @@
-"""Pins the Python peers anew: `python -m benchmarks.peers.lock [--upgrade]`; needs uv. `package.json` is edited by hand.
+"""Pins the Python peers again: `python -m benchmarks.peers.lock [--upgrade]`; needs uv. `package.json` is edited by hand.
 
 No registry is named: requirement files have versions and hashes only, and npm's lock file, which would hold addresses, is not kept.
 """

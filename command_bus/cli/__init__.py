@@ -1,8 +1,8 @@
 """The program `command-bus` (extra `cli`), also `python -m command_bus`.
 
-What is imported here is what `--help` and `--version` wait for: no client of the server, and none of the application. The parts:
-`app` has the commands and their options, `loading` finds the bus that a command names, `worker` runs one worker process,
-`supervisor` keeps several of them, `channel` is what those two say to each other.
+`--help` and `--version` wait for the imports of this module, so it imports neither a client of the server nor the application. The parts:
+`app` lists the commands, `commands` has their modules, `connection` opens the bus that a command works on. `process` runs the worker
+processes of `worker` and `dev`, and `codegen` writes the client classes of `generate`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the program and exit with its code.
 
     Args:
-        arguments: Without the program's name; by default those of this process.
+        arguments: The words after the program's name; by default those of this process.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words == ["--version"]:  # needs no extra
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _app() -> Callable[..., Any]:
-    """The typer application.
+    """Import the typer application.
 
     Raises:
         MissingExtra: A package of the extra `cli` is not installed.

@@ -1,7 +1,7 @@
-"""Completion of names that only the server knows: entity types, commands, dead letters.
+"""Shell completion of names that only the server knows: entity types, commands, dead letters.
 
-The shell waits for it at each press of the key, so the server has one second, and completion is silent about whatever goes wrong. With `--app`
-nothing is completed: the application's code would run. A name that is more than letters and digits to a shell or a terminal is left out.
+The shell waits for it at each press of the key, so the server has one second to answer, and errors are not shown. With `--app`
+nothing is completed, because the application's code would run. Names with characters that mean something to a shell or a terminal are left out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from command_bus.cli.connection import Place, connected, import_bus
+from command_bus.cli.connection import open_bus
+from command_bus.cli.light_imports import import_bus
+from command_bus.cli.options import Target
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
@@ -23,28 +25,28 @@ __all__ = ["command_names", "entity_types", "entity_words", "letter_ids"]
 
 _PATIENCE = 1.0  # seconds
 _SHOWN = 50
-_PLAIN = re.compile(r"[\w.:@%+=,/~-]+")  # a shell puts it into the line as it is, where anything else could be more than a name
+_PLAIN = re.compile(r"[\w.:@%+=,/~-]+")  # a shell inserts a name unquoted, and other characters could be more than a name
 
 
 def entity_types(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the entity types that begin so: those of which a command was accepted or announced."""
-    return _asked(ctx, incomplete, _types)
+    """Return the entity types with this prefix, of which a command was accepted or announced."""
+    return _ask_server(ctx, incomplete, _types)
 
 
 def command_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the wire names of announced commands that begin so."""
-    return _asked(ctx, incomplete, _commands)
+    """Return the wire names of announced commands with this prefix."""
+    return _ask_server(ctx, incomplete, _commands)
 
 
 def letter_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return ids of dead letters that begin so, the oldest fifty."""
-    return _asked(ctx, incomplete, _letters)
+    """Return the ids of the oldest fifty dead letters, if they have this prefix."""
+    return _ask_server(ctx, incomplete, _letters)
 
 
 def entity_words(ctx: typer.Context, args: list[str], incomplete: str) -> list[str]:
-    """Return what may follow `entity`: `TYPE:`, an entity that has work, an action.
+    """Return the words that may follow `entity`: `TYPE:`, an entity that has work, an action.
 
-    bash takes a colon for a word of its own, and wants only what comes behind it.
+    bash splits words at a colon, and expects only the part after it.
     """
     typed = [*(ctx.params.get("words") or ())] or [word for word in args if not word.startswith("-")]
     if incomplete == ":":
@@ -53,7 +55,7 @@ def entity_words(ctx: typer.Context, args: list[str], incomplete: str) -> list[s
     if len(before) == 1 and before[0].endswith(":"):
         return _entities(ctx, before[0].removesuffix(":"), incomplete)
     if before and (":" in before[0] or len(before) > 1):
-        from command_bus.cli.commands.one_entity import Action
+        from command_bus.cli.commands.entity import Action
 
         return [action.value for action in Action if action.startswith(incomplete)]
     if before:
@@ -65,13 +67,13 @@ def entity_words(ctx: typer.Context, args: list[str], incomplete: str) -> list[s
 
 
 def _entities(ctx: typer.Context, entity_type: str, incomplete: str) -> list[str]:
-    """Ids of entities that have work."""
+    """Return the ids of entities that have work."""
 
     async def busy(bus: CommandBus) -> list[str]:
         page = await bus.entities.of(entity_type).list(limit=_SHOWN, scan=1000)
         return [each.entity_id for each in page.entities if each.entity_id is not None]
 
-    return _asked(ctx, incomplete, busy)
+    return _ask_server(ctx, incomplete, busy)
 
 
 async def _types(bus: CommandBus) -> list[str]:
@@ -92,19 +94,19 @@ async def _letters(bus: CommandBus) -> list[str]:
     return found
 
 
-def _asked(ctx: typer.Context, incomplete: str, ask: Callable[[CommandBus], Awaitable[list[str]]]) -> list[str]:
-    place = Place.named(ctx)
-    if place.app is not None:
+def _ask_server(ctx: typer.Context, incomplete: str, ask: Callable[[CommandBus], Awaitable[list[str]]]) -> list[str]:
+    target = Target.from_context(ctx)
+    if target.app is not None:
         return []
 
     import asyncio
 
     async def work() -> list[str]:
-        async with asyncio.timeout(_PATIENCE), connected(place) as bus:
+        async with asyncio.timeout(_PATIENCE), open_bus(target) as bus:
             return await ask(bus)
 
     logging.disable()
-    import_bus()  # its time does not count: the second is the server's
+    import_bus()  # before the clock starts: the second is for the server
     with contextlib.suppress(Exception):
         return [each for each in asyncio.run(work()) if each.startswith(incomplete) and _PLAIN.fullmatch(each)]
     return []

@@ -1,9 +1,9 @@
-"""The shape of `--json`: docs/cli.md has its keys.
+"""The format of `--json`; docs/cli.md lists the keys.
 
     durations   seconds, under names that end in `_seconds`
     times       ISO 8601 in UTC, under `at`, `since` and names that end in `_at`; null where the time is not known
 
-What comes from senders and applications (payloads, headers, replies, schemas, policies) is as they wrote it.
+Values from senders and applications (payloads, headers, replies, schemas, policies) are not changed.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from command_bus.cli.terminal import Shown, escaped_json
+from command_bus.cli.terminal import SafeText, escape_json
 
-__all__ = ["plain", "plainly", "time_of"]
+__all__ = ["to_json", "to_jsonable", "utc_time"]
 
 _DURATIONS = frozenset(
     ("age", "delay", "lease", "lease_age", "longest", "longest_running", "lost_for", "oldest_age", "running_for", "silent_for")
@@ -25,29 +25,29 @@ _TIME = "_ms"
 _ARE_TIMES = ("at", "since")  # names that need no `_at`
 
 
-def plainly(value: Any, *, indent: int | None = 2) -> Shown:
-    """Return it as JSON; what JSON does not know is written as pydantic would, else as text."""
-    return escaped_json(json.dumps(plain(value), indent=indent, ensure_ascii=False, default=_otherwise))
+def to_json(value: Any, *, indent: int | None = 2) -> SafeText:
+    """Return a value as JSON. Types that JSON lacks are written as pydantic would write them, or else as text."""
+    return escape_json(json.dumps(to_jsonable(value), indent=indent, ensure_ascii=False, default=_otherwise))
 
 
-def time_of(ms: int) -> datetime | None:
-    """Return the time that was stored in ms; None for one before 1970 or after 9999: clients write times, too, and write what they like."""
+def utc_time(ms: int) -> datetime | None:
+    """Return a time that was stored in ms; None if it is before 1970 or after 9999, because clients may write any number."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC) if ms >= 0 else None
     except (OverflowError, ValueError, OSError):
         return None
 
 
-def plain(value: Any) -> Any:
-    """Return it as data for JSON: facts as objects with the units above, bytes left out."""
+def to_jsonable(value: Any) -> Any:
+    """Return a value as data for JSON: dataclasses as objects with the keys above, without bytes."""
     if is_dataclass(value) and not isinstance(value, type):
         return _object([(each.name, getattr(value, each.name)) for each in fields(value)])
     if isinstance(value, tuple) and (names := getattr(value, "_fields", None)):
         return _object(zip(names, value, strict=True))
     if isinstance(value, Mapping):
-        return {str(name): plain(each) for name, each in value.items()}
+        return {str(name): to_jsonable(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [to_jsonable(each) for each in value]
     return value
 
 
@@ -62,11 +62,11 @@ def _member(name: str, value: Any) -> tuple[str, Any]:
         plainer = name.removesuffix(_TIME)
         known = plainer.endswith("_at") or plainer in _ARE_TIMES
         return plainer if known else f"{plainer}_at", _moment(value)
-    return name, plain(value)
+    return name, to_jsonable(value)
 
 
 def _moment(ms: int | None) -> str | None:
-    at = time_of(ms) if ms else None
+    at = utc_time(ms) if ms else None
     return None if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

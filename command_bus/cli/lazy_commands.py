@@ -1,6 +1,6 @@
-"""Commands whose modules are imported when they are called, so that no command waits for the modules of another.
+"""Commands whose modules are imported when they are called, so that no command waits for the imports of another.
 
-`--help` shows the summaries of a table; a command is made of its function, or a group of its typer application, when it is asked for.
+`--help` shows the summaries of a table. A command is built from its function, or a group from its typer application, on first use.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-__all__ = ["Listed", "program_class"]
+__all__ = ["LazyCommand", "lazy_group"]
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A command in the table.
+class LazyCommand:
+    """A command of the program, which is imported on first use.
 
     Attributes:
-        name: What is typed, and what the module calls it.
-        module: Of `command_bus.cli`, which has the function or the `typer.Typer` of that name.
-        summary: For `--help`.
+        name: Its name on the command line and in the module.
+        module: The module below `command_bus.cli` that has the function or the `typer.Typer` of that name.
+        summary: Its line in `--help`.
     """
 
     name: str
@@ -34,14 +34,14 @@ class Listed:
 
 
 class _Commands(Mapping[str, Any]):
-    """The commands that are there, and behind them those of a table, each made when it is asked for."""
+    """Commands that exist, followed by lazy ones, which are built on first access."""
 
-    def __init__(self, present: Mapping[str, Any], listed: Sequence[Listed]) -> None:
+    def __init__(self, present: Mapping[str, Any], listed: Sequence[LazyCommand]) -> None:
         self._present = present
         self._listed = {each.name: each for each in listed}
 
     def __getitem__(self, name: str) -> Any:
-        return self._present[name] if name in self._present else _made(self._listed[name])
+        return self._present[name] if name in self._present else _build(self._listed[name])
 
     def __iter__(self) -> Iterator[str]:
         yield from self._present
@@ -51,15 +51,15 @@ class _Commands(Mapping[str, Any]):
         return len(self._present) + len(self._listed)
 
     def summaries(self) -> list[tuple[str, str]]:
-        """Names and summaries, without making a command of the table."""
+        """Return names and summaries, without building a lazy command."""
         return [
             *((name, command.get_short_help_str()) for name, command in self._present.items()),
             *((each.name, each.summary) for each in self._listed.values()),
         ]
 
 
-def program_class(listed: Sequence[Listed]) -> type[TyperGroup]:
-    """Return the class of a group that has the commands of a table behind its own."""
+def lazy_group(listed: Sequence[LazyCommand]) -> type[TyperGroup]:
+    """Return the class of a group that adds lazy commands to its own."""
 
     class Program(TyperGroup):
         def __init__(self, **attributes: Any) -> None:
@@ -79,8 +79,8 @@ def program_class(listed: Sequence[Listed]) -> type[TyperGroup]:
 
 
 @cache
-def _made(listed: Listed) -> Any:
-    """The command that the library of the command line runs."""
+def _build(listed: LazyCommand) -> Any:
+    """Build the command that click runs."""
     found: Any = getattr(import_module(f"command_bus.cli.{listed.module}"), listed.name)
     if not isinstance(found, typer.Typer):
         alone = typer.Typer(add_completion=False, rich_markup_mode=None)

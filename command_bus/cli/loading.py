@@ -1,4 +1,4 @@
-"""From `module:attribute` to a `CommandBus`."""
+"""Loading an application: from an import string, `module:attribute`, to a `CommandBus`."""
 
 from __future__ import annotations
 
@@ -17,79 +17,79 @@ from command_bus.bus import CommandBus
 from command_bus.errors import CommandBusError, InvalidSettings
 from command_bus.handlers.registry import HandlerRegistry
 
-__all__ = ["DEFAULT_ATTRIBUTE", "bus_from", "include", "load", "log_failure", "split_target"]
+__all__ = ["DEFAULT_ATTRIBUTE", "import_object", "include_modules", "log_start_failure", "parse_import_string", "resolve_bus"]
 
 DEFAULT_ATTRIBUTE = "bus"
 _OURS = ("command_bus.cli", "importlib", "_frozen_importlib")
 _log = logging.getLogger("command_bus.cli")
 
 
-def split_target(target: str) -> tuple[str, str]:
-    """Module and attribute of a target.
+def parse_import_string(import_string: str) -> tuple[str, str]:
+    """Return the module and the attribute that an import string names.
 
     Raises:
         InvalidSettings: It is not of the form `module` or `module:attribute`.
     """
-    module, colon, attribute = target.partition(":")
+    module, colon, attribute = import_string.partition(":")
     attribute = attribute if colon else DEFAULT_ATTRIBUTE
     if "/" in module or module.endswith(".py"):
         dotted = module.removesuffix(".py").replace("/", ".").strip(".")
-        raise InvalidSettings(f"{target}: name the module as in an import, {dotted}:{attribute}")
+        raise InvalidSettings(f"{import_string}: name the module as in an import, {dotted}:{attribute}")
     if not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
-        raise InvalidSettings(f"{target!r} is not of the form module:attribute, such as shop.app:bus")
+        raise InvalidSettings(f"{import_string!r} is not of the form module:attribute, such as shop.app:bus")
     return module, attribute
 
 
-def load(target: str) -> Any:
-    """What the target names: a bus, or what gives one. The current folder is importable.
+def import_object(import_string: str) -> Any:
+    """Import the object that an import string names: a bus, or a function that returns one. The current folder is searched, too.
 
     Raises:
         InvalidSettings: There is no such module or attribute.
-        Exception: What the module itself raises while it is imported.
+        Exception: The module raised it while it was imported.
     """
-    name, attribute = split_target(target)
+    name, attribute = parse_import_string(import_string)
     if (folder := os.getcwd()) not in sys.path:  # noqa: PTH109 - sys.path has strings
         sys.path.insert(0, folder)
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise  # the module is there, and imports one that is not
-        raise InvalidSettings(f"{target}: there is no module {error.name!r} in {folder} or installed") from None
+            raise  # the module exists, and imports one that does not
+        raise InvalidSettings(f"{import_string}: there is no module {error.name!r} in {folder} or installed") from None
     try:
         return reduce(getattr, attribute.split("."), module)
     except AttributeError as error:
-        raise InvalidSettings(f"{target}: {error}{_suggestion(name, vars(module))}") from None
+        raise InvalidSettings(f"{import_string}: {error}{_suggestion(name, vars(module))}") from None
 
 
-async def bus_from(target: str, found: Any) -> CommandBus:
-    """The bus that was found, or the one that the function that was found gives.
+async def resolve_bus(import_string: str, found: Any) -> CommandBus:
+    """Return the object if it is a bus, or else call it and return the bus that it returns.
 
     Raises:
-        InvalidSettings: It is neither.
-        Exception: What the function raises.
+        InvalidSettings: It is no bus and returns none.
+        Exception: The function raised it.
     """
     if isinstance(found, CommandBus):
         return found
     if not callable(found) or inspect.isclass(found) or _needs_arguments(found):
         raise InvalidSettings(
-            f"{target} is {_described(found)}: name a CommandBus, or a function without arguments that gives one"
+            f"{import_string} is {_described(found)}: name a CommandBus, or a function without arguments that gives one"
         )
     made: Any = found()
     if inspect.isawaitable(made):
         made = await made
     if not isinstance(made, CommandBus):
-        raise InvalidSettings(f"{target} gave something {_described(made)}, not a CommandBus")
+        raise InvalidSettings(f"{import_string} gave something {_described(made)}, not a CommandBus")
     return made
 
 
-def include(registry: HandlerRegistry, modules: Iterable[str]) -> None:
-    """Import modules and add the handlers that they register.
+def include_modules(registry: HandlerRegistry, modules: Iterable[str]) -> None:
+    """Import modules and add their handlers to a registry.
 
     Raises:
         InvalidSettings: There is no such module, or it registers no handler here.
         RegistrationError: A handler clashes with another.
-        Exception: What a module itself raises while it is imported.
+        Exception: A module raised it while it was imported.
     """
     for name in modules:
         if not all(part.isidentifier() for part in name.split(".")):
@@ -99,7 +99,7 @@ def include(registry: HandlerRegistry, modules: Iterable[str]) -> None:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-                raise  # the module is there, and imports one that is not
+                raise  # the module exists, and imports one that does not
             folder = Path.cwd()
             raise InvalidSettings(f"--include {name}: there is no module {error.name!r} in {folder} or installed") from None
         registry.include(name)
@@ -110,12 +110,12 @@ def include(registry: HandlerRegistry, modules: Iterable[str]) -> None:
             )
 
 
-def log_failure(error: Exception, target: str) -> None:
-    """Say why it does not start: advice for what this library raises, the traceback for what the application raises."""
+def log_start_failure(error: Exception, import_string: str) -> None:
+    """Log why an application does not start: the advice of this library's errors, the traceback of the application's own."""
     if isinstance(error, CommandBusError):
         _log.error("%s", error.message or type(error).__name__)
     else:
-        _log.error("%s could not be started", target, exc_info=(type(error), error, _own_frames(error.__traceback__)))
+        _log.error("%s could not be started", import_string, exc_info=(type(error), error, _own_frames(error.__traceback__)))
 
 
 def _needs_arguments(function: Any) -> bool:
@@ -123,7 +123,7 @@ def _needs_arguments(function: Any) -> bool:
         inspect.signature(function).bind()
     except TypeError:
         return True
-    except ValueError:  # a built-in that does not say: the call will
+    except ValueError:  # a built-in without a signature: the call will fail if it needs arguments
         return False
     return False
 
@@ -138,7 +138,7 @@ def _suggestion(module: str, names: Mapping[str, Any]) -> str:
 
 
 def _own_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback from the application's code on; the frames before it are ours and importlib's."""
+    """Return the traceback without its first frames, which are this program's and importlib's."""
     while traceback is not None:
         module: str = traceback.tb_frame.f_globals.get("__name__", "")
         if not module.startswith(_OURS):

@@ -1,6 +1,6 @@
-"""How answers look: tables that line up, short times, and nothing in them that a terminal would obey.
+"""Formats of output for people: aligned tables, lists of fields, durations and times.
 
-Names and messages come from whoever sends commands. They are shown as text, never as markup, and what cannot be printed is escaped.
+Names and messages come from those who send commands. They are shown as text, never as markup, and characters that cannot be printed are escaped.
 """
 
 from __future__ import annotations
@@ -17,50 +17,50 @@ from typing import Any
 
 import typer
 
-from command_bus.cli.json_output import time_of
-from command_bus.cli.terminal import Shown, escaped, say, shown
+from command_bus.cli.json_output import utc_time
+from command_bus.cli.terminal import SafeText, echo, escape, format_value
 
-__all__ = ["counted", "duration", "fields", "moment", "screen", "since", "table"]
+__all__ = ["format_duration", "format_fields", "format_table", "format_time", "format_time_and_age", "full_screen", "pluralize"]
 
-_WIDE = 140  # columns where nobody says how wide it is: in a pipe nothing is cut off
-_GAP = 2
-_NARROWEST = 4  # columns of a column
+_WIDE = 140  # columns where the width is unknown, as in a pipe
+_GAP = 2  # columns between two columns of a table
+_NARROWEST = 4  # columns
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Shown:
-    """A table; a column whose heading ends with `#` has numbers, which line up at the right."""
+def format_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> SafeText:
+    """Return a table. Columns whose heading ends with `#` have numbers, and are aligned to the right."""
     right = [column.endswith("#") for column in columns]
     heads = [column.removesuffix("#").upper() for column in columns]
     head, *body = _laid_out([heads, *([_cell(cell) for cell in row] for row in rows)], right)
-    return Shown("\n".join([*(typer.style(line, bold=True) for line in head), *(line for lines in body for line in lines)]))
+    return SafeText("\n".join([*(typer.style(line, bold=True) for line in head), *(line for lines in body for line in lines)]))
 
 
-def fields(pairs: Iterable[tuple[str, Any]]) -> Shown:
-    """Names and values, one pair a line; None is left out."""
-    rows = [[escaped(name), shown(value)] for name, value in pairs if value is not None]
+def format_fields(pairs: Iterable[tuple[str, Any]]) -> SafeText:
+    """Return names and values, one pair per line, without those that are None."""
+    rows = [[escape(name), format_value(value)] for name, value in pairs if value is not None]
     width = max((len(name) for name, _ in rows), default=0)
     lines = (line for lines in _laid_out(rows, [False, False]) for line in lines)
-    return Shown("\n".join(typer.style(line[:width], bold=True) + line[width:] for line in lines))
+    return SafeText("\n".join(typer.style(line[:width], bold=True) + line[width:] for line in lines))
 
 
 @contextmanager
-def screen() -> Generator[Callable[[str], None]]:
-    """Take the terminal's whole screen until the end; gives what shows a text on it, as much of it as fits."""
+def full_screen() -> Generator[Callable[[str], None]]:
+    """Take over the terminal's screen while the block runs. Yields a function that shows as much of a text as fits."""
 
     def show(text: str) -> None:
-        whole = text if isinstance(text, Shown) else escaped(text)
+        whole = text if isinstance(text, SafeText) else escape(text)
         lines = whole.split("\n")[: shutil.get_terminal_size().lines - 1]
-        say(Shown("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"), newline=False)
+        echo(SafeText("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"), newline=False)
 
-    say(Shown("\x1b[?1049h\x1b[?25l"), newline=False)  # the other screen, no cursor
+    echo(SafeText("\x1b[?1049h\x1b[?25l"), newline=False)  # the other screen, no cursor
     try:
         yield show
     finally:
-        say(Shown("\x1b[?25h\x1b[?1049l"), newline=False)
+        echo(SafeText("\x1b[?25h\x1b[?1049l"), newline=False)
 
 
 def _laid_out(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[list[str]]:
-    """The lines of each row; what is wider than its column goes on below."""
+    """Return the lines of each row; cells that are wider than their column are folded."""
     widths = _fitted([max(map(_columns, cells)) for cells in zip(*rows, strict=True)])
     laid: list[list[str]] = []
     for row in rows:
@@ -75,7 +75,7 @@ def _laid_out(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[list
 
 
 def _fitted(widths: list[int]) -> list[int]:
-    """Widths that fit the terminal: the widest columns give way first."""
+    """Return widths that fit the terminal: the widest columns are narrowed first."""
     spare = _terminal() - _GAP * (len(widths) - 1)
     while sum(widths) > spare and max(widths) > _NARROWEST:
         widest = max(widths)
@@ -93,13 +93,13 @@ def _folded(cell: str, width: int) -> list[str]:
     lines = cell.split("\n")
     if all(_columns(line) <= width for line in lines):
         return lines
-    letters = width if _columns(cell) <= max(map(len, lines)) else max(width // 2, 1)  # a letter takes two columns at most
+    letters = width if _columns(cell) <= max(map(len, lines)) else max(width // 2, 1)  # a character takes two columns at most
     return [part for line in lines for part in textwrap.wrap(line, letters, break_on_hyphens=False) or [""]]
 
 
 def _cell(value: Any) -> str:
-    """A cell is one line: what goes on in the next could pass for a row of its own."""
-    return escaped(shown(value))
+    """Return a cell, which is one line: a second line could pass for a row."""
+    return escape(format_value(value))
 
 
 def _padded(line: str, width: int, at_right: bool) -> str:
@@ -108,7 +108,7 @@ def _padded(line: str, width: int, at_right: bool) -> str:
 
 
 def _columns(text: str) -> int:
-    """The columns of a terminal that a text takes."""
+    """Return how many columns of a terminal a text takes."""
     if text.isascii():
         return max(map(len, text.split("\n")))
     return max(sum(_column(letter) for letter in line) for line in text.split("\n"))
@@ -118,8 +118,8 @@ def _column(letter: str) -> int:
     return 0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
 
 
-def duration(seconds: float | None) -> str:
-    """`0.4 s`, `12 s`, `5 min`, `3 h 20 min`, `4 d`; a dash for None."""
+def format_duration(seconds: float | None) -> str:
+    """Return a duration such as `0.4 s`, `12 s`, `5 min`, `3 h 20 min` or `4 d`; a dash for None."""
     if seconds is None:
         return "-"
     if seconds < 10:
@@ -133,22 +133,22 @@ def duration(seconds: float | None) -> str:
     return f"{seconds / 86400:.0f} d"
 
 
-def counted(count: int, one: str, many: str) -> str:
-    """`1 letter`, `2,000 letters`."""
+def pluralize(count: int, one: str, many: str) -> str:
+    """Return a count with its noun: `1 letter`, `2,000 letters`."""
     return f"{count:,} {one if count == 1 else many}"
 
 
-def moment(ms: int | None) -> str:
-    """A stored time as UTC; one that no calendar has is shown as it is stored."""
+def format_time(ms: int | None) -> str:
+    """Return a stored time in UTC; one that no calendar has is shown in ms."""
     if not ms:
         return "-"
-    at = time_of(ms)
+    at = utc_time(ms)
     return f"{ms:,} ms, which is no time" if at is None else at.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-def since(ms: int | None) -> str:
-    """A stored time and how long ago that is."""
-    if not ms or time_of(ms) is None:
-        return moment(ms)
+def format_time_and_age(ms: int | None) -> str:
+    """Return a stored time and how long ago it was."""
+    if not ms or utc_time(ms) is None:
+        return format_time(ms)
     ago = time.time() - ms / 1000
-    return f"{moment(ms)} ({duration(abs(ago))} {'ago' if ago >= 0 else 'from now'})"
+    return f"{format_time(ms)} ({format_duration(abs(ago))} {'ago' if ago >= 0 else 'from now'})"

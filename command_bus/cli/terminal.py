@@ -1,7 +1,8 @@
-"""All that the program prints goes through here, and nothing in it is obeyed by a terminal.
+"""Everything that the program prints goes through here, and is escaped, so that no terminal obeys it.
 
-Names, ids and error texts come from whoever sends commands. What a terminal would act on, or show in another order, is escaped: control characters
-(ESC, and U+0080 to U+009F, which some terminals take for it), marks that change the direction of writing, what has no width, half a surrogate pair.
+Names, ids and error texts come from those who send commands. Escaped is what a terminal would act on or show in another order: control
+characters (ESC, and U+0080 to U+009F, which some terminals treat as ESC), marks that change the direction of writing, characters without
+width, and halves of surrogate pairs.
 """
 
 from __future__ import annotations
@@ -13,59 +14,70 @@ from typing import Any
 import typer
 
 from command_bus.cli import PROGRAM
+from command_bus.cli.exit_codes import ExitCode
 
-__all__ = ["Shown", "confirmed", "escaped", "escaped_json", "print_error", "say", "shown"]
+__all__ = ["SafeText", "confirm_or_exit", "echo", "escape", "escape_json", "format_value", "print_error"]
 
-_TWO_STOPS = re.compile(r"(?<=[^\s./])\.\.(?=\s|$)")  # not an ellipsis, nor a folder
+_TWO_STOPS = re.compile(r"(?<=[^\s./])\.\.(?=\s|$)")  # neither an ellipsis nor a parent folder
 
 
-class Shown(str):
-    """Text in which nothing is left to be escaped; it may have several lines, and styles of this program's own."""
+class SafeText(str):
+    """Text that is escaped already. It may have several lines, and this program's own styles."""
 
     __slots__ = ()
 
 
-def say(text: str = "", *, newline: bool = True, aside: bool = False) -> None:
-    """Print to standard output, or aside to standard error: `Shown` as it is, any other text as one line."""
-    typer.echo(_line(text), nl=newline, err=aside)
+def echo(text: str = "", *, newline: bool = True, err: bool = False) -> None:
+    """Print to standard output, or with `err` to standard error: `SafeText` as it is, any other text as one escaped line."""
+    typer.echo(_one_line(text), nl=newline, err=err)
 
 
 def print_error(message: str) -> None:
-    """Print one line for people, to standard error. A sentence of a library's may end within ours: its full stop is not doubled."""
+    """Print one line for people to standard error. A full stop is not doubled where a library's sentence ends inside ours."""
     text = _TWO_STOPS.sub(".", " ".join(message.split()))
-    print(f"{PROGRAM}: {_line(text)}", file=sys.stderr)  # noqa: T201 - a program's answer
+    print(f"{PROGRAM}: {_one_line(text)}", file=sys.stderr)  # noqa: T201 - a program's answer
 
 
-def confirmed(question: str) -> bool:
-    """Ask whoever sits there."""
-    return typer.confirm(_line(question))
+def confirm_or_exit(question: str, *, yes: bool) -> None:
+    """Ask for confirmation, unless `--yes` was given. Without `--yes` and a terminal nothing is done.
+
+    Raises:
+        typer.Exit: It was not confirmed.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        print_error(f"{question} There is no terminal to ask on: pass --yes")
+        raise typer.Exit(ExitCode.USAGE)
+    if not typer.confirm(_one_line(question)):
+        raise typer.Exit(ExitCode.FAILED)
 
 
-def escaped(text: str, *, kept: str = "") -> Shown:
-    """Return the text with what cannot be printed as Python would write it, but for the characters that are to be kept."""
+def escape(text: str, *, kept: str = "") -> SafeText:
+    """Replace characters that cannot be printed by Python's escapes, except those in `kept`."""
     if text.isprintable():
-        return Shown(text)
-    return Shown("".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text))
+        return SafeText(text)
+    return SafeText("".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text))
 
 
-def escaped_json(text: str) -> Shown:
-    """Return JSON with what cannot be printed as JSON would write it: to a reader of JSON it is the same."""
-    return Shown("".join(c if c.isprintable() or c == "\n" else _in_json(c) for c in text))
+def escape_json(text: str) -> SafeText:
+    """Replace characters that cannot be printed by JSON's escapes. A reader of JSON reads the same values."""
+    return SafeText("".join(c if c.isprintable() or c == "\n" else _json_escape(c) for c in text))
 
 
-def shown(value: Any) -> Shown:
-    """Return a value for people: numbers with separators, None as a dash, control characters escaped; lines are kept."""
+def format_value(value: Any) -> SafeText:
+    """Return a value for people: numbers with separators, None as a dash, text escaped with its line breaks kept."""
     if value is None or value == "":
-        return Shown("-")
+        return SafeText("-")
     if isinstance(value, bool):
-        return Shown("yes" if value else "no")
-    return Shown(f"{value:,}") if isinstance(value, int) else escaped(str(value), kept="\n")
+        return SafeText("yes" if value else "no")
+    return SafeText(f"{value:,}") if isinstance(value, int) else escape(str(value), kept="\n")
 
 
-def _line(text: str) -> Shown:
-    return text if isinstance(text, Shown) else escaped(text)
+def _one_line(text: str) -> SafeText:
+    return text if isinstance(text, SafeText) else escape(text)
 
 
-def _in_json(letter: str) -> str:
+def _json_escape(letter: str) -> str:
     units = letter.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))

@@ -1,8 +1,8 @@
-"""Names that a person typed and nobody here knows: they are told of, because an empty answer looks like a good one.
+"""Warnings about names that a person typed and this namespace does not know, because an empty answer looks like a good one.
 
-Known is a type of which a command was ever accepted or announced, and a command that a worker announced; with `--app`, also what the
-application declares. A hold alone makes no type known: it may be the first misspelling. Nothing is refused for it, as a type may well be
-paused before its first command.
+Known are the types of which a command was ever accepted or announced, and the commands that workers announced; with `--app`, also those
+that the application declares. A hold alone makes no type known: it may be the first misspelling. Nothing is refused for an unknown
+name, because a type may be paused before its first command.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from command_bus.spelling import did_you_mean
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
 
-__all__ = ["warn_of_unknown"]
+__all__ = ["undo_hint", "warn_if_unknown"]
 
 
-async def warn_of_unknown(bus: CommandBus, *, entity_type: str | None = None, command: str | None = None, done: str = "") -> None:
-    """Say of these names if they are unknown, and what they may have been meant to be.
+async def warn_if_unknown(bus: CommandBus, *, entity_type: str | None = None, command: str | None = None, done: str = "") -> None:
+    """Print which of these names are unknown, and similar names that are known.
 
     Args:
-        bus: An open one.
+        bus: Open.
         entity_type: As it was typed; `~` and None are always known.
         command: A wire name as it was typed; None is always known.
-        done: What was done nevertheless, as a sentence.
+        done: A sentence about what was done although the name is unknown.
 
     Raises:
         TransportUnavailable: The server cannot be reached.
@@ -40,3 +40,8 @@ async def warn_of_unknown(bus: CommandBus, *, entity_type: str | None = None, co
         if name is not None and name not in known:
             hint = did_you_mean(name, known)
             print_error(f"no {what} {name!r} is known here{hint or (done and '.')} {done}")
+
+
+def undo_hint(state: str, command: str) -> str:
+    """Return a sentence: the entities are in that state all the same, and this command undoes it."""
+    return f"It is {state} all the same: `{command}` undoes that"

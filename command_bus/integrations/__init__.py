@@ -1,1 +1,1 @@
-"""The bus in other frameworks; each module needs its framework, and nothing else of the package needs it."""
+"""Integrations with web frameworks. Each module needs its framework; no other module of the package does."""

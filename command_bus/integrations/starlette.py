@@ -55,16 +55,16 @@ _STATUS: dict[type[CommandBusError], int] = {
     CommandExpired: 504,
     CommandTimeout: 504,
 }
-"""A more special class stands before its base. What is not here is the server's own fault: 500."""
+"""The HTTP status of each error; a subclass comes before its base. Other errors are internal: 500."""
 
 
 def bus_lifespan(bus: CommandBus | Callable[[], CommandBus], *, worker: bool = False, inner: Lifespan | None = None) -> Lifespan:
-    """What to give to `Starlette(lifespan=…)` or `FastAPI(lifespan=…)`.
+    """Return a lifespan for `Starlette(lifespan=…)` or `FastAPI(lifespan=…)`.
 
     Args:
-        bus: Opened with the application and closed with it, as often as it starts; or what makes one.
+        bus: The bus, which is opened and closed with the application, as often as it starts; or a function that returns one.
         worker: Whether a worker runs in the application's process.
-        inner: The application's own lifespan, entered when the bus is open.
+        inner: The application's own lifespan, entered once the bus is open.
     """
 
     @asynccontextmanager
@@ -83,7 +83,7 @@ def bus_lifespan(bus: CommandBus | Callable[[], CommandBus], *, worker: bool = F
 
 
 def bus_of(connection: HTTPConnection) -> CommandBus:
-    """The bus of the application that serves a request or websocket; for FastAPI as `Depends(bus_of)`.
+    """Return the bus of the application that serves a request or websocket; for FastAPI `Depends(bus_of)`.
 
     Raises:
         RuntimeError: The application has no `bus_lifespan`, or has not started.
@@ -95,10 +95,10 @@ def bus_of(connection: HTTPConnection) -> CommandBus:
 
 
 def exception_handlers() -> dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]]:
-    """What to give to `Starlette(exception_handlers=…)`: errors of the bus as JSON `{"code", "message"}` with a fitting status.
+    """Return `exception_handlers` for Starlette or FastAPI: they answer errors of the bus as JSON `{"code", "message"}` with a fitting status.
 
-    A refusal is 409 with the handler's code and details, a full queue 503 with `Retry-After`, a reply that did not come in time 504 with
-    the command's id. Messages of other errors stay inside: they are for logs.
+    A rejection is 409 with the handler's code and details, a full queue 503 with `Retry-After`, a reply that is late 504 with the command's
+    id. Messages of internal errors are not sent: they are for logs.
     """
     return {CommandBusError: _answer}
 

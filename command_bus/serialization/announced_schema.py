@@ -1,8 +1,7 @@
-"""JSON Schemas as they were announced, made safe to walk: whoever may announce a command may write anything there.
+"""Announced JSON Schemas, made safe to walk: a client that may announce a command may write anything there.
 
-What the tools read of a schema has the type that they expect after this, or is left out, as if nothing had been said; what they do not read
-is passed on as it is. Nothing is deeper than `DEEPEST` levels, no reference leads nowhere or, by references alone, back to itself, and numbers
-are finite.
+The keywords that the tools read then have the type that they expect, or are left out. Other keywords are passed on unchanged. Nothing is
+deeper than `DEEPEST` levels, no reference is dangling or leads, by references alone, back to itself, and numbers are finite.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def plain_data(value: Any, depth: int = 0) -> Any:
 
 
 def _schema(found: Mapping[str, Any], known: set[str], depth: int) -> Schema:
-    """A schema's keywords, each as far as it fits."""
+    """Return a schema's keywords, without values that do not fit."""
     if depth > DEEPEST:
         return {}
     schema: Schema = {}
@@ -73,7 +72,7 @@ def _one(value: Any, known: set[str], depth: int) -> Any:
 
 
 def _several(value: Any, known: set[str], depth: int) -> list[Schema] | None:
-    """A list of schemas; none at all if one of them is none, as a choice less would refuse what is right."""
+    """Return a list of schemas; an empty one if an item is no schema, because a missing alternative would reject valid values."""
     if not isinstance(value, list) or not value or not all(isinstance(each, Mapping) for each in value):
         return None
     return [_schema(each, known, depth) for each in value]

@@ -1,4 +1,4 @@
-"""What a worker tells of its commands besides their fields, and how it is read back: for `introspect`, `generate` and typed clients."""
+"""Records that workers publish of themselves and of their commands: write and read them, for `introspect`, `generate` and typed clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _POLICY: dict[str, Any] = {"attempts": int, "on_poison": str, "timeout": int | f
 
 
 def read_description(name: str, record: bytes, workers: tuple[str, ...]) -> CommandInfo | None:
-    """A command as it was read_description, without what does not fit (see `sound_schema`); None for what cannot be read."""
+    """Return the description of a command, without parts that do not fit (see `sound_schema`); None if it cannot be read."""
     try:
         facts: Any = json.loads(record, parse_constant=lambda _: None)
     except (ValueError, RecursionError):
@@ -45,7 +45,7 @@ def read_description(name: str, record: bytes, workers: tuple[str, ...]) -> Comm
 
 
 def _policy(found: Any) -> dict[str, Any]:
-    """The policy, without what is of another type than this version writes."""
+    """Return the policy, without values of another type than this version writes."""
     if not isinstance(found, Mapping):
         return {}
     policy: dict[str, Any] = plain_data(found)
@@ -54,19 +54,19 @@ def _policy(found: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """What a live worker says of itself.
+    """A worker's record of itself.
 
     Attributes:
         name: Its consumer name, random per start.
         host: Where it runs.
         pid: Its process.
         started_ms: When it started, by its wall clock.
-        seen_ms: Its last sign of life, by the server's clock.
+        seen_ms: Time of its last sign of life, by the server's clock.
         concurrency: How many entities it runs at a time.
-        running: How many it held then.
+        running: How many entities it held at that time.
         commands: The wire names that it handles.
-        lease: Seconds of its leases.
-        longest: Seconds for which its longest attempt had run then.
+        lease: Length of its leases in seconds.
+        longest: Seconds for which its longest attempt had run at that time.
         threads: How many synchronous handlers it runs at a time.
         awaiting_thread: Entities among `running` whose next command waited for one of its threads.
         awaiting_reply: Entities among `running` whose handler waited for a reply of the bus; they do not count against `concurrency`.
@@ -94,7 +94,7 @@ class WorkerInfo:
 
 @dataclass(frozen=True, slots=True)
 class CommandInfo:
-    """A command as the workers announce it, the last that started deciding.
+    """A command as the workers announce it; the worker that started last decides.
 
     Attributes:
         name: The wire name.
@@ -102,9 +102,9 @@ class CommandInfo:
         entity: The entity type, or None.
         key: The field with the entity's id, or None.
         delivery: `at_least_once` or `at_most_once`.
-        policy: Retries, timeout and what a poisoned one does; empty if the worker was of an earlier version.
+        policy: Retries, timeout and the action after the last failure; empty if the worker was of an earlier version.
         schema: JSON Schema of its fields.
-        reply: JSON Schema of its reply; None if it has none that JSON Schema can tell.
+        reply: JSON Schema of its reply; None if JSON Schema cannot describe it.
         workers: The live workers that handle it.
     """
 
@@ -126,12 +126,12 @@ _SLOTS = frozenset(WorkerInfo.__slots__)
 
 
 def worker_record(info: WorkerInfo) -> bytes:
-    """What a worker writes of itself."""
+    """Pack a worker's record."""
     return pack({slot: getattr(info, slot) for slot in WorkerInfo.__slots__})
 
 
 def read_worker(record: bytes) -> WorkerInfo | None:
-    """What a worker wrote of itself; None if it cannot be read. What a later version says besides is passed over."""
+    """Return a worker's record; None if it cannot be read. Fields of a later version are ignored."""
     try:
         values: Any = unpack(record, _LIMITS)
         commands = tuple(values.pop("commands"))
@@ -142,7 +142,7 @@ def read_worker(record: bytes) -> WorkerInfo | None:
 
 
 def _fits(info: WorkerInfo) -> bool:
-    """Whether each value is of its type: a record is what somebody wrote, and others compare and add up what is in it."""
+    """Return whether each value has its type: any client may have written the record, and its values are compared and added up."""
     texts: tuple[object, ...] = (info.name, info.host, *info.commands)
     seconds: tuple[object, ...] = (info.lease, info.longest)
     counts: tuple[object, ...] = (
@@ -190,7 +190,7 @@ class WorkerStatus:
 
 
 def worker_statuses(records: Iterable[tuple[int, bytes]]) -> list[WorkerStatus]:
-    """The workers, live ones first, from what each says of itself and the server's time in ms when that was read."""
+    """Return the workers, live ones first, from their records, each with the server's time in ms when it was read."""
     found: dict[str, WorkerStatus] = {}
     for now_ms, record in records:
         info = read_worker(record)

@@ -20,7 +20,7 @@ _LIMITS = Limits(max_bytes=1024 * 1024, max_nesting=8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterRecord:
-    """Why a command was given up.
+    """Record of a command that was given up, and why.
 
     On the wire a map by field name. Unknown keys are ignored, and missing or mistyped ones have their default, so that versions
     can differ and one bad record cannot spoil a listing.
@@ -28,9 +28,9 @@ class DeadLetterRecord:
     Attributes:
         reason: `failed`, `interrupted`, `no_handler`, `undecodable`, `invalid`, `unsupported_version`, `bad_signature` or `expired`.
         command_id: Empty if the envelope could not be read.
-        name: The wire name, empty likewise.
-        entity_type: None for a command that runs freely, or if unknown.
-        entity_id: Likewise.
+        name: The wire name; empty if the envelope could not be read.
+        entity_type: None for an unordered command, or if unknown.
+        entity_id: None for an unordered command, or if unknown.
         error_type: The exception's qualified name.
         error_message: Its text, without input values.
         traceback: Its frames, without locals; the last 16 KiB.
@@ -60,14 +60,14 @@ class DeadLetterRecord:
     _numbers: ClassVar[frozenset[str]] = frozenset({"attempts", "accepted_ms", "first_started_ms", "failed_ms"})
 
     def pack(self) -> bytes:
-        """The record as MessagePack; long texts are cut, lone surrogates escaped."""
+        """Return the record as MessagePack; long texts are cut, lone surrogates escaped."""
         values: dict[str, Any] = {slot.name: self._packable(slot.name) for slot in fields(self)}
         data: bytes = Packer().pack(values)
         return data
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
-        """The record that was packed.
+        """Return the record that was packed.
 
         Raises:
             Undecodable: It is no map.

@@ -3,9 +3,9 @@
     [version, command_id, name, entity_type, entity_id, payload, flags, ttl_ms, inbox, correlation_id, causation_id, headers, signature]
 
 The payload is a map of its own, packed before and carried as opaque bytes: routing and replay never decode it. Trailing defaults
-are left out, so a plain dispatch has six elements. Later versions keep `command_id`, `name` and `inbox` where they are, so that
-an older worker can tell a caller that it does not understand. Names and ids are trusted no further than their type and size here:
-handlers are found in a registry only, and whoever writes to `inbox` checks that it is one.
+are left out, so a plain dispatch has six elements. Later versions keep the places of `command_id`, `name` and `inbox`, so that
+an older worker can answer a caller that it does not understand the command. Only type and size of names and ids are checked here:
+handlers are found in a registry only, and the code that writes to `inbox` checks that it is one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ AT_MOST_ONCE = 2
 IN_DISPATCH = 4
 """Flag: a dispatch remembers the command id while it is open, so that no mark of its own is kept."""
 KEEP_OUTCOME = 8
-"""Flag: what becomes of it is kept for the dispatch, which the correlation id names."""
+"""Flag: its outcome is kept for the dispatch, which the correlation id names."""
 
 ENCRYPTED = 16
 """Flag: the payload is what a cipher made of it (see `protection`)."""
@@ -82,16 +82,16 @@ class WireEnvelope:
     Attributes:
         command_id: Identifies the command, for dedup and replies.
         name: The wire name of its class.
-        entity_type: The entity that it is sequenced with; None, and then `entity_id` too, for a command that runs freely.
-        entity_id: Canonical text.
+        entity_type: Type of the entity whose commands run in order; None, as `entity_id` then is, for an unordered command.
+        entity_id: Id of that entity, as canonical text.
         payload: The packed map of its fields.
         flags: `GIVEN_ID`, `AT_MOST_ONCE`, `IN_DISPATCH`, `KEEP_OUTCOME`, or several; unknown bits are kept.
-        ttl_ms: It expires that many milliseconds after it was accepted; None never.
+        ttl_ms: It expires so many milliseconds after it was accepted; None: never.
         inbox: Where the caller waits for the reply, or None.
         correlation_id: Shared by all commands of one business transaction.
         causation_id: The command whose handler sent this one.
         headers: Text by text, for tracing and the like.
-        signature: Of all before it, as it was received; who packs signs anew.
+        signature: Signature of all elements before it, as received; packing signs again.
     """
 
     command_id: str
@@ -109,7 +109,7 @@ class WireEnvelope:
 
 
 def pack_envelope(envelope: WireEnvelope, sign: Sign | None = None) -> bytes:
-    """The envelope's bytes, signed if there is a `sign`.
+    """Return the envelope's bytes, signed if there is a `sign`.
 
     Raises:
         InvalidCommand: The head or the headers are too large or not text.
@@ -158,7 +158,7 @@ class EnvelopeTemplate:
         self._tail: bytes = b"".join(pack(part) for part in tail)
 
     def pack(self, command_id: bytes, entity_id: bytes, payload: bytes) -> bytes:
-        """The envelope; command and entity id are MessagePack already (see `packed_text`)."""
+        """Return the envelope; command and entity id are MessagePack already (see `packed_text`)."""
         size = len(payload)
         if size < 0x100:
             start = b"\xc4" + size.to_bytes(1, "big")
@@ -171,7 +171,7 @@ class EnvelopeTemplate:
 
 
 def packed_text(text: str) -> bytes:
-    """The text as MessagePack; for short ones in half of a packer's time."""
+    """Return the text as MessagePack; for short texts in half of a packer's time."""
     data = text.encode()
     size = len(data)
     if size < len(_SHORT_TEXT):
@@ -181,11 +181,11 @@ def packed_text(text: str) -> bytes:
 
 
 def unpack_envelope(data: bytes, limits: Limits = DEFAULT_LIMITS) -> WireEnvelope:
-    """The envelope that was packed; its payload is not looked into.
+    """Return the envelope that was packed; its payload is not read.
 
     Raises:
         UnsupportedVersion: It was written by a later version.
-        Undecodable: It is no envelope. Like the above, with the command id, name and inbox as far as they can be read.
+        Undecodable: It is no envelope. Both errors carry the command id, name and inbox as far as they can be read.
     """
     if len(data) > limits.max_bytes + HEAD_LIMIT + HEADERS_LIMIT + ENTITY_ID_LIMIT:
         raise salvage(data, f"an envelope of {len(data)} bytes, the limit of its payload is {limits.max_bytes}")
@@ -206,7 +206,7 @@ def unpack_envelope(data: bytes, limits: Limits = DEFAULT_LIMITS) -> WireEnvelop
 
 
 def digest(name: str, entity_type: str | None, entity_id: str | None, payload: bytes) -> bytes:
-    """Eight bytes that tell whether a repeated command id comes with the same command.
+    """Return eight bytes by which a repeated command id is seen to come with the same command.
 
     The payload's bytes depend on the order of the fields of the model and of the keys of dicts, not on the order of sets.
     """
@@ -215,7 +215,7 @@ def digest(name: str, entity_type: str | None, entity_id: str | None, payload: b
 
 
 def salvage(data: bytes, reason: str, *, version: int = ENVELOPE_VERSION) -> Undecodable:
-    """The error for a bad envelope, with what can still be read of it, so that its caller need not wait for a timeout."""
+    """Return the error for a bad envelope, with all that can be read of it, so that its caller need not wait for a timeout."""
     elements: list[Any] = []
     unpacker = Unpacker(max_buffer_size=max(len(data), 1), max_array_len=64)
     with suppress(Exception):  # cut short or damaged from there on; what was read before counts
@@ -228,7 +228,7 @@ def salvage(data: bytes, reason: str, *, version: int = ENVELOPE_VERSION) -> Und
 
 
 def _tail(envelope: WireEnvelope) -> tuple[Any, ...]:
-    """What follows the payload, without trailing defaults."""
+    """Return the elements behind the payload, without trailing defaults."""
     flags, ttl_ms, inbox = envelope.flags, envelope.ttl_ms, envelope.inbox
     if envelope.headers:
         return flags, ttl_ms, inbox, envelope.correlation_id, envelope.causation_id, envelope.headers
@@ -244,7 +244,7 @@ def _tail(envelope: WireEnvelope) -> tuple[Any, ...]:
 
 
 def _whole_tail(envelope: WireEnvelope) -> tuple[Any, ...]:
-    """What follows the payload, with all defaults: a signature comes behind them."""
+    """Return the elements behind the payload, with all defaults: a signature comes behind them."""
     return (
         envelope.flags, envelope.ttl_ms, envelope.inbox, envelope.correlation_id, envelope.causation_id, envelope.headers or None
     )  # fmt: skip
@@ -291,7 +291,7 @@ def _head_fault(envelope: WireEnvelope) -> str:
 
 
 def _read(parts: list[Any]) -> WireEnvelope | None:
-    """The envelope, if every element is of its type. Spelled out: a loop over a table takes three times as long."""
+    """Return the envelope if every element has its type. Spelled out, because a loop over a table takes three times as long."""
     parts += _NO_TAIL[len(parts) - _SHORTEST :]
     (
         _,

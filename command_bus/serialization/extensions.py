@@ -1,4 +1,4 @@
-"""What MessagePack has no type for: dates, decimals, UUIDs, sets. Each has an extension code of its own, which never changes.
+"""MessagePack extensions for dates, decimals, UUIDs and sets, which have no MessagePack type. The code of each never changes.
 
 | code | Python | body (big-endian) |
 | --- | --- | --- |

@@ -41,13 +41,13 @@ class _Place:
 
 
 def find_fault(value: Any, limits: Limits, pack_leaf: Callable[[Any], object], otherwise: str) -> InvalidCommand:
-    """The error to raise for a value that could not be packed: the path of the first fault and what is wrong there.
+    """Return the error for a value that could not be packed: the path of the first fault and what is wrong there.
 
     Args:
         value: What was to be packed.
         limits: Its limits.
         pack_leaf: Packs one value or raises.
-        otherwise: What to say if no single place is at fault.
+        otherwise: Text of the error if no single place is at fault.
     """
     stack = [_Place(value, None, "")]
     while stack:
@@ -77,7 +77,7 @@ def _children(place: _Place) -> Iterator[_Place]:
 
 
 def _shown(key: Any) -> str:
-    """A key in a path. The `repr` of other objects may be long, or raise; that of a huge int does."""
+    """Return a key as part of a path. The `repr` of other objects may be long, or raise; that of a huge int does."""
     if isinstance(key, str | bytes | float) or (isinstance(key, int) and key.bit_length() <= 128):
         return repr(key)[:40]
     return type(key).__qualname__

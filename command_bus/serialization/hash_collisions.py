@@ -1,7 +1,7 @@
-"""Hash floods: members of a map or set that were made to have one hash, so that telling n of them apart takes n² comparisons.
+"""Hash floods: members of a map or set that were chosen to have one hash, so that comparing n of them takes n² steps.
 
-UUIDs, Decimals, Fractions and tuples of them can be made so by anybody, with a pencil: their hashes are numbers modulo 2⁶¹ - 1. Those
-of text and bytes are keyed anew in each process, and of 64 bits of number no more than a handful have one hash: they are let pass unseen.
+Anybody can choose such UUIDs, Decimals, Fractions and tuples of them, with a pencil: their hashes are numbers modulo 2⁶¹ - 1. Hashes of
+text and bytes have another key in each process, and of 64-bit numbers no more than a handful have one hash: those are not checked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 __all__ = ["CROWD", "is_crowded"]
 
 CROWD = 32
-"""Different members that may have one hash. So many are told apart in no time, and no more than two or three ever meet by chance."""
+"""Different members that may have one hash. Comparing so many takes no time, and no more than two or three ever collide by chance."""
 
 _SPREAD = frozenset({str, bytes, int, bool, float, type(None), date, datetime, time, timedelta})
 _NESTING = frozenset({tuple, frozenset})

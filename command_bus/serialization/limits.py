@@ -1,4 +1,4 @@
-"""How large, deep and wide a message may be, and the one exception for bytes that cannot be read."""
+"""Limits of size, nesting and width of a message, and the exception for bytes that cannot be read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["DEFAULT_LIMITS", "Limits", "Undecodable", "UnsupportedVersion", "exc
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one packed value may be; the same on both sides, so that what can be sent can be read.
+    """Limits of one packed value; the same on both sides, so that what can be sent can be read.
 
     Attributes:
         max_bytes: Size of the packed value.
@@ -40,9 +40,9 @@ class Undecodable(ValueError):
 
     Attributes:
         reason: Why, for logs and dead letters.
-        command_id: What could be salvaged of an envelope or reply, so that its caller can be told; else None.
-        name: The command's wire name, likewise.
-        inbox: Where the caller waits, likewise.
+        command_id: Command id of the envelope or reply, so that its caller can be answered; None if it cannot be read.
+        name: The command's wire name; None if it cannot be read.
+        inbox: Where the caller waits; None if it cannot be read.
     """
 
     def __init__(self, reason: str, *, command_id: str | None = None, name: str | None = None, inbox: str | None = None) -> None:
@@ -89,5 +89,5 @@ _HEAD = 64 * 1024
 
 
 def reading_limits(settings: BusSettings) -> Limits:
-    """The limits of what is read: whatever could be sent under these settings can be read."""
+    """Return the limits of reading: all that could be sent under these settings can be read."""
     return Limits(max_bytes=settings.max_payload + _HEAD, max_nesting=settings.max_nesting)

@@ -69,7 +69,7 @@ class MessageCodec(Generic[M]):
             raise RegistrationError(f"{self._name}: {error}") from error
 
     def encode(self, message: M, limits: Limits = DEFAULT_LIMITS) -> bytes:
-        """The payload: a map of the fields by their names. Equal messages with equally ordered dicts give equal bytes.
+        """Return the payload: a map of the fields by their names. Equal messages with equally ordered dicts give equal bytes.
 
         Raises:
             InvalidCommand: A field cannot be sent; the message names its path.
@@ -86,10 +86,10 @@ class MessageCodec(Generic[M]):
             raise InvalidCommand(f"{self._name}.{error.message}") from error
 
     def decode(self, payload: bytes, limits: Limits = DEFAULT_LIMITS) -> M:
-        """The message, validated.
+        """Return the message, validated.
 
         Raises:
-            InvalidCommand: The payload is not what the class describes; the text has places and reasons, never values.
+            InvalidCommand: The payload does not match the class; the text has places and reasons, never values.
         """
         try:
             fields = unpack(payload, limits)
@@ -100,10 +100,10 @@ class MessageCodec(Generic[M]):
         return self.validate(fields)
 
     def validate(self, fields: dict[str, Any]) -> M:
-        """The message made of plain values, as they come from the wire or from a table.
+        """Return the message made of plain values, as they come from the wire or from a table.
 
         Raises:
-            InvalidCommand: They are not what the class describes.
+            InvalidCommand: They do not match the class.
         """
         validate = self._validate or self._built()
         try:
@@ -162,7 +162,7 @@ class ReplyCodec(Generic[R]):
             raise RegistrationError(f"the reply type {self._name} cannot be sent: {error}") from error
 
     def encode(self, value: Any, limits: Limits = DEFAULT_LIMITS) -> bytes:
-        """The packed reply, checked strictly against the type: no text for a number, no list for a tuple; a dict may stand for a model.
+        """Return the packed reply, checked strictly against the type: no text for a number, no list for a tuple; a dict may replace a model.
 
         Raises:
             BadResult: It is of another type, cannot be sent or is too large.
@@ -188,7 +188,7 @@ class ReplyCodec(Generic[R]):
             ) from error
 
     def decode(self, data: bytes, limits: Limits = DEFAULT_LIMITS) -> R:
-        """The typed reply.
+        """Return the typed reply.
 
         Raises:
             BadResult: The bytes are not of the type: the worker has another version of it.
@@ -223,7 +223,7 @@ def _message_codec(message_type: type[BaseModel]) -> MessageCodec[Any]:
 
 
 def codec_for(message_type: type[M]) -> MessageCodec[M]:
-    """The codec of a message class, always the same one."""
+    """Return the codec of a message class, always the same one."""
     return _message_codec(message_type)
 
 
@@ -236,7 +236,7 @@ def _reply_codec(reply_type: Any) -> ReplyCodec[Any]:
 
 
 def reply_codec_for(reply_type: Any) -> ReplyCodec[Any]:
-    """The codec of a reply type, always the same one."""
+    """Return the codec of a reply type, always the same one."""
     try:
         return _reply_codec(reply_type)
     except TypeError:  # it cannot be hashed: some metadata in Annotated. By identity then; each class keeps its own for ever
@@ -258,7 +258,7 @@ def problems_of(error: ValidationError) -> str:
 
 
 def _unserializable(error: PydanticSerializationError) -> str:
-    """What pydantic said, without the values that it quotes."""
+    """Return pydantic's errors, without the values that it quotes."""
     named = sorted(set(re.findall(r"field_name='([^']*)'", str(error))))
     if named:
         return f"{', '.join(named)}: not of the declared type"

@@ -52,7 +52,7 @@ _NATIVE = (str, bytes, int, float, type(None), list, tuple, dict)  # an ExtType 
 
 
 def pack(value: Any, limits: Limits = DEFAULT_LIMITS) -> bytes:
-    """The value as MessagePack; equal sets give equal bytes, dicts keep their order.
+    """Return the value as MessagePack; equal sets give equal bytes, dicts keep their order.
 
     Raises:
         InvalidCommand: Something in it cannot be sent or exceeds a limit; the message names its path.
@@ -68,7 +68,7 @@ def pack(value: Any, limits: Limits = DEFAULT_LIMITS) -> bytes:
 
 
 def pack_flat(value: Any, limits: Limits = DEFAULT_LIMITS) -> bytes:
-    """As `pack`, for a value that is known to keep within `max_nesting` and `max_items`: those are not checked."""
+    """Pack a value that is known to keep within `max_nesting` and `max_items`: those are not checked."""
     try:
         data: bytes = Packer(default=_encode, buf_size=512).pack(value)
     except MemoryError:
@@ -86,7 +86,7 @@ def pack_flat(value: Any, limits: Limits = DEFAULT_LIMITS) -> bytes:
 
 
 def unpack(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
-    """The value that was packed. Takes time and memory in proportion to the size, whatever the bytes.
+    """Return the value that was packed. Takes time and memory in proportion to the size, whatever the bytes.
 
     Raises:
         Undecodable: The bytes are damaged, of an unknown extension type, or beyond a limit.
@@ -120,7 +120,7 @@ def _packed(value: Any) -> bytes:
 
 
 def _suspicious(data: bytes, limits: Limits) -> bool:
-    """Whether the bytes could exceed the limits of nesting or items: certainly not, if this is false."""
+    """Return whether the bytes could exceed the limits of nesting or items; if false, they certainly do not."""
     return len(data) > limits.max_items or len(data.translate(None, _NO_HEADER)) > limits.max_nesting
 
 
@@ -175,7 +175,7 @@ def _as_key(key: Any) -> Any:
 
 
 def _set_encoder(depth: int) -> Callable[[Any], Any]:
-    """The packer's hook for what it has no type for, inside `depth` sets."""
+    """Pack a value that MessagePack has no type for, inside `depth` sets: the packer's hook."""
 
     def encode(value: Any) -> Any:
         for base in type(value).__mro__:
@@ -202,7 +202,7 @@ def _pack_set(members: set[Any] | frozenset[Any], depth: int) -> bytes:
 
 
 def _set_decoder(depth: int) -> Callable[[int, bytes], Any]:
-    """The reader's hook for extensions found inside `depth` sets."""
+    """Read an extension found inside `depth` sets: the reader's hook."""
 
     def decode(code: int, data: bytes) -> Any:
         if code == SET:

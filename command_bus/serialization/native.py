@@ -1,6 +1,6 @@
-"""The one import of msgpack, which carries no types: what is used of it, as `Any`.
+"""The only import of msgpack, which has no type annotations: its names that are used here, as `Any`.
 
-Whoever calls these names states the type of the result; nothing untyped leaves this package.
+Callers state the type of the result; nothing untyped leaves this package.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _TYPES = (str, str, None, None, int, str, int, int, int, str, bytes)
 
 @dataclass(frozen=True, slots=True)
 class OutcomeRecord:
-    """What became of a command, under which lease.
+    """Outcome of a command, and the lease under which it was settled.
 
     Attributes:
         status: `parked` and `dead_lettered` are provisional: an operator may replay the command, which then has another outcome.
@@ -49,7 +49,7 @@ class OutcomeRecord:
     reply: bytes
 
     def pack(self) -> bytes:
-        """The record's bytes."""
+        """Return the record's bytes."""
         data: bytes = Packer(buf_size=512).pack(
             (
                 _VERSION, self.status, self.name, self.entity_type, self.entity_id, self.attempt, self.worker,
@@ -60,10 +60,10 @@ class OutcomeRecord:
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
-        """The record that was packed.
+        """Return the record that was packed.
 
         Raises:
-            Undecodable: It is none, or a later version's.
+            Undecodable: It is no record, or one of a later version.
         """
         try:
             parts: Any = unpackb(data, max_array_len=64)
@@ -80,5 +80,5 @@ class OutcomeRecord:
 
 
 def _fits(value: Any, kind: type | None) -> bool:
-    """Whether it is of this type; `None` stands for text or nothing."""
+    """Return whether a value has this type; `None` means text or `None`."""
     return type(value) is kind if kind is not None else value is None or type(value) is str

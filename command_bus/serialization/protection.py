@@ -1,12 +1,12 @@
 """Optional protection of envelopes: a signature over their bytes, and a hook that encrypts payloads.
 
-Whoever may write to Redis can put a command into a mailbox. With signing keys a worker runs only what a holder of a key has packed,
-for the entity in whose line it stands: the signature (HMAC-SHA256) covers the namespace and every byte before it, and the worker
-compares the entity with the mailbox. It does not stop the same command from being put into the same line once more: the bytes are
-the same, so that is for the handler, by the command id.
+Any client that may write to Redis can put a command into a mailbox. With signing keys a worker runs only commands that a holder of a key
+has packed, for the entity in whose mailbox they are: the signature (HMAC-SHA256) covers the namespace and every byte before it, and the
+worker compares the entity with the mailbox. It does not keep a client from putting the same command into the same mailbox again: the bytes
+are the same, so the handler must recognize it by the command id.
 
-The signature is the envelope's last element, after all defaults: what is signed is then a prefix of what was received, and nothing
-is packed again to be verified. The bytes are never compared after parsing: a map with a key twice parses, and signs, only one way.
+The signature is the envelope's last element, after all defaults: the signed bytes are then a prefix of the received ones, and nothing is
+packed again for the check. Values are never compared after parsing: a map with a key twice parses, and signs, only one way.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class PayloadCipher(Protocol):
     """
 
     def encrypt(self, data: bytes, aad: bytes) -> bytes:
-        """The ciphertext of `data`, bound to `aad`."""
+        """Return the ciphertext of `data`, bound to `aad`."""
         ...
 
     def decrypt(self, data: bytes, aad: bytes) -> bytes:
-        """What was encrypted. Whatever it raises, the command is dead-lettered as invalid."""
+        """Return the clear text. Whatever this raises, the command is dead-lettered as invalid."""
         ...
 
 
@@ -72,7 +72,7 @@ class Signatures:
         return hmac.digest(self._keys[key_id], self._prefix + data, "sha256") + key_id
 
     def fault(self, data: bytes, signature: bytes | None) -> str | None:
-        """What is wrong with the signature of an envelope's bytes, or None."""
+        """Return what is wrong with the signature of an envelope's bytes, or None."""
         if signature is None:
             return "it is not signed" if self.required else None
         mac, key_id = signature[:_MAC], signature[_MAC:]
@@ -88,7 +88,7 @@ class Signatures:
 
 
 class Protection:
-    """What one bus does to commands beyond packing them. `of` gives None where that is nothing.
+    """Signing and encryption of one bus. `of` returns None if the bus does neither.
 
     Args:
         namespace: Of the bus.
@@ -103,7 +103,7 @@ class Protection:
 
     @classmethod
     def of(cls, settings: BusSettings, cipher: PayloadCipher | None = None) -> Self | None:
-        """The protection that settings and arguments name, or None."""
+        """Return the protection that settings and arguments name, or None."""
         keys = {key_id: secret.get_secret_value().encode() for key_id, secret in settings.signing_keys.items()}
         signatures = Signatures(settings.namespace, keys, required=settings.require_signatures) if keys else None
         return cls(settings.namespace, signatures, cipher) if signatures or cipher else None
@@ -114,7 +114,7 @@ class Protection:
         return None if self.signatures is None else self.signatures.sign
 
     def pack(self, envelope: WireEnvelope) -> bytes:
-        """The envelope's bytes, its payload encrypted and all of it signed, as far as this bus does that.
+        """Return the envelope's bytes, encrypted and signed as far as this bus does that.
 
         Raises:
             InvalidCommand: As `pack_envelope`, or the cipher failed.
@@ -128,10 +128,10 @@ class Protection:
         return pack_envelope(envelope, self.sign)
 
     def payload(self, envelope: WireEnvelope) -> bytes:
-        """The packed payload in the clear.
+        """Return the packed payload in clear text.
 
         Raises:
-            InvalidCommand: It cannot be decrypted. The cipher's own words are left out: they may hold data.
+            InvalidCommand: It cannot be decrypted. The cipher's own text is left out: it may contain data.
         """
         if not envelope.flags & ENCRYPTED:
             return envelope.payload
@@ -143,7 +143,7 @@ class Protection:
             raise InvalidCommand(f"its payload cannot be decrypted: {type(error).__name__}") from None
 
     def reply(self, envelope: WireEnvelope, value: bytes) -> Completed:
-        """The reply to a command: encrypted if the command was, since then its caller has the cipher."""
+        """Return the reply to a command: encrypted if the command was, since then its caller has the cipher."""
         if self.cipher is None or not envelope.flags & ENCRYPTED:
             return Completed(value)
         try:
@@ -152,7 +152,7 @@ class Protection:
             raise BadResult(f"the cipher failed to encrypt the reply: {type(error).__name__}") from None
 
     def result(self, command_id: str, outcome: Completed) -> Completed:
-        """A reply in the clear.
+        """Return a reply in clear text.
 
         Raises:
             BadResult: It cannot be decrypted.
@@ -165,7 +165,7 @@ class Protection:
             raise BadResult(f"the reply cannot be decrypted: {type(error).__name__}", command_id=command_id) from None
 
     def _aad(self, what: str, of: WireEnvelope | str) -> bytes:
-        """What a ciphertext is bound to: it means nothing in another place."""
+        """Return the data that a ciphertext is bound to, so that it cannot be used in another place."""
         parts = (of,) if isinstance(of, str) else (of.command_id, of.name, of.entity_type, of.entity_id)
         data: bytes = Packer(buf_size=256).pack((what, self._namespace, *parts))
         return data

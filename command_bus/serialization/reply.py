@@ -1,9 +1,9 @@
-"""What a caller is told: the outcome of a command as a value, its bytes, and the typed result or error made of it.
+"""Replies: the outcome of a command as a value, its bytes, and the typed result or error made of it.
 
     [version, command_id, kind, …body]
 
 A worker packs the outcome once, in the step that settles the command; the server pushes and stores the bytes without reading
-them. Packing never fails: an outcome that cannot be told in full is told as far as possible, because its caller waits. Texts of
+them. Packing never fails: of an outcome that cannot be packed in full, all that is possible is packed, because its caller waits. Texts of
 handlers and exceptions are capped, and lone surrogates in them escaped.
 """
 
@@ -159,7 +159,7 @@ _KINDS = {kind: number for number, kind in _WITH_MESSAGE.items()}
 
 
 def pack_reply(command_id: str, outcome: Outcome) -> bytes:
-    """The bytes of a reply. Never fails on an outcome: details that cannot be packed are left out, and the message says so."""
+    """Return the bytes of a reply. Never fails on an outcome: details that cannot be packed are left out, and the message says so."""
     match outcome:
         case Completed():
             body: tuple[Any, ...] = (_COMPLETED, outcome.value, 1) if outcome.encrypted else (_COMPLETED, outcome.value)
@@ -174,11 +174,11 @@ def pack_reply(command_id: str, outcome: Outcome) -> bytes:
 
 
 def unpack_reply(data: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[str, Outcome]:
-    """The command id and its outcome. The value of a completed command stays packed, and its size is not checked here.
+    """Return the command id and its outcome. The value of a completed command stays packed, and its size is not checked here.
 
     Raises:
         UnsupportedVersion: A later version wrote it.
-        Undecodable: It is no reply. Like the above, with the command id if that can be read.
+        Undecodable: It is no reply. Both errors carry the command id if it can be read.
     """
     try:
         parts = unpackb(data, max_array_len=64)
@@ -198,7 +198,7 @@ def unpack_reply(data: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[str, Out
 
 
 def reply_id(data: bytes) -> str:
-    """The command id of a reply, read without the rest, however large that is; empty if there is none."""
+    """Return the command id of a reply without reading the rest, which may be large; empty if there is none."""
     kind = data[2] if len(data) > 3 else 0  # after the header of the array and the version, a byte each
     if 0xA0 <= kind <= 0xBF:
         start, size = 3, kind & 0x1F
@@ -212,7 +212,7 @@ def reply_id(data: bytes) -> str:
 
 
 def raise_or_value(outcome: Outcome, codec: ReplyCodec[R], command_id: str, limits: Limits = DEFAULT_LIMITS) -> R:
-    """What `call` gives: the typed value of a completed command, or the error that tells the outcome.
+    """Return the typed value of a completed command, or raise the error of another outcome.
 
     Raises:
         CommandOutcomeError: One of its subclasses, with the command id.
@@ -257,7 +257,7 @@ def _rejection(outcome: Rejected) -> tuple[str, str, bytes]:
 
 
 def _outcome(kind: int, body: list[Any], limits: Limits) -> Outcome | None:
-    """The outcome, or None if the body is not that of its kind. Elements that a later version appends are not looked at."""
+    """Return the outcome, or None if the body is not that of its kind. Elements that a later version appends are ignored."""
     if kind == _COMPLETED and type(body[0]) is bytes:  # first and without `match`, which takes 2 µs
         return Completed(body[0], len(body) > 1 and body[1] == 1)
     match kind, body:

@@ -1,12 +1,12 @@
-"""What can be said of a pydantic core schema: how its values are packed, and the validator that reads them back.
+"""Pydantic core schemas: find out how their values are packed, and make the validator that reads them back.
 
 Models are strict for Python callers, but MessagePack has no tuples, sets of records, enums or models: they arrive as lists, plain
 values and maps. So the wire has a validator of its own, built from a copy of the schema in which exactly the types that
 MessagePack lacks may be made from what it has. Numbers, text and flags keep the model's strictness: `"12"`, `1.0` and `True` are
 no ints. Fields travel under their own names, whatever their aliases.
 
-Schemas are data, so both questions are answered by walking them. What the walk does not know it leaves as it is, and leaves
-packing to pydantic's serializer.
+Schemas are data, so both are done by walking them. Parts that the walk does not know stay unchanged, and pydantic's serializer packs
+their values.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PLAIN_FIELD = frozenset({"type", "schema", "validation_alias", "serialization_a
 
 
 class Packing(IntEnum):
-    """How the instances of a schema are packed."""
+    """Return how the instances of a schema are packed."""
 
     SERIALIZED = 0
     """By pydantic's serializer first: there are nested models, serializers of the user, or types that the walk does not know."""
@@ -56,7 +56,7 @@ class Packing(IntEnum):
 
 
 def wire_validator(schema: CoreSchema, config: CoreConfig | None = None) -> SchemaValidator:
-    """The validator for what was unpacked. Made without the validators of nested models, which would be the strict ones."""
+    """Return the validator for unpacked values. It is made without the validators of nested models, which would be the strict ones."""
     definitions: list[Node] = []
     relaxed = _relaxed(cast("Node", schema), definitions)
     definitions += relaxed.get("definitions", [])
@@ -64,13 +64,13 @@ def wire_validator(schema: CoreSchema, config: CoreConfig | None = None) -> Sche
 
 
 def packing_of(schema: CoreSchema) -> Packing:
-    """How to pack the values of a schema."""
+    """Return how to pack the values of a schema."""
     node, _ = _resolved(schema)
     return _packing(node)
 
 
 def packing_of_fields(schema: CoreSchema) -> Packing:
-    """How to pack the `__dict__` of the instances of a model."""
+    """Return how to pack the `__dict__` of the instances of a model."""
     node, definitions = _resolved(schema)
     if node["type"] == "definition-ref":
         node = _unwrapped(definitions[node["schema_ref"]])
@@ -87,7 +87,7 @@ def packing_of_fields(schema: CoreSchema) -> Packing:
 
 
 def _resolved(schema: CoreSchema) -> tuple[Node, dict[str, Node]]:
-    """The schema without its wrappers, and its definitions."""
+    """Return the schema without its wrappers, and its definitions."""
     node = cast("Node", schema)
     definitions: dict[str, Node] = {}
     if node["type"] == "definitions":
@@ -117,7 +117,7 @@ def _packing(wrapped: Node) -> Packing:
 
 
 def _are_scalars(node: Node) -> bool:
-    """Whether all values of an enum or literal are."""
+    """Return whether all values of an enum or literal are scalars."""
     listed: list[Any] = node["members"] if node["type"] == "enum" else node["expected"]
     values = [item.value if isinstance(item, Enum) else item for item in listed]
     return all(isinstance(value, str | int | float | bytes | None) for value in values)
@@ -139,7 +139,7 @@ def _item_schemas(collection: Node) -> list[Node]:
 
 
 def _relaxed(node: Node, definitions: list[Node]) -> Node:
-    """A copy of a schema for reading from the wire, among the definitions that it may refer to."""
+    """Return a copy of a schema for reading from the wire, given the definitions that it may refer to."""
     kind: str = node["type"]
     copy = {key: value if key in _OPAQUE_KEYS else _relaxed_child(key, value, definitions) for key, value in node.items()}
     if kind in _RELAXED:
@@ -181,7 +181,7 @@ def _with_enum_values(literal: Node) -> Node:
 
 
 def _before(node: Node, function: Callable[[Any], Any]) -> Node:
-    """The schema, with a function before it; who refers to it means both."""
+    """Return the schema with a function before it; references to it mean both."""
     reference = {"ref": node.pop("ref")} if "ref" in node else {}
     return {"type": "function-before", "function": {"type": "no-info", "function": function}, "schema": node} | reference
 

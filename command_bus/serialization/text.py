@@ -6,19 +6,19 @@ __all__ = ["capped", "capped_tail", "printable"]
 
 
 def capped(text: object, limit: int) -> str:
-    """The start of a text, at most `limit` bytes of UTF-8 and an ellipsis; lone surrogates escaped. Other objects by `str`."""
+    """Return the start of a text, at most `limit` bytes of UTF-8 and an ellipsis; lone surrogates escaped. Other objects by `str`."""
     data = _encoded(text)
     return data.decode() if len(data) <= limit else data[:limit].decode("utf-8", "ignore") + "…"
 
 
 def capped_tail(text: object, limit: int) -> str:
-    """The same of the end of a text: of a traceback, that is where the fault is."""
+    """Return the end of a text, limited in the same way: the fault is at the end of a traceback."""
     data = _encoded(text)
     return data.decode() if len(data) <= limit else "…" + data[-limit:].decode("utf-8", "ignore")
 
 
 def printable(text: str) -> str:
-    """The text as it may stand in a line of a log: without a newline, control character or change of writing direction of its own."""
+    """Return a text that is safe in a line of a log: newlines, control characters and changes of writing direction are escaped."""
     return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

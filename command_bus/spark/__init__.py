@@ -1,4 +1,4 @@
-"""Spark in, Spark out: DataFrames into commands in order, and what became of them back as DataFrames.
+"""Spark in, Spark out: DataFrames into ordered commands, and their outcomes back as DataFrames.
 
     report = dispatch_dataframe(orders, Ship, key=["order_id"], order_by="seq", dispatch_id="orders-2026-11", outcomes="7 days")
     print(reconcile(report))
@@ -7,23 +7,24 @@
 
 | module | holds |
 | --- | --- |
-| `target` | where commands go, and this process's connection |
-| `dispatcher` | sends one partition: chunks, results; usable bare, without Spark |
-| `results`, `refusals`, `homes` | what a task tells of its rows, what is refused for now, which entities it has begun |
-| `lines`, `stalls` | what waits to be sent, and stands aside for a mailbox that is full; when a task warns and gives up |
-| `ids` | command ids out of natural columns |
-| `options` | the options of the data source |
-| `routes`, `described` | a class, or what running workers say of a wire name |
-| `plans`, `encoding` | Arrow columns into packed commands |
-| `writer`, `views`, `reader`, `source` | the data source |
-| `frames`, `report` | `dispatch_dataframe` and its report |
-| `arranging` | an entity's rows in one task, in order |
-| `fingerprints`, `chance` | other rows under an old id, and ids made by chance, found out |
-| `interpreters` | the Python that executors run |
-| `rehearsal`, `watching` | a dry run; the driver's look at a running dispatch |
-| `reconciliation` | what was dispatched against what became of it |
+| `dispatch`, `report` | `dispatch_dataframe` and its report |
+| `source`, `options` | the data source and its options |
+| `target` | the namespace to write to, and this process's connection |
+| `ids` | command ids made of natural columns |
+| `errors`, `quoting` | errors that cross Spark; columns by their exact names |
+| `writing.writer` | the data source's writers: plan, tasks, commit |
+| `writing.partition` | sends one partition; usable without Spark |
+| `writing.send_queue`, `refusals`, `stalls` | the commands to send, full mailboxes, when a task warns and gives up |
+| `writing.task_results`, `entity_owners` | a task's counts and rejects; which task owns an entity |
+| `writing.command_mapping`, `announced` | how columns feed a command's fields, from its class or from what workers publish |
+| `writing.columns`, `field_checks`, `encoder` | Arrow columns into packed commands |
+| `writing.ordering` | an entity's rows in one task, in order |
+| `writing.fingerprint`, `random_ids`, `interpreters` | checks for changed rows, random ids, the wrong Python |
+| `writing.dry_run`, `progress` | a dispatch that sends nothing; the driver's log of progress |
+| `reading` | readers of views, in batches and as streams |
+| `reconciliation` | dispatched rows compared with their outcomes |
 
-Importing this module makes `format("command_bus")` known to the session that is active, or to the next.
+Importing this module registers `format("command_bus")` with the active session, or with the next one.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ __all__ = [
     "register",
 ]
 
-_EXTRA = ("fastjsonschema", "pandas", "pyarrow", "pyspark")
-_HOMES = {
+_EXTRA = ("fastjsonschema", "jinja2", "markupsafe", "pandas", "pyarrow", "pyspark")
+_NAMES = {
     "writing.partition": "PartitionDispatcher",
     "writing.task_results": "PartitionResult",
     "writing.ordering": "in_order",
@@ -71,16 +72,16 @@ _HOMES = {
     "source": "register",
     "target": "Target",
 }
-_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
     try:
-        value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+        value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
@@ -93,15 +94,15 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def _announce() -> None:
-    """Make the format known; executors and programs without Spark only need the dispatcher."""
+def _register() -> None:
+    """Register the format, if PySpark is installed; programs without Spark only need the dispatcher."""
     try:
-        from command_bus.spark.source import register as make_known
+        from command_bus.spark.source import register as register_format
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
         return
-    make_known()
+    register_format()
 
 
-_announce()
+_register()

@@ -1,13 +1,12 @@
-"""`dispatch_dataframe`: a DataFrame into commands, in order, once; and the report of it.
+"""`dispatch_dataframe`: sends a DataFrame as commands, in order, once, and reports the result.
 
-Rows of one entity go to one partition and are sorted there (`in_order`): that keeps order without sorting the world. A global
-`orderBy` does not: its range partitions are written at the same time.
+Rows of one entity go to one partition and are sorted there (`in_order`), which keeps their order without a global sort. A global
+`orderBy` would not keep it: its range partitions are written at the same time.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,40 +14,35 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from command_bus import errors
-from command_bus.errors import CommandBusError, DispatchStalled, InvalidSettings
+from command_bus.errors import InvalidSettings
 from command_bus.messages.message import Message
-from command_bus.spark.ids import NAMESPACE, REFUSED, command_id, unordered
+from command_bus.spark.errors import unwrapped
+from command_bus.spark.ids import NAMESPACE, UNSUPPORTED_KEY, command_id, unsupported_key_type
 from command_bus.spark.options import OnInvalid, WriteOptions, duration_ms
-from command_bus.spark.reconciliation.statuses import column
-from command_bus.spark.report import DispatchReport, rehearsed, report_of
+from command_bus.spark.quoting import column_named
+from command_bus.spark.report import DispatchReport, build_report, dry_run_report
 from command_bus.spark.source import register
-from command_bus.spark.target import PLANNING, Link, Target, link_to
-from command_bus.spark.writing.dry_run import RehearsedTask
-from command_bus.spark.writing.fingerprint import Fingerprint, check_repeated, moment
-from command_bus.spark.writing.interpreters import advice, check_interpreter
-from command_bus.spark.writing.ordering import Order, check_order, in_order, names_in
-from command_bus.spark.writing.progress import Watch
-from command_bus.spark.writing.random_ids import check_ids
-from command_bus.spark.writing.routes import named_command, pickled, routes_of
-from command_bus.spark.writing.writer import PartitionTask, Writing
+from command_bus.spark.target import PLANNING_PATIENCE, Target, TargetConnection, connection_to
+from command_bus.spark.writing.command_mapping import command_mappings, named_command, pickled
+from command_bus.spark.writing.dry_run import DryRunTask
+from command_bus.spark.writing.fingerprint import Fingerprint, check_same_rows, utc_text
+from command_bus.spark.writing.interpreters import check_interpreter
+from command_bus.spark.writing.ordering import Order, check_order, in_order, named_columns
+from command_bus.spark.writing.progress import ProgressWatch
+from command_bus.spark.writing.random_ids import check_repeatable_ids
+from command_bus.spark.writing.writer import PartitionTask, WritePlan
 from command_bus.transport.bulk import DispatchFacts, Version
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["dispatch_batch_writer", "dispatch_dataframe", "typed"]
+__all__ = ["dispatch_batch_writer", "dispatch_dataframe"]
 
 _log = logging.getLogger("command_bus.spark")
 CommandName = type[Message[Any]] | str
 _ID = "command_id"
-_OURS = re.compile(r"command_bus\.errors\.(\w+): (.+?)(?:\n|$)")
-_ACCEPTED = re.compile(r"([\d,]+) rows of it are in")
-_WITHOUT_US = re.compile(r"No module named '(?:command_bus|hiredis|msgpack|pyarrow|pydantic|redis)")
-_WRAPPED = re.compile(r"(?:ValueError|RuntimeError|Exception): (.+?)(?:\n|$)")
 
 
 def dispatch_dataframe(
@@ -76,70 +70,63 @@ def dispatch_dataframe(
     url: str | None = None,
     namespace: str | None = None,
 ) -> DispatchReport:
-    """Turn each row into one command, in order per entity, and give a report.
+    """Send each row as one command, in order per entity, and return a report.
 
-    Each row becomes exactly one command in its mailbox, whatever Spark runs again, for as long as the dispatch is remembered: a retried
-    task, a speculative twin, and the same call repeated add nothing twice. A call that fails half-way is completed by repeating it.
+    Each row becomes exactly one command in its mailbox, for as long as the dispatch is remembered: a retried task, a speculative twin or a
+    repeated call adds nothing twice. Repeating a call that failed half-way completes it.
 
     Args:
-        df: The rows. It may be computed more than once: it should give the same rows each time.
-        command: The command class, `"module:Class"`, a wire name that running workers know; or several of these. None with a `mapper`.
-        key: Columns that identify a row, of which its command id is made (see `command_id`); None: the column `command_id` is there.
-        order_by: The column that orders an entity's rows, or several, the first one first; a name means ascending, `F.desc(name)` the
-            other direction. None says that their order is of no importance.
-        dispatch_id: Names the dispatch.
-        command_column: With several commands: the column with the wire name of each row's.
-        columns: Which column feeds a field, where the names differ.
+        df: The rows. Spark may compute them more than once, and they should be the same each time.
+        command: The command class, `"module:Class"`, or a wire name that running workers know; or several of these. None with a `mapper`.
+        key: The columns that identify a row; its command id is made of them (see `command_id`). None: the column `command_id` exists.
+        order_by: The column that orders an entity's rows, or several, the most significant first; a name means ascending, `F.desc(name)`
+            descending. None: their order does not matter.
+        dispatch_id: Name of the dispatch.
+        command_column: The column with each row's wire name, if there are several commands.
+        columns: The columns that feed fields of other names, by field.
         entity: The column of entity ids; by default the one that feeds the command's `EntityId` field.
-        mapper: Makes the command of a row (a dict by column) instead, in Python, row by row.
-        on_invalid: Rows that are no valid commands are set aside with the reason (`quarantine`), fail the call, or are dropped.
-        max_rejects: More of them fail the call; below 1 a share of the rows.
+        mapper: A Python function that makes the command of a row (a dict by column), instead of `command` and `columns`.
+        on_invalid: What to do with rows that are no valid commands: store them with the reason (`quarantine`), `raise`, or `drop` them.
+        max_rejects: The number of such rows above which the call fails; below 1, a share of the rows.
         max_backlog: Commands that may wait in the namespace before tasks wait.
         max_wait: Seconds without any progress after which a task gives up.
-        partitions: Tasks that write; by default Spark decides.
+        partitions: The number of tasks that write; by default Spark decides.
         batch_size: Commands per request.
-        outcomes: How long outcomes are kept, as `timedelta` or `"7 days"`; None keeps none.
-        remember_for: How long the dispatch is remembered after its last touch.
-        id_namespace: For `command_id`.
-        version: Of the dispatch, for `foreachBatch`: the number of the micro-batch. The dispatch then belongs to the query.
-        dry_run: Check and count all rows, and send nothing. The report has `rejects()`, a thousand of each task at most; repeated
-            rows are found within a task.
+        outcomes: How long outcomes are kept, as a `timedelta` or a text such as `"7 days"`; None keeps none.
+        remember_for: How long the dispatch is remembered after its last use.
+        id_namespace: The namespace for `command_id`.
+        version: Version of the dispatch, for `foreachBatch`: the number of the micro-batch. The dispatch then belongs to the query.
+        dry_run: Check and count all rows, and send nothing. The report has `rejects()`, at most a thousand per task; repeated rows are
+            found within a task.
         url: The server; default `COMMAND_BUS_URL`, `REDIS_URL`, the development server.
         namespace: Prefix of all keys; default `COMMAND_BUS_NAMESPACE`.
 
     Raises:
-        InvalidSettings: An argument or a column does not fit; the command ids are made by chance; executors run a Python without this library.
+        InvalidSettings: An argument or a column does not fit, the command ids are random, or executors run a Python without this library.
         DispatchConflict: The id was committed with other rows, belongs to another writer, or an entity has rows in two tasks.
-        DispatchStalled: A limit held a task up for longer than `max_wait`.
-        InvalidRows: There are rows that are no commands, where they may not be.
-        CommandBusError: Of its subclasses, what else a task failed with.
+        DispatchStalled: A limit blocked a task for longer than `max_wait`.
+        InvalidRows: There are invalid rows, and `on_invalid` is `raise`; or more than `max_rejects`.
+        CommandBusError: A task failed with another error of this library, or Spark failed.
     """
     began = time.monotonic()
     _check_texts(dispatch_id, outcomes, remember_for)
     check_interpreter(df.sparkSession)
     register(df.sparkSession)
     target = Target.resolve(url, namespace)
-    link = link_to(target, PLANNING)
-    rows = df if key is None else df.withColumn(_ID, command_id(*_keys(df, key), namespace=id_namespace))
-    texts = _texts(command, mapper)
-    options = WriteOptions(
-        command=",".join(texts), command_column=command_column, columns=dict(columns or {}), entity_column=entity
-    )
-    entity_column = entity or _entity_column(options, rows.columns, link.described, mapped=mapper is not None)
-    for named in (order_by, entity_column, command_column):
-        check_order(rows, named)
-    given = {
+    connection = connection_to(target, PLANNING_PATIENCE)
+    rows = df if key is None else df.withColumn(_ID, command_id(*_key_columns(df, key), namespace=id_namespace))
+    texts = {  # the options of the data source, so that both are checked and planned alike
         "url": target.url,
         "namespace": target.namespace,
-        "command": ",".join(texts),
+        "command": ",".join(_command_texts(command, mapper)),
         "commandColumn": command_column,
         "entityColumn": entity,
-        "columns": ",".join(f"{field_}={column}" for field_, column in (columns or {}).items()),
+        "columns": ",".join(f"{name}={column}" for name, column in (columns or {}).items()),
         "dispatchId": dispatch_id,
-        "dispatchVersion": None if version is None else str(version),
+        "dispatchVersion": _text(version),
         "onInvalid": on_invalid,
-        "maxRejects": None if max_rejects is None else str(_limit(max_rejects, rows)),
-        "maxBacklog": None if max_backlog is None else str(max_backlog),
+        "maxRejects": None if max_rejects is None or 0 < max_rejects < 1 else str(int(max_rejects)),
+        "maxBacklog": _text(max_backlog),
         "maxWait": f"{max_wait} s",
         "batchSize": str(batch_size),
         "outcomes": None if outcomes is None else _duration(outcomes, "outcomes"),
@@ -147,95 +134,93 @@ def dispatch_dataframe(
         "mapper": None if mapper is None else pickled(mapper),
         "keepOrder": "false" if order_by is None else "true",
     }
-    parsed = WriteOptions.parse({name: value for name, value in given.items() if value})
-    planned = Writing.plan(parsed, rows.schema)
-    check_ids(rows, _ID)
-    keep = [name for name in (entity_column, *names_in(order_by)) if name is not None]
-    job = _Job(rows, planned.narrowed(keep), Version(dispatch_id, version or 0), entity_column, order_by, partitions)
-    report = job.rehearse() if dry_run else job.run(link)
+    options = WriteOptions.parse({name: text for name, text in texts.items() if text})
+    entity_column = entity or _entity_column(options, rows.columns, connection.describe)
+    for named in (order_by, entity_column, command_column):
+        check_order(rows, named)
+    if max_rejects is not None and 0 < max_rejects < 1:
+        options = replace(options, max_rejects=int(max_rejects * rows.count()))
+    plan = WritePlan.build(options, rows.schema)
+    check_repeatable_ids(rows, _ID)
+    kept = [name for name in (entity_column, *named_columns(order_by)) if name is not None]
+    job = _Job(rows, plan.narrowed(kept), Version(dispatch_id, version or 0), entity_column, order_by, partitions)
+    report = job.dry_run() if dry_run else job.run(connection)
     return report if report.state == "already committed" else replace(report, seconds=time.monotonic() - began)
 
 
 @dataclass(frozen=True)
 class _Job:
-    """A dispatch, planned."""
+    """A planned dispatch."""
 
     rows: DataFrame
-    writing: Writing
+    plan: WritePlan
     version: Version
     entity: str | None
     order_by: Order | None
     partitions: int | None
 
-    def run(self, link: Link) -> DispatchReport:
+    def run(self, connection: TargetConnection) -> DispatchReport:
         """Send the rows, unless they were sent before."""
-        dispatches = link.transport.bulk
-        facts = link.wait(dispatches.facts(self.version.dispatch_id))
-        batch = self.writing.options.version is None
+        dispatches = connection.transport.bulk
+        facts = connection.wait(dispatches.facts(self.version.dispatch_id))
+        batch = self.plan.options.version is None
         done = facts is not None and facts.version >= self.version.number
-        if facts is not None and done and batch:  # a micro-batch goes on, to see that the dispatch is its query's
-            return self._repeated(link, facts)
+        if facts is not None and done and batch:  # a micro-batch goes on, to check that the dispatch belongs to its query
+            return self._repeated(connection, facts)
         if batch or not self.version.number:
-            link.warn_if_nobody_works()
-        task = PartitionTask(replace(self.writing, watched=True), self.version)
-        try:
-            with Watch(link, self.version):
-                sent = task.dispatch(self._arranged())
-        except PySparkException as error:
-            raise typed(error) from None
-        facts = link.wait(dispatches.facts(self.version.dispatch_id))
+            connection.warn_without_workers()
+        task = PartitionTask(replace(self.plan, watched=True), self.version)
+        with unwrapped(), ProgressWatch(connection, self.version):
+            sent = task.dispatch(self._arranged())
+        facts = connection.wait(dispatches.facts(self.version.dispatch_id))
         if not sent or facts is None:
             return self._report(DispatchFacts(self.version.dispatch_id), "empty")
         return self._report(facts, "already committed" if done else "committed")
 
-    def rehearse(self) -> DispatchReport:
+    def dry_run(self) -> DispatchReport:
         """Count what would be sent."""
-        try:
-            results, rejects = RehearsedTask(self.writing).run(self._arranged())
-        except PySparkException as error:
-            raise typed(error) from None
-        return rehearsed(self._report(DispatchFacts(self.version.dispatch_id), "dry run"), results, rejects)
+        with unwrapped():
+            results, rejects = DryRunTask(self.plan).run(self._arranged())
+        return dry_run_report(self._report(DispatchFacts(self.version.dispatch_id), "dry run"), results, rejects)
 
-    def _repeated(self, link: Link, facts: DispatchFacts) -> DispatchReport:
-        """See that these are the rows which were sent, and say so."""
+    def _repeated(self, connection: TargetConnection, facts: DispatchFacts) -> DispatchReport:
+        """Check that these are the rows of the committed dispatch, and report it."""
         count, digest = F.count("*").alias("rows"), F.sum(F.crc32(F.col(_ID).cast("string"))).alias("digest")
-        try:
+        with unwrapped():
             found = self.rows.agg(count, digest).collect()[0]
-        except PySparkException as error:
-            raise typed(error) from None
-        now = Fingerprint(found.rows, found.digest or 0, self.writing.commands, self.writing.made_of)
-        known = link.wait(link.transport.bulk.fingerprints(facts.dispatch_id))
-        check_repeated(self.version, facts, known, now)
+        now = Fingerprint(found.rows, found.digest or 0, self.plan.commands, self.plan.made_of)
+        known = connection.wait(connection.transport.bulk.fingerprints(facts.dispatch_id))
+        check_same_rows(self.version, facts, known, now)
         _log.warning(
             "dispatch %r was sent before, it was committed at %s: nothing is added this time",
             facts.dispatch_id,
-            moment(facts.done_ms),
+            utc_text(facts.done_ms),
         )
         return self._report(facts, "already committed")
 
     def _report(self, facts: DispatchFacts, state: str) -> DispatchReport:
-        return report_of(self.rows, self.writing.target, facts, state, order_by=self.order_by, entity=self.entity)
+        return build_report(self.rows, self.plan.target, facts, state, order_by=self.order_by, entity=self.entity)
 
     def _arranged(self) -> DataFrame:
-        """The rows of an entity in one partition, in order; without the columns that nobody reads."""
-        unread = [name for name in self.rows.columns if name not in self.writing.columns]
+        """Return the rows with an entity's rows in one partition, in order, without unused columns."""
+        unread = [name for name in self.rows.columns if name not in self.plan.columns]
         if self.entity is None or self.order_by is None:
             rows = self.rows.drop(*unread)
             return rows if self.partitions is None else rows.repartition(self.partitions)
-        # What orders the rows may be made of columns that no command has; Spark leaves the others out before it moves the rows.
+        # order_by may use columns that no command has; Spark drops the other columns before it moves the rows.
         return in_order(self.rows, self.entity, self.order_by, partitions=self.partitions).drop(*unread)
 
 
 def dispatch_batch_writer(
     command: CommandName | Sequence[CommandName] | None, *, dispatch_id: str, **arguments: Any
 ) -> Callable[[DataFrame, int], None]:
-    """A function for `foreachBatch`: each micro-batch is a version of the dispatch, so that a replayed one adds nothing.
+    """Return a function for `foreachBatch`: each micro-batch is a version of the dispatch, so that a replayed one adds nothing.
 
         frame.writeStream.foreachBatch(dispatch_batch_writer(Ship, key="order_id", order_by="seq", dispatch_id="orders")).start()
 
     Args:
         command: As for `dispatch_dataframe`.
-        dispatch_id: Belongs to the query's checkpoint: with a new checkpoint, use a new id.
+        dispatch_id: Name of the dispatch. It belongs to the query's checkpoint: with a new checkpoint, use a new id.
         arguments: As for `dispatch_dataframe`.
     """
 
@@ -245,38 +230,20 @@ def dispatch_batch_writer(
     return write
 
 
-def typed(error: PySparkException) -> CommandBusError:
-    """The error of ours that Spark wrapped, without the wall around it; or a short one of Spark's."""
-    text = str(error)
-    found = list(_OURS.finditer(text))
-    if found:
-        kind, message = getattr(errors, found[-1][1], CommandBusError), found[-1][2].strip()
-        accepted = _ACCEPTED.search(message)
-        if kind is DispatchStalled and accepted is not None:
-            return DispatchStalled(message, accepted=int(accepted[1].replace(",", "")))
-        return kind(message) if issubclass(kind, CommandBusError) else CommandBusError(message)
-    if _WITHOUT_US.search(text):
-        return InvalidSettings(
-            f"Spark's workers run a Python without command_bus, or without what it needs. {advice()} (on a cluster, see docs/spark.md: Where it runs)"
-        )
-    wrapped = list(_WRAPPED.finditer(text))
-    return CommandBusError(f"Spark failed: {wrapped[-1][1] if wrapped else text[:2000]}")
-
-
-def _keys(df: DataFrame, key: str | Column | Sequence[str | Column]) -> list[str | Column]:
-    """The columns of the key; a name is that of a column, with whatever is in it, or else what Spark makes of it (`struct.field`).
+def _key_columns(df: DataFrame, key: str | Column | Sequence[str | Column]) -> list[str | Column]:
+    """Return the columns of the key. A name is that of a column, whatever characters it has, or else what Spark makes of it (`struct.field`).
 
     Raises:
-        InvalidSettings: No id can be made of one.
+        InvalidSettings: No id can be made of a column.
     """
     listed: Any = key if isinstance(key, list | tuple) else [key]
     for name in listed:
-        if isinstance(name, str) and name in df.columns and unordered(df.schema[name].dataType.simpleString()):
-            raise InvalidSettings(f"key column {name!r}: {REFUSED}")
-    return [column(each) if isinstance(each, str) and each in df.columns else each for each in listed]
+        if isinstance(name, str) and name in df.columns and unsupported_key_type(df.schema[name].dataType.simpleString()):
+            raise InvalidSettings(f"key column {name!r}: {UNSUPPORTED_KEY}")
+    return [column_named(each) if isinstance(each, str) and each in df.columns else each for each in listed]
 
 
-def _texts(command: CommandName | Sequence[CommandName] | None, mapper: object) -> list[str]:
+def _command_texts(command: CommandName | Sequence[CommandName] | None, mapper: object) -> list[str]:
     if command is None:
         if mapper is None:
             raise InvalidSettings(
@@ -287,12 +254,12 @@ def _texts(command: CommandName | Sequence[CommandName] | None, mapper: object) 
     return [named_command(each) for each in listed]
 
 
-def _entity_column(options: WriteOptions, columns: Sequence[str], described: Any, *, mapped: bool) -> str | None:
-    """The column that feeds the entity id of every command."""
-    if mapped:
+def _entity_column(options: WriteOptions, columns: Sequence[str], describe: Any) -> str | None:
+    """Return the column that feeds the entity id of every command."""
+    if options.mapper is not None:
         raise InvalidSettings("with a mapper, say which column holds the entity id: entity=…")
-    routes = routes_of(options, columns, described)
-    found = {route.columns[route.spec.key] for route in routes.values() if route.spec.key is not None}
+    mappings = command_mappings(options, columns, describe)
+    found = {mapping.columns[mapping.spec.key] for mapping in mappings.values() if mapping.spec.key is not None}
     if len(found) > 1:
         raise InvalidSettings(
             f"the commands take their entity ids from several columns ({', '.join(sorted(found))}): name one with entity=…"
@@ -300,8 +267,8 @@ def _entity_column(options: WriteOptions, columns: Sequence[str], described: Any
     return next(iter(found), None)
 
 
-def _limit(max_rejects: float, rows: DataFrame) -> int:
-    return int(max_rejects * rows.count()) if 0 < max_rejects < 1 else int(max_rejects)
+def _text(number: int | None) -> str | None:
+    return None if number is None else str(number)
 
 
 def _duration(value: timedelta | str, name: str) -> str:

@@ -1,14 +1,14 @@
-"""Command ids out of natural columns: the same row has the same id, whoever computes it, wherever and whenever.
+"""Command ids made of natural columns: a row has the same id on every machine, in every run.
 
-An id must not depend on a partition, an attempt, a clock, a session's time zone or chance: all of these are the same for a retried
-task, and differ for a job that is run again, which is why their fault shows so late.
+An id must not depend on a partition, an attempt, a clock, a session's time zone or chance. All of these are the same for a retried
+task and differ for a repeated job, which is why such a fault shows so late.
 
-An id is the `uuid.uuid5` of the key columns' texts, put together so that different keys have different names:
+An id is the `uuid.uuid5` of the key columns' texts, joined so that different keys give different names:
 
-* Text and binary are taken as their bytes, numbers, dates, booleans and times without a zone as Spark writes them.
-* Timestamps are instants: their text is the JSON of them in UTC, with microseconds, whatever zone the session has.
+* Text and binary are taken as their bytes; numbers, dates, booleans and times without a zone as Spark writes them.
+* Timestamps are instants: their text is their JSON in UTC, with microseconds, whatever zone the session has.
 * Arrays and structs are their JSON, with all NULLs.
-* Between two columns stands U+001F, NULL is U+0000. Where a text has one of these itself, it is escaped; no other text is.
+* U+001F separates two columns, and NULL is U+0000. A text that holds one of these has it escaped; no other text is escaped.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["NAMESPACE", "REFUSED", "Key", "command_id", "command_id_of", "unordered"]
+__all__ = ["NAMESPACE", "UNSUPPORTED_KEY", "Key", "command_id", "command_id_of", "unsupported_key_type"]
 
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "command-bus.spark")
-"""The namespace of ids for which no other is given."""
+"""The default namespace of ids."""
 
 Key = str | bytes | bool | int | Decimal | date | datetime | None
-"""What `command_id_of` takes for the value of a column."""
+"""The types that `command_id_of` accepts as a column's value."""
 
 _SEPARATOR = "\x1f"
 _NULL = "\x00"
 _ESCAPES = ((_NULL, "\x00\x01"), (_SEPARATOR, "\x00\x02"))  # in this order
 _ESCAPED = r"^(string|varchar|char|binary)"
 _AS_JSON = r"^(timestamp$|timestamp_ltz|array<|struct<)"
-_UNORDERED = r"(^|[<:,])(map<|variant($|[,>]))"
+_UNSUPPORTED = r"(^|[<:,])(map<|variant($|[,>]))"
 _JSON_OPTIONS = {
     "timeZone": "UTC",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -45,16 +45,16 @@ _JSON_OPTIONS = {
     "dateFormat": "yyyy-MM-dd",
     "ignoreNullFields": "false",
 }
-REFUSED = (
+UNSUPPORTED_KEY = (
     "a command id cannot be made of a map or a variant, which have no one text: name those of its parts that identify the row"
 )
-"""Why there is no id."""
+"""The error for keys of an unsupported type."""
 
 
 def command_id(*columns: str | Column, namespace: uuid.UUID = NAMESPACE) -> Column:
-    """A column of command ids, computed where Spark runs: the `uuid.uuid5` that `command_id_of` gives for the same values.
+    """Return a column of command ids, computed where Spark runs: the `uuid.uuid5` that `command_id_of` returns for the same values.
 
-    Ids of texts and whole numbers are those of every earlier version.
+    Ids of texts and whole numbers are the same as in every earlier version.
 
     Args:
         columns: Natural columns that together identify a row, by name (with a dot in it: in backquotes) or as columns; NULL differs
@@ -76,13 +76,13 @@ def command_id(*columns: str | Column, namespace: uuid.UUID = NAMESPACE) -> Colu
     return F.concat(*parts)
 
 
-def unordered(kind: str) -> bool:
-    """Tell whether a type, as Spark writes it, is one of which no id can be made."""
-    return re.search(_UNORDERED, kind) is not None
+def unsupported_key_type(kind: str) -> bool:
+    """Return whether no id can be made of this type, given as Spark writes it."""
+    return re.search(_UNSUPPORTED, kind) is not None
 
 
 def _text(column: Column) -> Column:
-    """Write a key column, by its type, which Spark knows before it runs: only one branch is left in the plan."""
+    """Return the text of a key column. Spark knows the type before it runs, so only one branch is left in the plan."""
     from pyspark.sql import functions as F  # noqa: N812
 
     kind = F.typeof(column)
@@ -92,7 +92,7 @@ def _text(column: Column) -> Column:
         escaped = F.replace(escaped, F.lit(mark), F.lit(escape))
     whole = F.to_json(F.struct(column.alias("v")), _JSON_OPTIONS)  # {"v":…}
     return (
-        F.when(kind.rlike(_UNORDERED), F.raise_error(F.lit(REFUSED)).cast("string"))
+        F.when(kind.rlike(_UNSUPPORTED), F.raise_error(F.lit(UNSUPPORTED_KEY)).cast("string"))
         .when(kind.rlike(_ESCAPED), escaped)
         .when(kind.rlike(_AS_JSON) & column.isNotNull(), F.substr(whole, F.lit(6), F.length(whole) - 6))
         .otherwise(plain)
@@ -100,11 +100,11 @@ def _text(column: Column) -> Column:
 
 
 def command_id_of(values: Sequence[Key], *, namespace: uuid.UUID = NAMESPACE) -> str:
-    """The id that `command_id` gives a row whose key columns have these values: for code without Spark.
+    """Return the id that `command_id` gives a row with these values in its key columns, without Spark.
 
     Args:
         values: In the order of the columns. A `datetime` with a zone is an instant, one without a zone a `timestamp_ntz`; a `Decimal`
-            has the scale of its column. Floats, arrays and structs are not for here: they have other texts in the JVM.
+            has the scale of its column. Floats, arrays and structs are not supported: their texts in the JVM differ.
         namespace: As for `command_id`.
 
     Raises:
@@ -115,7 +115,7 @@ def command_id_of(values: Sequence[Key], *, namespace: uuid.UUID = NAMESPACE) ->
 
 
 def _bytes_of(value: Any) -> bytes:
-    """Give what Spark writes for a value that is not NULL."""
+    """Return the bytes that Spark writes for a value that is not NULL."""
     if isinstance(value, str | bytes):
         data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
         for mark, escape in _ESCAPES:

@@ -1,6 +1,6 @@
-"""The options of the data source: texts by camelCase names, checked where the query is planned.
+"""The options of the data source: texts under camelCase names, checked when the query is planned.
 
-Spark gives options in lower case, whatever the user wrote, and takes every value for text.
+Spark hands over option names in lower case, however the user wrote them, and all values as text.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _DURATION = re.compile(
 )
 _UNITS = {"ms": 1, "mi": 60_000, "m": 60_000, "s": 1000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# What Spark adds of its own accord.
+# What Spark adds by itself.
 _SPARKS_OWN = frozenset({"checkpointlocation", "path", "queryname"})
 
 
 def duration_ms(text: str, option: str) -> int:
-    """Milliseconds of a text such as `7 days`, `90s`, `1.5 h`.
+    """Return the milliseconds of a text such as `7 days`, `90s`, `1.5 h`.
 
     Raises:
-        InvalidSettings: It is none.
+        InvalidSettings: The text is no duration.
     """
     match = _DURATION.fullmatch(text)
     if match is None:
@@ -47,13 +47,13 @@ def duration_ms(text: str, option: str) -> int:
 
 
 def instant_ms(moment: datetime) -> int:
-    """Milliseconds since the epoch, rounded down; a time without a zone is UTC."""
+    """Return the milliseconds since the epoch, rounded down; a time without a zone is UTC."""
     return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How rows become commands.
+    """Options that say how rows become commands.
 
     Attributes:
         command: `module:Class`, or a wire name that running workers know; several separated by commas, with a `command_column`.
@@ -61,21 +61,21 @@ class WriteOptions:
         namespace: Prefix of all keys.
         command_id_column: The column of command ids; see `command_id`.
         command_column: The column with the wire name of each row's command.
-        entity_column: The column of the entity ids; by default the one that is named like the command's `EntityId` field.
-        sequence_column: Increasing integers per entity; a row that is not behind its entity's last one is refused.
-        columns: Which column feeds a field, as `field=column,…`; the others are named like their fields.
-        dispatch_id: Names the whole dispatch. A streaming query has one by itself.
-        version: Of the dispatch, for micro-batches: greater than the last one that was committed. None: it has only one.
-        on_invalid: What becomes of a row that is no valid command.
-        max_rejects: More of them fail the dispatch; None allows any number.
-        max_backlog: Commands that may wait in the namespace.
+        entity_column: The column of entity ids; by default the one with the name of the command's `EntityId` field.
+        sequence_column: The column of integers that increase within an entity; a row that is not above its entity's last one is refused.
+        columns: The columns that feed fields, as `field=column,…`; all others have their fields' names.
+        dispatch_id: The name of the whole dispatch. A streaming query has one by default.
+        version: The version of the dispatch, for micro-batches: greater than the last committed one. None: there is only one.
+        on_invalid: What to do with invalid rows: `quarantine` stores them with the reason, `raise` fails the write, `drop` ignores them.
+        max_rejects: The number of such rows above which the dispatch fails; None allows any number.
+        max_backlog: Commands that may wait in the namespace before tasks wait.
         max_wait: Seconds without any progress after which a task gives up.
         batch_size: Commands per request.
         outcomes_ms: How long outcomes are kept; 0 keeps none.
-        max_outcomes: How many outcomes are kept per shard, about.
-        remember_ms: How long the dispatch is remembered, and so fenced.
+        max_outcomes: How many outcomes are kept per shard, approximately.
+        remember_ms: How long the dispatch is remembered, so that a repeated write adds nothing.
         mapper: A function from a row to a command, as `module:function`.
-        keep_order: True: an entity that has rows in two tasks fails the write. None: a warning at its end. False: nobody minds.
+        keep_order: For an entity that has rows in two tasks: True fails the write, None logs a warning at its end, False ignores it.
     """
 
     command: str = ""
@@ -101,10 +101,10 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
-        """The options of `df.write` or `df.writeStream`.
+        """Return the options of `df.write` or `df.writeStream`.
 
         Raises:
-            InvalidSettings: One is unknown, missing or not what it may be; the message says which.
+            InvalidSettings: An option is unknown, missing or not valid; the message names it.
         """
         read = _Reader(
             options,
@@ -141,22 +141,22 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read.
+    """Options that say what to read.
 
     Attributes:
         view: `outcomes`, `deadLetters`, `rejects`, `entities` or `dispatches`.
         url: The server; default `COMMAND_BUS_URL`, `REDIS_URL`.
         namespace: Prefix of all keys.
-        dispatch_id: Of one dispatch; None of all that are remembered.
-        partitions: How many tasks should read, at least, if there is as much to read.
+        dispatch_id: The dispatch to read; None reads all that are remembered.
+        partitions: The least number of tasks that read, if there is enough to read.
         page: Entries per request.
-        max_offsets: Of a stream: outcomes per micro-batch, at most.
-        since_ms: Of outcomes and dead letters: from this time on.
-        until_ms: Likewise: before this time.
-        fail_on_data_loss: Whether outcomes that were trimmed before they could be read are an error; by default they are for streams.
-        pushdown: Whether Spark may push filters down; then `spark.sql.python.filterPushdown.enabled` must be set, too. Filter such a
-            DataFrame once and load another for the next query: PySpark (4.3 at least) keeps the filters of one query for the next one on
-            the same DataFrame, which then lacks rows. `dispatch_id`, `since_ms` and `until_ms` read as little, without that.
+        max_offsets: For streams: the most outcomes per micro-batch.
+        since_ms: For outcomes and dead letters: the time from which on they are read.
+        until_ms: For outcomes and dead letters: the time before which they are read.
+        fail_on_data_loss: Whether outcomes that were trimmed before they were read are an error; by default only for streams.
+        pushdown: Whether Spark may push filters down; this also needs `spark.sql.python.filterPushdown.enabled`. Filter such a
+            DataFrame once and load another for the next query: PySpark (up to 4.3 at least) reuses the filters of one query for the next one on
+            the same DataFrame, which then lacks rows. `dispatch_id`, `since_ms` and `until_ms` read as little, without that fault.
     """
 
     view: View = "outcomes"
@@ -173,10 +173,10 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
-        """The options of `spark.read` or `spark.readStream`.
+        """Return the options of `spark.read` or `spark.readStream`.
 
         Raises:
-            InvalidSettings: As for writing; or one does not go with the view.
+            InvalidSettings: An option is unknown, not valid, or does not fit the view.
         """
         read = _Reader(
             options,
@@ -262,7 +262,7 @@ class _Reader:
         return value.lower() == "true"
 
     def instant(self, name: str) -> int | None:
-        """Milliseconds since the epoch: given so, as Spark's other sources take them, or as an ISO text, which is UTC unless it says else."""
+        """Return milliseconds since the epoch, given as such (as for Spark's other sources), or as an ISO text, which is UTC unless it has a zone."""
         value = self.text(name)
         if value is None:
             return None

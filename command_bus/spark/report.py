@@ -1,6 +1,6 @@
-"""`DispatchReport`: what became of a dispatch, in figures and as DataFrames.
+"""`DispatchReport`: the result of a dispatch, as counts and as DataFrames.
 
-Three things are counted, and each is named: rows that were read, commands (each has an id of its own), and the different rejects.
+It counts three things: rows that were read, commands (each has an id of its own), and distinct rejects.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from command_bus.errors import InvalidSettings
+from command_bus.spark.quoting import column_named
 from command_bus.spark.reading.views import reject_row, schema_of
-from command_bus.spark.reconciliation.statuses import column
-from command_bus.spark.target import PLANNING, Target, link_to
+from command_bus.spark.target import PLANNING_PATIENCE, Target, connection_to
 from command_bus.spark.writing.ordering import Order
 from command_bus.spark.writing.task_results import PartitionResult
 from command_bus.transport.bulk import DispatchFacts
@@ -24,7 +24,7 @@ from command_bus.transport.bulk import DispatchFacts
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["DispatchReport", "dispatch_report", "rehearsed", "report_of"]
+__all__ = ["DispatchReport", "build_report", "dispatch_report", "dry_run_report"]
 
 _ID = "command_id"
 _KNOWN = frozenset(each.name for each in fields(PartitionResult))
@@ -32,26 +32,26 @@ _KNOWN = frozenset(each.name for each in fields(PartitionResult))
 
 @dataclass(frozen=True)
 class DispatchReport:
-    """What became of a dispatch.
+    """The result of a dispatch.
 
     Attributes:
         dispatch_id: Its name.
-        state: `committed`; `already committed` before this call, which then added nothing; `open` while it is loaded, or if that failed;
-            `empty` if a micro-batch had no rows; `dry run` if nothing was to be sent.
-        rows: That were read.
-        added: Commands that are in their mailboxes because of this dispatch, whichever attempt put them there.
+        state: `committed`; `already committed` before this call, which then added nothing; `open` while it is loaded, or after loading failed;
+            `empty` if a micro-batch had no rows; `dry run`.
+        rows: Rows that were read.
+        added: Commands that this dispatch has put into their mailboxes, over all attempts.
         duplicates: Rows that repeat another row of the dispatch, id and content.
-        rejected: Rows that were set aside, each counted: no commands, or `conflicts`.
-        conflicts: Of the rejected rows, those whose command id is in with another payload: an earlier run brought the row in, and one of
+        rejected: Rows that were set aside, each counted: invalid ones and `conflicts`.
+        conflicts: Rejected rows whose command id was accepted with another payload: an earlier run sent the row, and one of
             its columns changes with every run (`current_timestamp()`); or another row has the same key.
-        distinct_rejects: Different ones among them: as many are in `rejects`, where equal rows are one.
-        resent: Rows that a task sent although an earlier attempt had.
-        entities: Distinct ones.
+        distinct_rejects: The number of rows in `rejects`, where equal rows are one.
+        resent: Rows that a task sent after an earlier attempt had sent them.
+        entities: Distinct entities.
         waited: Seconds that tasks waited for limits, added up.
         seconds: From start to commit.
-        partitions: What each task did.
-        committed_at: When it was committed last, by the server's clock; None if it never was.
-        commands: The rows that were dispatched, with their `command_id`.
+        partitions: The results of the tasks.
+        committed_at: The time of the last commit, by the server's clock; None if there was none.
+        commands: The dispatched rows, with their `command_id`.
     """
 
     dispatch_id: str
@@ -72,7 +72,7 @@ class DispatchReport:
     distinct_rejects: int = 0
     conflicts: int = 0
     committed_at: datetime | None = None
-    rehearsed: tuple[bytes, ...] | None = field(default=None, repr=False)
+    dry_run_rejects: tuple[bytes, ...] | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         rate = f", {self.rows / self.seconds:,.0f} rows/s" if self.seconds > 0.001 else ""
@@ -98,38 +98,38 @@ class DispatchReport:
         return f"{self.state}, nothing was sent; what would be" if self.state == "dry run" else self.state
 
     def view(self, name: str) -> DataFrame:
-        """A view of the data source, of this dispatch: `outcomes`, `rejects`, `deadLetters`."""
-        if self.rehearsed is not None:
-            return self._rehearsed(name)
+        """Load a view of the data source for this dispatch: `outcomes`, `rejects`, `deadLetters`."""
+        if self.dry_run_rejects is not None:
+            return self._dry_run_view(name)
         frame: DataFrame = self._read(name).option("dispatchId", self.dispatch_id).load()
         return frame
 
     def rejects(self) -> DataFrame:
-        """The rows that are no commands, with the reasons."""
+        """Load the rows that are no commands, with the reasons."""
         return self.view("rejects")
 
     def outcomes(self) -> DataFrame:
-        """What became of the commands; of a dispatch that keeps outcomes."""
+        """Load the outcomes of the commands, if the dispatch keeps them."""
         return self.view("outcomes")
 
     def dead_letters(self) -> DataFrame:
-        """Commands of this dispatch that were given up."""
+        """Load the dead letters of this dispatch."""
         return self.view("deadLetters")
 
     def pending(self) -> DataFrame:
-        """The commands that have no outcome yet, with the state of their entity as the reason (`waiting`, `paused`, `parked` …)."""
+        """Load the commands that have no outcome yet, with the state of their entity as the reason (`waiting`, `paused`, `parked` …)."""
         settled = self.outcomes().select(_ID).union(self.rejects().where("command_id is not null").select(_ID)).distinct()
         rows = self.commands.join(settled, _ID, "left_anti")
         if self.entity_column is None:
             return rows.withColumn("reason", F.lit("waiting"))
         states = self._read("entities").load().select(F.col("entity").alias("__entity"), F.col("state").alias("reason"))
-        joined = rows.join(states, column(self.entity_column).cast("string") == F.col("__entity"), "left")
+        joined = rows.join(states, column_named(self.entity_column).cast("string") == F.col("__entity"), "left")
         return joined.drop("__entity").withColumn("reason", F.coalesce("reason", F.lit("settled meanwhile, or outcome not kept")))
 
-    def _rehearsed(self, name: str) -> DataFrame:
+    def _dry_run_view(self, name: str) -> DataFrame:
         if name != "rejects":
             raise InvalidSettings(f"a dry run has no {name}: it sent nothing. It has rejects()")
-        rows = [reject_row(self.dispatch_id, record) for record in self.rehearsed or ()]
+        rows = [reject_row(self.dispatch_id, record) for record in self.dry_run_rejects or ()]
         return self.commands.sparkSession.createDataFrame(rows, schema_of("rejects"))
 
     def _read(self, view: str) -> Any:
@@ -146,35 +146,35 @@ def dispatch_report(
     url: str | None = None,
     namespace: str | None = None,
 ) -> DispatchReport:
-    """The report of a dispatch that was made in another way: by `df.write`, bare dispatchers, or another program.
+    """Return the report of a dispatch that was made without `dispatch_dataframe`: by `df.write`, bare dispatchers, or another program.
 
     Args:
-        commands: The rows that were dispatched, with their `command_id`.
+        commands: The dispatched rows, with their `command_id`.
         dispatch_id: The dispatch.
         entity: The column of entity ids.
-        order_by: What orders an entity's rows, as for `dispatch_dataframe`.
+        order_by: The columns that order an entity's rows, as for `dispatch_dataframe`.
         url: The server; default as for `dispatch_dataframe`.
-        namespace: Prefix of all keys; likewise.
+        namespace: Prefix of all keys; default as for `dispatch_dataframe`.
 
     Raises:
-        InvalidSettings: The dispatch is not known, or not any more.
+        InvalidSettings: The dispatch is not known (any more).
         TransportUnavailable: The server cannot be reached.
     """
     target = Target.resolve(url, namespace)
-    link = link_to(target, PLANNING)
-    facts = link.wait(link.transport.bulk.facts(dispatch_id))
+    connection = connection_to(target, PLANNING_PATIENCE)
+    facts = connection.wait(connection.transport.bulk.facts(dispatch_id))
     if facts is None:
         raise InvalidSettings(
             f"there is no dispatch {dispatch_id!r} at {target.label}: it was never opened, forgotten after rememberFor, or the server was flushed"
         )
     state = "committed" if facts.opened is None and facts.version >= 0 else "open"
-    return report_of(commands, target, facts, state, order_by=order_by, entity=entity)
+    return build_report(commands, target, facts, state, order_by=order_by, entity=entity)
 
 
-def report_of(
+def build_report(
     rows: DataFrame, target: Target, facts: DispatchFacts, state: str, *, order_by: Order | None, entity: str | None
 ) -> DispatchReport:
-    """The report of a dispatch, from what its record says."""
+    """Return the report of a dispatch, from its record."""
     summary: dict[str, Any] = json.loads(facts.summary) if facts.summary else {}
     results = [_result(result) for result in summary.get("partitions", ())]
     read = sum(result.rows for result in results)
@@ -202,8 +202,8 @@ def report_of(
     )
 
 
-def rehearsed(report: DispatchReport, results: Sequence[PartitionResult], rejects: Sequence[bytes]) -> DispatchReport:
-    """The report of a dry run, from an empty one and what its tasks have counted."""
+def dry_run_report(report: DispatchReport, results: Sequence[PartitionResult], rejects: Sequence[bytes]) -> DispatchReport:
+    """Return the report of a dry run, made of an empty one and the counts of its tasks."""
     return replace(
         report,
         state="dry run",
@@ -215,10 +215,10 @@ def rehearsed(report: DispatchReport, results: Sequence[PartitionResult], reject
         entities=sum(each.entities for each in results),
         partitions=[*results],
         distinct_rejects=len(rejects),
-        rehearsed=tuple(rejects),
+        dry_run_rejects=tuple(rejects),
     )
 
 
 def _result(facts: dict[str, Any]) -> PartitionResult:
-    """What a task did, as a summary tells it: of whatever release."""
+    """Return a task's result from a summary that any release may have written."""
     return PartitionResult(**{name: value for name, value in facts.items() if name in _KNOWN})

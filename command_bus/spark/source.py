@@ -1,4 +1,4 @@
-"""The data source `command_bus`: what Spark asks for by `format("command_bus")`."""
+"""The data source `command_bus`: the class behind `format("command_bus")`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from command_bus.errors import InvalidSettings
+from command_bus.spark.errors import without_spark_frames
 from command_bus.spark.options import ReadOptions, WriteOptions
 from command_bus.spark.writing.interpreters import choose_interpreter
 
@@ -22,34 +23,36 @@ __all__ = ["CommandBusSource", "register"]
 
 
 class CommandBusSource(DataSource):
-    """Dispatches rows as commands, and reads what became of them; see docs/spark.md for the options."""
+    """Writes rows as commands, and reads their outcomes; see docs/spark.md for the options."""
 
     @classmethod
     def name(cls) -> str:
-        """How Spark knows it."""
+        """Return the name of the format."""
         return "command_bus"
 
     def schema(self) -> StructType:
-        """Of the view that is read."""
+        """Return the columns of the view that is read."""
         from command_bus.spark.reading.views import schema_of
 
         return schema_of(ReadOptions.parse(self.options).view)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Plan a batch write."""
-        from command_bus.spark.writing.writer import BatchWriter, Writing, told
+        from command_bus.spark.writing.writer import BatchWriter, WritePlan
 
         if overwrite:
             raise InvalidSettings('commands cannot be overwritten: write with mode("append")')
-        return told(lambda: BatchWriter(Writing.plan(WriteOptions.parse(self.options), schema)))
+        with without_spark_frames():
+            return BatchWriter(WritePlan.build(WriteOptions.parse(self.options), schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
         """Plan a streaming write."""
-        from command_bus.spark.writing.writer import StreamWriter, Writing, told
+        from command_bus.spark.writing.writer import StreamWriter, WritePlan
 
         if overwrite:
             raise InvalidSettings('commands cannot be overwritten: use outputMode("append")')
-        return told(lambda: StreamWriter(Writing.plan(WriteOptions.parse(self.options), schema)))
+        with without_spark_frames():
+            return StreamWriter(WritePlan.build(WriteOptions.parse(self.options), schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a batch read."""
@@ -65,19 +68,19 @@ class CommandBusSource(DataSource):
 
 
 def register(spark: SparkSession | None = None) -> None:
-    """Let a session know the format; without one the active session, or the next that is made.
+    """Register the format with a session; without one, with the active session, or the next that is made.
 
-    `import command_bus.spark` does it, so this is for sessions made by `newSession()`.
+    `import command_bus.spark` does this, so call it only for sessions made by `newSession()`.
     """
     session = spark or SparkSession.getActiveSession()
     if session is not None:
         choose_interpreter(session)
         session.dataSource.register(CommandBusSource)
-    _watch()
+    _register_with_later_sessions()
 
 
-def _watch() -> None:
-    """Register with sessions to come: usually the import stands above the line that makes the session."""
+def _register_with_later_sessions() -> None:
+    """Register the format with later sessions: the import usually precedes the line that makes the session."""
     builder: Any = SparkSession.Builder
     if getattr(builder, "_command_bus", False):
         return
@@ -90,4 +93,4 @@ def _watch() -> None:
         return session
 
     builder.getOrCreate = get_or_create
-    builder._command_bus = True  # noqa: SLF001 - the one mark that this was done
+    builder._command_bus = True  # noqa: SLF001 - marks that this was done

@@ -1,7 +1,7 @@
-"""Where a pipeline's commands go, and this process's connection to it.
+"""The namespace that a pipeline's commands go to, and this process's connection to it.
 
-A `Target` is data and travels to the executors; a `Link` is the connection that a process opens when it first needs it and keeps for
-all tasks that follow. Nobody has to configure shards or lanes here: what the namespace was made with is read from the server.
+A `Target` is data and travels to the executors. A `TargetConnection` is opened by a process when it first needs one, and kept for all
+later tasks. Shards and lanes need no configuration here: the server knows what the namespace was made with.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from command_bus.transport.redis.connection.clients import ALL_SCHEMES
 from command_bus.transport.redis.connection.credentials import connection_options
 from command_bus.transport.redis.namespace import recorded_choices
 
-__all__ = ["Link", "Target", "link_to"]
+__all__ = ["Target", "TargetConnection", "connection_to"]
 
 T = TypeVar("T")
 _log = logging.getLogger("command_bus.spark")
 _LOOK = 2.0
-"""Seconds for a look at the workers, which nothing depends on."""
+"""Seconds to wait for the list of workers, which is only information."""
 PATIENCE = 60.0
-"""Seconds for which a request is repeated while the server restarts: a task that fails costs more."""
-PLANNING = 10.0
-"""The same for a first contact on the driver: somebody waits there, and the URL may be wrong."""
+"""Seconds for which a request is repeated while the server restarts: a failed task costs more."""
+PLANNING_PATIENCE = 10.0
+"""The same for the driver's first contact: a user waits there, and the URL may be wrong."""
 
 
 _ACCESS = ("username", "password", "tls_ca", "tls_cert", "tls_key", "insecure", "signing_keys")
 _LIMITS = (
     "max_depth", "max_total_depth", "max_payload", "max_nesting", "durability", "wait_replicas", "wait_timeout", "allow_eviction",
 )  # fmt: skip
-"""What the driver was told of limits and durability; executors have another environment, and are to do the same."""
+"""Limits and durability settings of the driver, which executors take over: their environment differs."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -54,9 +54,9 @@ class Target:
     """A namespace on a server.
 
     Attributes:
-        url: The server; whoever prints it redacts it.
+        url: The server; redact it before printing.
         namespace: Prefix of all keys.
-        access: How to get in, how to sign, and what limits hold: settings by name, secrets wrapped.
+        access: Settings for credentials, signing and limits, by name; secrets are wrapped.
     """
 
     url: str
@@ -68,12 +68,12 @@ class Target:
 
     @classmethod
     def resolve(cls, url: str | None = None, namespace: str | None = None) -> Target:
-        """The target that arguments and environment name; on the driver, because executors have another environment.
+        """Return the target that arguments and environment name. Call it on the driver: executors have another environment.
 
-        Without a URL anywhere, the development server of this project is started or joined.
+        If no URL is given anywhere, the development server of this project is started or joined.
 
         Raises:
-            InvalidSettings: A value is not what it may be.
+            InvalidSettings: A value is not valid.
         """
         given: dict[str, Any] = {name: value for name, value in (("url", url), ("namespace", namespace)) if value is not None}
         if url is not None:
@@ -84,12 +84,12 @@ class Target:
 
     @property
     def label(self) -> str:
-        """For people, without the password."""
+        """URL and namespace for people, without the password."""
         return f"{redacted(self.url)} namespace {self.namespace!r}"
 
 
-class Link:
-    """The connection of this process to a target: blocking, one request at a time, on an event loop in a thread of its own."""
+class TargetConnection:
+    """The connection of this process to a target. Calls block, one at a time; the event loop runs in a thread of its own."""
 
     def __init__(self, target: Target, patience: float) -> None:
         given: dict[str, Any] = {
@@ -108,15 +108,15 @@ class Link:
 
     @property
     def transport(self) -> Transport:
-        """The parts of the open bus."""
+        """The transport of the open bus."""
         return self._thread.transport
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it on the loop of the link and give its result."""
+        """Run a coroutine on the connection's loop and return its result."""
         return self._thread.wait(work)
 
-    def patiently(self, work: Callable[[], Coroutine[Any, Any, T]], max_wait: float) -> T:
-        """As `wait`, but while the server is at its memory limit, ask again, for `max_wait` seconds."""
+    def retry_while_full(self, work: Callable[[], Coroutine[Any, Any, T]], max_wait: float) -> T:
+        """Run work as `wait` does, and repeat it for up to `max_wait` seconds while the server is at its memory limit."""
         deadline = time.monotonic() + max_wait
         while True:
             try:
@@ -127,30 +127,30 @@ class Link:
                 time.sleep(min(error.retry_after, 0.25))
 
     def agree(self, entity_type: str, max_wait: float = PATIENCE) -> None:
-        """See that all clients of the namespace have the same mailboxes for an entity type.
+        """Check that all clients of the namespace use the same mailboxes for an entity type.
 
         Raises:
-            InvalidSettings: They have not.
+            InvalidSettings: They do not.
         """
         if entity_type not in self._agreed:
-            self.patiently(lambda: self.transport.agreements.agree(entity_type), max_wait)
+            self.retry_while_full(lambda: self.transport.agreements.agree(entity_type), max_wait)
             self._agreed.add(entity_type)
 
-    def described(self, name: str) -> Mapping[str, Any] | None:
-        """What workers say of a wire name: entity type, key, delivery, JSON Schema; None if no worker ever had it."""
+    def describe(self, name: str) -> Mapping[str, Any] | None:
+        """Return what workers published of a wire name: entity type, key, delivery, JSON Schema; None if no worker ever had it."""
         record = self.wait(self.transport.announcements.described(name))
         return None if record is None else json.loads(record)
 
     def live_workers(self) -> int | None:
-        """How many workers live in the namespace; None if that cannot be read."""
+        """Return the number of live workers in the namespace; None if it cannot be read."""
         try:
             records = self.wait(asyncio.wait_for(self.transport.announcements.workers(), _LOOK))
             return sum(worker.alive for worker in worker_statuses(records))
         except (CommandBusError, TimeoutError):
             return None
 
-    def warn_if_nobody_works(self) -> None:
-        """Say so in the log if no worker lives in the namespace: the commands will wait, which is no error."""
+    def warn_without_workers(self) -> None:
+        """Log a warning if the namespace has no live worker. The commands will wait, which is no error."""
         if self.live_workers() == 0:
             where = f"namespace {self.settings.namespace!r} on {self.transport.label}"
             _log.warning(
@@ -159,7 +159,7 @@ class Link:
             )
 
     def shard_of(self, mailbox: str) -> int:
-        """The shard of a mailbox."""
+        """Return the shard of a mailbox."""
         return self.transport.shard_of(mailbox)
 
     def close(self) -> None:
@@ -168,10 +168,10 @@ class Link:
 
 
 def _check_url(url: str) -> None:
-    """See that a URL can be one of a server.
+    """Check that a URL can be that of a server.
 
     Raises:
-        InvalidSettings: It cannot; a text that need not be a URL is not repeated, since it may hold a password.
+        InvalidSettings: It cannot. A text that may be no URL is not repeated, since it may hold a password.
     """
     if not url.startswith(ALL_SCHEMES):
         shown = f"{redacted(url)!r}" if "://" in url else "(not shown)"
@@ -191,7 +191,7 @@ def _check_url(url: str) -> None:
 
 
 def _access(settings: BusSettings) -> tuple[tuple[str, Any], ...]:
-    """Collect what is not left at its default, hashable."""
+    """Return the settings that are not at their defaults, hashable."""
     found: list[tuple[str, Any]] = []
     for name in _LIMITS:
         value = getattr(settings, name)
@@ -206,30 +206,30 @@ def _access(settings: BusSettings) -> tuple[tuple[str, Any], ...]:
     return tuple(found)
 
 
-_links: dict[Target, Link] = {}
+_connections: dict[Target, TargetConnection] = {}
 _opening = threading.Lock()
 
 
-def link_to(target: Target, patience: float | None = None) -> Link:
-    """The link of this process, opened at first use; a forked process opens its own.
+def connection_to(target: Target, patience: float | None = None) -> TargetConnection:
+    """Return this process's connection, opened at first use. A forked process opens its own.
 
     Args:
-        target: Where to.
-        patience: Seconds to wait for the server when it is opened; by default `PATIENCE`.
+        target: The server and namespace.
+        patience: Seconds to wait for the server when the connection is opened; by default `PATIENCE`.
 
     Raises:
         TransportUnavailable: The server cannot be reached.
         UnsuitableServer: It may lose commands.
     """
     with _opening:
-        link = _links.get(target)
-        if link is None or link.pid != os.getpid():
-            link = _links[target] = Link(target, PATIENCE if patience is None else patience)
-        return link
+        connection = _connections.get(target)
+        if connection is None or connection.pid != os.getpid():
+            connection = _connections[target] = TargetConnection(target, PATIENCE if patience is None else patience)
+        return connection
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Run it on a loop in a thread: in a notebook this thread has a loop already."""
+    """Run a coroutine on a loop in a new thread: in a notebook this thread already has a loop."""
     results: list[T] = []
     errors: list[BaseException] = []
 

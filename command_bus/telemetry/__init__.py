@@ -1,1 +1,1 @@
-"""What a worker shows of itself: probes and metrics over HTTP (extra `prometheus` for the latter), traces (extra `otel`)."""
+"""Observation of senders and workers: probes and metrics over HTTP (metrics: extra `prometheus`), and traces (extra `otel`)."""

@@ -2,11 +2,11 @@
 
     async with bus.worker() as worker, HealthServer(worker, port=8080): ...
 
-It answers from a thread with an event loop of its own. A worker whose loop is stuck could not answer at all, so that nobody would know
-whether it is stuck or only slow; the thread knows, because the loop owes it a sign of life, and can say where it is stuck.
+It answers from a thread with an event loop of its own. A worker whose loop is stuck could not answer at all, which looks like a worker that is
+only slow. The thread can distinguish the two, because it expects a heartbeat from the worker's loop, and it reports where the loop is stuck.
 
-- `/healthz` fails where the worker's event loop has not run for `stuck_after` seconds, and for no other reason: restarting a worker
-  does not bring a server back.
+- `/healthz` fails if the worker's event loop has not run for `stuck_after` seconds, and for no other reason: restarting a worker
+  does not repair a server.
 - `/readyz` fails unless the worker consumes: it is started and not stopping, reads work, and the server answers.
 """
 
@@ -27,57 +27,57 @@ from command_bus.errors import CommandBusError
 from command_bus.telemetry.pages import Page, PageServer, text_page
 from command_bus.worker.worker import Worker
 
-__all__ = ["READ_WITHIN", "Exposing", "HealthServer", "unreadiness"]
+__all__ = ["READ_WITHIN", "Exposing", "HealthServer", "why_not_ready"]
 
 T = TypeVar("T")
 
 READ_WITHIN = 6.0
-"""Seconds: a worker asks for work every two, so one that was silent for longer does not consume."""
+"""Seconds without a read after which a worker does not count as consuming; it reads every two seconds."""
 
 _ANSWER_WITHIN = 1.0  # seconds for the server's answer to a probe
-_BEAT = 0.25  # seconds between signs of life
+_BEAT = 0.25  # seconds between heartbeats
 
 
 @runtime_checkable
 class Exposing(Protocol):
-    """An observer that has metrics to show."""
+    """An observer that has metrics to expose."""
 
     content_type: str
 
     async def refresh(self, bus: CommandBus) -> None:
-        """Ask the server for what only it knows; in the bus's event loop."""
+        """Read the server's figures; called in the bus's event loop."""
         ...
 
     def exposition(self) -> bytes:
-        """The metrics as text; in any thread."""
+        """Return the metrics as text; called in any thread."""
         ...
 
 
-async def unreadiness(worker: Worker) -> str | None:
-    """Why a worker does not consume, or None if it does; asked in its event loop."""
+async def why_not_ready(worker: Worker) -> str | None:
+    """Return why a worker does not consume, None if it does; called in its event loop."""
     if worker.stopping():
         return "stopping"
     if worker.silent_for > READ_WITHIN:
         return "not started yet" if not worker.started else "it cannot read work: see its log"
     try:
         async with asyncio.timeout(_ANSWER_WITHIN):
-            await worker.bus.session.ping()
+            await worker.bus.session.transport.ping()
     except (CommandBusError, TimeoutError):
         return "the server does not answer"
     return None
 
 
 class HealthServer:
-    """Answers probes and scrapers for one worker, from a thread of its own.
+    """A server of probes and metrics for one worker, in a thread of its own.
 
     Args:
-        worker: Made by `bus.worker()`, started or not yet. `/metrics` shows what its bus's `observer` has.
-        host: Address to listen on; the default is every IPv4 address, because probes come from outside a container.
-        port: 0 takes any free one; see the attribute.
-        stuck_after: Seconds without a turn of the event loop after which the worker counts as stuck.
+        worker: Made by `bus.worker()`, started or not yet. `/metrics` exposes the metrics of its bus's `observer`.
+        host: The address to listen on; the default is every IPv4 address, because probes come from outside a container.
+        port: 0 takes any free one; the attribute has it.
+        stuck_after: Seconds for which the event loop may not run until the worker counts as stuck.
 
     Attributes:
-        port: The one it listens on, once it is started.
+        port: The port that it listens on, once it is started.
     """
 
     def __init__(self, worker: Worker, *, host: str = "0.0.0.0", port: int = 0, stuck_after: float = 10.0) -> None:  # noqa: S104 - as the docstring says
@@ -90,7 +90,7 @@ class HealthServer:
         self._thread: threading.Thread | None = None
         self._own: asyncio.AbstractEventLoop | None = None
         self._done: asyncio.Event | None = None
-        self._owed_since: float | None = None
+        self._beat_due_since: float | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -100,10 +100,10 @@ class HealthServer:
         await self.stop()
 
     async def start(self) -> None:
-        """Listen; call it in the event loop that runs the worker.
+        """Listen. Call it in the event loop that runs the worker.
 
         Raises:
-            InvalidSettings: The port is taken, or not ours to take.
+            InvalidSettings: The port is taken, or not permitted.
         """
         self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
         begun: asyncio.Future[int] = self._loop.create_future()
@@ -112,12 +112,12 @@ class HealthServer:
         self.port = await begun
 
     async def stop(self) -> None:
-        """Listen no more; idempotent."""
+        """Stop listening; idempotent."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
         if self._own is not None and self._done is not None:
-            with contextlib.suppress(RuntimeError):  # its loop is closed: it never listened
+            with contextlib.suppress(RuntimeError):  # the loop is closed: it never listened
                 self._own.call_soon_threadsafe(self._done.set)
         await asyncio.get_running_loop().run_in_executor(None, thread.join, 5.0)
 
@@ -130,7 +130,7 @@ class HealthServer:
         self._own, self._done = asyncio.get_running_loop(), asyncio.Event()
         try:
             port = await self._pages.start()
-        except Exception as error:  # noqa: BLE001 - whoever starts us must learn of it
+        except Exception as error:  # noqa: BLE001 - `start` raises it
             loop.call_soon_threadsafe(begun.set_exception, error)
             return
         loop.call_soon_threadsafe(begun.set_result, port)
@@ -140,21 +140,21 @@ class HealthServer:
         watch.cancel()
 
     async def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Ask the worker's loop for a sign of life, again and again."""
+        """Request heartbeats of the worker's loop until it is closed."""
         while not loop.is_closed():
-            if self._owed_since is None:
-                self._owed_since = mono()
+            if self._beat_due_since is None:
+                self._beat_due_since = mono()
                 with contextlib.suppress(RuntimeError):  # it was closed just now
-                    loop.call_soon_threadsafe(self._beaten)
+                    loop.call_soon_threadsafe(self._on_beat)
             await asyncio.sleep(_BEAT)
 
-    def _beaten(self) -> None:
-        self._owed_since = None
+    def _on_beat(self) -> None:
+        self._beat_due_since = None
 
     @property
     def stuck_for(self) -> float:
-        """Seconds that the worker's event loop has owed a sign of life."""
-        since = self._owed_since
+        """Seconds for which a heartbeat of the worker's event loop is overdue."""
+        since = self._beat_due_since
         return 0.0 if since is None else mono() - since
 
     async def _page(self, path: str) -> Page:
@@ -179,7 +179,7 @@ class HealthServer:
 
     async def _readiness(self) -> Page:
         try:
-            reason = await self._asked(unreadiness(self._worker), 1.5 * _ANSWER_WITHIN)
+            reason = await self._run_in_worker_loop(why_not_ready(self._worker), 1.5 * _ANSWER_WITHIN)
         except TimeoutError:
             reason = "the event loop does not answer: a handler blocks it"
         if reason is None:
@@ -191,17 +191,17 @@ class HealthServer:
         if not isinstance(observer, Exposing):
             return text_page(
                 HTTPStatus.NOT_FOUND,
-                "no metrics: pip install 'command-bus[prometheus]', or give the bus an observer that has some",
+                "no metrics: pip install 'command-bus[prometheus]', or give the bus an observer that has metrics",
             )
-        with contextlib.suppress(TimeoutError):  # then the figures of the server are missing, and those of this process are there
-            await self._asked(observer.refresh(self._worker.bus), 2 * _ANSWER_WITHIN)
+        with contextlib.suppress(TimeoutError):  # then only the figures of this process are exposed
+            await self._run_in_worker_loop(observer.refresh(self._worker.bus), 2 * _ANSWER_WITHIN)
         return Page(HTTPStatus.OK, observer.exposition(), observer.content_type)
 
-    async def _asked(self, question: Coroutine[Any, Any, T], patience: float) -> T:
-        """What the worker's loop answers.
+    async def _run_in_worker_loop(self, question: Coroutine[Any, Any, T], patience: float) -> T:
+        """Run a coroutine in the worker's loop, and return its result.
 
         Raises:
-            TimeoutError: Nothing, in time.
+            TimeoutError: It did not end in time.
         """
         try:
             if self._loop is None or self._loop.is_closed():

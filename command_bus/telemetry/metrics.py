@@ -2,9 +2,9 @@
 
     bus = CommandBus(observer=PrometheusMetrics())
 
-Entity ids never become labels, and names of commands only as far as they are few: a wire name may come from outside (`dispatch_raw`),
-so past `max_names` of them the rest is counted as `other`. What the whole namespace has (depth, ages) only the server knows; every process
-shows the same figures of it, so take their `max`, not their `sum`.
+Entity ids never become labels. Names of commands do, up to `max_names`; the rest is counted as `other`, because a wire name may come from
+outside (`dispatch_raw`). Figures of the whole namespace (depth, ages) come from the server, and every process exposes the same ones, so
+aggregate them with `max`, not `sum`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from command_bus.observer import WorkerFigures
     from command_bus.worker.worker import WorkerBus
 
-__all__ = ["PrometheusMetrics", "merged"]
+__all__ = ["PrometheusMetrics", "merge_expositions"]
 
 _HANDLER_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -57,16 +57,16 @@ _NAMESPACE: dict[str, tuple[str, Callable[[Stats], float]]] = {
 
 
 class PrometheusMetrics:
-    """Counts what a bus and its workers do; one for each bus.
+    """An observer that counts what a bus and its workers do; one for each bus.
 
     Args:
-        registry: Where the metrics are registered, by default one of their own; prometheus_client's `REGISTRY` adds those of the process.
-        cache: Seconds that the namespace's figures are kept: however often it is scraped, the server is asked no more often.
-        max_names: Commands that are told apart.
+        registry: The registry of the metrics, by default a new one; prometheus_client's `REGISTRY` adds metrics of the process.
+        cache: Seconds for which the namespace's figures are kept, so that frequent scrapes do not load the server.
+        max_names: How many commands have a label of their own.
 
     Attributes:
-        registry: As given, or made.
-        content_type: Of the exposition.
+        registry: The registry of the metrics.
+        content_type: The content type of the exposition.
     """
 
     content_type = CONTENT_TYPE_LATEST
@@ -99,43 +99,43 @@ class PrometheusMetrics:
         self._children: dict[tuple[Any, ...], Any] = {}
         self.registry.register(self)
 
-    # What an observer is told; see `command_bus.observer.Observer`.
+    # The methods of `command_bus.observer.Observer`.
 
     def dispatched(self, command: str, status: str) -> None:
-        """See `Observer`."""
+        """Implement `Observer`."""
         self._child(self._dispatched, command, status).inc()
 
     def called(self, command: str, status: str, seconds: float) -> None:
-        """See `Observer`."""
+        """Implement `Observer`."""
         self._child(self._called, command, status).inc()
         self._child(self._call_seconds, command).observe(seconds)
 
     def handled(self, command: str, outcome: str) -> None:
-        """See `Observer`."""
+        """Implement `Observer`."""
         self._child(self._handled, command, outcome).inc()
 
     def ran(self, command: str, seconds: float) -> None:
-        """See `Observer`."""
+        """Implement `Observer`."""
         self._child(self._seconds, command).observe(seconds)
 
     def waited(self, command: str, seconds: float) -> None:
-        """See `Observer`."""
+        """Implement `Observer`."""
         self._child(self._wait, command).observe(seconds)
 
     def retried(self, command: str) -> None:
-        """See `Observer`."""
+        """Implement `Observer`."""
         self._child(self._retried, command).inc()
 
     def dead_lettered(self, command: str, reason: str) -> None:
-        """See `Observer`."""
+        """Implement `Observer`."""
         self._child(self._dead, command, reason).inc()
 
     def connects(self, reconnects: Callable[[], int]) -> None:
-        """See `Observer`."""
+        """Implement `Observer`."""
         self._reconnects.append(reconnects)
 
     def works(self, figures: Callable[[], WorkerFigures]) -> None:
-        """See `Observer`."""
+        """Implement `Observer`."""
         self._workers.append(figures)
 
     def _child(self, metric: Any, command: str, *labels: str) -> Any:
@@ -150,10 +150,10 @@ class PrometheusMetrics:
         child = self._children[key] = metric.labels(command or _UNKNOWN, *labels)
         return child
 
-    # What is shown.
+    # The exposition.
 
     async def refresh(self, bus: CommandBus | WorkerBus) -> None:
-        """Ask the server for the namespace's figures, unless that was done just now. Without an answer they are left out, not stale."""
+        """Read the namespace's figures from the server, unless they are cached. If it does not answer they are left out, not stale."""
         if mono() - self._asked_at < self._cache:
             return
         self._asked_at, self._namespace = mono(), bus.settings.namespace
@@ -163,11 +163,11 @@ class PrometheusMetrics:
             self._stats = None
 
     def exposition(self) -> bytes:
-        """The metrics in Prometheus's text format."""
+        """Return the metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
     def collect(self) -> Iterable[Metric]:
-        """What is read when it is asked for; for prometheus_client."""
+        """Yield the metrics that are read at a scrape; called by prometheus_client."""
         figures = [ask() for ask in self._workers]
         for name, text, value in (
             ("in_flight", "Entities that this process's workers run now.", sum(each.running for each in figures)),
@@ -201,8 +201,8 @@ class PrometheusMetrics:
                 yield gauge
 
 
-def merged(texts: dict[str, str]) -> bytes:
-    """The metrics of several processes as one text, each sample with the label `process`; keys are its values."""
+def merge_expositions(texts: dict[str, str]) -> bytes:
+    """Merge the metrics of several processes into one text. Each sample gets the label `process`, whose values are the keys."""
     families: dict[str, Metric] = {}
     for process, text in texts.items():
         for family in text_string_to_metric_families(text):
@@ -215,7 +215,7 @@ def merged(texts: dict[str, str]) -> bytes:
 
 
 class _Collected:
-    """Families that are collected already."""
+    """A collector of families that were collected before."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families

@@ -1,11 +1,12 @@
 """Short pages over HTTP, for probes and scrapers: GET, one answer, and the connection is closed.
 
-Not a web framework, because a worker has none: a probe must not be what makes a worker depend on one.
+It is no web framework, so that a worker does not depend on one for its probes. It is not `ThreadingHTTPServer` either, which has neither
+a limit of connections nor a deadline from acceptance on, and logs every request.
 
-Whoever reaches the port may open connections, and must neither keep a probe from its answer nor take the descriptors that the worker
-needs. So few are open at a time: for who comes then, the one is closed that has been there for longest without a request, or, if all
-have asked, for longest. Nobody is closed before `_AT_LEAST`, which is time enough for a request; meanwhile others wait in the kernel's
-line, without a descriptor. Who sends slowly, or much, is cut off.
+Any client that reaches the port may open connections. It must not keep a probe from its answer, nor use up the descriptors that the worker
+needs. So `_AT_ONCE` connections are open at most. For a new one, the connection is closed that has been open longest without a request, or,
+if all have sent one, longest. None is closed before `_AT_LEAST`, which is enough for a request; until then new ones wait in the kernel's
+queue, without a descriptor. Clients that send too slowly or too much are cut off.
 """
 
 from __future__ import annotations
@@ -24,34 +25,34 @@ from http import HTTPStatus
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings
 
-__all__ = ["Answering", "Page", "PageServer", "text_page"]
+__all__ = ["Page", "PageHandler", "PageServer", "text_page"]
 
 _log = logging.getLogger("command_bus.health")
 _HEAD_LIMIT = 16 * 1024
-_PATIENCE = 5.0  # seconds for the request, from acceptance on, and for taking the answer
+_PATIENCE = 5.0  # seconds for the request, from acceptance on, and for reading the answer
 _AT_ONCE = 128  # connections
-_AT_LEAST = 0.05  # seconds that a connection is left to its request: at most some 2,500 are accepted a second
-_IN_LINE = 2048  # connections that the kernel holds
+_AT_LEAST = 0.05  # seconds that a connection has for its request: so at most some 2,500 are accepted per second
+_IN_LINE = 2048  # connections in the kernel's queue
 _AGAIN = 0.2  # seconds until a process without free descriptors accepts again
-_TOLD_EVERY = 60.0  # seconds between log lines about that
-_ABSENT = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)  # `localhost` may have an IPv6 address that the machine has not
+_WARN_EVERY = 60.0  # seconds between log lines about that
+_ABSENT = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)  # `localhost` may have an IPv6 address that the machine lacks
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An answer."""
+    """An HTTP response."""
 
     status: HTTPStatus
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
 
 
-Answering = Callable[[str], Awaitable[Page]]
-"""Gives the page of a path."""
+PageHandler = Callable[[str], Awaitable[Page]]
+"""Returns the page of a path."""
 
 
 def text_page(status: HTTPStatus, text: str) -> Page:
-    """A page of one line."""
+    """Return a page of plain text."""
     return Page(status, text.encode() + b"\n")
 
 
@@ -62,32 +63,32 @@ class _Visit:
     connection: socket.socket
     since: float = field(default_factory=mono)
     asked: bool = False
-    """Its request is there."""
+    """Whether its request has arrived."""
     task: asyncio.Task[None] | None = None
 
 
 class PageServer:
-    """Answers on a port, in the event loop that starts it.
+    """A server of pages, in the event loop that starts it.
 
     Args:
-        answering: Gives the pages.
-        host: Address to listen on.
+        answering: Returns the page of a path.
+        host: The address to listen on.
         port: 0 takes any free one.
     """
 
-    def __init__(self, answering: Answering, *, host: str, port: int) -> None:
+    def __init__(self, answering: PageHandler, *, host: str, port: int) -> None:
         self._answering = answering
         self._host = host
         self._port = port
         self._accepting: list[asyncio.Task[None]] = []
         self._visits: list[_Visit] = []  # oldest first
-        self._told_at = -math.inf
+        self._warned_at = -math.inf
 
     async def start(self) -> int:
-        """Listen; the port.
+        """Listen, and return the port.
 
         Raises:
-            InvalidSettings: It is taken, or not ours to take.
+            InvalidSettings: The port is taken, or not permitted.
         """
         try:
             listeners = await _listeners(self._host, self._port)
@@ -103,7 +104,7 @@ class PageServer:
         return port
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         for accepting in self._accepting:
             accepting.cancel()
 
@@ -114,19 +115,19 @@ class PageServer:
                 connection, _ = await loop.sock_accept(listener)
             except ConnectionAbortedError:
                 continue
-            except OSError as error:  # no descriptor is free: what else is open here is not ours to close
-                self._tell(error)
+            except OSError as error:  # no descriptor is free, and the others are the application's
+                self._warn(error)
                 await asyncio.sleep(_AGAIN)
                 continue
             visit = _Visit(connection)
             self._visits.append(visit)
             visit.task = loop.create_task(self._serve(visit), name="command_bus.page")
-            await asyncio.sleep(0)  # where a connection waits already, accepting it lets nobody else run
+            await asyncio.sleep(0)  # accepting a connection that already waits lets no other task run
             await self._make_room()
 
     async def _make_room(self) -> None:
         while len(self._visits) > _AT_ONCE:
-            oldest = _to_be_closed(self._visits)
+            oldest = _choose_to_close(self._visits)
             left = oldest.since + _AT_LEAST - mono()
             if left > 0:
                 await asyncio.sleep(left)
@@ -134,10 +135,10 @@ class PageServer:
                 self._visits.remove(oldest)
                 oldest.task.cancel()
 
-    def _tell(self, error: OSError) -> None:
-        if mono() - self._told_at >= _TOLD_EVERY:
-            self._told_at = mono()
-            _log.warning("probes cannot be answered: %s. It is tried again and again", error.strerror or error)
+    def _warn(self, error: OSError) -> None:
+        if mono() - self._warned_at >= _WARN_EVERY:
+            self._warned_at = mono()
+            _log.warning("probes cannot be answered: %s. It is retried", error.strerror or error)
 
     async def _serve(self, visit: _Visit) -> None:
         loop = asyncio.get_running_loop()
@@ -163,9 +164,9 @@ class PageServer:
         else:
             try:
                 page = await self._answering(path)
-            except Exception:  # noqa: BLE001 - whoever asks must get an answer, whatever went wrong
+            except Exception:  # noqa: BLE001 - every request gets an answer
                 _log.warning("%s could not be answered", path, exc_info=True)
-                page = text_page(HTTPStatus.INTERNAL_SERVER_ERROR, "it could not be answered: see the log")
+                page = text_page(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error: see the log")
         head = (
             f"HTTP/1.1 {page.status.value} {page.status.phrase}\r\nContent-Type: {page.content_type}\r\n"
             f"Content-Length: {len(page.body)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
@@ -173,18 +174,18 @@ class PageServer:
         return head.encode() + (b"" if method == "HEAD" else page.body)
 
 
-def _to_be_closed(visits: list[_Visit]) -> _Visit:
-    """The connection that makes room for a new one, of these, which stand in the order in which they came."""
+def _choose_to_close(visits: list[_Visit]) -> _Visit:
+    """Return the connection to close for a new one; the connections are in the order of their arrival."""
     return next((visit for visit in visits if not visit.asked), visits[0])
 
 
 def _close(listener: socket.socket, _: asyncio.Task[None]) -> None:
-    """Listen no more: done by the end of the task, which may be cancelled before it begins."""
+    """Close a listener when its task ends. The task may be cancelled before it begins, so it cannot do this itself."""
     listener.close()
 
 
 async def _head(connection: socket.socket) -> bytes:
-    """A request up to its empty line; nothing if it ends before, or is too long."""
+    """Read a request up to its empty line; return nothing if it ends before, or is too long."""
     loop, head = asyncio.get_running_loop(), bytearray()
     while b"\r\n\r\n" not in head:
         more = await loop.sock_recv(connection, 4096)
@@ -195,10 +196,10 @@ async def _head(connection: socket.socket) -> bytes:
 
 
 async def _listeners(host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen on all addresses of a host, on one port.
+    """Open sockets that listen on all addresses of a host, on one port.
 
     Raises:
-        OSError: There is none, or one cannot be listened on.
+        OSError: The host has no address, or a socket cannot listen on one.
     """
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     listeners: list[socket.socket] = []

@@ -1,4 +1,4 @@
-"""`Tracing`: a middleware that makes one trace of a command's way, with OpenTelemetry (extra `otel`, the API alone).
+"""`Tracing`: a middleware that traces commands from sender to handler, with OpenTelemetry (extra `otel`, the API only).
 
     bus = CommandBus(middleware=[Tracing()])
 
@@ -49,7 +49,7 @@ _in_batch: ContextVar[bool] = ContextVar("command_bus_in_batch", default=False)
 
 
 def trace_ids() -> dict[str, str]:
-    """The ids of the span that is current here, for logs; empty if there is none."""
+    """Return the ids of the current span, for logs; empty if there is none."""
     context = trace.get_current_span().get_span_context()
     if not context.is_valid:
         return {}
@@ -57,7 +57,7 @@ def trace_ids() -> dict[str, str]:
 
 
 class Tracing(Middleware):
-    """Spans around what is sent and handled.
+    """A middleware that records a span around each send and each attempt.
 
     Args:
         tracer_provider: By default OpenTelemetry's global one; without an SDK it records nothing.
@@ -70,7 +70,7 @@ class Tracing(Middleware):
         self._mode = mode
 
     async def dispatch(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
-        """See `Middleware`."""
+        """Implement `Middleware`."""
         if _in_batch.get():  # whose span is around this one
             self._inject(outbound)
             return await proceed(outbound)
@@ -82,12 +82,12 @@ class Tracing(Middleware):
             return admission
 
     async def call(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
-        """See `Middleware`."""
+        """Implement `Middleware`."""
         with self._span("call", outbound.name, SpanKind.CLIENT, _sending(outbound)):
             return await proceed(outbound)
 
     async def batch(self, proceed: Callable[[], Awaitable[BatchResult]]) -> BatchResult:
-        """See `Middleware`."""
+        """Implement `Middleware`."""
         with self._span("send", "batch", SpanKind.PRODUCER, {}) as span:
             token = _in_batch.set(True)
             try:
@@ -99,7 +99,7 @@ class Tracing(Middleware):
             return result
 
     async def handle(self, command: Any, context: CommandContext, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        """See `Middleware`."""
+        """Implement `Middleware`."""
         sent = _W3C.extract(context.headers, Context())
         links: list[Link] = []
         if self._mode == _LINK or context.headers.get(_MODE) == _LINK:
@@ -118,7 +118,7 @@ class Tracing(Middleware):
         parent: Context | None = None,
         links: list[Link] | None = None,
     ) -> Generator[Span]:
-        """A span that is current, with the outcome that it ends with."""
+        """Open a span for the block, and record how the block ends."""
         named: dict[str, Any] = {
             "messaging.system": "redis",
             "messaging.operation.name": operation,

@@ -17,7 +17,7 @@ __all__ = [
     "BulkDispatches",
     "BulkOutcomes",
     "DispatchFacts",
-    "Home",
+    "EntityOwner",
     "LoadItem",
     "Loaded",
     "OpenState",
@@ -64,13 +64,13 @@ class Opening:
 
 
 @dataclass(slots=True, frozen=True)
-class Home:
-    """The task that loads, and the entities that are new to it: two tasks that write one entity's commands would leave their order to chance.
+class EntityOwner:
+    """The task that loads, and the entities that are new to it: if two tasks wrote commands of one entity, their order would be left to chance.
 
     Attributes:
-        run: Names one run of the job: what another run has begun is not held against this one.
-        partition: Of the task; its second attempt has the same.
-        entities: New to this attempt.
+        run: Name of one run of the job: entities that another run has begun do not count.
+        partition: Number of the task's partition; its second attempt has the same.
+        entities: The entities that are new to this attempt.
         strict: Whether an entity that another partition of the run has begun is refused, or only counted.
     """
 
@@ -195,7 +195,7 @@ class BulkDispatches(Protocol):
         backlog: int | None = None,
         sequenced: bool = False,
         suspects: Collection[str] | None = None,
-        home: Home | None = None,
+        entity_owner: EntityOwner | None = None,
     ) -> Loaded:
         """Accept a chunk, in order per mailbox; all of its items belong to the shard.
 
@@ -206,7 +206,7 @@ class BulkDispatches(Protocol):
             backlog: Commands that the namespace may hold.
             sequenced: Refuse what is not behind its entity's last sequence number, whichever task loaded that.
             suspects: The mailboxes that may be full, or of another type; None: any of them.
-            home: The task that loads, and the entities that are new to it; None: any task may load anything.
+            entity_owner: The task that loads, and the entities that are new to it; None: owners are not checked.
         """
         ...
 

@@ -1,18 +1,18 @@
-"""Places for entities to run: the limit of a worker's concurrency, shared by the readers of its shards.
+"""`Slots`: places for entities to run. They limit a worker's concurrency, and the readers of its shards share them.
 
-A reader reserves the places that it reads for before it reads, and gives back those that it did not fill. Free places go round the
-readers whose shard is known to have work, in the order in which they ask. A shard that was found empty is *quiet*: its reader blocks
-until something arrives, and must not reserve places that another shard has work for. So such a read reserves none, and begins
-only while there are places to spare; the little that may arrive when they are gone is handed back. While there are none to spare, a quiet
-shard is looked at without blocking, now and then and when its turn comes.
+A reader reserves places before it reads, and returns those that it did not fill. Free places go round the readers whose shard is known to
+have work, in the order in which they ask. A shard that was found empty is *quiet*: its reader blocks until something arrives, and must not
+reserve places that another shard has work for. So such a read reserves none, and begins only while there are places to spare; the little
+that may arrive when they are gone is given back. While there are none to spare, a quiet shard is read without blocking, from time to time
+and when its turn comes.
 
-With one reader there is no sharing: it always blocks, on places that it has reserved.
+A single reader shares with no other: it always blocks, on places that it has reserved.
 
-A worker that had to turn work away, because its threads hang, does not block: the server would hand it what a worker that can run it waits
-for as well. It looks now and then, for what no other worker takes.
+A worker that had to turn work away, because its threads hang, does not block: the server would hand it activations that a worker which can
+run them waits for as well. It reads from time to time, for activations that no other worker takes.
 
-A handler that waits for the bus lends its place, so that what it waits for can run here. When it goes on it takes a place before any
-reader does, also one that a read has reserved: what that read brings beyond the places left is handed back.
+A handler that waits for the bus lends its place, so that the command that it waits for can run here. When it goes on it takes a place
+before any reader does, even one that a read has reserved: activations of that read beyond the places left are given back.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STANDSTILL = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a reader may ask for.
+    """Permission to read.
 
     Attributes:
         count: How many activations at most.
@@ -74,7 +74,7 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """Places without a running entity that no read has reserved; below zero where a handler took a reserved one."""
+        """Places in which no entity runs and that no read has reserved; below zero if a handler took a reserved one."""
         return self.total - self.running - self._reserved
 
     @property
@@ -98,7 +98,7 @@ class Slots:
         return Ask(count, count, blocks=self._readers == 1)
 
     def answered(self, reader: int, ask: Ask, fetched: int, needed: int) -> int:
-        """Take the answer of a read; return how many of the `needed` places it has. Those are running now, the rest of the reserved is free.
+        """Record that a read came back; return how many of the `needed` places it has. Those are taken now, the other reserved ones free.
 
         Args:
             reader: Whose.
@@ -172,8 +172,8 @@ class Slots:
     def admits_caller(self) -> bool:
         """Return whether a handler may begin that will lend its place.
 
-        If no more may be lent: one, after each time in which none of those that wait went on. They may wait for what it does, or for
-        what is behind it in its mailbox.
+        If no more may be lent: one may, after each period in which none of those that wait went on. They may wait for this command, or for
+        one behind it in its mailbox.
         """
         if not self.all_lent:
             return True
@@ -197,7 +197,7 @@ class Slots:
             self._spare.clear()
 
     def _has_spare(self) -> bool:
-        """Return whether no reader is kept from a place by a read that blocks: each could have one, or none has work."""
+        """Return whether a read that blocks keeps no reader from a place: each could have one, or none has work."""
         return self.free >= self._readers or (self.free > 0 and not self._busy)
 
     async def _spare_until(self, deadline: float) -> bool:

@@ -32,7 +32,7 @@ class Withdraw(Command[int], entity="account"):
 
 
 class GetBalance(Query[int], entity="account"):
-    """In line with the account's commands: it sees all that were accepted before it."""
+    """Returns the balance. It sees the effect of all commands accepted before it."""
 
     account_id: EntityId
 
@@ -44,7 +44,7 @@ CREATE TABLE IF NOT EXISTS applied (command_id TEXT PRIMARY KEY, balance INTEGER
 
 
 class Books:
-    """The database. What a command does and that it was done are one transaction, so that a command which runs again changes nothing."""
+    """The database. One transaction holds a command's effect and its id, so a command that runs again changes nothing."""
 
     def __init__(self, path: Path) -> None:
         self._path = path  # opened by each command: importing a program makes no file
@@ -79,7 +79,7 @@ class Books:
 
 
 def registry_for(path: Path) -> HandlerRegistry:
-    """The handlers, over the database at that path. They are synchronous, so they run in threads."""
+    """Return the handlers over the database at that path. They are synchronous, so they run in threads."""
     registry, books = HandlerRegistry(), Books(path)
 
     @registry.handles(Deposit)

@@ -32,23 +32,23 @@ class Money(BaseModel):
 
 
 def make_app(bus: CommandBus, *, worker: bool = False) -> FastAPI:
-    """The application over a bus."""
+    """Make the application over a bus."""
     app = FastAPI(title="Accounts", lifespan=bus_lifespan(bus, worker=worker), exception_handlers=exception_handlers())
 
     @app.post("/accounts/{account_id}/deposits", status_code=202)
     async def deposit(account_id: str, money: Money, bus: Bus, key: Key = None) -> dict[str, str]:
-        """Accepted, not yet carried out: the answer comes when the server has the command. A repeated key is a duplicate."""
+        """Answer when the server has accepted the command, which is not carried out yet. A repeated key is a duplicate."""
         receipt = await bus.dispatch(Deposit(account_id=account_id, amount=money.amount), command_id=key)
         return {"command_id": receipt.command_id, "status": receipt.status}
 
     @app.post("/accounts/{account_id}/withdrawals")
     async def withdraw(account_id: str, money: Money, bus: Bus, key: Key = None) -> dict[str, int]:
-        """Carried out, or refused with 409. A repeated key gets the stored answer."""
+        """Answer when the command is carried out, or refused with 409. A repeated key gets the stored answer."""
         return {"balance": await bus.call(Withdraw(account_id=account_id, amount=money.amount), command_id=key, timeout=10)}
 
     @app.get("/accounts/{account_id}")
     async def balance(account_id: str, bus: Bus) -> dict[str, int]:
-        """After everything that was accepted before."""
+        """Answer with the balance after all commands accepted before."""
         return {"balance": await bus.call(GetBalance(account_id=account_id), timeout=10)}
 
     return app

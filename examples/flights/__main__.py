@@ -74,7 +74,7 @@ def _options(arguments: argparse.Namespace) -> Options:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run the demo and print what came of it."""
+    """Run the demo and print the result."""
     arguments = _arguments(words)
     console = Console(highlight=False)
     options = _options(arguments)

@@ -1,7 +1,7 @@
 """Tasks that fail on purpose: the Python process of each of Spark's tasks is killed once, in the middle of its writing.
 
 SIGKILL, because an exception is the gentle way to fail: it lets the writer finish its batch, report and close. A process that is
-killed has sent an unknown part of its rows and says nothing. Spark gives the partition to another one, which begins anew.
+killed has sent an unknown part of its rows and reports nothing. Spark gives the partition to another one, which starts again.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _MARK = "killed-in-partition-"
 
 
 def marks_in(folder: Path) -> int:
-    """How many tasks were killed."""
+    """Return how many tasks were killed."""
     return len(list(folder.glob(f"{_MARK}*")))
 
 
 def doomed(rows: DataFrame, after: int) -> DataFrame:
-    """The rows, as they are arranged, with `fatal`: whether this one, the `after`th of its partition, kills the task."""
+    """Add a column `fatal` to the arranged rows: true for the `after`th of its partition, which kills the task."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     place = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1)  # above these bits it is the partition's number

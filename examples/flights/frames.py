@@ -31,7 +31,7 @@ SCHEMA: Final = (
 
 
 def unzipped(folder: Path) -> Path:
-    """The CSV, taken out of the installed package's zip, which Spark cannot read.
+    """Take the CSV out of the installed package's zip, which Spark cannot read.
 
     Raises:
         MissingTable: The package is not installed.
@@ -42,7 +42,7 @@ def unzipped(folder: Path) -> Path:
 
 
 def flights(spark: SparkSession, csv: Path | str) -> DataFrame:
-    """The rows of the table, with times in minutes since the epoch: `sched`, `departed`, `landed` in UTC, `sched_local` not.
+    """Return the table's rows, with times in minutes since the epoch: `sched`, `departed`, `landed` in UTC, `sched_local` not.
 
     `key` breaks the tie between flights of an aircraft at the same minute, as `Flight.key` does.
     """
@@ -61,25 +61,25 @@ def flights(spark: SparkSession, csv: Path | str) -> DataFrame:
 
 
 def flew() -> Column:
-    """Whether a row is a flight that an aircraft left for."""
+    """Return whether a row is a flight that an aircraft left for."""
     return F.col("tail").isNotNull() & F.col("departed").isNotNull()
 
 
 def sample_of_aircraft(rows: DataFrame, count: int, seed: int) -> DataFrame:
-    """All flights of `count` aircraft: the same ones that `data.sample_of_aircraft` takes."""
+    """Return all flights of `count` aircraft: the same ones that `data.sample_of_aircraft` takes."""
     flown = {row["tail"]: row["count"] for row in rows.where(flew()).groupBy("tail").count().collect()}
     return rows.where(F.col("tail").isin(sorted(chosen_aircraft(flown, count, seed))))
 
 
 def window_of_days(rows: DataFrame, days: int) -> DataFrame:
-    """The flights scheduled on the first days of the table."""
+    """Return the flights scheduled on the first days of the table."""
     day = F.floor(F.col("sched_local") / 1440)
     first = rows.agg(F.min(day)).first()
     return rows.where(day < first[0] + days) if first is not None and first[0] is not None else rows
 
 
 def census(rows: DataFrame) -> Census:
-    """Counts of what is there and what is missing."""
+    """Count what is there and what is missing."""
 
     def count(condition: Column) -> Column:
         return F.count_if(condition)
@@ -98,7 +98,7 @@ def census(rows: DataFrame) -> Census:
 
 
 def commands(rows: DataFrame) -> DataFrame:
-    """One row per command: its fields, `command` with its wire name, and the columns of `KEY`.
+    """Return one row per command: its fields, `command` with its wire name, and the columns of `KEY`.
 
     `seq` is the position, from 1, in the order of the aircraft. A field that a command does not have is NULL in its rows.
     """

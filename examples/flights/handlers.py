@@ -1,13 +1,12 @@
-"""What a worker does with a command: read the aircraft, change it, write it back. No lock, no transaction, no script.
+"""The worker's handlers: read the aircraft, change it, write it back. No lock, no transaction, no script.
 
-Between the read and the write lie two waits in which another handler of the same aircraft would do its damage: two at a time lose
-an update, two in the wrong order make another chain. Only the bus stands against that.
+Each handler waits twice between the read and the write. Another handler of the same aircraft would do damage then: two at a time
+lose an update, two in the wrong order make another chain. Only the bus prevents that.
 
-At least once means: a worker that dies between its write and the bus's record of it leaves a command that will be delivered
-again. The sequence number answers that (`model.apply` skips what it has applied), because it is part of the business data, exact,
-and also tells a reordering from a repetition. The fence would be the answer where commands bear no sequence; here it is only
-watched: a start under an older fence than the stored one is a violation. It is not enforced in the write, as that would hide what
-the demo is to find.
+At least once means: if a worker dies between its write and the bus's record of it, the command is delivered again. The sequence
+number solves that (`model.apply` skips what it has applied): it is part of the business data, exact, and also distinguishes a
+reordering from a repetition. Commands without a sequence would use the fence. Here the fence is only watched: a start under an
+older fence than the stored one is a violation. The write does not enforce it, because that would hide what the demo is to find.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["registry_for"]
 
 
 def registry_for(hangar: Hangar) -> HandlerRegistry:
-    """The handlers of both commands, working on that hangar."""
+    """Return the handlers of both commands, working on that hangar."""
     registry = HandlerRegistry()
 
     async def move(command: Movement, context: CommandContext) -> None:

@@ -19,7 +19,7 @@ __all__ = ["Hangar", "state_key"]
 
 
 def state_key(namespace: str, tail: str) -> str:
-    """The key of an aircraft's state; no key of the bus begins like this."""
+    """Return the key of an aircraft's state; no key of the bus begins like this."""
     return f"{namespace}.aircraft:{tail}"
 
 
@@ -44,7 +44,7 @@ class Hangar:
             await asyncio.wait([self._carrier])
 
     async def load(self, tail: str) -> tuple[Aircraft, int]:
-        """The aircraft and the fence under which it was written; a new one if it is not known."""
+        """Return the aircraft and the fence under which it was written; a new one if it is not known."""
         answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self._reads.append((state_key(self._namespace, tail), answer))
         self._wanted.set()
@@ -52,14 +52,14 @@ class Hangar:
         return from_text(text) if text is not None else (Aircraft(), 0)
 
     async def store(self, tail: str, aircraft: Aircraft, fence: int) -> None:
-        """Overwrite the aircraft's state, whatever it is by now."""
+        """Overwrite the aircraft's state, whatever it is now."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._writes.append((state_key(self._namespace, tail), to_text(aircraft, fence), done))
         self._wanted.set()
         await done
 
     async def load_all(self, tails: list[str], page: int = 1000) -> dict[str, Aircraft]:
-        """All aircraft that are stored, by tail number."""
+        """Return all stored aircraft, by tail number."""
         found: dict[str, Aircraft] = {}
         for start in range(0, len(tails), page):
             names = tails[start : start + page]

@@ -27,7 +27,7 @@ _ORDER = "Commands go out in the order of what really happened, all aircraft int
 
 
 def run(options: Options, console: Console) -> Result:
-    """Send the chosen flights through the bus and compare what comes out.
+    """Send the chosen flights through the bus and compare the results.
 
     Raises:
         MissingTable: The table is not installed.
@@ -80,7 +80,7 @@ async def _run(flights: Sequence[Flight], options: Options, console: Console) ->
 
 
 def checks(commands: int, tally: Tally, stats: Stats, comparison: Comparison, *, repeats_allowed: int) -> list[Check]:
-    """Everything that must hold after the run."""
+    """Return everything that must hold after the run."""
     return [
         equal("the producer", "commands accepted", tally.accepted, commands),
         equal("the producer", "duplicates refused", tally.duplicates, tally.resent),

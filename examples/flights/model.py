@@ -50,9 +50,9 @@ class Aircraft:
 
 
 def apply(state: Aircraft, command: Movement, *, again: bool = False) -> Aircraft:
-    """The state after the command.
+    """Return the state after the command.
 
-    A command that was applied before leaves the state as it is: a worker may die after its write and before the bus learns of it,
+    A command that was applied before leaves the state as it is: a worker may die after its write and before the bus records it,
     and then the command is delivered once more. Only the *last* command can be the one in question, and only if this is not its
     first attempt (`again`); everything else that does not follow its predecessor is counted as a violation.
     """
@@ -96,12 +96,12 @@ _NAMES = tuple(item.name for item in fields(Aircraft))
 
 
 def to_text(state: Aircraft, fence: int) -> str:
-    """The state as it is stored, with the fence under which it was written."""
+    """Return the state as it is stored, with the fence under which it was written."""
     return json.dumps({"fence": fence, **{name: getattr(state, name) for name in _NAMES}})
 
 
 def from_text(text: str | bytes) -> tuple[Aircraft, int]:
-    """The stored state and its fence."""
+    """Return the stored state and its fence."""
     values = json.loads(text)
     fence = values.pop("fence")
     return Aircraft(**values), fence

@@ -35,7 +35,7 @@ STYLE: Final[dict[Any, Any]] = {  # Any: the stubs want a literal for each name
 
 
 def subtitle(axes: Axes, text: str, color: str = SOFT) -> None:
-    """What the axes show, in small letters between the title and the plot."""
+    """Write what the axes show, in small letters between the title and the plot."""
     axes.annotate(text, (0, 1), (0, 7), xycoords="axes fraction", textcoords="offset points", fontsize=9, color=color)
 
 

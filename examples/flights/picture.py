@@ -1,4 +1,4 @@
-"""The picture of a run: what the flights tell, that every chain agrees, and how the run went."""
+"""The picture of a run: the flights, the agreement of every chain, and the course of the run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["draw"]
 
 _SLOT = 15  # minutes of one cell of the map
-_CURVE = 14  # days up to which a curve tells more than a map
+_CURVE = 14  # days up to which a curve shows more than a map
 
 
 def draw(result: Result, folder: Path) -> Path:
@@ -67,7 +67,7 @@ def _headline(figure: Figure, result: Result) -> None:
 
 
 def _in_the_air(axes: Axes, departures: Sequence[Departure]) -> None:
-    """Aircraft in the air, a running sum of departures and landings: a map for a season, a curve for some days."""
+    """Draw the aircraft in the air, a running sum of departures and landings: a map for a season, a curve for some days."""
     axes.set_title("In the air")
     spans = [(planned, planned + delay, minutes) for planned, delay, minutes in departures if minutes is not None]
     if not spans:
@@ -122,7 +122,7 @@ def _curve(axes: Axes, aloft: Array, start: datetime) -> None:
 
 
 def _delays(axes: Axes, departures: Sequence[Departure]) -> None:
-    """Departure delays by scheduled hour: the median, and what encloses half and four fifths of the flights."""
+    """Draw departure delays by scheduled hour: the median, and what encloses half and four fifths of the flights."""
     hours: dict[int, list[int]] = defaultdict(list)
     for planned, delay, _ in departures:
         hours[planned // 60 % 24].append(delay)
@@ -144,7 +144,7 @@ def _delays(axes: Axes, departures: Sequence[Departure]) -> None:
 
 
 def _fleet(axes: Axes, comparison: Comparison) -> None:
-    """Every aircraft's state as it came out of the bus, and whether it is what the table says."""
+    """Draw every aircraft's state after the run, and whether it agrees with the table."""
     axes.set_title(f"{comparison.agreeing:,} of {len(comparison.expected):,} aircraft agree with the table")
     subtitle(axes, "as the bus left them; colour: miles per flight; red: differs", RED if comparison.differing else SOFT)
     axes.set_xscale("log")
@@ -177,7 +177,7 @@ def _fleet(axes: Axes, comparison: Comparison) -> None:
 
 
 def _throughput(axes: Axes, readings: Sequence[Reading], killed_at: float | None) -> None:
-    """Commands per second, and how many waited."""
+    """Draw commands per second, and how many waited."""
     axes.set_title("The run")
     at = np.array([reading.at for reading in readings])
     waiting = np.array([reading.waiting for reading in readings])
@@ -212,6 +212,6 @@ def _throughput(axes: Axes, readings: Sequence[Reading], killed_at: float | None
 
 
 def _per_second(at: Array, counts: Array) -> Array:
-    """The slope over the last second at each moment."""
+    """Return the slope over the last second at each moment."""
     before = np.interp(at - 1.0, at, counts, left=0.0)
     return (counts - before) / np.minimum(1.0, np.maximum(at, 0.25))

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from rich.console import Console
 
 from command_bus.spark import DispatchReport, Reconciliation, command_id, dispatch_report, in_order, reconcile
-from command_bus.spark.dispatch import typed
+from command_bus.spark.errors import from_spark
 from examples.flights import fold, frames
 from examples.flights.commands import Arrive, Depart
 from examples.flights.crash import MARKS, crashing, doomed, marks_in
@@ -109,13 +109,13 @@ async def _run(rows: DataFrame, commands: int, scratch: Path, options: Options, 
 
 
 def _arranged(rows: DataFrame) -> DataFrame:
-    """The commands with their ids, an aircraft's in one partition and in order."""
+    """Arrange the commands with their ids, an aircraft's in one partition and in order."""
     commands = frames.commands(rows).withColumn("command_id", command_id(*frames.KEY))
     return in_order(commands, "tail", "seq", partitions=_PARTITIONS)
 
 
 def _write(commands: DataFrame, stage: Stage, count: int, options: Options) -> None:
-    """Dispatch them: what a pipeline of one's own would do."""
+    """Dispatch them, as your own pipeline would."""
     given = {
         "url": stage.url,
         "namespace": stage.settings.namespace,
@@ -135,7 +135,7 @@ def _write(commands: DataFrame, stage: Stage, count: int, options: Options) -> N
     try:
         commands.write.format("command_bus").options(**given).mode("append").save()
     except PySparkException as error:
-        raise typed(error) from None
+        raise from_spark(error) from None
 
 
 def _report(commands: DataFrame, stage: Stage) -> DispatchReport:
@@ -145,7 +145,7 @@ def _report(commands: DataFrame, stage: Stage) -> DispatchReport:
 def _checks(
     commands: int, report: DispatchReport, ledger: Reconciliation, added_again: int, killed_tasks: int | None
 ) -> list[Check]:
-    """What must hold of Spark's side."""
+    """Return what must hold of Spark's side."""
     again = ("Spark", "rows sent again by retried tasks, and recognised")
     failed = [] if killed_tasks is None else [within("Spark", "tasks killed in mid-write", killed_tasks, least=1)]
     counts = ledger.counts

@@ -16,7 +16,7 @@ __all__ = ["expected"]
 
 
 def expected(flights: Iterable[Flight]) -> dict[str, Aircraft]:
-    """The final state of every aircraft that left the ground, by tail number."""
+    """Return the final state of every aircraft that left the ground, by tail number."""
     diaries: dict[str, list[tuple[int, bool, str, Flight]]] = defaultdict(list)
     for flight in flights:
         if flight.tail is None or flight.dep_delay is None:

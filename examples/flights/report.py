@@ -47,7 +47,7 @@ def compare(expected: Mapping[str, Aircraft], found: Mapping[str, Aircraft]) -> 
 
 
 def state_checks(commands: int, stats: Stats, comparison: Comparison, *, repeats_allowed: int) -> list[Check]:
-    """What must hold of the bus and of the aircraft, whoever sent the commands."""
+    """Return what must hold of the bus and of the aircraft, with any sender."""
     return [
         equal("the bus", "completed", stats.completed, commands),
         equal("the bus", "rejected", stats.rejected, 0),
@@ -61,7 +61,7 @@ def state_checks(commands: int, stats: Stats, comparison: Comparison, *, repeats
 
 
 def print_census(console: Console, whole: Census, chosen: Census, order: str) -> None:
-    """What the table holds, what is missing in it and what becomes of that, and in which order it is sent."""
+    """Print what the table holds, what is missing in it, and in which order it is sent."""
     table = Table(title="The table of flights", title_justify="left", caption_justify="left")
     table.add_column("")
     table.add_column("whole year", justify="right")
@@ -87,7 +87,7 @@ def print_census(console: Console, whole: Census, chosen: Census, order: str) ->
 
 
 def print_difference(console: Console, comparison: Comparison) -> None:
-    """The first aircraft that differs, field by field."""
+    """Print the first aircraft that differs, field by field."""
     tail = comparison.differing[0]
     found, expected = comparison.found.get(tail), comparison.expected.get(tail)
     table = Table(
@@ -103,7 +103,7 @@ def print_difference(console: Console, comparison: Comparison) -> None:
 
 
 def print_findings(console: Console, found: Mapping[str, Aircraft]) -> None:
-    """What the aircraft's states tell, besides that they are right."""
+    """Print findings from the aircraft's states."""
     if not found:
         return
     names = ("flights", "minutes", "distance", "gaps", "elsewhere")

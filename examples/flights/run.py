@@ -1,6 +1,6 @@
 """One run: watch the bus while the commands are sent and applied, show how it goes, kill a worker on the way.
 
-Who sends, and what the outcome is compared with, is the business of `lite` (plain Python) and `pipeline` (Spark).
+`lite` (plain Python) and `pipeline` (Spark) send the commands and compare the results.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Voyage:
     async def _watch(
         self, producer: asyncio.Task[object], progress: Progress, sent: TaskID, done: TaskID, console: Console
     ) -> Stats:
-        """Look at the bus until all is settled, show it, and kill a worker when the time has come."""
+        """Watch and show the bus until all is settled, and kill a worker when it is time."""
         moved = time.monotonic()
         while True:
             self._fleet.check()
@@ -166,7 +166,7 @@ def _counts(reading: Reading) -> tuple[int, int]:
 
 
 def _rate(readings: Sequence[Reading], window: float = 2.0) -> float:
-    """Commands completed per second, over the last seconds."""
+    """Return the commands completed per second, over the last seconds."""
     last = readings[-1]
     first = next(reading for reading in readings if reading.at >= last.at - window)
     return (last.completed - first.completed) / (last.at - first.at) if last.at > first.at else 0.0

@@ -58,7 +58,7 @@ def require_spark() -> None:
 
 @contextmanager
 def spark_session(name: str, log: Path, *, partitions: int, settings: dict[str, str] | None = None) -> Generator[SparkSession]:
-    """A session on two threads of this machine, stopped at the end.
+    """Open a session on two threads of this machine, and stop it at the end.
 
     Args:
         name: Of the application.
@@ -90,7 +90,7 @@ async def ask(spark: SparkSession, function: Callable[..., T], *arguments: objec
     """Call what asks Spark and blocks, in a thread. Cancelled, it cancels Spark's jobs: else the thread, and this process, go on."""
 
     def work() -> T:
-        # Spark looks for data sources in the session of the thread; making a DataFrame is what tells a new thread its session.
+        # Spark looks for data sources in the session of the thread; making a DataFrame gives a new thread its session.
         spark.createDataFrame([], "nothing INT")
         return function(*arguments)
 
@@ -102,7 +102,7 @@ async def ask(spark: SparkSession, function: Callable[..., T], *arguments: objec
 
 
 def java_problem() -> str | None:
-    """Why Spark finds no Java to run on, or None if it does. It looks where Spark looks: in JAVA_HOME, else on PATH."""
+    """Return why Spark finds no Java, or None if it does. It looks where Spark looks: in JAVA_HOME, else on PATH."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     wanted = f"Spark needs Java {_JAVA} or later"
@@ -120,7 +120,7 @@ def java_problem() -> str | None:
 
 @contextmanager
 def _stderr_to(log: Path) -> Generator[None]:
-    """Point the process's standard error to the file; programs started meanwhile keep it."""
+    """Point the process's standard error to the file; programs started in the block keep it."""
     kept = os.dup(2)
     with log.open("wb") as file:
         os.dup2(file.fileno(), 2)

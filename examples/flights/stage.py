@@ -56,10 +56,10 @@ class Stage:
 
 @asynccontextmanager
 async def open_stage(name: str, url: str | None, *, lease: float, backlog: int) -> AsyncGenerator[Stage]:
-    """A stage on the server at `url`, else on the one that the environment names, else on an embedded one of its own.
+    """Open a stage on the server at `url`, else on the one that the environment names, else on an embedded one of its own.
 
-    `CommandBus()` would join the development server that all programs of this project share, and that one ends with whoever
-    started it.
+    `CommandBus()` would join the development server that all programs of this project share, and that one ends with the
+    program that started it.
 
     Args:
         name: The namespace begins with it.
@@ -83,7 +83,7 @@ async def open_stage(name: str, url: str | None, *, lease: float, backlog: int) 
 
 @contextmanager
 def _embedded() -> Generator[EmbeddedServer]:
-    """A server for this run alone. That it keeps nothing on disk is as it should be, and no news for the reader."""
+    """Start a server for this run alone. It keeps nothing on disk on purpose, so its warning about that is dropped."""
     log = logging.getLogger("command_bus")
     log.addFilter(_is_news)
     try:

@@ -23,19 +23,19 @@ class Check:
 
 
 def equal(of: str, what: str, value: int, wanted: int) -> Check:
-    """Holds if the value is the one that is wanted."""
+    """Return a check that holds if the value is the wanted one."""
     return Check(of, what, value, f"{wanted:,}", value == wanted)
 
 
 def within(of: str, what: str, value: int, least: int | None = None, most: int | None = None) -> Check:
-    """Holds if the value is neither below `least` nor above `most`."""
+    """Return a check that holds if the value is neither below `least` nor above `most`."""
     bounds = [f"{word} {bound:,}" for word, bound in (("at least", least), ("at most", most)) if bound is not None]
     holds = (least is None or value >= least) and (most is None or value <= most)
     return Check(of, what, value, ", ".join(bounds), holds)
 
 
 def print_verdict(console: Console, lines: Iterable[Check]) -> None:
-    """The reconciliation."""
+    """Print the reconciliation."""
     table = Table(title="Reconciliation", title_justify="left")
     table.add_column("")
     table.add_column("")

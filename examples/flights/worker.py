@@ -26,7 +26,7 @@ __all__ = ["main", "serve"]
 
 
 async def serve(concurrency: int) -> None:
-    """Work until SIGTERM."""
+    """Run a worker until SIGTERM."""
     settings = BusSettings()
     if settings.server_url is None:
         raise SystemExit("a worker of the demo needs COMMAND_BUS_URL: start it with `python -m examples.flights`")
@@ -39,14 +39,14 @@ async def serve(concurrency: int) -> None:
 
 
 def _stop_with_parent() -> None:
-    """Ask this process to stop once nobody holds the other end of its standard input."""
+    """Ask this process to stop once the other end of its standard input is closed."""
     while os.read(sys.stdin.fileno(), 1024):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main(serve: Callable[[int], Coroutine[Any, Any, None]]) -> None:
-    """The process's entry point: serve with the concurrency that the command line gives."""
+    """Serve with the concurrency that the command line gives."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
     threading.Thread(target=_stop_with_parent, name="stop-with-parent", daemon=True).start()
     asyncio.run(serve(int(sys.argv[1])))

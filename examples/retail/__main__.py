@@ -53,7 +53,7 @@ def _options(words: list[str] | None) -> Options:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run the example and print what came of it."""
+    """Run the example and print the result."""
     options = _options(words)
     console = Console(highlight=False)
     try:

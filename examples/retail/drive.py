@@ -32,7 +32,7 @@ _MIND: Final = 0.5  # seconds between looks at the query
 
 
 def _nothing_moves(stats: Stats) -> bool:
-    """Whether all that is left waits behind dead letters."""
+    """Return whether all that is left waits behind dead letters."""
     return stats.in_flight == stats.ready == stats.delayed == 0
 
 
@@ -55,7 +55,7 @@ class Drive:
         self.arrivals.mkdir()
 
     async def through(self, slices: Sequence[Sequence[Row]]) -> list[DeadLetter]:
-        """Everything from the first slice until nothing is left; the dead letters that were replayed on the way.
+        """Run everything from the first slice until nothing is left; return the dead letters that were replayed on the way.
 
         Raises:
             QueryFailed: The query ended by itself.
@@ -85,7 +85,7 @@ class Drive:
             await self._stop()
 
     async def _mind(self) -> None:
-        """Look after the query.
+        """Watch the query until it fails.
 
         Raises:
             QueryFailed: It ended by itself.
@@ -155,5 +155,5 @@ class Drive:
 
 
 def _said(error: Exception) -> str:
-    """Spark's message, without the plan of the query that it adds."""
+    """Return Spark's message, without the plan of the query that it adds."""
     return str(error).partition("=== Streaming Query ===")[0].strip()

@@ -21,7 +21,7 @@ class PaymentProviderDown(ConnectionError):
 
 
 def registry_for(ledger: Ledger) -> HandlerRegistry:
-    """The handler, working on that ledger."""
+    """Return the handler, working on that ledger."""
     registry = HandlerRegistry()
 
     @registry.handles(RecordPurchase)

@@ -18,7 +18,7 @@ class Ledger:
         self._provider = f"{namespace}.provider"
 
     async def load(self, customer: str) -> Account:
-        """The account; a new one if the customer is not known."""
+        """Return the account; a new one if the customer is not known."""
         text = await self._client.get(self._prefix + customer)
         return Account() if text is None else from_text(text)
 
@@ -27,7 +27,7 @@ class Ledger:
         await self._client.set(self._prefix + customer, to_text(account))
 
     async def load_all(self, page: int = 2000) -> dict[str, Account]:
-        """All accounts, by customer."""
+        """Return all accounts, by customer."""
         names = [name async for name in self._client.scan_iter(match=f"{self._prefix}*", count=page)]
         found: dict[str, Account] = {}
         for start in range(0, len(names), page):
@@ -38,9 +38,9 @@ class Ledger:
         return found
 
     async def provider_answers(self) -> bool:
-        """Whether large payments can be authorised."""
+        """Return whether large payments can be authorised."""
         return bool(await self._client.exists(self._provider))
 
     async def repair_provider(self) -> None:
-        """From now on they can."""
+        """Let large payments be authorised from now on."""
         await self._client.set(self._provider, "up")

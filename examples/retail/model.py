@@ -41,18 +41,18 @@ class Account:
 
 
 def is_double_booking(account: Account, purchase: RecordPurchase) -> bool:
-    """Whether it repeats a purchase of the same day: as many discs for as many dollars.
+    """Return whether it repeats a purchase of the same day: as many discs for as many dollars.
 
-    It may be right, but a person has to say so.
+    It may be right, but a person has to confirm it.
     """
     return account.day == purchase.day.isoformat() and (purchase.discs, cents(purchase)) in account.same_day
 
 
 def apply(account: Account, purchase: RecordPurchase, *, again: bool = False) -> Account:
-    """The account after the purchase.
+    """Return the account after the purchase.
 
     Only the last purchase applied may come again, and only if this is not its first attempt (`again`): its worker died before the
-    bus learnt of it. Any other that does not come after its predecessor is counted as a violation.
+    bus recorded it. Any other that does not come after its predecessor is counted as a violation.
     """
     if purchase.line == account.line and again:
         return replace(account, repeats=account.repeats + 1)
@@ -72,17 +72,17 @@ def apply(account: Account, purchase: RecordPurchase, *, again: bool = False) ->
 
 
 def cents(purchase: RecordPurchase) -> int:
-    """What it cost."""
+    """The price."""
     return int(purchase.dollars * 100)
 
 
 def to_text(account: Account) -> str:
-    """The account as it is stored."""
+    """Return the account as it is stored."""
     return json.dumps(asdict(account))
 
 
 def from_text(text: str | bytes) -> Account:
-    """The stored account."""
+    """Return the stored account."""
     values = json.loads(text)
     values["same_day"] = tuple((discs, paid) for discs, paid in values["same_day"])
     return Account(**values)

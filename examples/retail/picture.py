@@ -1,4 +1,4 @@
-"""The picture of a run: how the stream went, what became of the rows, and that every customer agrees."""
+"""The picture of a run: the course of the stream, the outcome of the rows, the agreement of every customer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["draw"]
 
-# On which side of its line a mark's label stands, and how high: the stop and the restart may be close together.
+# On which side of its line a mark's label is, and how high: the stop and the restart may be close together.
 _LABELS = (("right", 4), ("left", 17), ("left", 4), ("right", 4))
 
 
@@ -57,7 +57,7 @@ def _headline(figure: Figure, result: Result) -> None:
 
 
 def _stream(axes: Axes, result: Result) -> None:
-    """Rows that arrived, commands that were accepted and applied; and how many waited."""
+    """Draw rows that arrived, commands that were accepted and applied, and how many waited."""
     axes.set_title("The stream", pad=40)
     at = np.array([reading.at for reading in result.readings])
     waiting = np.array([reading.waiting for reading in result.readings])
@@ -96,7 +96,7 @@ def _stream(axes: Axes, result: Result) -> None:
 
 
 def _fates(axes: Axes, fates: Mapping[str, int]) -> None:
-    """What became of the rows, on a scale on which a handful can be seen."""
+    """Draw the outcomes of the rows, on a scale on which a handful can be seen."""
     axes.set_title("What became of the rows")
     subtitle(axes, "on a logarithmic scale")
     names = list(fates)
@@ -118,7 +118,7 @@ def _fates(axes: Axes, fates: Mapping[str, int]) -> None:
 
 
 def _customers(axes: Axes, result: Result) -> None:
-    """Every customer's account beside Spark's totals."""
+    """Draw every customer's account beside Spark's totals."""
     differing = set(result.differing)
     axes.set_title(f"{len(result.wanted) - len(differing):,} of {len(result.wanted):,} customers agree with Spark")
     subtitle(axes, "accounts as the bus left them; red: differs", RED if differing else SOFT)
@@ -139,8 +139,8 @@ def _customers(axes: Axes, result: Result) -> None:
 
 
 def _weeks(axes: Axes, weekly: Sequence[tuple[float, float]]) -> None:
-    """Dollars per week, and what of it came from customers in the week of their first purchase."""
-    axes.set_title("What the purchases tell")
+    """Draw dollars per week, and the share from customers in the week of their first purchase."""
+    axes.set_title("What the purchases show")
     subtitle(axes, "thousand dollars a week; all customers came in the first twelve weeks")
     all_of_it = np.array([week[0] for week in weekly]) / 1000
     new = np.array([week[1] for week in weekly]) / 1000

@@ -1,4 +1,4 @@
-"""What is printed: the feed and what is wrong in it, the dead letters, what became of the rows."""
+"""Printed reports: the feed and its errors, the dead letters, the outcomes of the rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["print_feed", "print_letters", "print_rejects"]
 def print_feed(
     console: Console, rows: Sequence[Row], spoilt: Sequence[Row], slices: Sequence[Sequence[Row]], backlog: int
 ) -> None:
-    """What will arrive."""
+    """Print what will arrive."""
     table = Table(title="The feed", title_justify="left", show_header=False)
     table.add_column("")
     table.add_column("", justify="right")
@@ -32,7 +32,7 @@ def print_feed(
 
 
 def print_letters(console: Console, letters: Iterable[DeadLetter]) -> None:
-    """The dead letters, as an operator sees them."""
+    """Print the dead letters, as an operator sees them."""
     table = Table(title="Dead letters: their customers' later purchases wait behind them", title_justify="left")
     for name in ("customer", "line", "day", "dollars", "attempts", "why"):
         table.add_column(name, justify="right" if name in ("line", "dollars", "attempts") else "left")
@@ -46,7 +46,7 @@ def print_letters(console: Console, letters: Iterable[DeadLetter]) -> None:
 
 
 def print_rejects(console: Console, rejects: Iterable[Mapping[str, str]]) -> None:
-    """The rows that the command's model refused, and what it said."""
+    """Print the rows that the command's model refused, with its messages."""
     names = ("line", "customer", "day", "discs", "dollars")
     table = Table(title="Quarantined: rows that are no purchases", title_justify="left")
     for name in (*names, "why"):

@@ -102,7 +102,7 @@ def run(options: Options, console: Console) -> Result:
 
 
 def chosen(rows: list[table.Row], options: Options) -> list[table.Row]:
-    """The purchases of the customers of this run; who paid much is always among them, for the sake of the dead letters."""
+    """Return the purchases of the customers of this run, always with those who paid much, for the dead letters."""
     if options.customers is None:
         return rows
     payers = {row.customer for row in rows if Decimal(row.dollars) >= LARGE}
@@ -175,7 +175,7 @@ def _fates(ledger: Reconciliation, letters: list[DeadLetter]) -> dict[str, int]:
 
 
 def _checks(result: Result, rows: list[table.Row], ledger: Reconciliation, stats: Stats, dispatch: dict[str, Any]) -> list[Check]:
-    """Everything that must hold after the run."""
+    """Return everything that must hold after the run."""
     counts = ledger.counts
     doubles = len(rows) - len({row[1:] for row in rows})
     large = sum(Decimal(row.dollars) >= LARGE for row in rows)

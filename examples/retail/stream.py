@@ -32,7 +32,7 @@ _COMMAND = f"{RecordPurchase.__module__}:{RecordPurchase.__qualname__}"
 
 
 def purchases(rows: DataFrame) -> DataFrame:
-    """The fields of the command, one row per line, and the command's id."""
+    """Return the fields of the command, one row per line, and the command's id."""
     return rows.select(
         command_id("line").alias("command_id"),
         "customer",
@@ -59,7 +59,7 @@ def start(spark: SparkSession, arrivals: Path, checkpoint: Path, stage: Stage, b
 
 
 def account(spark: SparkSession, arrivals: Path, query_id: str, stage: Stage) -> Reconciliation:
-    """What was dispatched against what became of it: all slices, read once more, beside the outcomes of the query's dispatch."""
+    """Compare what was dispatched with its outcomes: all slices, read once more, beside the outcomes of the query's dispatch."""
     return reconcile(
         dispatch_id=f"stream-{query_id}",
         commands=purchases(spark.read.schema(_SCHEMA).csv(str(arrivals))),
@@ -71,7 +71,7 @@ def account(spark: SparkSession, arrivals: Path, query_id: str, stage: Stage) ->
 
 
 def bought(spark: SparkSession, rows: Path, customers: list[str] | None) -> DataFrame:
-    """What the customers must have in the end, or only some: the table without double bookings, as numbers.
+    """Return what all or some customers must have in the end: the table without double bookings, as numbers.
 
     It reads the table itself and not the slices, and shares nothing with the command, its model or its handler.
     """
@@ -89,7 +89,7 @@ def bought(spark: SparkSession, rows: Path, customers: list[str] | None) -> Data
 
 
 def totals(purchases: DataFrame) -> dict[str, tuple[int, int, int]]:
-    """Purchases, discs and cents of each customer."""
+    """Return purchases, discs and cents of each customer."""
     rows = purchases.groupBy("customer").agg(
         F.count("*").alias("purchases"), F.sum("discs").alias("discs"), F.sum("cents").alias("cents")
     )
@@ -97,7 +97,7 @@ def totals(purchases: DataFrame) -> dict[str, tuple[int, int, int]]:
 
 
 def weekly(purchases: DataFrame) -> list[tuple[float, float]]:
-    """Dollars of each week from the first day on, and what of them customers spent on the first day that they bought anything."""
+    """Return the dollars of each week from the first day on, and the share that customers spent on the day of their first purchase."""
     first_day = F.min("day").over(Window.partitionBy("customer"))
     week = F.floor(F.datediff("day", F.lit("1997-01-01").cast("date")) / 7)
     rows = (
@@ -110,7 +110,7 @@ def weekly(purchases: DataFrame) -> list[tuple[float, float]]:
 
 
 def read(spark: SparkSession, view: str, query_id: str, stage: Stage) -> list[dict[str, Any]]:
-    """The rows of a view of the query's dispatch."""
+    """Read the rows of a view of the query's dispatch."""
     reader = spark.read.format("command_bus").options(url=stage.url, namespace=stage.settings.namespace)
     rows = reader.options(view=view, dispatchId=f"stream-{query_id}").load().collect()
     return [row.asDict() for row in rows]

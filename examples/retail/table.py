@@ -35,7 +35,7 @@ class Row(NamedTuple):
 COLUMNS: Final = Row._fields
 
 SPOILT: Final = (
-    Row(900_001, "", "19970214", "1", "11.77"),  # nobody bought it
+    Row(900_001, "", "19970214", "1", "11.77"),  # no customer
     Row(900_002, "00003", "19970231", "2", "20.76"),  # no such day
     Row(900_003, "00004", "yesterday", "1", "14.37"),
     Row(900_004, "00005", "19970301", "1", "-29.33"),  # money back is no purchase
@@ -48,7 +48,7 @@ SPOILT: Final = (
 
 
 def table_path() -> Path:
-    """The text file of the installed package.
+    """Return the text file of the installed package.
 
     Raises:
         MissingTable: The package is not installed.
@@ -62,7 +62,7 @@ def table_path() -> Path:
 
 
 def read_rows(path: Path | None = None) -> list[Row]:
-    """All purchases, numbered from 1 in the table's order.
+    """Read all purchases, numbered from 1 in the table's order.
 
     Raises:
         MissingTable: The package is not installed and no path is given.
@@ -72,9 +72,9 @@ def read_rows(path: Path | None = None) -> list[Row]:
 
 
 def slices(rows: Iterable[Row], count: int) -> list[list[Row]]:
-    """All rows in order of day and line, in `count` slices of about the same size.
+    """Return all rows in order of day and line, in `count` slices of about the same size.
 
-    A day that is none has its place by its text, like any other; the order of the customer's real rows does not depend on it.
+    An invalid day is sorted by its text; the order of the customer's real rows does not depend on it.
     """
     ordered = sorted(rows, key=lambda row: (row.date, row.line))
     size = -(-len(ordered) // count)

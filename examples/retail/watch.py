@@ -42,11 +42,11 @@ class Watch:
 
     Attributes:
         backlog: Commands that may wait.
-        rows: That arrive in all.
-        purchases: That are commands.
-        arrived: Rows so far; whoever feeds them counts.
-        readings: What was seen.
-        marks: What happened when, for the picture.
+        rows: Rows that arrive in all.
+        purchases: Rows that are commands.
+        arrived: Rows so far; the feeder counts them.
+        readings: Readings of the bus.
+        marks: Times of what happened, for the picture.
     """
 
     bus: CommandBus
@@ -77,7 +77,7 @@ class Watch:
                 return self._stats
 
     async def run(self) -> None:
-        """Look and show.
+        """Read and show the bus.
 
         Raises:
             Stalled: Nothing moved for a minute.

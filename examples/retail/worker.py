@@ -13,7 +13,7 @@ __all__ = ["serve"]
 
 
 async def serve(concurrency: int) -> None:
-    """Work until SIGTERM."""
+    """Run a worker until SIGTERM."""
     settings = BusSettings()
     if settings.server_url is None:
         raise SystemExit("a worker of the example needs COMMAND_BUS_URL: start it with `python -m examples.retail`")

@@ -1,4 +1,4 @@
-"""What can be done: messages alone. Everybody may import them, they import nobody."""
+"""The commands: messages alone. Any module may import them; they import no other."""
 
 from __future__ import annotations
 

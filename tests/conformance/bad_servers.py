@@ -43,7 +43,7 @@ async def accepted(bus: CommandBus) -> bool:
 
 
 def server_clients(server: EmbeddedServer) -> Any:
-    from command_bus.transport.redis.connection.connections import UrlClients
+    from command_bus.transport.redis.connection.factory import UrlClients
 
     return UrlClients(server.url)
 

@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from command_bus import CommandBus, HandlerRegistry
 from command_bus.embedded import EmbeddedServer, find_server_binary
 from command_bus.transport.redis.connection.clients import clients_of
-from command_bus.transport.redis.connection.connections import ClientFactory
+from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.memory import MemoryClients
 from scripts.redis62 import BINARY as OLDEST
 from tests.conformance.harness import ManualWorker, TransportHarness, transport_harness

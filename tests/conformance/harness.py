@@ -15,7 +15,8 @@ from command_bus.transport.redis.admin.dead_letters import RedisDeadLetters
 from command_bus.transport.redis.admin.entities import RedisEntities
 from command_bus.transport.redis.admin.holds import RedisHolds
 from command_bus.transport.redis.admin.mailboxes import RedisMailboxes
-from command_bus.transport.redis.connection.connections import ClientFactory, Connections
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.ready_stream import ensure_ready
 from command_bus.transport.redis.sending.producer import StreamProducer, _Waiting

@@ -106,7 +106,7 @@ async def test_38_a_deleted_ready_stream_or_group_is_created_again(
         else:
             await client.delete(*(key for key in await sandbox.keys() if not key.endswith("meta")))
         await client.aclose()
-        await until(lambda: "created anew" in caplog.text)
+        await until(lambda: "created again" in caplog.text)
         await service.assert_runs("a")
         await asyncio.sleep(0.3)
         gate.set()
@@ -142,7 +142,7 @@ async def test_38_running_commands_survive_a_deleted_group(sandbox: Sandbox, cap
         before = await renewals()
         await until(lambda: differs(renewals, before))  # the next renewal is half a second away
         await client.xgroup_destroy(ready, GROUP)
-        await until(lambda: "created anew" in caplog.text)
+        await until(lambda: "created again" in caplog.text)
         await asyncio.sleep(2.0)
         gate.set()
         assert await service.bus.result("held", timeout=5) == "done"

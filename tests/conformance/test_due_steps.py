@@ -73,7 +73,7 @@ async def test_a_delayed_command_takes_its_place_when_it_is_due(harness: Transpo
     assert second.envelope == b"d1"
     assert await worker.do(lease, done("d1")) == Released("idle")
     assert await harness.nothing_of(BOX)
-    assert not {harness.shard.due, harness.shard.delayed, harness.shard.later} & set(await harness.everything())
+    assert not {harness.shard.due, harness.shard.delayed, harness.shard.delayed_counts} & set(await harness.everything())
 
 
 async def test_a_slot_is_yielded_only_if_another_entity_waits(harness: TransportHarness, worker: ManualWorker) -> None:

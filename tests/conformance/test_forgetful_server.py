@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from command_bus.transport.redis.keys import GROUP
-from command_bus.transport.redis.scripts import FORGET, REPAIR
+from command_bus.transport.redis.scripts import REACTIVATE, REMOVE_WORKER
 from command_bus.transport.steps import LeaseLost, Released, Retry, Started
 from command_bus.transport.submissions import Admission
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left
@@ -47,13 +47,13 @@ async def test_scripts_are_loaded_again_when_the_server_forgot_them(harness: Tra
     assert isinstance(await worker.do(lease, done("c2")), Started)
     assert await worker.do(lease, done("c1")) == Released("idle")
     await forget()
-    assert await harness.connections.run(FORGET, [harness.shard.ready, harness.shard.workers], [GROUP, worker.owner]) == 1
+    assert await harness.connections.run(REMOVE_WORKER, [harness.shard.ready, harness.shard.workers], [GROUP, worker.owner]) == 1
     assert await harness.nothing_of(BOX)
 
 
 async def test_a_worker_that_holds_something_is_not_forgotten(harness: TransportHarness, worker: ManualWorker) -> None:
     async def forget() -> Any:
-        return await harness.connections.run(FORGET, [harness.shard.ready, harness.shard.workers], [GROUP, worker.owner])
+        return await harness.connections.run(REMOVE_WORKER, [harness.shard.ready, harness.shard.workers], [GROUP, worker.owner])
 
     await harness.client.hset(harness.shard.workers, worker.owner, "here")  # type: ignore[misc]
     await harness.put(BOX, "c1")
@@ -102,13 +102,13 @@ async def test_repair_gives_lost_activations_back_and_only_those(harness: Transp
     run: Any = harness.connections.run
     assert (
         await run(
-            REPAIR, [harness.shard.ready, harness.shard.active, harness.shard.paused, harness.shard.parked], [GROUP, *names]
+            REACTIVATE, [harness.shard.ready, harness.shard.active, harness.shard.paused, harness.shard.parked], [GROUP, *names]
         )
         == 2
     )
     assert (
         await run(
-            REPAIR, [harness.shard.ready, harness.shard.active, harness.shard.paused, harness.shard.parked], [GROUP, *names]
+            REACTIVATE, [harness.shard.ready, harness.shard.active, harness.shard.paused, harness.shard.parked], [GROUP, *names]
         )
         == 0
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from command_bus.transport.mailboxes import EVERYTHING
-from command_bus.transport.redis.scripts import REPAIR
+from command_bus.transport.redis.scripts import REACTIVATE
 from command_bus.transport.steps import Released, Retry, Started
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done
 
@@ -106,8 +106,8 @@ async def test_repair_wakes_entities_of_an_interrupted_resume(harness: Transport
     names = ["box:a", "box:b"]
     run: Any = harness.connections.run
     keys = [harness.shard.ready, harness.shard.active, harness.shard.paused, harness.shard.parked]
-    assert await run(REPAIR, keys, ["workers", *names]) == 1
-    assert await run(REPAIR, keys, ["workers", *names]) == 0
+    assert await run(REACTIVATE, keys, ["workers", *names]) == 1
+    assert await run(REACTIVATE, keys, ["workers", *names]) == 0
     assert await harness.activations() == ["box:a"]
     _, started = await worker.start()
     assert (started.envelope, started.attempt) == (b"a1", 1)

@@ -10,7 +10,7 @@ import pytest
 from command_bus.errors import TransportUnavailable
 from command_bus.transport.mailboxes import EVERYTHING
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.scripts import OPERATE, Script
+from command_bus.transport.redis.scripts import HOLD, Script
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TransportHarness, transport_harness
 
@@ -28,7 +28,7 @@ class Forgetful(Connections):
 
     async def run(self, script: Script, keys: list[str], args: list[Any]) -> Any:
         answer = await super().run(script, keys, args)
-        if script is OPERATE and self._again != args:
+        if script is HOLD and self._again != args:
             self._again = args
             self.lost += 1
             raise TransportUnavailable("the answer was lost", outcome_unknown=True)

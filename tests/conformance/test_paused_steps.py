@@ -175,7 +175,7 @@ async def test_a_purge_leaves_the_running_command_alone_and_nothing_else(
     assert (await harness.counters())["depth"] == 0
     assert len(await harness.client.lrange(harness.shard.inbox("p"), 0, -1)) == removed  # type: ignore[misc]
     keys = set(await harness.everything())
-    assert not {harness.shard.due, harness.shard.delayed, harness.shard.later, harness.shard.parked} & keys
+    assert not {harness.shard.due, harness.shard.delayed, harness.shard.delayed_counts, harness.shard.parked} & keys
     assert await harness.client.xlen(harness.shard.dead) == 0
     if state == "delivered":
         assert lease is not None

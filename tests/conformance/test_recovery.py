@@ -303,7 +303,7 @@ async def test_a_reply_lost_with_its_connection_is_read_again(sandbox: Sandbox, 
         await until(lambda: len(log.starts) == 30)
         inbox = bus.session.redis.keys.shards[0].inbox(bus.session.transport.replies.process)
         stolen = asyncio.create_task(_steal(sandbox, inbox, 3))
-        popping = "blmpop" if bus.session.redis.facts.bites else "brpop"
+        popping = "blmpop" if bus.session.redis.facts.has_blmpop else "brpop"
         await until(lambda: _waits(client, "blpop"))
         await kill(client, popping)  # the thief waited second; now it is first in line
         began = time.monotonic()

@@ -171,7 +171,7 @@ async def test_counters_of_another_type_cost_no_worker_an_answer(harness: Transp
 
 @pytest.mark.parametrize("value", VALUES)
 async def test_the_number_of_delayed_commands_may_be_anything(harness: TransportHarness, value: Any) -> None:
-    await harness.client.hset(harness.shard.later, "box:a", value)
+    await harness.client.hset(harness.shard.delayed_counts, "box:a", value)
     boxes = [submission("box:b", "c1"), submission("box:a", "c2", delay_ms=1), submission("box:b", "c3")]
     answers = await harness.producer.enqueue_many(boxes, 5)
     assert answers[::2] == [ACCEPTED, ACCEPTED]

@@ -1,9 +1,9 @@
-"""The transcripts in docs/cli.md: every block of the page is run, in order, against a live bus with real trouble in it.
+"""The transcripts in docs/cli.md: every block of the page is run, in order, on a live bus with real trouble in it.
 
-    python -m tests.docs.cli_transcripts          writes them anew
+    python -m tests.docs.cli_transcripts          writes them again
 
-The page is its own script: a block that is marked `console` is a session, whose lines with `$` are run by a shell and whose other lines
-are what came. Ids of dead letters differ from run to run; where a line names one, the one of this run is put in its place.
+The page is its own script. A block marked `console` is a session: a shell runs its lines with `$`, and the other lines are the output.
+Ids of dead letters differ between runs; in the lines to run they are replaced by those of this run.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Letters:
 
 
 async def rendered(folder: Path) -> str:
-    """The page with the transcripts of now."""
+    """Return the page with new transcripts."""
     text = PAGE.read_text(encoding="utf-8")
     letters = _Letters()
     async with Trouble(folder) as trouble:
@@ -67,7 +67,7 @@ async def rendered(folder: Path) -> str:
 
 
 def words(text: str) -> list[list[str]]:
-    """What each block says, without what differs from run to run, nor how lines were folded."""
+    """Return the words of each block, without values that differ between runs, and without the folding of lines."""
     found: list[list[str]] = []
     for block in _BLOCK.findall(text):
         plain = _LETTER.sub("LETTER", block)
@@ -86,7 +86,7 @@ def _run(trouble: Trouble, line: str) -> list[str]:
 
 
 def main() -> None:
-    """Write the page."""
+    """Write the page with new transcripts."""
     with tempfile.TemporaryDirectory() as folder:
         PAGE.write_text(asyncio.run(rendered(Path(folder))), encoding="utf-8")
 

@@ -13,10 +13,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
 _HEAD = """# Settings
 
-`BusSettings`, from arguments, then the environment, then these defaults. Every field can be given to `CommandBus(…)` as a keyword; in the
-environment it is `COMMAND_BUS_<FIELD>` (and `REDIS_URL` where `COMMAND_BUS_URL` is absent). Durations are seconds. A value out of range raises
-`InvalidSettings`, which names the field; a variable that is misspelt is not read, and a worker and `command-bus doctor` warn of it.
-This page is written by `python -m tests.docs.settings_page`.
+`BusSettings` takes arguments first, then the environment, then these defaults. Give a field to
+`CommandBus(…)` as a keyword. In the environment it is `COMMAND_BUS_<FIELD>` (and `REDIS_URL` where
+`COMMAND_BUS_URL` is absent). Durations are seconds.
+
+A value out of range raises `InvalidSettings`, which names the field. A misspelt variable is not read; a
+worker and `command-bus doctor` warn of it. `python -m tests.docs.settings_page` writes this page.
 
 | field | default | |
 | --- | --- | --- |

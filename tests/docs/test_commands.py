@@ -1,4 +1,4 @@
-"""Whatever a page tells to run on the command line can be run: the commands, their options, and in the runbook their values."""
+"""Command lines in the docs are valid: the commands, their options, and in the runbook their values."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _SYMPTOMS = ("Unknown commands", "/healthz answers 503", "The server is out of m
 _NARROW = 47  # characters of a line of code that a phone shows
 
 
-def told(text: str) -> Iterator[str]:
-    """What a page says after `command-bus`."""
+def quoted_lines(text: str) -> Iterator[str]:
+    """Yield the command lines of a page, without `command-bus`."""
     blocks = "".join(_BLOCK.findall(text))
     for line in [*_INLINE.findall(re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)), *_LINE.findall(blocks)]:
         yield re.split(r"\s(?:[|;#>]|&&)", line)[0].strip()
 
 
-def found(line: str) -> tuple[Any, list[str]]:
-    """The command of the command line that is meant, and what follows its name."""
+def parse(line: str) -> tuple[Any, list[str]]:
+    """Return the command that a line names, and the words after its name."""
     from command_bus.cli.app import app
 
     command, words = typer.main.get_command(app), line.split(" ")
@@ -43,31 +43,31 @@ def found(line: str) -> tuple[Any, list[str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_and_options_exist(page: Path) -> None:
-    for line in told(page.read_text(encoding="utf-8")):
-        command, words = found(line)
+    for line in quoted_lines(page.read_text(encoding="utf-8")):
+        command, words = parse(line)
         known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
         quoted = re.sub(r"'[^']*'|\"[^\"]*\"", "", " ".join(words))
         assert set(_OPTION.findall(quoted)) <= known, f"command-bus {line}"
 
 
-def test_what_the_runbook_says_can_be_typed() -> None:
+def test_the_runbook_s_commands_are_valid() -> None:
     runbook = RUNBOOK.read_text(encoding="utf-8")
     assert [symptom for symptom in _SYMPTOMS if f"\n## {symptom}\n" not in runbook] == []
-    lines = list(told(runbook))
+    lines = list(quoted_lines(runbook))
     assert len(lines) > 30
     for line in lines:
-        command, words = found(line)
-        command.make_context(command.name, shlex.split(" ".join(words)))  # raises what would be told
+        command, words = parse(line)
+        command.make_context(command.name, shlex.split(" ".join(words)))  # raises on wrong usage
 
 
-def test_the_runbook_can_be_read_on_a_phone() -> None:
+def test_the_runbook_fits_a_phone() -> None:
     runbook = RUNBOOK.read_text(encoding="utf-8")
     assert "\n|" not in runbook, "a table is wider than a phone"
     wide = [line for block in _BLOCK.findall(runbook) for line in block.splitlines() if len(line) > _NARROW]
     assert wide == []
 
 
-def test_the_metrics_of_the_runbook_are_those_that_are_counted() -> None:
+def test_the_runbook_s_metrics_exist() -> None:
     names = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
     asked = set(re.findall(r"(?:command_bus_|…_)[a-z_]+", RUNBOOK.read_text(encoding="utf-8")))
     assert asked

@@ -1,7 +1,7 @@
 """A live bus with real trouble in it, for the transcripts of the command line and for its tests.
 
     a parked entity     its handler cannot reach the card reader (until a file `card-reader` is there)
-    a stuck handler     an export that never ends, with others waiting behind it
+    a stuck handler     an export that never ends, with commands waiting behind it
     a dead worker       killed while it ran an at_most_once command
     an unknown command  that no worker handles, holding its entity
     a paused entity     by an operator, with a reason
@@ -24,13 +24,13 @@ from command_bus import CommandBus, HandlerRegistry
 from command_bus.embedded import EmbeddedServer
 from tests.program import run_program
 
-__all__ = ["NAMESPACE", "ROOT", "Trouble"]
+__all__ = ["APP", "NAMESPACE", "ROOT", "Trouble"]
 
 ROOT = Path(__file__).parents[2]
 NAMESPACE = "shop"
 _LEASE = 2.0
 
-_APP = """
+APP = """
 from __future__ import annotations
 
 import asyncio
@@ -104,7 +104,7 @@ bus = CommandBus(registry=registry, lease=2.0, grace=0.2, unknown_grace=600)
 
 
 class Trouble:
-    """The stage: `async with Trouble(folder) as trouble: trouble.run("stats")`."""
+    """A bus with trouble: `async with Trouble(folder) as trouble: trouble.run("stats")`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -121,7 +121,7 @@ class Trouble:
         self._workers: list[subprocess.Popen[bytes]] = []
 
     async def __aenter__(self) -> Self:
-        (self.folder / "shop.py").write_text(_APP)
+        (self.folder / "shop.py").write_text(APP)
         (self.folder / "bin").mkdir()
         (self.folder / "bin" / "sitecustomize.py").write_text('import socket\n\nsocket.gethostname = lambda: "host-1"\n')
         program = self.folder / "bin" / "command-bus"
@@ -138,7 +138,7 @@ class Trouble:
         self._end()
 
     def bus(self) -> CommandBus:
-        """A bus of an operator, who has none of the application's code."""
+        """Return a bus of an operator, without the application's code."""
         return CommandBus(self.url, namespace=NAMESPACE, registry=HandlerRegistry(), lease=_LEASE)
 
     def run(self, *arguments: str, given: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -87,7 +87,7 @@ def _written(facts: Any) -> bytes:
 
 
 def records() -> st.SearchStrategy[bytes]:
-    """What may stand in the registry: announcements, other JSON, deep nesting, any bytes."""
+    """Generate records of a registry: announcements, other JSON, deep nesting, any bytes."""
     deep = st.builds(
         lambda levels, head, tail: (
             b'{"entity":null,"key":null,"delivery":"at_least_once","schema":' + head * levels + b"1" + tail * levels + b"}"
@@ -100,7 +100,7 @@ def records() -> st.SearchStrategy[bytes]:
 
 
 def announcements() -> st.SearchStrategy[dict[str, bytes]]:
-    """A registry: records by wire name."""
+    """Generate a registry: records by wire name."""
     return st.dictionaries(
         st.sampled_from(["Deposit", "a.b", "a:b", "Query"]) | _names, _facts.map(_written) | records(), max_size=3
     )

@@ -33,7 +33,7 @@ def _uuid(number: int) -> bytes:
 
 
 def _crowd(alike: int, others: int, form: str, around: int) -> bytes:
-    """A map, a set or a list with members of which so many have one hash; `around` sets or lists hold it, each with a neighbour."""
+    """Return a map, set or list of which so many members have one hash; `around` sets or lists hold it, each with a neighbour."""
     members = [_uuid(5 + step * _MODULUS) for step in range(alike)] + [_uuid(7 + step * 2**90) for step in range(others)]
     if form == "tuples":
         members = [b"\x92\x01" + member for member in members]

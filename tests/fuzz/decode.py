@@ -55,7 +55,7 @@ class Comparisons:
 
 
 def second_per_byte() -> float:
-    """The processor's time that this machine takes to read a byte of different ids."""
+    """Return the processor's time that this machine takes to read a byte of different ids."""
     from command_bus.serialization.msgpack import pack, unpack
 
     data = pack({UUID(int=step * 2**90) for step in range(1000)})
@@ -68,7 +68,7 @@ def second_per_byte() -> float:
 
 
 def timely(read: Callable[[bytes], Any], unit: float) -> Callable[[bytes], Any]:
-    """A reader that fails if it takes time out of proportion to the size, three times in a row."""
+    """Return a reader that fails if it takes time out of proportion to the size, three times in a row."""
 
     def reader(data: bytes) -> None:
         took = 0.0
@@ -86,13 +86,13 @@ def timely(read: Callable[[bytes], Any], unit: float) -> Callable[[bytes], Any]:
 
 
 def readers() -> dict[str, Callable[[bytes], Any]]:
-    """What reads bytes, by name; each gives a value or raises nothing but what it promises, which is left out here."""
+    """Return the readers of bytes by name; each returns a value, or raises only the errors that it documents, which are caught here."""
     from pydantic import Field
 
     from command_bus import BusSettings, Command, CommandBusError, EntityId, InvalidCommand
-    from command_bus.cli.codegen.clients import clients_of, schema_document
-    from command_bus.cli.commands.schemas import problems
-    from command_bus.cli.json_output import plainly
+    from command_bus.cli.codegen.clients import generate_clients, schema_document
+    from command_bus.cli.commands.schemas import schema_problems
+    from command_bus.cli.json_output import to_json
     from command_bus.handlers.handler import Handler
     from command_bus.handlers.registry import HandlerRegistry
     from command_bus.messages.message import Message
@@ -150,10 +150,10 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
         info = read_description("Fuzzed", data, ())
         if info is None:
             return None
-        ast.parse(clients_of([info], "fuzz").source)
-        json.loads(plainly(info))
-        json.loads(plainly(schema_document([info], "fuzz")))
-        return info, problems({"a": [1, "x" * 40, {"a": None}]}, info.schema), problems("x" * 40, info.schema)
+        ast.parse(generate_clients([info], "fuzz").source)
+        json.loads(to_json(info))
+        json.loads(to_json(schema_document([info], "fuzz")))
+        return info, schema_problems({"a": [1, "x" * 40, {"a": None}]}, info.schema), schema_problems("x" * 40, info.schema)
 
     def delivery(data: bytes) -> Any:
         started = Started("1", "1-1", 1, 1, 1, data)

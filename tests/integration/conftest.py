@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from command_bus.embedded import EmbeddedServer
+from tests.docs.trouble import Trouble
 from tests.integration.history import History, Pause
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +69,15 @@ class Fleet:
 def server() -> Iterator[EmbeddedServer]:
     with EmbeddedServer.start() as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def trouble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trouble]:
+    """A bus with trouble, one for all tests of a module."""
+    trouble = Trouble(tmp_path_factory.mktemp("shop"))
+    asyncio.run(trouble.__aenter__())
+    yield trouble
+    asyncio.run(trouble.__aexit__())
 
 
 @pytest.fixture

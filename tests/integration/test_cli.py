@@ -134,7 +134,7 @@ class Shop:
         return process
 
     def refused(self, *arguments: str) -> str:
-        """What the program says that does not start."""
+        """Return the log of a program that does not start."""
         process = self.start("worker", *arguments)
         assert process.wait(30) == 1, self.text()
         return self.text()
@@ -143,7 +143,7 @@ class Shop:
         return self.log.read_text() if self.log.exists() else ""
 
     def events(self, beginning: str = "") -> list[list[str]]:
-        """What handlers did: `[what, command, line, attempt, pid]`."""
+        """Return the handlers' records: `[what, command, line, attempt, pid]`."""
         file = self.folder / "events"
         lines = file.read_text().splitlines() if file.exists() else []
         return [line.split() for line in lines if line.startswith(beginning)]
@@ -174,7 +174,7 @@ async def send(bus: CommandBus, name: str, line: str, seconds: float) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that nobody has waited for yet does not."""
+    """Return whether a process runs; a zombie does not."""
     with contextlib.suppress(ProcessLookupError, FileNotFoundError):
         os.kill(pid, 0)
         return sys.platform != "linux" or Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -235,7 +235,7 @@ class TestSignals:
         assert shop.happened("start Thread a")
         process.terminate()
         assert process.wait(15) == 3
-        assert "leaving synchronous handlers behind" in shop.text()
+        assert "abandoning synchronous handlers" in shop.text()
 
     async def test_a_signal_ends_a_start_that_takes_long(self, shop: Shop) -> None:
         shop.write(

@@ -1,4 +1,4 @@
-"""`--json` of all commands against docs/cli.md: the keys of each answer, the objects in it, and the units of what it tells."""
+"""`--json` of all commands compared with docs/cli.md: keys, objects and units."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Shape = dict[str, tuple[bool, str]]
 
 
 def shapes() -> tuple[dict[str, Shape], dict[str, Shape]]:
-    """Of commands and of objects, as the page has them."""
+    """Return the keys of commands and of objects, as the page lists them."""
     section = PAGE.read_text(encoding="utf-8").partition("\n## JSON\n")[2].partition("\n## ")[0]
     rows = [
         (code, name, {key: (bool(many), of) for key, many, of in _KEY.findall(keys)})

@@ -121,7 +121,7 @@ async def add(
 
 @pytest.fixture
 def app(server: EmbeddedServer) -> Iterator[App]:
-    """A container on a namespace of its own."""
+    """Return a container on a namespace of its own."""
     pools.clear()
     container = App()
     container.config.from_dict({"url": server.url, "namespace": f"c-{secrets.token_hex(4)}", "concurrency": CONCURRENCY})
@@ -130,7 +130,7 @@ def app(server: EmbeddedServer) -> Iterator[App]:
 
 
 async def answers(bus: CommandBus, kind: Any) -> list[Any]:
-    """Of several commands for each of many entities."""
+    """Return the replies to several commands for each of many entities."""
     calls = [bus.call(kind(box=f"b-{number}"), timeout=20) for number in range(ENTITIES) for _ in range(EACH)]
     return await asyncio.gather(*calls)
 

@@ -106,8 +106,8 @@ async def test_a_poisoned_type_is_given_back_to_its_clients(bus: CommandBus, ser
     with pytest.raises(InvalidSettings, match="command-bus types forget refund"):
         await bus.dispatch(Refund(refund="a"))
     assert "lanes:7" in say(server, "types", "list")
-    assert "nobody to ask" in say(server, "types", "forget", "refund", code=2)
-    assert say(server, "types", "forget", "refund", "--yes") == "refund: taken back\n"
+    assert "no terminal to ask on" in say(server, "types", "forget", "refund", code=2)
+    assert say(server, "types", "forget", "refund", "--yes") == "refund: forgotten\n"
     await bus.dispatch(Refund(refund="a"))
     assert "in use" in say(server, "types", "forget", "refund", "--yes", code=1)
 

@@ -1,4 +1,4 @@
-"""`PartitionDispatcher`, bare, as in a user's own `foreachPartition`: against a real server, without Spark."""
+"""`PartitionDispatcher` as in a user's own `foreachPartition`: against a real server, without Spark."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from command_bus.embedded import EmbeddedServer
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.spark import PartitionDispatcher, Target
 from command_bus.spark import target as target_module
-from command_bus.spark.target import Link, link_to
+from command_bus.spark.target import TargetConnection, connection_to
 from command_bus.spark.writing.partition import Reject
 from command_bus.transport.submissions import Admission
 
@@ -49,9 +49,9 @@ class Note(Command[None], entity="book"):
 def server() -> Iterator[EmbeddedServer]:
     server = EmbeddedServer.start()
     yield server
-    for link in target_module._links.values():
-        link.close()
-    target_module._links.clear()
+    for connection in target_module._connections.values():
+        connection.close()
+    target_module._connections.clear()
     server.stop()
 
 
@@ -68,16 +68,16 @@ def notes(count: int, books: int = 3, *, start: int = 0) -> list[Envelope[Note]]
 
 
 def waiting(target: Target, book: str) -> list[int]:
-    """The numbers that wait in a book's mailbox."""
-    link = link_to(target)
+    """Return the numbers that wait in a book's mailbox."""
+    connection = connection_to(target)
 
     async def read() -> list[int]:
         found: list[int] = []
-        async for page in link.transport.mailboxes.waiting(link.builder.mailbox_of("book", book)):
+        async for page in connection.transport.mailboxes.waiting(connection.builder.mailbox_of("book", book)):
             found += [link_payload(each.envelope)["number"] for each in page]
         return found
 
-    return link.wait(read())
+    return connection.wait(read())
 
 
 def link_payload(envelope: bytes) -> dict[str, Any]:
@@ -116,14 +116,14 @@ def test_chunks_are_bounded_in_bytes(target: Target, monkeypatch: pytest.MonkeyP
     assert waiting(target, "b") == list(range(10))
 
 
-def test_only_arguments_are_pickled_and_a_process_has_one_connection(target: Target, server: EmbeddedServer) -> None:
+def test_a_process_has_one_connection(target: Target, server: EmbeddedServer) -> None:
     first = PartitionDispatcher(target, dispatch_id="d")
     copy = pickle.loads(pickle.dumps(first))
     for dispatcher in (first, copy, PartitionDispatcher(target, dispatch_id="e")):
         with dispatcher:
             dispatcher.dispatch_batch(notes(3))
-    assert first.link is copy.link
-    clients = link_to(target).wait(link_to(target).transport.connections.ask(lambda client: client.client_list()))
+    assert first.connection is copy.connection
+    clients = connection_to(target).wait(connection_to(target).transport.connections.ask(lambda client: client.client_list()))
     assert len(clients) == 1
     pickle.dumps(dispatcher)  # also one that was used
 
@@ -147,7 +147,7 @@ def test_a_forked_process_opens_its_own_connection(target: Target) -> None:
         assert dispatcher.dispatch_batch(notes(5)).duplicates == 5
 
 
-def test_limits_are_waited_out_and_order_holds(target: Target) -> None:
+def test_order_holds_at_a_limit(target: Target) -> None:
     registry = HandlerRegistry()
     seen: list[int] = []
 
@@ -180,7 +180,7 @@ def _packed(dispatcher: PartitionDispatcher, envelopes: list[Envelope[Note]]) ->
     return 0, [dispatcher.pack(envelope)[1] for envelope in envelopes]
 
 
-def test_a_full_entity_holds_up_its_own_rows_in_order(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_entity_keeps_its_order(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMMAND_BUS_MAX_DEPTH", "5")
     target = Target.resolve(server.url, NAMESPACE)
     with pytest.raises(DispatchStalled) as caught, PartitionDispatcher(target, dispatch_id="d", max_wait=0.2) as dispatcher:
@@ -191,8 +191,8 @@ def test_a_full_entity_holds_up_its_own_rows_in_order(server: EmbeddedServer, mo
     assert [waiting(target, f"b{book}") for book in range(3)] == [list(range(book, 15, 3)) for book in range(3)]
 
 
-def test_a_full_mailbox_holds_up_nobody_else(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seven hundred rows of a mailbox that is full stand before a thousand of fifty others."""
+def test_a_full_mailbox_blocks_no_other(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven hundred rows of a full mailbox precede a thousand rows of fifty others."""
     monkeypatch.setenv("COMMAND_BUS_MAX_DEPTH", "20")
     target = Target.resolve(server.url, NAMESPACE)
     stuck = [Envelope(Note(book="full", number=number), command_id=f"f{number}") for number in range(700)]
@@ -225,9 +225,9 @@ def test_a_full_mailbox_holds_up_nobody_else(server: EmbeddedServer, monkeypatch
     assert seen == list(range(700))
 
 
-def test_what_stands_aside_is_bounded(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocked_commands_are_bounded(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMMAND_BUS_MAX_DEPTH", "5")
-    monkeypatch.setattr("command_bus.spark.writing.partition._MOST_ASIDE", 100_000)
+    monkeypatch.setattr("command_bus.spark.writing.partition._MAX_BLOCKED_BYTES", 100_000)
     target = Target.resolve(server.url, NAMESPACE)
     read = 0
 
@@ -243,9 +243,7 @@ def test_what_stands_aside_is_bounded(server: EmbeddedServer, monkeypatch: pytes
     assert waiting(target, "b0") == list(range(5))
 
 
-def test_a_standstill_is_said_in_the_log(
-    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_stall_is_logged(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("COMMAND_BUS_MAX_DEPTH", "5")
     monkeypatch.setattr("command_bus.spark.writing.stalls.WARN_AFTER", 0.1)
     monkeypatch.setattr("command_bus.spark.writing.stalls.WARN_EVERY", 0.3)
@@ -268,7 +266,7 @@ def test_a_standstill_is_said_in_the_log(
         assert part in said[0]
 
 
-def test_who_waits_too_long_says_how_far_it_got_and_goes_on_from_there(target: Target) -> None:
+def test_a_stalled_partition_reports_and_continues_later(target: Target) -> None:
     began = time.monotonic()
     with (
         pytest.raises(DispatchStalled) as caught,
@@ -284,10 +282,10 @@ def test_who_waits_too_long_says_how_far_it_got_and_goes_on_from_there(target: T
 
 
 def test_a_server_without_memory_is_waited_for(target: Target, server: EmbeddedServer) -> None:
-    link = link_to(target)
+    connection = connection_to(target)
 
     def limit(size: str) -> None:
-        link.wait(link.transport.connections.ask(lambda client: client.config_set("maxmemory", size)))
+        connection.wait(connection.transport.connections.ask(lambda client: client.config_set("maxmemory", size)))
 
     with PartitionDispatcher(target, dispatch_id="d", batch_size=10) as dispatcher:
         dispatcher.dispatch_batch(notes(10))
@@ -301,7 +299,7 @@ def test_a_server_without_memory_is_waited_for(target: Target, server: EmbeddedS
     assert waiting(target, "b1") == list(range(1, 50, 3))
 
 
-def test_what_cannot_be_sent_is_told_and_changes_nothing(target: Target) -> None:
+def test_invalid_commands_are_refused_without_effect(target: Target) -> None:
     with PartitionDispatcher(target, dispatch_id="d") as dispatcher:
         with pytest.raises(InvalidCommand, match="a dispatch needs ids"):
             dispatcher.dispatch_batch([Note(book="b", number=1)])
@@ -314,7 +312,7 @@ def test_what_cannot_be_sent_is_told_and_changes_nothing(target: Target) -> None
 
 
 @pytest.mark.parametrize("policy", ["quarantine", "drop", "raise"])
-def test_conflicting_ids_meet_the_policy(target: Target, policy: Any) -> None:
+def test_conflicts_follow_on_invalid(target: Target, policy: Any) -> None:
     rows = [Envelope(Note(book="b", number=number), command_id="same") for number in (1, 2)] + notes(1)
     dispatcher = PartitionDispatcher(target, dispatch_id="d", on_invalid=policy)
     dispatcher.open()
@@ -324,15 +322,15 @@ def test_conflicting_ids_meet_the_policy(target: Target, policy: Any) -> None:
         return
     result = dispatcher.dispatch_batch(rows)
     assert (result.rows, result.added, result.rejected) == (3, 2, 1)
-    link = link_to(target)
+    connection = connection_to(target)
 
     async def noted() -> list[Any]:
-        return [row async for row in link.transport.bulk.rejects("d")]
+        return [row async for row in connection.transport.bulk.rejects("d")]
 
-    assert len(link.wait(noted())) == (1 if policy == "quarantine" else 0)
+    assert len(connection.wait(noted())) == (1 if policy == "quarantine" else 0)
 
 
-def test_too_many_rejects_fail_whoever_meets_the_last(target: Target) -> None:
+def test_too_many_rejects_fail_the_partition(target: Target) -> None:
     def reject(number: int) -> Reject:
         return Reject.of(
             command_id=f"r{number}", command="Note", entity="b", reason="invalid", error="no", row={"number": number}
@@ -362,11 +360,11 @@ def test_shards_and_lanes_are_read_from_the_namespace(server: EmbeddedServer) ->
     with PartitionDispatcher(target, dispatch_id="d", batch_size=4) as dispatcher:
         result = dispatcher.dispatch_batch(notes(30, books=9))
     assert (result.added, result.entities) == (30, 2)
-    assert link_to(target).settings.shards == 3
-    assert link_to(target).wait(_stats(link_to(target))) == 31
+    assert connection_to(target).settings.shards == 3
+    assert connection_to(target).wait(_stats(connection_to(target))) == 31
 
 
-def test_entities_of_one_lane_may_be_in_two_tasks_one_entity_may_not(server: EmbeddedServer) -> None:
+def test_two_tasks_may_share_a_lane_but_no_entity(server: EmbeddedServer) -> None:
     async def make() -> None:
         settings = BusSettings(url=server.url, namespace="laned", entities={"book": EntityPolicy(mailbox=lanes(1))})
         async with CommandBus(settings=settings) as bus:
@@ -391,19 +389,19 @@ def test_entities_of_one_lane_may_be_in_two_tasks_one_entity_may_not(server: Emb
     assert counted.result.shared == 5  # b0 to b4: what the task that was refused had begun counts
 
 
-async def _stats(link: Link) -> int:
-    return (await link._thread.bus.stats()).depth
+async def _stats(connection: TargetConnection) -> int:
+    return (await connection._thread.bus.stats()).depth
 
 
-def test_a_server_that_cannot_be_reached_is_a_short_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_gives_a_short_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target_module, "PATIENCE", 0.3)
     with pytest.raises(TransportUnavailable) as caught:
-        link_to(Target("redis://user:secret@127.0.0.1:1", "x"))
+        connection_to(Target("redis://user:secret@127.0.0.1:1", "x"))
     assert "secret" not in str(caught.value)
     assert len(str(caught.value)) < 300
 
 
-def test_the_package_works_where_spark_is_not_installed() -> None:
+def test_the_dispatcher_works_without_spark() -> None:
     import subprocess
     import sys
 
@@ -425,8 +423,8 @@ def test_the_package_works_where_spark_is_not_installed() -> None:
 
 
 def test_every_admission_is_counted_somewhere() -> None:
-    from command_bus.spark.writing.refusals import OF_ONE, REFUSED
-    from command_bus.spark.writing.task_results import UNFIT
+    from command_bus.spark.writing.refusals import LIMITS, MAILBOX_LIMITS
+    from command_bus.spark.writing.task_results import PERMANENT_REFUSALS
 
-    assert {Admission.ACCEPTED, Admission.DUPLICATE, *REFUSED, *UNFIT} == set(Admission)
-    assert set(REFUSED.values()) > OF_ONE
+    assert {Admission.ACCEPTED, Admission.DUPLICATE, *LIMITS, *PERMANENT_REFUSALS} == set(Admission)
+    assert set(LIMITS.values()) > MAILBOX_LIMITS

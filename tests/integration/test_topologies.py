@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry, InvalidSettings, Unconfirmed, UnsuitableServer
+from command_bus.transport.redis.transport import RedisTransport
 from tests.topologies import ClusterServers, SentinelServers
 
 pytestmark = [
@@ -159,6 +160,20 @@ async def test_a_cluster_s_primary_is_killed_and_slots_move_in_mid_run(cluster: 
     await ContinuousLoad(cluster.url, "mid-run", 6).survives(
         lambda: cluster.move_slot(key), killed, lambda: cluster.move_slot(key)
     )
+
+
+async def test_a_plain_request_finds_a_slot_that_has_moved(cluster: ClusterServers) -> None:
+    """It is asked once, without the patience of those that are repeated: MOVED says that nothing was applied."""
+    async with CommandBus(cluster.url, namespace="moved", registry=HandlerRegistry()) as bus:
+        transport = bus.session.transport
+        assert isinstance(transport, RedisTransport)
+        keys = transport.keys.shards[0]
+        place = transport.connections.at(keys.prefix)
+        for client in (place.commands, place.factory.commands()):  # over the pipe, and over a pool
+            place._commands = client
+            await place.ask(lambda client: client.hset(keys.stats, "tried", "1"))
+            await asyncio.to_thread(cluster.move_slot, keys.stats)
+            assert await place.ask(lambda client: client.hget(keys.stats, "tried")) == b"1"
 
 
 async def test_shards_spread_over_the_primaries(cluster: ClusterServers) -> None:

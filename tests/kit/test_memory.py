@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry
-from command_bus.transport.redis.connection.pipe import Requests, Unpiped
+from command_bus.transport.redis.connection.pipe import ClientRequests, Requests
 from command_bus.transport.redis.memory import MemoryClients
 
 READ = ("XREADGROUP", "GROUP", "workers", "w", "COUNT", 8, "BLOCK", 60_000, "STREAMS", "ready", ">")
@@ -59,14 +59,14 @@ async def test_it_ends_when_its_group_is_gone(what: str) -> None:
 async def test_an_idle_worker_asks_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every Python, also one whose event loop gets no turn between two answers."""
     asked = 0
-    request = Unpiped.request
+    request = ClientRequests.request
 
     async def counted(pipe: Requests, *words: Any) -> Any:
         nonlocal asked
         asked += words[0] == "XREADGROUP"
         return await request(pipe, *words)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Unpiped, "request", counted)
+    monkeypatch.setattr(ClientRequests, "request", counted)
     registry = HandlerRegistry()
 
     @registry.handles(Ping)

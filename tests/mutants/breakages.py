@@ -30,7 +30,7 @@ MUTANTS = (
     Mutant(
         "a started command is given to whoever asks",
         f"{_LUA}/advance.lua",
-        "  if state ~= 'h' or held_for ~= holder then return 'gone' end\n",
+        "  if state ~= 'h' or held_for ~= holders[step] then return 'gone' end\n",
         "  if state ~= 'h' then return 'gone' end\n",
         "tests/conformance/test_steps.py::test_another_lease_of_the_same_worker_takes_no_started_command",
     ),
@@ -38,35 +38,37 @@ MUTANTS = (
         "a take of what is gone starts it again",
         f"{_LUA}/advance.lua",
         "  if held_by ~= activation then return 'gone' end\n",
-        "  if verb == 't' and state == 'h' then return start(step, name, activation, holder, next_of(step), attempt, first, follow) end\n"
+        "  if verb == 't' and state == 'h' then\n"
+        "    return start(step, name, activation, holders[step], next_of(step), attempt, first, follow)\n"
+        "  end\n"
         "  if held_by ~= activation then return 'gone' end\n",
     ),
     Mutant(
-        "starts are not told",
+        "starts are not published",
         f"{_LUA}/advance.lua",
-        "  if tell then say('started'",
-        "  if tell and attempt == '1' then say('started'",
+        "  if publish then note_event('started'",
+        "  if publish and attempt == '1' then note_event('started'",
     ),
     Mutant(
-        "a step that fails is told",
+        "a step that fails is published",
         f"{_LUA}/advance.lua",
-        "local function tell_what_was_said(done)\n  if done then\n",
-        "local function tell_what_was_said(done)\n  letter_id = letter_id or '0-0'\n  if true then\n",
+        "local function publish_events(done)\n  if done then\n",
+        "local function publish_events(done)\n  letter_id = letter_id or '0-0'\n  if true then\n",
         "tests/conformance/test_events.py::test_a_failed_step_publishes_no_event",
     ),
     Mutant(
-        "the end of a command is told whoever holds the lease",
+        "the end of a command is published whoever holds the lease",
         f"{_LUA}/advance.lua",
         "  local follow = sub(operation, 2, 2)\n",
         "  local follow = sub(operation, 2, 2)\n"
-        "  local entry = tell and verb == 'd' and messages[step] and call('XRANGE', KEYS[10 + step], messages[step], messages[step])[1]\n"
-        "  if entry then say('completed', name, envelope_in(entry[2]), '1', '1', '', '') end\n",
+        "  local entry = publish and verb == 'd' and messages[step] and call('XRANGE', KEYS[10 + step], messages[step], messages[step])[1]\n"
+        "  if entry then note_event('completed', name, envelope_in(entry[2]), '1', '1', '', '') end\n",
     ),
     Mutant(
-        "a refused command is told as accepted",
+        "a refused command is published as accepted",
         f"{_LUA}/enqueue.lua",
         "    if not outcome then\n      outcome = drained",
-        "    if tell then tell('accepted', names[box], ARGV[head + i], '', '', '', '') end\n    if not outcome then\n      outcome = drained",
+        "    if publish then publish('accepted', names[box], ARGV[head + i], '', '', '', '') end\n    if not outcome then\n      outcome = drained",
         "tests/conformance/test_events.py::test_a_refused_command_publishes_no_event",
     ),
     Mutant(
@@ -91,28 +93,28 @@ MUTANTS = (
     Mutant(
         "acknowledge before handling",
         f"{_LUA}/advance.lua",
-        "  bodies[step] = body_of(head[2])\n  if tell then",
-        "  bodies[step] = body_of(head[2])\n  settled = settled + call('XDEL', KEYS[10 + step], head[1])\n  if tell then",
+        "  bodies[step] = body_of(head[2])\n  if publish then",
+        "  bodies[step] = body_of(head[2])\n  settled = settled + call('XDEL', KEYS[10 + step], head[1])\n  if publish then",
     ),
     Mutant(
         "reply before settling",
         f"{_LUA}/advance.lua",
         "  local record = records[name]\n  if not record then return 'gone' end\n",
         "  local record = records[name]\n"
-        "  if lefts[step] and (verb == 'd' or verb == 'n') then push(lefts[step]) end\n"
+        "  if lefts[step] and (verb == 'd' or verb == 'n') then push_reply(lefts[step]) end\n"
         "  if not record then return 'gone' end\n",
     ),
     Mutant(
         "no reply with the settling",
         f"{_LUA}/advance.lua",
-        "    remember(left, false, name)\n    push(left)\n    note(left)\n  end\n",
-        "    remember(left, false, name)\n    note(left)\n  end\n",
+        "    write_mark(left, false, name)\n    push_reply(left)\n    write_outcome(left)\n  end\n",
+        "    write_mark(left, false, name)\n    write_outcome(left)\n  end\n",
     ),
     Mutant(
         "the next activation is forgotten",
         f"{_LUA}/advance.lua",
-        "'r|' .. (type(added) == 'string' and added or '0-0') .. '|||' .. attempt",
-        "'r|' .. activation .. '|||' .. attempt",
+        "become(name, queue(ready, name, attempt, first))",
+        "become(name, pack_record('r', activation, attempt, first))",
     ),
     Mutant(
         "a retry waits for ever",
@@ -136,7 +138,7 @@ MUTANTS = (
     Mutant(
         "a dead letter is dropped",
         f"{_LUA}/advance.lua",
-        "  if verb == 'b' then letter(name, left, '0') end\n",
+        "  if verb == 'b' then write_letter(name, left, '0') end\n",
         "",
     ),
     Mutant(
@@ -148,28 +150,28 @@ MUTANTS = (
     Mutant(
         "a paused entity is started",
         f"{_LUA}/advance.lua",
-        "  if any_paused and stopped(name) then\n    rest",
+        "  if any_paused and holds_of(paused, name) then\n    rest",
         "  if false then\n    rest",
     ),
     Mutant(
         "a paused type starts what is ready",
-        f"{_LUA}/advance.lua",
+        f"{_LUA}/shared/holds.lua",
         "call('HMGET', paused, name, string.match(name, '^[^:/]*') .. ':*', '*')",
         "call('HMGET', paused, name, '*')",
         "tests/conformance/test_hold_steps.py::test_a_pause_stops_ready_retried_and_running_entities",
     ),
     Mutant(
         "a paused bus activates what is new",
-        f"{_LUA}/enqueue.lua",
+        f"{_LUA}/shared/holds.lua",
         "call('HMGET', paused, name, string.match(name, '^[^:/]*') .. ':*', '*')",
         "call('HMGET', paused, name, string.match(name, '^[^:/]*') .. ':*')",
         "tests/conformance/test_hold_steps.py::test_a_pause_holds_new_commands_and_resume_starts_them_once",
     ),
     Mutant(
         "a drained entity starts nothing",
-        f"{_LUA}/operate.lua",
-        "if value and string.sub(value, 1, 2) ~= 'd|' then return true end",
-        "if value then return true end",
+        f"{_LUA}/shared/holds.lua",
+        "held or (value and not draining)",
+        "held or (value and true)",
         "tests/conformance/test_hold_steps.py::test_a_drain_refuses_new_commands_and_starts_waiting_ones",
     ),
     Mutant(
@@ -181,15 +183,15 @@ MUTANTS = (
     ),
     Mutant(
         "draining accepts what is loaded",
-        f"{_LUA}/load.lua",
+        f"{_LUA}/bulk_load.lua",
         "elseif drained[box] then",
         "elseif false then",
         "tests/conformance/test_operating.py::test_bulk_loads_are_held_and_refused_like_all_else",
     ),
     Mutant(
         "a resume wakes what is held more narrowly",
-        f"{_LUA}/operate.lua",
-        " or stopped(name) then return 0 end",
+        f"{_LUA}/hold.lua",
+        " or holds_of(paused, name) then return 0 end",
         " then return 0 end",
         "tests/conformance/test_hold_steps.py::test_each_scope_is_held_for_itself",
     ),
@@ -202,9 +204,9 @@ MUTANTS = (
     ),
     Mutant(
         "a broken-off resume is not repaired",
-        f"{_LUA}/repair.lua",
-        "elseif record and string.sub(record, 1, 1) == 's'",
-        "elseif record and string.sub(record, 1, 1) == '?'",
+        f"{_LUA}/reactivate.lua",
+        "  elseif state ~= 's' or ",
+        "  elseif true or ",
         "tests/conformance/test_hold_steps.py::test_repair_wakes_entities_of_an_interrupted_resume",
     ),
     Mutant(
@@ -234,20 +236,20 @@ MUTANTS = (
     Mutant(
         "an idle entity is not activated",
         f"{_LUA}/enqueue.lua",
-        "  if states[box] then return nil end\n",
-        "  if states[box] or room[box] >= 9999 then return nil end\n",
+        "  if type(added) == 'table' then return added end\n  activate(box)\n",
+        "  if type(added) == 'table' then return added end\n  if room[box] < 9999 then activate(box) end\n",
     ),
     Mutant(
         "an entity is activated with every command",
-        f"{_LUA}/enqueue.lua",
-        "  if states[box] then return nil end\n",
+        f"{_LUA}/shared/admission.lua",
+        "    if records[box] then return end\n",
         "",
     ),
     Mutant(
         "mailboxes are trimmed",
         f"{_LUA}/enqueue.lua",
-        "  if states[box] then return nil end\n",
-        "  call('XTRIM', KEYS[10 + box], 'MAXLEN', '3')\n  if states[box] then return nil end\n",
+        "  if type(added) == 'table' then return added end\n  activate(box)\n",
+        "  if type(added) == 'table' then return added end\n  call('XTRIM', KEYS[10 + box], 'MAXLEN', '3')\n  activate(box)\n",
     ),
     Mutant(
         "delayed commands come out of order",
@@ -382,7 +384,7 @@ MUTANTS = (
         "scripts are not loaded again",
         f"{_REDIS}/connection/connections.py",
         "            except NoScriptError:\n",
-        "            except NoScriptError if script.name == 'operate' else ZeroDivisionError:\n",
+        "            except NoScriptError if script.name == 'hold' else ZeroDivisionError:\n",
         more=((f"{_REDIS}/connection/connections.py", "        if not all(there):\n", "        if not there:\n"),),
     ),
     Mutant(
@@ -401,8 +403,8 @@ MUTANTS = (
     Mutant(
         "an ambiguous batch is sent as a new one",
         f"{_REDIS}/sending/producer.py",
-        "            pause = self._attempts.failed(error)\n            batch = self._expire(batch, unknown or error, pause)\n",
-        "            pause = self._attempts.failed(error)\n            args = [next(self._numbers), *args[1:]]\n"
+        "            pause = self._backoff.failed(error)\n            batch = self._expire(batch, unknown or error, pause)\n",
+        "            pause = self._backoff.failed(error)\n            args = [next(self._numbers), *args[1:]]\n"
         "            batch = self._expire(batch, unknown or error, pause)\n",
     ),
     Mutant(

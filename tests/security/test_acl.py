@@ -25,7 +25,7 @@ from command_bus import (
     InvalidSettings,
 )
 from command_bus.admin.events import BEGINNING
-from command_bus.spark.target import Target, link_to
+from command_bus.spark.target import Target, connection_to
 from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.spark.writing.partition import Reject as RowReject
 from command_bus.transport.bulk import Opening, Version
@@ -269,7 +269,7 @@ async def test_a_pipeline_loads_dispatches_and_reads_their_outcomes(place: Place
             with PartitionDispatcher(target, dispatch_id="d", opening=Opening(what="w", keep_ms=60_000)) as dispatcher:
                 dispatcher.dispatch_batch(rows)
                 dispatcher.reject(RowReject.of(command_id="x", command="Work", entity=None, reason="invalid", error="no", row={}))
-        link = link_to(target)
+        link = connection_to(target)
         link.wait(link.transport.bulk.commit(version, "{}", 60_000))
 
     async def read() -> list[str]:
@@ -305,7 +305,7 @@ async def test_a_pipeline_loads_dispatches_and_reads_their_outcomes(place: Place
             await producer.dispatch(Work(line="waits", number=1))
             await producer.dispatch(Work(line="waits", number=1), delay=60)
         assert await read()
-        await asyncio.to_thread(link_to(target).close)
+        await asyncio.to_thread(connection_to(target).close)
     assert await place.denied() == []
 
 

@@ -121,7 +121,7 @@ def spoil(client: Redis) -> None:
         mapping={f"account:{EVIL}": f"p|{FOREVER}|{EVIL}", "account:*": f"p|{FOREVER}|{EVIL}", EVIL: "no", b"\xff:*": b"\xff"},
     )
     client.hset(KEYS.parked, mapping={"account:none": EVIL, "account:late": b"\xff"})
-    client.hset(KEYS.later, mapping={"account:retry": "many", "account:late": "-3"})
+    client.hset(KEYS.delayed_counts, mapping={"account:retry": "many", "account:late": "-3"})
     client.hset(KEYS.delayed, mapping={"late": b"account:late\n" + envelope("late"), "odd": b"\xff\n\xc1"})
     due: dict[Any, float] = {"r:account:retry": float("inf"), "d:late": float("-inf"), "d:odd": 1e300, b"\xff": 5.0}
     client.zadd(KEYS.due, due)

@@ -28,9 +28,10 @@ from command_bus import (
 )
 from command_bus.serialization.protection import Protection
 from command_bus.settings import redacted
-from command_bus.spark.target import Target, link_to
-from command_bus.transport.redis.connection.connections import Connections, UrlClients
+from command_bus.spark.target import Target, connection_to
+from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.credentials import connection_options
+from command_bus.transport.redis.connection.factory import UrlClients
 from command_bus.transport.redis.memory import MemoryClients
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import put_service, until
@@ -162,7 +163,7 @@ async def test_whatever_goes_wrong_on_the_way_to_a_server(start: Starter, caplog
                 pass
         assert_clean(error.value)
         with pytest.raises(CommandBusError) as error:
-            link_to(Target(url, "shop", (("password", PASSWORD),)), 0.2)
+            connection_to(Target(url, "shop", (("password", PASSWORD),)), 0.2)
         assert_clean(error.value)
     assert_clean(*(record.getMessage() for record in caplog.records), caplog.text)
 

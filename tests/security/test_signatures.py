@@ -28,7 +28,7 @@ from command_bus.serialization.envelope import (
 )
 from command_bus.serialization.native import Packer
 from command_bus.serialization.protection import Protection, Signatures
-from command_bus.spark.target import Target, link_to
+from command_bus.spark.target import Target, connection_to
 from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.transport.mailboxes import mailbox_name, stands_in
 from command_bus.transport.redis.memory import MemoryClients
@@ -229,7 +229,7 @@ async def test_a_partition_of_a_dispatch_signs(start: Starter) -> None:
         def send(to: Target, name: str) -> None:
             with PartitionDispatcher(to, dispatch_id=name) as dispatcher:
                 dispatcher.dispatch_batch(Envelope(Put(box="a", value=value), command_id=f"{name}-{value}") for value in range(3))
-            link_to(to).close()
+            connection_to(to).close()
 
         await asyncio.to_thread(send, signing, "with")
         await until(lambda: len(seen) == 3)

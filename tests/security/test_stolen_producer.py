@@ -202,7 +202,7 @@ async def test_it_loads_no_script_that_would_stop_the_server(place: Place, role:
 async def test_the_runs_of_a_load_are_no_more_than_its_commands(place: Place) -> None:
     """Otherwise a few hundred kilobytes keep the server busy for as long as the sender likes: the script trusts no count."""
     await loaded(place)
-    load = next(script for script in SCRIPTS if script.name == "load")
+    load = next(script for script in SCRIPTS if script.name == "bulk_load")
     thief = place.client("pipeline")
     await thief.hset("{shop:0}:b:d", "open", "0")
     keys = [

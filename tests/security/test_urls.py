@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_bus import BusSettings, CommandBus, CommandBusError, InvalidSettings
-from command_bus.cli.connection import Place
+from command_bus.cli.options import Target
 from command_bus.cli.process.application import Application
 from command_bus.cli.process.options import WorkerOptions
 from command_bus.server_urls import redacted, unverified, url_fault, weakened
@@ -130,7 +130,7 @@ def test_a_valid_url_is_accepted(url: str) -> None:
 def test_nothing_on_the_way_through_the_program_shows_it() -> None:
     url = f"redis://jo:{SECRET}@host"
     application = Application("shop:bus", "shop", url, "host", ("A",), 1, 1.0)
-    for each in (application, WorkerOptions("shop:bus", url=url), Place(url=url), BusSettings(url=url), CommandBus(url)):
+    for each in (application, WorkerOptions("shop:bus", url=url), Target(url=url), BusSettings(url=url), CommandBus(url)):
         assert not _leaks(repr(each))
 
 

@@ -198,7 +198,7 @@ class Simulation:
 
     async def _operate(self, process: Process) -> None:
         bus = self.bus(process)
-        await Operator.insist(bus.open)
+        await Operator.retry_until(bus.open)
         random = Random(f"operator {self.seed}")
         await Operator(self, bus, random).run(random.choice((0, 1, 2)), self.shape.seconds)
         await bus.close()
@@ -206,7 +206,7 @@ class Simulation:
     async def _drain(self, process: Process) -> None:
         """Drain all work; then run the scripted load, if the seed has one, and drain again."""
         bus, history = self.bus(process), self.history
-        await Operator.insist(bus.open)
+        await Operator.retry_until(bus.open)
         random = Random(f"drain {self.seed}")
         await self._work_off(bus, random)
         if self.scripted_load and not history.stuck:

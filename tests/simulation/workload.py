@@ -355,10 +355,10 @@ class Operator:
             history.pauses.append((name, began, now()))
         except CommandBusError:
             pass
-        await self.insist(entity.resume)
+        await self.retry_until(entity.resume)
 
     @staticmethod
-    async def insist(request: Any) -> Any:
+    async def retry_until(request: Any) -> Any:
         """Ask until there is an answer."""
         while True:
             try:

@@ -1,8 +1,8 @@
 """A standalone cluster on the loopback interface: Spark's own master and workers, from the pip package.
 
-The package has no start scripts, and its `spark-class` must be told where it lives. Everything runs in process groups of its own and
-ends with the `with` block; Spark's Python processes end with their executors. Two workers on two addresses (127.0.0.1, 127.0.0.2)
-count as two hosts, without which Spark never speculates.
+The package has no start scripts, and its `spark-class` needs its own folder in the environment. All processes run in groups of their
+own and end with the `with` block; Spark's Python processes end with their executors. Two workers on two addresses (127.0.0.1,
+127.0.0.2) count as two hosts, without which Spark never speculates.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ HOST = "127.0.0.1"
 
 
 class Cluster:
-    """A master, and a worker for each host.
+    """A master, and one worker per host.
 
     Args:
-        folder: For logs and work.
+        folder: The folder for logs and work.
         hosts: The address of each worker.
-        cores: Of each worker.
-        memory: Of each worker, as Spark writes it.
+        cores: Cores of each worker.
+        memory: Memory of each worker, as Spark writes it.
     """
 
     def __init__(self, folder: Path, hosts: Sequence[str] = (HOST, HOST), *, cores: int = 1, memory: str = "2g") -> None:
@@ -63,11 +63,11 @@ class Cluster:
 
     @property
     def pids(self) -> list[int]:
-        """Of the master and the workers."""
+        """Process ids of the master and the workers."""
         return [process.pid for process in self._running]
 
     def stop(self) -> None:
-        """End all of it."""
+        """Stop all processes."""
         for process in reversed(self._running):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
@@ -99,7 +99,7 @@ class Cluster:
         home = Path(pyspark.__file__).parent
         log = self.folder / f"{name}.log"
         environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m"}
-        # What an executor may import is for the job to say, not for whoever started the cluster.
+        # The job decides what an executor may import, not the environment that started the cluster.
         for variable in ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
             environment.pop(variable, None)
         with log.open("wb") as output:
@@ -121,7 +121,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def session(cluster: Cluster, name: str, **settings: str) -> Iterator[SparkSession]:
-    """A session on the cluster, whose executors run this Python and can import what this checkout holds."""
+    """Start a session on the cluster, whose executors run this Python and can import from this checkout."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -148,7 +148,7 @@ def session(cluster: Cluster, name: str, **settings: str) -> Iterator[SparkSessi
 
 
 def processes_below(pids: Sequence[int]) -> dict[int, str]:
-    """All descendants of these processes, with their command lines."""
+    """Return all descendants of these processes, with their command lines."""
     parents: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -164,12 +164,12 @@ def processes_below(pids: Sequence[int]) -> dict[int, str]:
 
 
 def executors(cluster: Cluster) -> list[int]:
-    """The JVMs that run tasks."""
+    """Return the JVMs that run tasks."""
     return [pid for pid, line in processes_below(cluster.pids).items() if "CoarseGrainedExecutorBackend" in line]
 
 
 class Footprint(threading.Thread):
-    """Looks at the memory of the executors' processes, and keeps the peak of each. A context manager."""
+    """Context manager that samples the memory of the executors' processes, and keeps the peak of each."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(name="footprint", daemon=True)
@@ -196,7 +196,7 @@ class Footprint(threading.Thread):
                         self._peaks[kind][pid] = max(self._peaks[kind].get(pid, 0), int(peak[1]))
 
     def megabytes(self, kind: str) -> list[int]:
-        """The peak of each process (`python` or `java`), the greatest first."""
+        """Return the peak of each process (`python` or `java`), the greatest first."""
         return sorted((kilobytes // 1024 for kilobytes in self._peaks[kind].values()), reverse=True)
 
 

@@ -1,7 +1,8 @@
-"""One Spark session and one server for all tests of this folder; where Spark cannot run, each file is reported as skipped."""
+"""One Spark session and one server for all tests of this folder. If Spark cannot run, each file is reported as skipped."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Iterator
@@ -13,13 +14,14 @@ import pytest
 
 from command_bus.embedded import EmbeddedServer
 from tests.spark.presence import what_is_missing
+from tests.spark.trucks import Namespace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {
-    # The session is there in half the time, and what runs for a second gains nothing from the slow, thorough compiler.
+    # The session starts in half the time, and runs of a second gain nothing from the slow, thorough compiler.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
@@ -30,13 +32,13 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.session.timeZone": "UTC",
-    # A batch that does not match its schema says so, instead of failing deep within the JVM.
+    # A batch that does not match its schema gives a clear error, instead of failing deep within the JVM.
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
 }
 
 
 class Unavailable(pytest.Module):
-    """A file that is not imported, since it would need what is missing: one test, which tests/conftest.py marks as skipped."""
+    """A file that is not imported, because something is missing: one test, which tests/conftest.py marks as skipped."""
 
     def collect(self):
         yield pytest.Function.from_parent(self, name="all_tests", callobj=lambda: None)
@@ -57,9 +59,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session on two threads, in which a task may fail once. What it leaves behind goes into temporary folders.
+    """Start a local session on two threads, in which a task may fail once. All its files go into temporary folders.
 
-    Executors run this Python and can import `command_bus`, `examples` and `tests`. Settings that a test changes it sets back.
+    Executors run this Python and can import `command_bus`, `examples` and `tests`. A test that changes settings restores them.
     """
     from pyspark.sql import SparkSession
 
@@ -82,6 +84,25 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[EmbeddedServer]:
-    """A real server, at `server.url` on a port of this machine: any process can reach it, whatever its user and folder."""
+    """Start a real server, at `server.url` on a port of this machine: any process can reach it, whatever its user and folder."""
     with EmbeddedServer.start(tcp=True) as running:
         yield running
+
+
+@pytest.fixture
+def namespace(server: EmbeddedServer) -> Namespace:
+    return Namespace(server.url)
+
+
+@pytest.fixture
+def wide(server: EmbeddedServer) -> Namespace:
+    from tests.spark.outcomes import Wide  # needs PySpark
+
+    namespace = Wide(server.url)
+
+    async def choose() -> None:
+        async with namespace.bus():
+            pass
+
+    asyncio.run(choose())
+    return namespace

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from command_bus import HandlerRegistry
 from tests.spark.conftest import ROOT
-from tests.spark.scene import Move, Place
+from tests.spark.trucks import Move, Namespace
 
 __all__ = ["draining"]
 
@@ -22,15 +22,15 @@ registry = HandlerRegistry()
 
 @registry.handles(Move)
 async def move(command: Move) -> int:
-    """The result is the number, so that outcomes tell in which order they came about."""
+    """Return the number, so that outcomes show the order of execution."""
     return command.seq
 
 
 @contextmanager
-def draining(place: Place, processes: int) -> Iterator[None]:
-    """So many worker processes."""
+def draining(namespace: Namespace, processes: int) -> Iterator[None]:
+    """Run so many worker processes."""
     running = [
-        subprocess.Popen([sys.executable, "-m", __name__, place.url, place.namespace], cwd=ROOT, stdin=subprocess.PIPE)
+        subprocess.Popen([sys.executable, "-m", __name__, namespace.url, namespace.name], cwd=ROOT, stdin=subprocess.PIPE)
         for _ in range(processes)
     ]
     try:
@@ -47,11 +47,11 @@ def _stop_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-async def serve(place: Place) -> None:
-    async with place.bus(registry=registry, concurrency=200) as bus:
+async def serve(namespace: Namespace) -> None:
+    async with namespace.bus(registry=registry, concurrency=200) as bus:
         await bus.worker().run()
 
 
 if __name__ == "__main__":
     threading.Thread(target=_stop_with_parent, name="stop-with-parent", daemon=True).start()
-    asyncio.run(serve(Place(*sys.argv[1:])))
+    asyncio.run(serve(Namespace(*sys.argv[1:])))

@@ -1,4 +1,4 @@
-"""Whether Spark can run here. Its tests are skipped, not failed, where it cannot: a machine for development needs no Java."""
+"""A check whether Spark can run here. If not, its tests are skipped: a development machine needs no Java."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["what_is_missing"]
 
 @cache
 def what_is_missing() -> str | None:
-    """The reason to skip, or None: then JAVA_HOME names a Java that will do."""
+    """Return the reason to skip, or None: then JAVA_HOME names a suitable Java."""
     if find_spec("pyspark") is None:
         return "pyspark is not installed (`make test` installs it where there is a Java)"
     home = java.find()

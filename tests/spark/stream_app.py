@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from command_bus.spark import command_id
 from tests.spark.conftest import ROOT, SETTINGS
-from tests.spark.scene import Move, Place
+from tests.spark.trucks import Move, Namespace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,14 +25,14 @@ MOVES = "truck string, seq long, load double, note string"
 
 
 def arrivals(spark: SparkSession, folder: str | Path) -> DataFrame:
-    """The rows of the files that arrive in a folder, one file at a time, with their order: a stream cannot be sorted."""
+    """Return the rows of the files that arrive in a folder, one file at a time, with their order: a stream cannot be sorted."""
     rows = spark.readStream.schema(MOVES).option("maxFilesPerTrigger", 1).json(str(folder))
     return rows.withColumn("command_id", command_id("truck", "seq")).repartition(2, "truck")
 
 
-def start(rows: DataFrame, place: Place, checkpoint: str | Path, **options: str) -> StreamingQuery:
-    """Dispatch them through the bare format, as far as they have arrived."""
-    given = {**place.where, "command": f"{Move.__module__}:Move", "checkpointLocation": str(checkpoint), **options}
+def start(rows: DataFrame, namespace: Namespace, checkpoint: str | Path, **options: str) -> StreamingQuery:
+    """Dispatch them through the format, as far as they have arrived."""
+    given = {**namespace.options, "command": f"{Move.__module__}:Move", "checkpointLocation": str(checkpoint), **options}
     return rows.writeStream.format("command_bus").options(**given).trigger(availableNow=True).start()
 
 
@@ -44,7 +44,7 @@ def main() -> None:
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    start(arrivals(spark, folder), Place(url, namespace), checkpoint, **json.loads(options)).awaitTermination()
+    start(arrivals(spark, folder), Namespace(url, namespace), checkpoint, **json.loads(options)).awaitTermination()
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ print(json.dumps(found))
 """
 
 
-def test_it_is_found(tmp_path: Path) -> None:
+def test_the_source_is_found(tmp_path: Path) -> None:
     path = os.pathsep.join([str(ROOT), str(ROOT / "integrations" / "pyspark_command_bus")])
     run = subprocess.run(
         [sys.executable, "-c", CODE],

@@ -1,4 +1,4 @@
-"""Spark's side of the examples: the same commands and the same result as the plain Python side, and both examples on a small piece."""
+"""Spark's side of the examples: the same commands and results as the plain Python side, and both examples on a small sample."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def small(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def some_days(tmp_path_factory) -> tuple[Path, list[Flight]]:
-    """The first days of the real table, with its head only: reading all of it takes Spark seconds."""
+    """Return the first days of the real table, without reading all of it, which takes Spark seconds."""
     try:
         whole = frames.unzipped(tmp_path_factory.mktemp("table"))
     except data.MissingTable as missing:
@@ -66,23 +66,23 @@ def derived(spark: SparkSession, path: Path, days: int) -> dict[str, dict[str, o
 
 
 class TestFlights:
-    def test_the_commands_are_those_of_the_plain_python_side(self, spark, small):
+    def test_commands_equal_those_of_plain_python(self, spark, small):
         with small.open(encoding="utf-8", newline="") as lines:
             flights = list(data.parse(lines))
         assert derived(spark, small, 9) == sent(flights)
 
-    def test_so_are_those_of_some_real_days(self, spark, some_days):
+    def test_commands_of_real_days_equal_those_of_plain_python(self, spark, some_days):
         path, flights = some_days
         found = derived(spark, path, _DAYS)
         assert found == sent(flights)
         assert len(found) > 3_000
 
-    def test_the_fold_gives_what_the_reference_gives(self, spark, some_days):
+    def test_the_fold_equals_the_reference(self, spark, some_days):
         path, flights = some_days
         rows = frames.window_of_days(frames.flights(spark, path), _DAYS)
         assert fold.expected(rows) == reference.expected(flights)
 
-    def test_the_census_is_the_same(self, spark, some_days):
+    def test_the_census_equals_plain_python(self, spark, some_days):
         path, flights = some_days
         assert frames.census(frames.window_of_days(frames.flights(spark, path), _DAYS)) == data.census(flights)
 
@@ -92,8 +92,8 @@ class TestFlights:
         rows = frames.sample_of_aircraft(frames.flights(spark, small), 1, 7).collect()
         assert [row["tail"] for row in rows] == [flight.tail for flight in data.sample_of_aircraft(flights, 1, seed=7)]
 
-    def test_a_task_is_killed_once_and_in_mid_write(self, spark, small, tmp_path, monkeypatch):
-        """What the mapper does in a task, done here: the signal is caught, not sent."""
+    def test_each_task_is_killed_once_during_its_write(self, spark, small, tmp_path, monkeypatch):
+        """Run the mapper here as a task would; the signal is caught, not sent."""
         killed: list[int] = []
         monkeypatch.setattr(crash.os, "kill", lambda _, number: killed.append(number))
         rows = [
@@ -148,7 +148,7 @@ class TestRetail:
             (11.77, 11.77), (89.0, 89.0), (0.0, 0.0), (0.0, 0.0), (12.0, 0.0)
         ]  # fmt: skip
 
-    def test_rows_become_fields_and_spoilt_ones_stay_wrong(self, spark, tmp_path, path):
+    def test_invalid_rows_stay_invalid(self, spark, tmp_path, path):
         part = tmp_path / "slice.csv"
         table.write_slice([*table.read_rows(path)[:1], *table.SPOILT], part, 0.0)
         frame = spark.read.schema("line INT, customer STRING, date STRING, discs STRING, dollars STRING").csv(str(part))

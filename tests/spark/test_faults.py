@@ -1,4 +1,4 @@
-"""Tasks that die, jobs that are run again, attempts that overlap: whatever Spark does twice, each row is one command, in its place."""
+"""Tasks that die, repeated jobs, overlapping attempts: whatever Spark does twice, each row is one command, in order."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from command_bus import CommandBusError, DispatchFenced, HandlerRegistry
-from command_bus.embedded import EmbeddedServer
 from command_bus.messages.outgoing import Envelope
 from command_bus.spark import PartitionDispatcher, Target, command_id, command_id_of, dispatch_dataframe
 from command_bus.spark.writing.writer import commit_dispatch
 from command_bus.transport.bulk import Opening, Version
-from tests.spark.scene import Move, Place, journeys, until, working
+from tests.spark.trucks import Move, Namespace, journeys, until, working
 
 MOVE = f"{Move.__module__}:Move"
 TRUCKS, EACH = 20, 50
@@ -30,14 +29,9 @@ ALL = {f"t{truck}": list(range(EACH)) for truck in range(TRUCKS)}
 IDS = {command_id_of([truck, str(seq)]) for truck, seqs in ALL.items() for seq in seqs}
 
 
-@pytest.fixture
-def place(server: EmbeddedServer) -> Place:
-    return Place(server.url)
-
-
 @pytest.fixture(autouse=True)
 def small_batches(spark: SparkSession) -> Iterator[None]:
-    """Else a task would have all of its rows in one batch, encoded before anything is sent."""
+    """Make batches small: else a task would have all of its rows in one, encoded before anything is sent."""
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(name)
     spark.conf.set(name, "50")
@@ -46,20 +40,20 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
 
 
 def arranged(spark: SparkSession) -> DataFrame:
-    """A thousand rows in two partitions, with ids, as `dispatch_dataframe` lays them out."""
+    """Return a thousand rows in two partitions, with ids, as `dispatch_dataframe` arranges them."""
     rows = journeys(spark, TRUCKS, EACH).withColumn("command_id", command_id("truck", "seq"))
     return rows.repartition(2, "truck").sortWithinPartitions("seq")
 
 
-def write(rows: DataFrame, place: Place, **options: str) -> None:
-    given = {**place.where, "command": MOVE, "dispatchId": "d", "batchSize": "20", **options}
+def write(rows: DataFrame, namespace: Namespace, **options: str) -> None:
+    given = {**namespace.options, "command": MOVE, "dispatchId": "d", "batchSize": "20", **options}
     rows.write.format("command_bus").options(**given).mode("append").save()
 
 
-def stumble(rows: DataFrame, place: Place, falls: Callable[[], bool]) -> DataFrame:
-    """The same rows from a source that fails when half of a task's rows are through and some of them have landed.
+def stumble(rows: DataFrame, namespace: Namespace, falls: Callable[[], bool]) -> DataFrame:
+    """Return the same rows from a source that fails when half of a task's rows are through and some of them are in mailboxes.
 
-    The write that follows is of the same task. Rows are fat, because Spark passes them on 64 kB at a time.
+    The write that follows is in the same task. Rows are large, because Spark passes them on 64 kB at a time.
     """
     fat = rows.withColumn("note", F.repeat("truck", 500))
 
@@ -67,7 +61,7 @@ def stumble(rows: DataFrame, place: Place, falls: Callable[[], bool]) -> DataFra
         seen = 0
         for batch in batches:
             if seen >= 250 and falls():
-                until(lambda: place.depth() >= 100)
+                until(lambda: namespace.depth() >= 100)
                 raise RuntimeError("the source is broken")
             seen += batch.num_rows
             yield batch
@@ -76,7 +70,7 @@ def stumble(rows: DataFrame, place: Place, falls: Callable[[], bool]) -> DataFra
 
 
 def first_time(folder: str) -> bool:
-    """True for the first call of each partition, whichever process asks."""
+    """Return True for the first call of each partition, in whichever process."""
     context = TaskContext.get()
     try:
         Path(folder, f"fell-{0 if context is None else context.partitionId()}").touch(exist_ok=False)
@@ -85,15 +79,15 @@ def first_time(folder: str) -> bool:
     return True
 
 
-def everything_once_and_in_order(place: Place) -> None:
-    assert place.seqs() == ALL
-    ids = [each.command_id for each in place.landed()]
-    assert len(ids) == len(IDS) == place.depth()
+def everything_once_and_in_order(namespace: Namespace) -> None:
+    assert namespace.seqs() == ALL
+    ids = [each.command_id for each in namespace.landed()]
+    assert len(ids) == len(IDS) == namespace.depth()
     assert set(ids) == IDS
 
 
 @pytest.mark.slow
-def test_a_writer_killed_after_half_its_rows_is_run_again(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+def test_a_writer_killed_half_way_is_retried(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
     folder = str(tmp_path)
 
     def command_of(row: dict[str, Any]) -> Move:
@@ -103,45 +97,45 @@ def test_a_writer_killed_after_half_its_rows_is_run_again(spark: SparkSession, p
 
     report = dispatch_dataframe(
         journeys(spark, TRUCKS, EACH), None, mapper=command_of, entity="truck", key=["truck", "seq"], order_by="seq",
-        dispatch_id="d", partitions=2, batch_size=20, **place.where,
+        dispatch_id="d", partitions=2, batch_size=20, **namespace.options,
     )  # fmt: skip
     assert len(list(tmp_path.iterdir())) == 2  # both were killed
     assert (report.added, report.rows, report.duplicates) == (1000, 1000, 0)
     assert report.resent >= 300  # some hundred had landed before
-    everything_once_and_in_order(place)
+    everything_once_and_in_order(namespace)
 
 
 @pytest.mark.slow
-def test_a_task_that_fails_after_half_its_rows_is_run_again(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+def test_a_task_failed_half_way_is_retried(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
     folder = str(tmp_path)
 
-    write(stumble(arranged(spark), place, lambda: first_time(folder)), place)
+    write(stumble(arranged(spark), namespace, lambda: first_time(folder)), namespace)
     assert len(list(tmp_path.iterdir())) == 2
-    everything_once_and_in_order(place)
+    everything_once_and_in_order(namespace)
 
 
-def test_a_job_that_failed_for_good_is_completed_by_running_it_again(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+def test_repeating_a_failed_job_completes_it(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.touch()
     flag = str(broken)
-    rows = stumble(arranged(spark), place, lambda: Path(flag).exists())
+    rows = stumble(arranged(spark), namespace, lambda: Path(flag).exists())
     with pytest.raises(PythonException, match="the source is broken"):
-        write(rows, place)
-    left = place.seqs()
+        write(rows, namespace)
+    left = namespace.seqs()
     assert 100 <= sum(len(seqs) for seqs in left.values()) < 1000
     assert all(seqs == list(range(len(seqs))) for seqs in left.values())
     broken.unlink()
-    write(rows, place)
-    everything_once_and_in_order(place)
-    write(rows, place)
+    write(rows, namespace)
+    everything_once_and_in_order(namespace)
+    write(rows, namespace)
     with pytest.raises(AnalysisException, match="DispatchConflict: dispatch 'd' was committed before"):
-        write(rows.limit(5), place)  # not even the same rows: they would be lost without a word
-    everything_once_and_in_order(place)
-    told = dispatch_dataframe(arranged(spark), Move, key=["truck", "seq"], order_by="seq", dispatch_id="d", **place.where)
-    assert (told.state, told.added) == ("already committed", 1000)
+        write(rows.limit(5), namespace)  # not even the same rows: they would be lost without a word
+    everything_once_and_in_order(namespace)
+    again = dispatch_dataframe(arranged(spark), Move, key=["truck", "seq"], order_by="seq", dispatch_id="d", **namespace.options)
+    assert (again.state, again.added) == ("already committed", 1000)
 
 
-def test_a_rerun_after_the_workers_took_everything_adds_nothing(spark: SparkSession, place: Place) -> None:
+def test_repeating_a_drained_job_adds_nothing(spark: SparkSession, namespace: Namespace) -> None:
     registry, seen = HandlerRegistry(), list[tuple[str, int]]()
 
     @registry.handles(Move)
@@ -149,22 +143,22 @@ def test_a_rerun_after_the_workers_took_everything_adds_nothing(spark: SparkSess
         seen.append((str(command.truck), command.seq))
         return 0
 
-    with working(place, registry):
+    with working(namespace, registry):
         for _ in range(2):  # open: nothing is committed, its commands are settled and gone
-            with PartitionDispatcher(Target(**place.where), dispatch_id="d") as dispatcher:
+            with PartitionDispatcher(Target(**namespace.options), dispatch_id="d") as dispatcher:
                 dispatcher.dispatch_batch(moves(25))
             until(lambda: len(seen) == 500)
         for _ in range(2):
-            write(arranged(spark), place)
+            write(arranged(spark), namespace)
             until(lambda: len(seen) >= 1000)
     assert {truck: [seq for name, seq in seen if name == truck] for truck in ALL} == ALL
     assert len(seen) == 1000
-    assert place.depth() == 0
+    assert namespace.depth() == 0
 
 
-def test_a_writer_that_goes_on_after_the_commit_adds_nothing(place: Place) -> None:
-    """A speculative loser, an executor that was taken for lost: they do not know that the dispatch is closed."""
-    target, opening, version = Target(**place.where), Opening(), Version("d")
+def test_a_writer_adds_nothing_after_the_commit(namespace: Namespace) -> None:
+    """A speculative loser or an executor taken for lost does not know that the dispatch is closed."""
+    target, opening, version = Target(**namespace.options), Opening(), Version("d")
     zombie = PartitionDispatcher(target, dispatch_id="d", batch_size=20)
     zombie.open()
     zombie.dispatch_batch(moves(10))
@@ -172,22 +166,22 @@ def test_a_writer_that_goes_on_after_the_commit_adds_nothing(place: Place) -> No
         winner.dispatch_batch(moves(EACH))
     commit_dispatch(target, version, opening, [winner.result])
     assert (winner.result.added, winner.result.duplicates) == (800, 200)
-    zombie.dispatch_batch(moves(EACH + 5))  # with rows that nobody else has
+    zombie.dispatch_batch(moves(EACH + 5))  # with rows that no other attempt has
     assert (zombie.result.added, zombie.result.done) == (200, True)
     late = PartitionDispatcher(target, dispatch_id="d")
     late.open()
     assert late.result.done
     assert late.dispatch_batch(moves(EACH + 5)).added == 0
-    everything_once_and_in_order(place)
+    everything_once_and_in_order(namespace)
     forgotten = PartitionDispatcher(target, dispatch_id="never opened")
     with pytest.raises(DispatchFenced, match="nothing was added"):
         forgotten.dispatch_batch(moves(1))
-    everything_once_and_in_order(place)
+    everything_once_and_in_order(namespace)
 
 
-def test_attempts_that_overlap_keep_the_order(place: Place) -> None:
-    """Speculation: the same rows in the same order, at the same time, cut into other chunks."""
-    target = Target(**place.where)
+def test_overlapping_attempts_keep_the_order(namespace: Namespace) -> None:
+    """Speculation: the same rows in the same order, at the same time, in other chunks."""
+    target = Target(**namespace.options)
     results: list[PartitionDispatcher] = []
 
     def attempt(batch_size: int) -> None:
@@ -203,12 +197,12 @@ def test_attempts_that_overlap_keep_the_order(place: Place) -> None:
     assert [each.result.rows for each in results] == [1000] * 4
     assert sum(each.result.added for each in results) == 1000
     assert sum(each.result.duplicates for each in results) == 3000
-    everything_once_and_in_order(place)
+    everything_once_and_in_order(namespace)
 
 
-def test_attempts_that_overlap_wait_for_room_without_overtaking(place: Place) -> None:
-    """Each holds back what was refused to it, while the other may have brought it meanwhile."""
-    target = Target(**place.where)
+def test_overlapping_attempts_keep_the_order_at_a_limit(namespace: Namespace) -> None:
+    """Each holds back its refused rows, while the other may have sent them."""
+    target = Target(**namespace.options)
     registry, seen = HandlerRegistry(), list[tuple[str, int]]()
 
     @registry.handles(Move)
@@ -228,8 +222,8 @@ def test_attempts_that_overlap_wait_for_room_without_overtaking(place: Place) ->
     threads = [threading.Thread(target=attempt, args=(size,)) for size in (11, 100)]
     for thread in threads:
         thread.start()
-    until(lambda: place.depth() == 60)  # both are held up
-    with working(place, registry):
+    until(lambda: namespace.depth() == 60)  # both are held up
+    with working(namespace, registry):
         for thread in threads:
             thread.join()
         until(lambda: len(seen) >= 1000)
@@ -239,7 +233,7 @@ def test_attempts_that_overlap_wait_for_room_without_overtaking(place: Place) ->
 
 
 def moves(each: int) -> Iterator[Envelope[Move]]:
-    """The rows of all trucks, up to a number, in the order of the numbers."""
+    """Return the rows of all trucks, up to a number, in the order of the numbers."""
     for seq in range(each):
         for truck in range(TRUCKS):
             name = f"t{truck}"

@@ -14,13 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from command_bus import DispatchConflict
-from command_bus.embedded import EmbeddedServer
 from command_bus.spark import PartitionDispatcher, Target, command_id, dispatch_batch_writer, dispatch_dataframe, in_order
 from command_bus.spark.options import WriteOptions
-from command_bus.spark.writing.writer import PartitionTask, Writing
+from command_bus.spark.writing.writer import PartitionTask, WritePlan
 from command_bus.transport.bulk import Version
-from tests.spark.scene import Move, Place, until
 from tests.spark.test_faults import moves
+from tests.spark.trucks import Move, Namespace, until
 
 MOVE = f"{Move.__module__}:Move"
 TRUCKS, EACH = 100, 400
@@ -36,13 +35,8 @@ SKEW = {
 
 
 @pytest.fixture
-def place(server: EmbeddedServer) -> Place:
-    return Place(server.url)
-
-
-@pytest.fixture
 def settings(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Settings of the session, set back after the test."""
+    """Restore settings of the session after the test."""
     before = {name: spark.conf.get(name, None) for name in request.param}
     for name, value in request.param.items():
         spark.conf.set(name, value)
@@ -52,7 +46,7 @@ def settings(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[No
 
 
 def fat(spark: SparkSession) -> DataFrame:
-    """Rows that do not shrink in a shuffle: more than 4 MB, so that adaptive execution leaves several partitions of them."""
+    """Return rows that do not shrink in a shuffle: more than 4 MB, so that adaptive execution leaves several partitions of them."""
     number = F.col("id")
     return spark.range(TRUCKS * EACH, numPartitions=4).select(
         F.concat(F.lit("t"), (number % TRUCKS).cast("string")).alias("truck"),
@@ -62,7 +56,7 @@ def fat(spark: SparkSession) -> DataFrame:
 
 
 def known(spark: SparkSession) -> DataFrame:
-    """A row for each truck; that they are so few, Spark finds out only when it has them."""
+    """Return one row per truck. Spark finds out only when it has them that they are so few."""
     return spark.createDataFrame([(f"t{truck}", 1.0) for truck in range(TRUCKS)], "truck string, load double")
 
 
@@ -78,12 +72,12 @@ def known(spark: SparkSession) -> DataFrame:
     indirect=["settings"],
 )
 @pytest.mark.usefixtures("settings")
-def test_order_holds_behind_a_join_on_the_entity(spark: SparkSession, place: Place, how: str) -> None:
+def test_order_holds_behind_a_join_on_the_entity(spark: SparkSession, namespace: Namespace, how: str) -> None:
     joined = fat(spark).join(known(spark), "truck", how)
-    report = dispatch_dataframe(joined, Move, key=["truck", "seq"], order_by="seq", dispatch_id="d", **place.where)
+    report = dispatch_dataframe(joined, Move, key=["truck", "seq"], order_by="seq", dispatch_id="d", **namespace.options)
     assert len(report.partitions) > 1  # one task keeps any order
     assert (report.added, report.entities) == (TRUCKS * EACH, TRUCKS)
-    assert place.seqs() == ALL
+    assert namespace.seqs() == ALL
 
 
 @pytest.mark.parametrize("settings", [{ADAPTIVE: "true", **SKEW}], indirect=True, ids=["skew"])
@@ -105,15 +99,15 @@ def test_the_plan_keeps_the_shuffle(spark: SparkSession) -> None:
 
 
 def split(spark: SparkSession) -> DataFrame:
-    """Each truck's rows in all of four partitions."""
+    """Return each truck's rows in all of four partitions."""
     rows = fat(spark).where("seq < 20").withColumn("command_id", command_id("truck", "seq"))
     return rows.repartition(4, "seq").sortWithinPartitions("seq")
 
 
 @pytest.mark.slow
-def test_rows_that_are_left_to_chance_are_refused_where_order_is_asked_for(spark: SparkSession, place: Place) -> None:
-    options = {**place.where, "command": MOVE, "dispatchId": "d"}
-    writing = Writing.plan(WriteOptions.parse({**options, "keepOrder": "true"}), split(spark).schema)
+def test_split_entities_are_refused_if_order_is_kept(spark: SparkSession, namespace: Namespace) -> None:
+    options = {**namespace.options, "command": MOVE, "dispatchId": "d"}
+    writing = WritePlan.build(WriteOptions.parse({**options, "keepOrder": "true"}), split(spark).schema)
     with pytest.raises(PySparkException) as caught:
         PartitionTask(writing, Version("d")).dispatch(split(spark))
     text = str(caught.value)
@@ -122,16 +116,16 @@ def test_rows_that_are_left_to_chance_are_refused_where_order_is_asked_for(spark
     )
     assert "in_order" in text
     arranged = in_order(split(spark), "truck", "seq", partitions=4)
-    other = Place(place.url)
-    arranged.write.format("command_bus").options(**{**options, **other.where}, keepOrder="true").mode("append").save()
+    other = Namespace(namespace.url)
+    arranged.write.format("command_bus").options(**{**options, **other.options}, keepOrder="true").mode("append").save()
     assert other.seqs() == {truck: list(range(20)) for truck in ALL}
 
 
-def test_else_it_is_said_in_the_log(spark: SparkSession, place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_split_entities_are_logged_otherwise(spark: SparkSession, namespace: Namespace, caplog: pytest.LogCaptureFixture) -> None:
     def write(rows: DataFrame, dispatch_id: str, **options: str) -> str:
         caplog.clear()
-        given = {**place.where, "command": MOVE, "dispatchId": dispatch_id, **options}
-        PartitionTask(Writing.plan(WriteOptions.parse(given), rows.schema), Version(dispatch_id)).dispatch(rows)
+        given = {**namespace.options, "command": MOVE, "dispatchId": dispatch_id, **options}
+        PartitionTask(WritePlan.build(WriteOptions.parse(given), rows.schema), Version(dispatch_id)).dispatch(rows)
         return "\n".join(each.message for each in caplog.records if "entities" in each.message)
 
     with caplog.at_level(logging.WARNING, "command_bus.spark"):
@@ -142,30 +136,30 @@ def test_else_it_is_said_in_the_log(spark: SparkSession, place: Place, caplog: p
         assert not write(free, "4")
 
 
-def test_a_job_that_is_run_again_in_other_partitions_is_no_conflict(place: Place) -> None:
-    """Each run names itself: what an attempt that failed had begun elsewhere is not held against the next."""
-    target = Target(**place.where)
+def test_a_repeated_job_may_use_other_partitions(namespace: Namespace) -> None:
+    """Each run has a name of its own: entities that a failed attempt had begun in other tasks do not count in the next run."""
+    target = Target(**namespace.options)
     for run, partition in (("first", 0), ("second", 1), ("second", 1)):
         with PartitionDispatcher(target, dispatch_id="d", run=run, partition=partition, keep_order=True) as dispatcher:
             dispatcher.dispatch_batch(moves(5))
     other = PartitionDispatcher(target, dispatch_id="d", run="second", partition=2, keep_order=True)
     with pytest.raises(DispatchConflict, match=r"partitions 1 and 2"), other as dispatcher:
         dispatcher.dispatch_batch(moves(6))
-    assert place.seqs() == {f"t{truck}": list(range(5)) for truck in range(20)}
+    assert namespace.seqs() == {f"t{truck}": list(range(5)) for truck in range(20)}
 
 
 @pytest.mark.slow
-def test_streams_keep_order_behind_a_join(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+def test_streams_keep_order_behind_a_join(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
     fat(spark).repartition(1).write.parquet(str(tmp_path / "arrivals"))
     stream = spark.readStream.schema(fat(spark).schema).parquet(str(tmp_path / "arrivals"))
     joined = stream.join(known(spark), "truck", "left")
-    write = dispatch_batch_writer(Move, dispatch_id="batches", key=["truck", "seq"], order_by="seq", **place.where)
+    write = dispatch_batch_writer(Move, dispatch_id="batches", key=["truck", "seq"], order_by="seq", **namespace.options)
     query = joined.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "one")).trigger(availableNow=True)
     assert query.start().awaitTermination(120)
-    assert place.seqs() == ALL
-    other = Place(place.url)
+    assert namespace.seqs() == ALL
+    other = Namespace(namespace.url)
     named = in_order(joined.withColumn("command_id", command_id("truck", "seq")), "truck")
-    plain = named.writeStream.format("command_bus").options(**other.where, command=MOVE, keepOrder="true")
+    plain = named.writeStream.format("command_bus").options(**other.options, command=MOVE, keepOrder="true")
     query = plain.option("checkpointLocation", str(tmp_path / "two")).trigger(availableNow=True)
     assert query.start().awaitTermination(120)
     until(lambda: other.depth() == TRUCKS * EACH)

@@ -1,4 +1,4 @@
-"""The code of the page on Spark, and of the README's lines on it, runs as it stands: one session, one worker, one server."""
+"""The code of the page on Spark, and of the README's lines on it, runs as it is: one session, one worker, one server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from command_bus.handlers.registry import default_registry
 from command_bus.spark import register
 from tests.docs.examples import blocks, files, printed
 from tests.spark.conftest import ROOT
-from tests.spark.scene import Place, working
+from tests.spark.trucks import Namespace, working
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,7 @@ _URL, _FOLDER = "redis://localhost:6379", "/data/orders"
 
 @pytest.fixture
 def shop(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[HandlerRegistry]:
-    """The quickstart's `shop.py`, where this process and executors can import it; the handlers in it."""
+    """Write the quickstart's `shop.py` where this process and executors can import it, and return its handlers."""
     (source,) = _SHOP.findall((ROOT / "docs" / "spark-quickstart.md").read_text(encoding="utf-8"))
     (tmp_path / "shop.py").write_text(source, encoding="utf-8")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
@@ -51,7 +51,7 @@ def test_the_page_on_spark(
 ) -> None:
     text = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {"__name__": "__main__"}  # what is defined there is sent along, as from a notebook
-    with EmbeddedServer.start(tcp=True) as server, working(Place(server.url, "shop"), shop):
+    with EmbeddedServer.start(tcp=True) as server, working(Namespace(server.url, "shop"), shop):
         for block in _BLOCK.finditer(text):
             line = text[: block.start()].count("\n") + 1
             source = block[2].replace(_URL, server.url).replace(_FOLDER, str(tmp_path / "orders"))
@@ -74,7 +74,7 @@ def test_the_page_on_spark(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_readme_s_salaries(tmp_path: Path, server: EmbeddedServer) -> None:
-    """`salaries.py` beside `bank.py`, as two programs: what a reader has saved by then."""
+    """Two programs, `salaries.py` beside `bank.py`, as a reader has saved them by then."""
     shown = files(blocks((ROOT / "README.md").read_text(encoding="utf-8")))
     for name in ("bank.py", "salaries.py"):
         (tmp_path / name).write_text(shown[name], encoding="utf-8")

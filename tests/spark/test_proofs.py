@@ -1,4 +1,4 @@
-"""Some of the larger proofs, on a standalone cluster: the package as a zip, joins, streams. `make proofs` runs all of them, at full size."""
+"""Some of the larger proofs, on a standalone cluster: the package as a zip, joins, streams. `make proofs` runs all, at full size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
         pytest.param("batches", id="batches"),
     ],
 )
-def test_it_is_proved(arguments: str) -> None:
+def test_the_proof_holds(arguments: str) -> None:
     command = [sys.executable, "-m", "tests.spark.proofs", *arguments.split()]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=380)
     assert run.returncode == 0, run.stdout + run.stderr[-3000:]

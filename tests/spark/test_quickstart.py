@@ -1,4 +1,4 @@
-"""The newcomer's page, followed to the letter: its files, its commands, in two processes."""
+"""The quickstart, followed to the letter: its files, its commands, in two processes."""
 
 from __future__ import annotations
 

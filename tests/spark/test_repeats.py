@@ -1,4 +1,4 @@
-"""What is sent again: the same rows are no trouble and say so, other rows under an old name are refused, and nothing at all is no rows."""
+"""Repeated dispatches: the same rows add nothing, other rows under an old name are refused, and an empty frame has no rows."""
 
 from __future__ import annotations
 
@@ -18,26 +18,20 @@ from pyspark.sql import functions as F  # noqa: N812
 from redis import Redis
 
 from command_bus import DispatchConflict, InvalidSettings
-from command_bus.embedded import EmbeddedServer
 from command_bus.spark import command_id, dispatch_batch_writer, dispatch_dataframe
-from command_bus.spark.writing.random_ids import chance_in
-from tests.spark.scene import Move, Place, journeys
+from command_bus.spark.writing.random_ids import random_function_in
+from tests.spark.trucks import Move, Namespace, journeys
 
 MOVE = f"{Move.__module__}:Move"
 KEY = ["truck", "seq"]
 MOVES = "truck string, seq long, load double, note string"
 
 
-@pytest.fixture
-def place(server: EmbeddedServer) -> Place:
-    return Place(server.url)
-
-
 class Harbour:
     """Files that arrive in a folder, one row each, and a query with a checkpoint that reads them one at a time."""
 
-    def __init__(self, spark: SparkSession, folder: Path, place: Place) -> None:
-        self.spark, self.place = spark, place
+    def __init__(self, spark: SparkSession, folder: Path, namespace: Namespace) -> None:
+        self.spark, self.namespace = spark, namespace
         self.arrivals, self.checkpoint = folder / "arrivals", folder / "checkpoint"
         self.arrivals.mkdir()
 
@@ -48,7 +42,7 @@ class Harbour:
             os.utime(file, (1e9 + number, 1e9 + number))
 
     def keep(self) -> Callable[[], None]:
-        """Save the checkpoint; the function that restores it."""
+        """Save the checkpoint, and return a function that restores it."""
         saved = self.checkpoint.with_name("saved")
         shutil.copytree(self.checkpoint, saved)
 
@@ -63,31 +57,31 @@ class Harbour:
         return self.spark.readStream.schema(MOVES).option("maxFilesPerTrigger", 1).json(str(self.arrivals))
 
     def by_batch(self, keep: str = "true") -> None:
-        write = dispatch_batch_writer(Move, dispatch_id="trucks", key=KEY, order_by="seq", **self.place.where)
+        write = dispatch_batch_writer(Move, dispatch_id="trucks", key=KEY, order_by="seq", **self.name.options)
         stream = self.rows.where(keep).writeStream.foreachBatch(write).option("checkpointLocation", str(self.checkpoint))
         assert stream.trigger(availableNow=True).start().awaitTermination(60)
 
     def by_format(self, keep: str = "true") -> None:
         rows = self.rows.where(keep).withColumn("command_id", command_id(*KEY))
-        stream = rows.writeStream.format("command_bus").options(**self.place.where, command=MOVE)
+        stream = rows.writeStream.format("command_bus").options(**self.name.options, command=MOVE)
         stream = stream.option("checkpointLocation", str(self.checkpoint))
         assert stream.trigger(availableNow=True).start().awaitTermination(60)
 
     @property
     def seqs(self) -> list[int]:
-        return self.place.seqs().get("a", [])
+        return self.namespace.seqs().get("a", [])
 
 
 @pytest.fixture
-def harbour(spark: SparkSession, tmp_path: Path, place: Place) -> Harbour:
-    return Harbour(spark, tmp_path, place)
+def harbour(spark: SparkSession, tmp_path: Path, namespace: Namespace) -> Harbour:
+    return Harbour(spark, tmp_path, namespace)
 
 
 WAYS = pytest.mark.parametrize("way", ["by_batch", "by_format"])
 
 
 class TestNothing:
-    """A micro-batch of which a filter leaves nothing."""
+    """A micro-batch that a filter leaves empty."""
 
     @WAYS
     @pytest.mark.parametrize(
@@ -103,7 +97,7 @@ class TestNothing:
         run(keep)  # started again, as after a crash
         assert harbour.seqs == [*left, 4]
 
-    def test_a_query_all_of_whose_batches_are_empty(self, harbour: Harbour, place: Place) -> None:
+    def test_a_query_with_only_empty_batches(self, harbour: Harbour, namespace: Namespace) -> None:
         harbour.arrive(0, 1)
         harbour.by_batch("false")
         assert harbour.seqs == []
@@ -111,22 +105,24 @@ class TestNothing:
         harbour.by_batch()
         assert harbour.seqs == [2]
 
-    def test_a_frame_without_rows_is_a_dispatch_of_none(self, spark: SparkSession, place: Place) -> None:
+    def test_a_frame_without_rows_is_dispatched(self, spark: SparkSession, namespace: Namespace) -> None:
         rows = journeys(spark, 2, 5)
 
         def dispatch(frame: DataFrame, **options: Any) -> Any:
-            return dispatch_dataframe(frame, Move, key=KEY, order_by="seq", dispatch_id="d", **options, **place.where)
+            return dispatch_dataframe(frame, Move, key=KEY, order_by="seq", dispatch_id="d", **options, **namespace.options)
 
         report = dispatch(rows.where("false"))
         assert (report.state, report.rows, report.added) == ("committed", 0, 0)
         with pytest.raises(DispatchConflict, match="0 rows then, 10 now"):
             dispatch(rows)
-        batch = dispatch_dataframe(rows.where("false"), Move, key=KEY, order_by="seq", dispatch_id="v", version=3, **place.where)
+        batch = dispatch_dataframe(
+            rows.where("false"), Move, key=KEY, order_by="seq", dispatch_id="v", version=3, **namespace.options
+        )
         assert (batch.state, batch.rows) == ("empty", 0)
 
 
 class TestOtherRows:
-    """Rows that would be lost in silence: their version was committed with others."""
+    """Rows that would be lost silently: their version was committed with others."""
 
     @WAYS
     def test_a_restored_checkpoint_is_noticed(self, harbour: Harbour, way: str) -> None:
@@ -151,7 +147,7 @@ class TestOtherRows:
 
     @pytest.mark.slow
     @WAYS
-    def test_a_restored_checkpoint_before_the_same_rows_is_none(self, harbour: Harbour, way: str) -> None:
+    def test_a_restored_checkpoint_with_the_same_rows_adds_nothing(self, harbour: Harbour, way: str) -> None:
         run = getattr(harbour, way)
         harbour.arrive(1)
         run()
@@ -164,7 +160,7 @@ class TestOtherRows:
         assert harbour.seqs == [1, 2, 3, 4]
 
     @pytest.mark.slow
-    def test_rows_in_the_place_of_an_empty_batch_are_noticed(self, harbour: Harbour) -> None:
+    def test_rows_instead_of_an_empty_batch_are_noticed(self, harbour: Harbour) -> None:
         harbour.arrive(1)
         harbour.by_batch()
         restore = harbour.keep()
@@ -175,27 +171,27 @@ class TestOtherRows:
             harbour.by_batch()
 
     @pytest.mark.slow
-    def test_a_second_insert_of_other_rows_is_noticed(self, spark: SparkSession, place: Place) -> None:
+    def test_a_second_insert_of_other_rows_is_noticed(self, spark: SparkSession, namespace: Namespace) -> None:
         rows = journeys(spark, 2, 5).withColumn("command_id", command_id(*KEY))
 
         def write(frame: DataFrame) -> None:
-            options = {**place.where, "command": MOVE, "dispatchId": "d"}
+            options = {**namespace.options, "command": MOVE, "dispatchId": "d"}
             frame.coalesce(1).sortWithinPartitions("seq").write.format("command_bus").options(**options).mode("append").save()
 
         write(rows)
-        write(rows.withColumn("note", F.lit("of another time")))  # ids tell rows apart, not what is in them
+        write(rows.withColumn("note", F.lit("of another time")))  # rows are compared by ids, not by content
         for other in (rows.where("seq < 3"), rows.withColumn("command_id", F.concat("command_id", F.lit("x")))):
             with pytest.raises(AnalysisException, match="DispatchConflict: dispatch 'd' was committed before, at 20"):
                 write(other)
-        assert place.depth() == 10
+        assert namespace.depth() == 10
 
     def test_another_frame_under_an_old_name_is_refused(
-        self, spark: SparkSession, place: Place, caplog: pytest.LogCaptureFixture
+        self, spark: SparkSession, namespace: Namespace, caplog: pytest.LogCaptureFixture
     ) -> None:
         rows = journeys(spark, 4, 25)
 
         def dispatch(frame: DataFrame, **options: Any) -> Any:
-            given: dict[str, Any] = {"key": KEY, "order_by": "seq", "dispatch_id": "d", **place.where, **options}
+            given: dict[str, Any] = {"key": KEY, "order_by": "seq", "dispatch_id": "d", **namespace.options, **options}
             return dispatch_dataframe(frame, given.pop("command", Move), **given)
 
         first = dispatch(rows, partitions=3)
@@ -214,7 +210,7 @@ class TestOtherRows:
             (other, {}, "as many rows (100), but with other command ids"),
             (
                 rows.withColumn("why", F.lit("x")),
-                {"command": "tests.spark.scene:Stop"},
+                {"command": "tests.spark.trucks:Stop"},
                 "the command was Move then, it is Stop now",
             ),
             (rows.withColumn("load", F.col("load").cast("int")), {}, "columns then: load double; now: load int32"),
@@ -223,24 +219,24 @@ class TestOtherRows:
                 dispatch(frame, **options)
             assert text in str(caught.value)
             assert "Give other rows a dispatch id of their own" in str(caught.value)
-        assert place.depth() == 100
+        assert namespace.depth() == 100
 
-    def test_what_an_older_release_committed_is_told_by_its_number_of_rows(self, spark: SparkSession, place: Place) -> None:
+    def test_a_commit_of_an_older_release_is_compared_by_rows(self, spark: SparkSession, namespace: Namespace) -> None:
         rows = journeys(spark, 4, 25)
 
         def dispatch(frame: DataFrame) -> Any:
-            return dispatch_dataframe(frame, Move, key=KEY, order_by="seq", dispatch_id="d", **place.where)
+            return dispatch_dataframe(frame, Move, key=KEY, order_by="seq", dispatch_id="d", **namespace.options)
 
         dispatch(rows)
-        with Redis.from_url(place.url) as client:
-            assert client.delete(f"{{{place.namespace}:0}}:b:d:rows")
+        with Redis.from_url(namespace.url) as client:
+            assert client.delete(f"{{{namespace.name}:0}}:b:d:rows")
         assert dispatch(rows).state == "already committed"
         with pytest.raises(DispatchConflict, match="100 rows then, 50 now"):
             dispatch(rows.limit(50))
 
 
 class TestNames:
-    """What cannot name a dispatch or a row is refused with a sentence."""
+    """Unsuitable names of dispatches and ids of rows are refused."""
 
     @pytest.mark.parametrize(
         ("arguments", "text"),
@@ -255,8 +251,10 @@ class TestNames:
             ({"remember_for": None}, "remember_for = None: give how long"),
         ],
     )
-    def test_arguments(self, spark: SparkSession, place: Place, arguments: dict[str, Any], text: str) -> None:
-        given = {"key": "seq", "order_by": "seq", "dispatch_id": "d", **arguments, **place.where}
+    def test_wrong_names_are_refused(
+        self, spark: SparkSession, namespace: Namespace, arguments: dict[str, Any], text: str
+    ) -> None:
+        given = {"key": "seq", "order_by": "seq", "dispatch_id": "d", **arguments, **namespace.options}
         with pytest.raises(InvalidSettings) as caught:
             dispatch_dataframe(journeys(spark, 1, 2), Move, **given)
         assert text in str(caught.value)
@@ -264,7 +262,7 @@ class TestNames:
     @pytest.mark.parametrize(
         "chance", ["uuid()", "monotonically_increasing_id()", "rand()", "concat(truck, spark_partition_id())"]
     )
-    def test_ids_by_chance(self, spark: SparkSession, place: Place, chance: str) -> None:
+    def test_random_ids_are_refused(self, spark: SparkSession, namespace: Namespace, chance: str) -> None:
         named = journeys(spark, 2, 5).withColumn("row", F.expr(chance))
         ways: list[tuple[DataFrame, Any]] = [
             (named, "row"),
@@ -274,25 +272,31 @@ class TestNames:
         ]
         for frame, key in ways[:3]:
             with pytest.raises(InvalidSettings, match=r"the command ids are made by \w+\(\)"):
-                dispatch_dataframe(frame, Move, key=key, order_by="seq", dispatch_id="d", **place.where)
-        assert place.depth() == 0
+                dispatch_dataframe(frame, Move, key=key, order_by="seq", dispatch_id="d", **namespace.options)
+        assert namespace.depth() == 0
 
-    def test_chance_that_no_id_is_made_of_is_nobody_s_business(self, spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    def test_random_columns_outside_the_id_are_allowed(self, spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
         rows = journeys(spark, 2, 5).withColumn("row", F.expr("uuid()")).withColumn("load", F.rand())
-        report = dispatch_dataframe(rows.where(F.rand() >= 0), Move, key=KEY, order_by="seq", dispatch_id="d", **place.where)
+        report = dispatch_dataframe(
+            rows.where(F.rand() >= 0), Move, key=KEY, order_by="seq", dispatch_id="d", **namespace.options
+        )
         assert report.added == 10
         rows.write.parquet(str(tmp_path / "kept"))  # there they are what they are
         kept = spark.read.parquet(str(tmp_path / "kept"))
-        assert dispatch_dataframe(kept, Move, key="row", order_by="seq", dispatch_id="e", **place.where).added == 10
+        assert dispatch_dataframe(kept, Move, key="row", order_by="seq", dispatch_id="e", **namespace.options).added == 10
 
-    def test_a_plan_is_read_as_spark_writes_it(self) -> None:
+    def test_plans_are_parsed(self) -> None:
         head = "== Parsed Logical Plan ==\nProject [uuid(Some(1)) AS x#1]\n== Optimized Logical Plan ==\n"
         assert (
-            chance_in(f"{head}Project [concat(a, b#7) AS id#9]\n+- Project [uuid(Some(3)) AS b#7, c#8]\n== Physical Plan ==\n")
+            random_function_in(
+                f"{head}Project [concat(a, b#7) AS id#9]\n+- Project [uuid(Some(3)) AS b#7, c#8]\n== Physical Plan ==\n"
+            )
             == "uuid"
         )
         assert (
-            chance_in(f"{head}Project [concat(a, c#8) AS id#9]\n+- Project [uuid(Some(3)) AS b#7, c#8]\n== Physical Plan ==\n")
+            random_function_in(
+                f"{head}Project [concat(a, c#8) AS id#9]\n+- Project [uuid(Some(3)) AS b#7, c#8]\n== Physical Plan ==\n"
+            )
             is None
         )
-        assert chance_in("something else") is None
+        assert random_function_in("something else") is None

@@ -1,4 +1,4 @@
-"""Rows as they come: keys and instants in any session's zone, values that Python cannot hold, validators that change an entity's id."""
+"""Rows: keys and instants in any session's zone, values that Python cannot hold, validators that change an entity's id."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from command_bus import Command, EntityId, HandlerRegistry, InvalidRows, InvalidSettings
-from command_bus.embedded import EmbeddedServer
 from command_bus.spark import command_id, command_id_of, dispatch_dataframe, reconcile
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.target import Target
 from command_bus.spark.writing.partition import PartitionDispatcher
-from command_bus.spark.writing.writer import PartitionTask, Writing
+from command_bus.spark.writing.writer import PartitionTask, WritePlan
 from command_bus.transport.bulk import Version
-from tests.spark.scene import Move, Place, journeys, working
+from tests.spark.trucks import Move, Namespace, journeys, working
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York")
 
 
 class Lowered(Command[None], entity="truck", name="test.lowered"):
-    """Of scalars, and its validator makes another id of what the column holds."""
+    """A command of scalars whose validator changes the entity id of the column."""
 
     truck: EntityId
     seq: int
@@ -51,11 +50,6 @@ class Seen(Command[None], entity="truck", name="test.seen"):
 LOWERED, SEEN = f"{__name__}:Lowered", f"{__name__}:Seen"
 
 
-@pytest.fixture
-def place(server: EmbeddedServer) -> Place:
-    return Place(server.url)
-
-
 @contextmanager
 def zone_of(spark: SparkSession, zone: str) -> Iterator[None]:
     before = spark.conf.get("spark.sql.session.timeZone")
@@ -66,38 +60,40 @@ def zone_of(spark: SparkSession, zone: str) -> Iterator[None]:
         spark.conf.set("spark.sql.session.timeZone", before)
 
 
-def test_an_entity_is_in_one_mailbox_and_in_order_whatever_its_validator_does(spark: SparkSession, place: Place) -> None:
-    """Every fifth row has the id in capitals: such rows may be in another task than the others of their entity, and are refused."""
+def test_a_validator_cannot_split_an_entity(spark: SparkSession, namespace: Namespace) -> None:
+    """Every fifth row has the id in capitals. Such rows may be in another task than their entity's others, and are refused."""
     rows = journeys(spark, 40, 250).withColumn("truck", F.when(F.col("seq") % 5 == 0, F.upper("truck")).otherwise(F.col("truck")))
-    report = dispatch_dataframe(rows, LOWERED, key=["truck", "seq"], order_by="seq", dispatch_id="d", partitions=4, **place.where)
+    report = dispatch_dataframe(
+        rows, LOWERED, key=["truck", "seq"], order_by="seq", dispatch_id="d", partitions=4, **namespace.options
+    )
     assert (report.added, report.rejected, len([part for part in report.partitions if part.rows])) == (8_000, 2_000, 4)
-    assert place.seqs() == {f"t{truck}": [seq for seq in range(250) if seq % 5] for truck in range(40)}
-    assert {each.fields["truck"] for each in place.landed()} == {f"t{truck}" for truck in range(40)}
+    assert namespace.seqs() == {f"t{truck}": [seq for seq in range(250) if seq % 5] for truck in range(40)}
+    assert {each.fields["truck"] for each in namespace.landed()} == {f"t{truck}" for truck in range(40)}
     reasons = [row.error for row in report.rejects().select("error").distinct().collect()]
     assert [reason.partition(":")[0] for reason in reasons] == ["its command has another entity id than column 'truck'"]
 
 
-def test_a_mapper_may_not_move_a_row_either(spark: SparkSession, place: Place) -> None:
+def test_a_mapper_cannot_split_an_entity(spark: SparkSession, namespace: Namespace) -> None:
     def mapper(row: dict[str, Any]) -> Move:
         return Move(truck=row["truck"] if row["seq"] % 5 else "other", seq=row["seq"])
 
     report = dispatch_dataframe(
         journeys(spark, 10, 50), None, mapper=mapper, key=["truck", "seq"], order_by="seq", entity="truck", dispatch_id="d",
-        partitions=4, **place.where,
+        partitions=4, **namespace.options,
     )  # fmt: skip
     assert (report.added, report.rejected) == (400, 100)
-    assert place.seqs() == {f"t{truck}": [seq for seq in range(50) if seq % 5] for truck in range(10)}
+    assert namespace.seqs() == {f"t{truck}": [seq for seq in range(50) if seq % 5] for truck in range(10)}
 
 
 def keys(spark: SparkSession) -> DataFrame:
-    """Keys of all kinds, in one row."""
+    """Return keys of all kinds, in one row."""
     return spark.sql(
         """SELECT 'a' t, 'C:\\\\x' back, 5 i, 7L l, true b, DATE'2026-01-01' d, CAST('-12.50' AS DECIMAL(10, 2)) m, X'61' bin, 'x\u001fy' sep,
                   TIMESTAMP'2026-10-25T00:30:00.5Z' ts, TIMESTAMP_NTZ'2026-10-25 00:30:00.5' ntz, CAST(NULL AS TIMESTAMP) nothing"""
     )
 
 
-def test_ids_in_spark_are_those_of_plain_python_in_every_zone(spark: SparkSession) -> None:
+def test_ids_equal_those_of_plain_python_in_every_zone(spark: SparkSession) -> None:
     values = ("a", "C:\\x", 5, 7, True, date(2026, 1, 1), Decimal("-12.50"), b"a", "x\x1fy", datetime(2026, 10, 25, 0, 30, 0, 500_000, UTC),
               datetime(2026, 10, 25, 0, 30, 0, 500_000), None)  # fmt: skip
     frame = keys(spark)
@@ -121,7 +117,7 @@ def test_ids_in_spark_are_those_of_plain_python_in_every_zone(spark: SparkSessio
         ("CAST(NULL AS STRING)", "'\u0000'"),
     ],
 )
-def test_different_keys_have_different_ids_and_the_same_in_every_zone(spark: SparkSession, one: str, other: str) -> None:
+def test_ids_are_distinct_and_independent_of_the_zone(spark: SparkSession, one: str, other: str) -> None:
     frame = spark.sql(f"SELECT {one} k UNION ALL SELECT {other}")
     found = set()
     for zone in ZONES:
@@ -141,15 +137,15 @@ def test_digests_and_separators_as_keys(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("kind", ["map('a', 1)", "array(map('a', 1))", "parse_json('{}')"])
-def test_a_key_without_one_text_is_refused(spark: SparkSession, place: Place, kind: str) -> None:
+def test_a_key_of_an_unsupported_type_is_refused(spark: SparkSession, namespace: Namespace, kind: str) -> None:
     frame = spark.sql(f"SELECT 't1' truck, 1L seq, {kind} k")
     with pytest.raises(InvalidSettings, match="key column 'k': a command id cannot be made of a map or a variant"):
-        dispatch_dataframe(frame, SEEN, key="k", order_by="seq", dispatch_id="d", **place.where)
+        dispatch_dataframe(frame, SEEN, key="k", order_by="seq", dispatch_id="d", **namespace.options)
     with pytest.raises(Exception, match="a command id cannot be made of a map or a variant"):
         frame.select(command_id("k")).collect()
 
 
-def test_a_run_that_is_completed_in_a_session_of_another_zone(spark: SparkSession, place: Place) -> None:
+def test_a_run_that_is_completed_in_a_session_of_another_zone(spark: SparkSession, namespace: Namespace) -> None:
     rows = spark.range(1000, numPartitions=4).select(
         F.concat(F.lit("t"), (F.col("id") % 7).cast("string")).alias("truck"),
         F.col("id").alias("seq"),
@@ -157,18 +153,18 @@ def test_a_run_that_is_completed_in_a_session_of_another_zone(spark: SparkSessio
     )
     with zone_of(spark, "Europe/Berlin"):
         most = rows.where("seq < 900").withColumn("command_id", command_id("at"))
-        options = WriteOptions.parse({"command": SEEN, "dispatchId": "d", **place.where})
-        task = PartitionTask(Writing.plan(options, most.schema), Version("d"))
+        options = WriteOptions.parse({"command": SEEN, "dispatchId": "d", **namespace.options})
+        task = PartitionTask(WritePlan.build(options, most.schema), Version("d"))
         most.repartition(1).sortWithinPartitions("seq").mapInArrow(task, task.RESULT).collect()  # and never committed
-    assert place.depth() == 900
+    assert namespace.depth() == 900
     with zone_of(spark, "America/New_York"):
-        report = dispatch_dataframe(rows, SEEN, key="at", order_by="seq", dispatch_id="d", partitions=4, **place.where)
+        report = dispatch_dataframe(rows, SEEN, key="at", order_by="seq", dispatch_id="d", partitions=4, **namespace.options)
     assert (report.rows, report.added, report.rejected) == (1000, 1000, 0)
-    assert {each.fields["at"].utcoffset().total_seconds() for each in place.landed()} == {0}
+    assert {each.fields["at"].utcoffset().total_seconds() for each in namespace.landed()} == {0}
 
 
 def dirty(spark: SparkSession) -> DataFrame:
-    """10,000 rows of 20 trucks; of every thousand one has text that is no UTF-8, one a date and one a time that were read amiss."""
+    """Return 10,000 rows of 20 trucks. Of every thousand, one has text that is no UTF-8, one a wrong date and one a wrong time."""
     seq = F.col("id")
     text = F.when(seq % 1000 == 7, F.unhex(F.lit("6fff"))).otherwise(F.encode(F.concat(F.lit("n"), seq.cast("string")), "UTF-8"))
     return spark.range(10_000, numPartitions=4).select(
@@ -188,13 +184,13 @@ REASONS = {
 
 
 @pytest.mark.parametrize("policy", ["quarantine", "drop"])
-def test_poison_is_set_aside_row_by_row(spark: SparkSession, place: Place, policy: Any) -> None:
+def test_poison_is_set_aside_row_by_row(spark: SparkSession, namespace: Namespace, policy: Any) -> None:
     report = dispatch_dataframe(
-        dirty(spark), SEEN, key="seq", order_by="seq", dispatch_id="d", on_invalid=policy, partitions=4, **place.where
+        dirty(spark), SEEN, key="seq", order_by="seq", dispatch_id="d", on_invalid=policy, partitions=4, **namespace.options
     )
     assert (report.rows, report.added, report.rejected) == (10_000, 9_970, 30)
     good = [seq for seq in range(10_000) if seq % 1000 not in (7, 8, 9)]
-    assert place.seqs() == {f"t{truck}": [seq for seq in good if seq % 20 == truck] for truck in range(20)}
+    assert namespace.seqs() == {f"t{truck}": [seq for seq in good if seq % 20 == truck] for truck in range(20)}
     if policy == "quarantine":
         rejects = report.rejects().select("error", "reason", "command_id").collect()
         assert {(row.error, row.reason) for row in rejects} == {(reason, "invalid") for reason in REASONS}
@@ -202,35 +198,37 @@ def test_poison_is_set_aside_row_by_row(spark: SparkSession, place: Place, polic
         assert sorted(row.command_id for row in rejects) == sorted(command_id_of([seq]) for seq in bad)
 
 
-def test_poison_fails_a_dispatch_that_wants_it_so(spark: SparkSession, place: Place) -> None:
+def test_poison_fails_a_dispatch_with_on_invalid_raise(spark: SparkSession, namespace: Namespace) -> None:
     with pytest.raises(InvalidRows, match=r"a row is no valid command: column '(note|day|at)' holds"):
-        dispatch_dataframe(dirty(spark), SEEN, key="seq", order_by="seq", dispatch_id="d", on_invalid="raise", **place.where)
+        dispatch_dataframe(
+            dirty(spark), SEEN, key="seq", order_by="seq", dispatch_id="d", on_invalid="raise", **namespace.options
+        )
 
 
-def test_poison_in_a_stream_does_not_stop_it(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+def test_poison_in_a_stream_does_not_stop_it(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
     raw = dirty(spark).withColumn("note", F.col("note").cast("binary"))
     for number in range(2):
         raw.where(f"seq % 2 = {number}").write.parquet(str(source / f"part={number}"))
     arrivals = spark.readStream.schema(raw.schema).parquet(str(source / "part=*"))
     rows = arrivals.withColumn("note", F.col("note").cast("string")).withColumn("command_id", command_id("seq"))
-    options = {**place.where, "command": SEEN, "checkpointLocation": str(checkpoint), "keepOrder": "false"}
+    options = {**namespace.options, "command": SEEN, "checkpointLocation": str(checkpoint), "keepOrder": "false"}
     query = rows.writeStream.format("command_bus").options(**options).trigger(availableNow=True).start()
     query.awaitTermination()
     assert query.exception() is None
-    assert sorted(seq for seqs in place.seqs().values() for seq in seqs) == [
+    assert sorted(seq for seqs in namespace.seqs().values() for seq in seqs) == [
         seq for seq in range(10_000) if seq % 1000 not in (7, 8, 9)
     ]
 
 
-def test_order_by_several_columns_and_directions(spark: SparkSession, place: Place) -> None:
+def test_order_by_several_columns_and_directions(spark: SparkSession, namespace: Namespace) -> None:
     rows = journeys(spark, 20, 100).withColumn("day", F.floor(F.col("seq") / 10)).withColumn("k", F.col("seq") % 10)
-    given = {"key": ["truck", "seq"], "partitions": 4, **place.where}
+    given = {"key": ["truck", "seq"], "partitions": 4, **namespace.options}
     dispatch_dataframe(rows, Move, order_by=["day", F.desc("k")], dispatch_id="d", **given)
     wanted = [day * 10 + k for day in range(10) for k in reversed(range(10))]
-    assert place.seqs() == {f"t{truck}": wanted for truck in range(20)}
-    other = Place(place.url)
-    dispatch_dataframe(rows, Move, order_by=F.col("seq").desc(), dispatch_id="d", **given | other.where)
+    assert namespace.seqs() == {f"t{truck}": wanted for truck in range(20)}
+    other = Namespace(namespace.url)
+    dispatch_dataframe(rows, Move, order_by=F.col("seq").desc(), dispatch_id="d", **given | other.options)
     assert other.seqs() == {f"t{truck}": [*reversed(range(100))] for truck in range(20)}
     with pytest.raises(InvalidSettings, match="there is no column 'dey'; there are truck, seq"):
         dispatch_dataframe(rows, Move, order_by=["dey", "k"], dispatch_id="e", **given)
@@ -238,7 +236,7 @@ def test_order_by_several_columns_and_directions(spark: SparkSession, place: Pla
         dispatch_dataframe(rows, Move, order_by=[], dispatch_id="e", **given)
 
 
-def test_columns_with_dots(spark: SparkSession, place: Place) -> None:
+def test_columns_with_dots(spark: SparkSession, namespace: Namespace) -> None:
     rows = journeys(spark, 10, 20).withColumnsRenamed({"truck": "truck.id", "seq": "n.1"})
     columns = {"truck": "truck.id", "seq": "n.1"}
     report = dispatch_dataframe(
@@ -250,9 +248,9 @@ def test_columns_with_dots(spark: SparkSession, place: Place) -> None:
         dispatch_id="d",
         outcomes="1 day",
         partitions=3,
-        **place.where,
+        **namespace.options,
     )
-    assert place.seqs() == {f"t{truck}": list(range(20)) for truck in range(10)}
+    assert namespace.seqs() == {f"t{truck}": list(range(20)) for truck in range(10)}
     assert {row.command_id for row in report.commands.select("command_id").collect()} == {
         command_id_of([f"t{truck}", seq]) for truck in range(10) for seq in range(20)
     }
@@ -262,31 +260,37 @@ def test_columns_with_dots(spark: SparkSession, place: Place) -> None:
     assert {row.id for row in ids} == {command_id_of([seq]) for seq in range(20)}
 
 
-def test_limits_of_the_driver_hold_in_its_tasks(spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_the_driver_hold_in_its_tasks(
+    spark: SparkSession, namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COMMAND_BUS_MAX_PAYLOAD", "100")
     rows = journeys(spark, 5, 20).withColumn("note", F.when(F.col("seq") % 2 == 0, F.repeat(F.lit("x"), 200)))
-    report = dispatch_dataframe(rows, Move, key=["truck", "seq"], order_by="seq", dispatch_id="d", partitions=2, **place.where)
+    report = dispatch_dataframe(
+        rows, Move, key=["truck", "seq"], order_by="seq", dispatch_id="d", partitions=2, **namespace.options
+    )
     assert (report.added, report.rejected) == (50, 50)
     assert "the limit is 100" in report.rejects().select("error").first()[0]
 
 
-def test_what_was_accepted_before_is_not_counted_as_no_command(spark: SparkSession, place: Place) -> None:
-    """The first run died after 500 of 1,000 rows; its payload has the time of the run, so the second one's differs."""
+def test_a_conflict_with_an_earlier_run_is_counted_apart(spark: SparkSession, namespace: Namespace) -> None:
+    """The first run died after 500 of 1,000 rows. Its payload has the time of the run, so the second one's differs."""
     rows = journeys(spark, 10, 100).withColumn("note", F.current_timestamp().cast("string"))
-    with PartitionDispatcher(Target.resolve(**place.where), dispatch_id="d"):
+    with PartitionDispatcher(Target.resolve(**namespace.options), dispatch_id="d"):
         pass
-    options = WriteOptions.parse({"command": "tests.spark.scene:Move", "dispatchId": "d", **place.where})
+    options = WriteOptions.parse({"command": "tests.spark.trucks:Move", "dispatchId": "d", **namespace.options})
     half = rows.where("seq < 50").withColumn("command_id", command_id("truck", "seq"))
-    task = PartitionTask(Writing.plan(options, half.schema), Version("d"))
+    task = PartitionTask(WritePlan.build(options, half.schema), Version("d"))
     half.repartition(1).sortWithinPartitions("seq").mapInArrow(task, task.RESULT).collect()
-    report = dispatch_dataframe(rows, Move, key=["truck", "seq"], order_by="seq", dispatch_id="d", partitions=2, **place.where)
+    report = dispatch_dataframe(
+        rows, Move, key=["truck", "seq"], order_by="seq", dispatch_id="d", partitions=2, **namespace.options
+    )
     assert (report.rows, report.added, report.rejected, report.conflicts) == (1000, 1000, 500, 500)
     assert "500 rows rejected (500 of them because their command ids are in with other payloads)" in str(report)
     assert "one of its columns changes with every run" in report.rejects().select("error").first()[0]
-    assert place.seqs() == {f"t{truck}": list(range(100)) for truck in range(10)}
+    assert namespace.seqs() == {f"t{truck}": list(range(100)) for truck in range(10)}
 
 
-def test_rows_in_descending_order_are_reconciled(spark: SparkSession, place: Place) -> None:
+def test_rows_in_descending_order_are_reconciled(spark: SparkSession, namespace: Namespace) -> None:
     registry = HandlerRegistry()
 
     @registry.handles(Move)
@@ -294,9 +298,15 @@ def test_rows_in_descending_order_are_reconciled(spark: SparkSession, place: Pla
         return command.seq
 
     rows = journeys(spark, 4, 25).withColumn("day", F.col("seq") % 3)
-    with working(place, registry):
+    with working(namespace, registry):
         report = dispatch_dataframe(
-            rows, Move, key=["truck", "seq"], order_by=[F.desc("day"), "seq"], dispatch_id="d", outcomes="1 day", **place.where
+            rows,
+            Move,
+            key=["truck", "seq"],
+            order_by=[F.desc("day"), "seq"],
+            dispatch_id="d",
+            outcomes="1 day",
+            **namespace.options,
         )
         result = reconcile(report, timeout=60)
     assert result.ok, result
@@ -306,9 +316,9 @@ def test_rows_in_descending_order_are_reconciled(spark: SparkSession, place: Pla
         commands=report.commands,
         entity_column="truck",
         order_by=[F.asc("day"), "seq"],
-        url=place.url,
-        namespace=place.namespace,
+        url=namespace.url,
+        namespace=namespace.name,
     )
     assert not wrong.ok
     with pytest.raises(InvalidSettings, match="give entity_column, the column within which it orders"):
-        reconcile(dispatch_id="d", commands=report.commands, order_by=["day", "seq"], url=place.url, namespace=place.namespace)
+        reconcile(dispatch_id="d", commands=report.commands, order_by=["day", "seq"], url=namespace.url, namespace=namespace.name)

@@ -1,4 +1,4 @@
-"""What the other tests of this folder rest on: the session is as small and strict as meant, and executors reach code and server."""
+"""The base of the other tests of this folder: the session is small and strict, and executors reach code and server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streaming queries into commands: a micro-batch that is run again, after whatever crash, changes nothing."""
+"""Streaming queries into commands: a repeated micro-batch changes nothing, after whatever crash."""
 
 from __future__ import annotations
 
@@ -15,22 +15,16 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from command_bus import HandlerRegistry
-from command_bus.embedded import EmbeddedServer
 from command_bus.spark import command_id_of, dispatch_batch_writer
 from tests.spark.conftest import ROOT
-from tests.spark.scene import Move, Place, until, working
 from tests.spark.stream_app import MOVES, arrivals, start
+from tests.spark.trucks import Move, Namespace, until, working
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
 TRUCKS, EACH = 10, 20  # of one file
-
-
-@pytest.fixture
-def place(server: EmbeddedServer) -> Place:
-    return Place(server.url)
 
 
 class Port:
@@ -43,7 +37,7 @@ class Port:
         self.files = 0
 
     def arrive(self, files: int, *, backwards: bool = False) -> None:
-        """The next numbers of all trucks."""
+        """Write the next numbers of all trucks."""
         for _ in range(files):
             numbers = range(self.files * EACH, (self.files + 1) * EACH)
             rows = [{"truck": f"t{truck}", "seq": seq, "load": 1.0} for seq in numbers for truck in range(TRUCKS)]
@@ -53,7 +47,7 @@ class Port:
             self.files += 1
 
     def forget_last_commit(self) -> int:
-        """As if the query had crashed before it noted that its last micro-batch was done; which that was."""
+        """Remove the last commit, as if the query had crashed before it; return its number."""
         last = max(int(file.name) for file in (self.checkpoint / "commits").iterdir() if file.name.isdecimal())
         for file in (self.checkpoint / "commits").glob(f"*{last}*"):
             file.unlink()
@@ -63,12 +57,12 @@ class Port:
     def expected(self) -> dict[str, list[int]]:
         return {f"t{truck}": list(range(self.files * EACH)) for truck in range(TRUCKS)}
 
-    def all_landed(self, place: Place) -> None:
-        """Every row once, in order."""
-        assert place.seqs() == self.expected
-        ids = [each.command_id for each in place.landed()]
+    def all_landed(self, namespace: Namespace) -> None:
+        """Check that every row is in its mailbox once, in order."""
+        assert namespace.seqs() == self.expected
+        ids = [each.command_id for each in namespace.landed()]
         assert sorted(ids) == sorted(command_id_of([truck, str(seq)]) for truck, seqs in self.expected.items() for seq in seqs)
-        assert place.depth() == len(ids)
+        assert namespace.depth() == len(ids)
 
 
 @pytest.fixture
@@ -77,26 +71,26 @@ def port(tmp_path: Path) -> Port:
 
 
 def finish(query: StreamingQuery) -> list[int]:
-    """Run it to its end: the numbers of its micro-batches that had rows."""
+    """Run a query to its end, and return the numbers of its micro-batches that had rows."""
     assert query.awaitTermination(60)
     return [progress.batchId for progress in query.recentProgress if progress.numInputRows]
 
 
-def dispatches(spark: SparkSession, place: Place) -> list[tuple[Any, ...]]:
-    rows = spark.read.format("command_bus").options(**place.where, view="dispatches").load()
+def dispatches(spark: SparkSession, namespace: Namespace) -> list[tuple[Any, ...]]:
+    rows = spark.read.format("command_bus").options(**namespace.options, view="dispatches").load()
     return [tuple(row) for row in rows.select("dispatch_id", "state", "version", "added").collect()]
 
 
-def test_a_micro_batch_that_is_replayed_after_its_commit_adds_nothing(spark: SparkSession, place: Place, port: Port) -> None:
+def test_a_replayed_micro_batch_adds_nothing(spark: SparkSession, namespace: Namespace, port: Port) -> None:
     port.arrive(2)
-    query = start(arrivals(spark, port.folder), place, port.checkpoint)
+    query = start(arrivals(spark, port.folder), namespace, port.checkpoint)
     assert finish(query) == [0, 1]
-    port.all_landed(place)
-    assert dispatches(spark, place) == [(f"stream-{query.id}", "committed", 1, 400)]
+    port.all_landed(namespace)
+    assert dispatches(spark, namespace) == [(f"stream-{query.id}", "committed", 1, 400)]
     assert port.forget_last_commit() == 1
     port.arrive(1)
-    assert finish(start(arrivals(spark, port.folder), place, port.checkpoint)) == [1, 2]
-    port.all_landed(place)
+    assert finish(start(arrivals(spark, port.folder), namespace, port.checkpoint)) == [1, 2]
+    port.all_landed(namespace)
     registry, seen = HandlerRegistry(), list[tuple[str, int]]()
 
     @registry.handles(Move)
@@ -104,34 +98,36 @@ def test_a_micro_batch_that_is_replayed_after_its_commit_adds_nothing(spark: Spa
         seen.append((str(command.truck), command.seq))
         return 0
 
-    with working(place, registry):
+    with working(namespace, registry):
         until(lambda: len(seen) == 600)
     assert port.forget_last_commit() == 2
-    assert finish(start(arrivals(spark, port.folder), place, port.checkpoint)) == [2]
-    assert place.depth() == 0  # though all had been settled and gone
-    assert dispatches(spark, place) == [(f"stream-{query.id}", "committed", 2, 600)]
+    assert finish(start(arrivals(spark, port.folder), namespace, port.checkpoint)) == [2]
+    assert namespace.depth() == 0  # though all had been settled and gone
+    assert dispatches(spark, namespace) == [(f"stream-{query.id}", "committed", 2, 600)]
 
 
-def test_a_query_killed_in_mid_batch_goes_on_from_its_checkpoint(spark: SparkSession, place: Place, port: Port) -> None:
+def test_a_killed_query_continues_from_its_checkpoint(spark: SparkSession, namespace: Namespace, port: Port) -> None:
     port.arrive(3)
-    arguments = [place.url, place.namespace, str(port.folder), str(port.checkpoint), json.dumps({"maxBacklog": "300"})]
+    arguments = [namespace.url, namespace.name, str(port.folder), str(port.checkpoint), json.dumps({"maxBacklog": "300"})]
     app = subprocess.Popen(
         [sys.executable, "-m", "tests.spark.stream_app", *arguments],
         cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        until(lambda: place.depth() == 300 or app.poll() is not None, 100)
+        until(lambda: namespace.depth() == 300 or app.poll() is not None, 100)
     finally:
         os.killpg(app.pid, signal.SIGKILL)  # the driver and its JVM, amid the second of three micro-batches
         app.wait()
-    assert place.depth() == 300
-    assert [state for _, state, version, _ in dispatches(spark, place) if version == 0] == ["open"]
-    assert finish(start(arrivals(spark, port.folder), place, port.checkpoint)) == [1, 2]
-    port.all_landed(place)
+    assert namespace.depth() == 300
+    assert [state for _, state, version, _ in dispatches(spark, namespace) if version == 0] == ["open"]
+    assert finish(start(arrivals(spark, port.folder), namespace, port.checkpoint)) == [1, 2]
+    port.all_landed(namespace)
 
 
-def test_foreach_batch_replays_add_nothing(spark: SparkSession, place: Place, port: Port) -> None:
-    write = dispatch_batch_writer(Move, dispatch_id="trucks", key=["truck", "seq"], order_by="seq", partitions=2, **place.where)
+def test_foreach_batch_replays_add_nothing(spark: SparkSession, namespace: Namespace, port: Port) -> None:
+    write = dispatch_batch_writer(
+        Move, dispatch_id="trucks", key=["truck", "seq"], order_by="seq", partitions=2, **namespace.options
+    )
 
     def write_and_fail(batch: DataFrame, number: int) -> None:
         write(batch, number)
@@ -146,24 +142,24 @@ def test_foreach_batch_replays_add_nothing(spark: SparkSession, place: Place, po
     port.arrive(3, backwards=True)
     with pytest.raises(StreamingQueryException, match="after the write"):
         finish(run(write_and_fail))
-    assert place.depth() == 400
+    assert namespace.depth() == 400
     assert finish(run(write)) == [1, 2]
-    port.all_landed(place)
-    assert dispatches(spark, place) == [("trucks", "committed", 2, 600)]
+    port.all_landed(namespace)
+    assert dispatches(spark, namespace) == [("trucks", "committed", 2, 600)]
     with pytest.raises(StreamingQueryException, match="belongs to another writer"):  # whose batches 0 … 2 would count as done
         finish(run(write, port.checkpoint.with_name("another")))
-    port.all_landed(place)
+    port.all_landed(namespace)
 
 
-def test_two_queries_cannot_share_a_dispatch(spark: SparkSession, place: Place, port: Port) -> None:
+def test_two_queries_cannot_share_a_dispatch(spark: SparkSession, namespace: Namespace, port: Port) -> None:
     port.arrive(1)
     rows = arrivals(spark, port.folder)
-    assert finish(start(rows, place, port.checkpoint, dispatchId="mine")) == [0]
+    assert finish(start(rows, namespace, port.checkpoint, dispatchId="mine")) == [0]
     with pytest.raises(StreamingQueryException) as caught:
-        finish(start(rows, place, port.checkpoint.with_name("another"), dispatchId="mine"))
+        finish(start(rows, namespace, port.checkpoint.with_name("another"), dispatchId="mine"))
     text = str(caught.value)
     assert (
         "DispatchConflict: dispatch 'mine' belongs to another writer (a streaming query, say): give this one an id of its own"
         in text
     )
-    port.all_landed(place)
+    port.all_landed(namespace)

@@ -1,4 +1,4 @@
-"""`/healthz` and `/readyz` tell the truth."""
+"""`/healthz` and `/readyz` report the worker's state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry, InvalidSettings
-from command_bus.cli.process.health import answer_probes
+from command_bus.cli.process.health import serve_worker_probes
 from command_bus.cli.process.options import WorkerOptions
 from command_bus.embedded import EmbeddedServer
 from command_bus.telemetry.health import HealthServer
@@ -142,7 +142,7 @@ async def test_a_stuck_loop_is_not_live_and_the_answer_says_where(make_bus: Make
 async def test_the_program_takes_how_long_stuck_is(make_bus: Make) -> None:
     options = WorkerOptions("app", health_port=0, health_host="127.0.0.1", stuck_after=0.5)
     async with AsyncExitStack() as stack:
-        port = await answer_probes(make_bus().worker(), options, stack)
+        port = await serve_worker_probes(make_bus().worker(), options, stack)
         seen = threading.Event()
 
         def probe() -> None:

@@ -1,4 +1,4 @@
-"""What is logged names its command in fields of its own, and no payload."""
+"""Log records name their command in fields of their own, and contain no payload."""
 
 from __future__ import annotations
 

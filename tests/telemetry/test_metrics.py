@@ -29,7 +29,7 @@ from command_bus import (
 from command_bus.embedded import EmbeddedServer
 from command_bus.messages.context import CommandContext
 from command_bus.telemetry.health import HealthServer
-from command_bus.telemetry.metrics import PrometheusMetrics, merged
+from command_bus.telemetry.metrics import PrometheusMetrics, merge_expositions
 from tests.telemetry.conftest import fetch
 
 pytestmark = pytest.mark.server
@@ -159,7 +159,7 @@ async def test_what_becomes_of_calls(make_bus: Make, registry: HandlerRegistry, 
         ("Work", status): 1 for status in ("replied", "rejected", "timeout", "given_up", "transport_unavailable")
     }
     assert found["command_bus_call_seconds_count"] == {("Work",): 5}
-    assert found["command_bus_reconnects_total"][()] > 0  # no worker is left to tell of them
+    assert found["command_bus_reconnects_total"][()] > 0  # no worker is left to report them
 
 
 async def test_what_runs_long(make_bus: Make, registry: HandlerRegistry) -> None:
@@ -254,7 +254,7 @@ def test_metrics_of_several_processes_are_one_text() -> None:
             metrics.dispatched('a"b\\c', "accepted")
             metrics.ran("Work", 0.02)
         texts[process] = metrics.exposition().decode()
-    whole = merged(texts).decode()
+    whole = merge_expositions(texts).decode()
     found = read(whole)
     assert found["command_bus_commands_dispatched_total"] == {('a"b\\c', "0", "accepted"): 1, ('a"b\\c', "1", "accepted"): 2}
     assert found["command_bus_handler_seconds_bucket"]["Work", "0.025", "1"] == 2

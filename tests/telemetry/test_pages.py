@@ -1,4 +1,4 @@
-"""Whoever reaches the health port keeps no probe from its answer, takes no descriptor that the worker needs, and fills no log."""
+"""Clients of the health port cannot keep a probe from its answer, use up the worker's descriptors, or flood the log."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def port() -> AsyncIterator[int]:
 
 @contextmanager
 def silent(port: int, count: int, said: str = "") -> Iterator[subprocess.Popen[str]]:
-    """A process that opens connections, says something on each, and holds them."""
+    """Start a process that opens connections, sends something on each, and holds them."""
     words = [sys.executable, "-c", SILENT, str(port), str(count), said]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -117,9 +117,9 @@ async def test_who_has_asked_is_closed_after_all_who_have_not() -> None:
     left, right = socket.socketpair()
     with left, right:
         visits = [pages._Visit(left, asked=True), pages._Visit(left), pages._Visit(right), pages._Visit(left, asked=True)]
-        assert pages._to_be_closed(visits) is visits[1]
+        assert pages._choose_to_close(visits) is visits[1]
         visits[1].asked = visits[2].asked = True
-        assert pages._to_be_closed(visits) is visits[0]
+        assert pages._choose_to_close(visits) is visits[0]
 
 
 async def test_without_a_free_descriptor_it_says_so_once_and_goes_on(port: int, caplog: pytest.LogCaptureFixture) -> None:
@@ -137,10 +137,10 @@ async def test_without_a_free_descriptor_it_says_so_once_and_goes_on(port: int, 
             await asyncio.get_running_loop().sock_connect(probe, ("127.0.0.1", port))
             probe.send(b"GET /healthz HTTP/1.1\r\n\r\n")
 
-            async def told() -> bool:
+            async def warned() -> bool:
                 return bool(caplog.records)
 
-            assert await eventually(told)
+            assert await eventually(warned)
             await asyncio.sleep(1)
     finally:
         for descriptor in taken:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from command_bus import CommandBus, HandlerRegistry
-from command_bus.cli.process.health import Probed, _Answer, _live, _ready
+from command_bus.cli.process.health import ProbedProcess, _liveness_page, _ProbeAnswer, _readiness_page
 from command_bus.embedded import EmbeddedServer
 from tests.telemetry.conftest import Answer, fetched
 
@@ -72,7 +72,7 @@ class Program:
 
     @property
     def port(self) -> int:
-        """Of the first process that said so, which is the supervisor if there is one."""
+        """Return the port of the first process that logged one, which is the supervisor if there is one."""
         self.wait_for(lambda: "health on port" in self.text or self.process.poll() is not None)
         [number] = re.findall(r"health on port (\d+)", self.text)[:1] or pytest.fail(self.text)
         return int(number)
@@ -185,14 +185,19 @@ def test_a_server_that_is_away_at_the_start(start: Start, server: EmbeddedServer
 
 
 def test_of_several_processes_a_dead_one_is_not_stuck() -> None:
-    processes = [Probed(place, 100 + place, 40000 + place, ready=True) for place in range(2)]
-    good, gone = _Answer(processes[0], 200, "live"), _Answer(processes[1], 0, "it is gone")
-    stuck = _Answer(processes[1], 503, "the event loop has been stuck for 12 s")
-    assert _live([good, gone]).status == 200
-    assert _live([good, stuck]).status == _ready([good, stuck], 2).status == _ready([good, gone], 2).status == 503
-    assert _live([good, stuck]).body == b"process 101: the event loop has been stuck for 12 s\n"
-    assert _ready([good], 2).body == b"1 of 2 processes are not started\n"
-    assert _ready([good, good], 2).status == 200
+    processes = [ProbedProcess(place, 100 + place, 40000 + place, ready=True) for place in range(2)]
+    good, gone = _ProbeAnswer(processes[0], 200, "live"), _ProbeAnswer(processes[1], 0, "it is gone")
+    stuck = _ProbeAnswer(processes[1], 503, "the event loop has been stuck for 12 s")
+    assert _liveness_page([good, gone]).status == 200
+    assert (
+        _liveness_page([good, stuck]).status
+        == _readiness_page([good, stuck], 2).status
+        == _readiness_page([good, gone], 2).status
+        == 503
+    )
+    assert _liveness_page([good, stuck]).body == b"process 101: the event loop has been stuck for 12 s\n"
+    assert _readiness_page([good], 2).body == b"1 of 2 processes are not started\n"
+    assert _readiness_page([good, good], 2).status == 200
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])

@@ -1,4 +1,4 @@
-"""What the program's log says in its own words: moments in UTC, and at once what a stop waits for."""
+"""The program's own log lines: times in UTC, and at once what a stop waits for."""
 
 from __future__ import annotations
 

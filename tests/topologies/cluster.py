@@ -56,7 +56,7 @@ class ClusterServers:
 
     def primaries(self) -> list[Node]:
         """The nodes that have slots, as one that lives tells it."""
-        return [self._at(int(answer[2][1])) for answer in self._slots()]
+        return list(dict.fromkeys(self._at(int(answer[2][1])) for answer in self._slots()))
 
     def primary_of(self, key: str) -> Node:
         """The node that has a key."""

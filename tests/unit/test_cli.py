@@ -1,4 +1,4 @@
-"""The program `command-bus` without a server: its options, what it finds, what it decides, what it logs, and what it loads."""
+"""The program `command-bus` without a server: options, loading of applications, decisions, logs, and imports."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ import command_bus
 from command_bus import cli
 from command_bus.bus import CommandBus
 from command_bus.cli.app import app
-from command_bus.cli.loading import bus_from, load, split_target
-from command_bus.cli.process.application import Application, refuse_contradictions
-from command_bus.cli.process.channel import decoded, encoded
+from command_bus.cli.exit_codes import WorkerExitCode
+from command_bus.cli.loading import import_object, parse_import_string, resolve_bus
+from command_bus.cli.process.application import Application, check_options
+from command_bus.cli.process.channel import decode_line, encode_line
 from command_bus.cli.process.logs import JsonFormatter, TextFormatter
-from command_bus.cli.process.options import ExitCode, LogFormat, LogLevel, WorkerOptions
-from command_bus.cli.process.restarts import Ended, Pause, Verdict, combined, verdict
+from command_bus.cli.process.options import LogFormat, LogLevel, WorkerOptions
+from command_bus.cli.process.restarts import ProcessEnd, RestartBackoff, RestartDecision, combined_exit_code, decide_restart
 from command_bus.errors import InvalidSettings
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.context import Running, current_command
@@ -39,7 +40,7 @@ URL = "redis://u:hidden@localhost:1/0?socket_timeout=1"
 
 
 def run(code: str) -> str:
-    """What a fresh interpreter prints."""
+    """Return what a new interpreter prints."""
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30).stdout
 
 
@@ -63,7 +64,7 @@ class TestProgram:
         assert ended.value.code == 0
         lines = [line.split() for line in capsys.readouterr().out.splitlines()]
         assert [line[0] for line in lines if line and line[0] in {"0", "1", "2", "3", "128+n"}] == ["0", "1", "2", "3", "128+n"]
-        assert [int(code) for code in ExitCode] == [0, 1, 2, 3]
+        assert [int(code) for code in WorkerExitCode] == [0, 1, 2, 3]
 
     @pytest.mark.parametrize(
         "arguments", [[], ["worker"], ["worker", "app", "--processes", "0"], ["worker", "app", "--log-level", "loud"]]
@@ -117,7 +118,7 @@ class TestProgram:
 class TestOptions:
     def test_what_one_process_of_several_is_given_means_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
         given = WorkerOptions(
-            target="shop.app:bus",
+            import_string="shop.app:bus",
             processes=4,
             concurrency=7,
             grace=1.5,
@@ -138,7 +139,7 @@ class TestOptions:
         fake: Any = ModuleType("command_bus.cli.process.worker")
         fake.run_worker = run_worker
         monkeypatch.setitem(sys.modules, "command_bus.cli.process.worker", fake)
-        monkeypatch.setattr("command_bus.cli.process.logs.configure", lambda *_: None)
+        monkeypatch.setattr("command_bus.cli.process.logs.configure_logging", lambda *_: None)
         words = given.child_arguments(9)
         assert not any("hidden" in word for word in words)  # every user of the machine can read arguments
         with pytest.raises(SystemExit):
@@ -160,7 +161,7 @@ class TestOptions:
 
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A current folder whose modules are forgotten afterwards."""
+    """Yield a current folder, and unload its modules afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     known = set(sys.modules)
@@ -175,35 +176,35 @@ class TestLoading:
         [("app", ("app", "bus")), ("shop.app:make", ("shop.app", "make")), ("app:container.bus", ("app", "container.bus"))],
     )
     def test_targets(self, target: str, parts: tuple[str, str]) -> None:
-        assert split_target(target) == parts
+        assert parse_import_string(target) == parts
 
     @pytest.mark.parametrize("target", ["", ":bus", "app:", "a b", "app:bus:more", "app..x", "1app", "app:bus()"])
     def test_no_targets(self, target: str) -> None:
         with pytest.raises(InvalidSettings, match="not of the form module:attribute"):
-            split_target(target)
+            parse_import_string(target)
 
     @pytest.mark.parametrize("target", ["shop/app.py", "shop/app.py:bus", "./shop/app:bus"])
     def test_a_path_is_not_a_module(self, target: str) -> None:
         with pytest.raises(InvalidSettings, match=r"name the module as in an import, shop\.app:bus"):
-            split_target(target)
+            parse_import_string(target)
 
     def test_the_current_folder_is_importable(self, modules: Path) -> None:
         (modules / "shop_cli").mkdir()
         (modules / "shop_cli" / "app.py").write_text("class box:\n    bus = 7\n")
-        assert load("shop_cli.app:box.bus") == 7
+        assert import_object("shop_cli.app:box.bus") == 7
         assert sys.path[0] == str(modules)
 
     def test_a_missing_part_is_named(self, modules: Path) -> None:
         (modules / "shop_cli.py").write_text("from command_bus import CommandBus\nmine = CommandBus()\n")
         with pytest.raises(InvalidSettings, match=r"no module 'shop_cli\.app'|no module 'shop_cli"):
-            load("shop_cli.app:bus")
+            import_object("shop_cli.app:bus")
         with pytest.raises(InvalidSettings, match=r"has no attribute 'bus'; did you mean shop_cli:mine\?"):
-            load("shop_cli")
+            import_object("shop_cli")
 
     def test_what_the_module_raises_is_its_own(self, modules: Path) -> None:
         (modules / "shop_cli.py").write_text("import no_such_library\n")
         with pytest.raises(ModuleNotFoundError, match="no_such_library"):
-            load("shop_cli")
+            import_object("shop_cli")
 
     async def test_a_bus_or_what_gives_one(self) -> None:
         bus = CommandBus()
@@ -212,7 +213,7 @@ class TestLoading:
             return bus
 
         for found in (bus, lambda: bus, later, lambda default=1: bus):
-            assert await bus_from("app:bus", found) is bus
+            assert await resolve_bus("app:bus", found) is bus
 
     @pytest.mark.parametrize(
         ("found", "described"),
@@ -225,14 +226,14 @@ class TestLoading:
     )
     async def test_anything_else_is_refused(self, found: Any, described: str) -> None:
         with pytest.raises(InvalidSettings, match=described):
-            await bus_from("app:bus", found)
+            await resolve_bus("app:bus", found)
 
 
 def application(**values: Any) -> Application:
     registry = HandlerRegistry()
     bus = CommandBus(values.pop("url", None), namespace="shop", registry=registry)
-    found = Application.of(bus, WorkerOptions("app"))
-    return Application.from_plain({**found.plain(), "handlers": ["Deposit", "Withdraw"], **values})
+    found = Application.from_bus(bus, WorkerOptions("app"))
+    return Application.from_dict({**found.to_dict(), "handlers": ["Deposit", "Withdraw"], **values})
 
 
 class TestApplication:
@@ -244,17 +245,17 @@ class TestApplication:
 
     def test_it_survives_the_channel(self) -> None:
         found = application(url=URL)
-        message = decoded(encoded({"loaded": found.plain()}))
+        message = decode_line(encode_line({"loaded": found.to_dict()}))
         assert message is not None
-        assert Application.from_plain(message["loaded"]) == found
-        assert decoded(b"") is None
-        assert decoded(b'{"cut') is None
+        assert Application.from_dict(message["loaded"]) == found
+        assert decode_line(b"") is None
+        assert decode_line(b'{"cut') is None
 
     def test_options_go_before_the_settings_where_both_may_be(self) -> None:
         bus = CommandBus(registry=HandlerRegistry())
-        found = Application.of(bus, WorkerOptions("app", concurrency=3, grace=0.0))
+        found = Application.from_bus(bus, WorkerOptions("app", concurrency=3, grace=0.0))
         assert (found.concurrency, found.grace) == (3, 0.0)
-        found = Application.of(bus, WorkerOptions("app"))
+        found = Application.from_bus(bus, WorkerOptions("app"))
         assert (found.concurrency, found.grace) == (bus.settings.concurrency, bus.settings.grace)
 
     @pytest.mark.parametrize(
@@ -277,34 +278,34 @@ class TestApplication:
     )
     def test_contradictions_are_refused(self, found: Application, options: WorkerOptions, advice: str) -> None:
         with pytest.raises(InvalidSettings, match=advice) as refused:
-            refuse_contradictions(found, options)
+            check_options(found, options)
         assert "hidden" not in refused.value.message
 
     def test_agreement_is_fine(self) -> None:
-        refuse_contradictions(application(url=URL), WorkerOptions("app", url=URL, namespace="shop", production=True))
-        refuse_contradictions(application(), WorkerOptions("app"))
+        check_options(application(url=URL), WorkerOptions("app", url=URL, namespace="shop", production=True))
+        check_options(application(), WorkerOptions("app"))
 
 
 class TestRestarts:
     @pytest.mark.parametrize(
         ("code", "ready", "state", "expected"),
         [
-            (0, True, {"stopping": True}, Verdict.DONE),
-            (-9, False, {"stopping": True}, Verdict.DONE),
-            (0, True, {"burst": True}, Verdict.DONE),
-            (3, True, {"burst": True}, Verdict.DONE),
-            (1, True, {"burst": True}, Verdict.RESTART),
-            (-9, True, {"burst": True}, Verdict.RESTART),
-            (1, False, {"any_ready": False}, Verdict.GIVE_UP),
-            (-11, False, {"any_ready": False}, Verdict.GIVE_UP),
-            (1, False, {}, Verdict.RESTART),
-            (0, True, {}, Verdict.RESTART),
-            (-9, True, {}, Verdict.RESTART),
+            (0, True, {"stopping": True}, RestartDecision.DONE),
+            (-9, False, {"stopping": True}, RestartDecision.DONE),
+            (0, True, {"burst": True}, RestartDecision.DONE),
+            (3, True, {"burst": True}, RestartDecision.DONE),
+            (1, True, {"burst": True}, RestartDecision.RESTART),
+            (-9, True, {"burst": True}, RestartDecision.RESTART),
+            (1, False, {"any_ready": False}, RestartDecision.GIVE_UP),
+            (-11, False, {"any_ready": False}, RestartDecision.GIVE_UP),
+            (1, False, {}, RestartDecision.RESTART),
+            (0, True, {}, RestartDecision.RESTART),
+            (-9, True, {}, RestartDecision.RESTART),
         ],
     )
-    def test_verdicts(self, code: int, ready: bool, state: dict[str, bool], expected: Verdict) -> None:
+    def test_verdicts(self, code: int, ready: bool, state: dict[str, bool], expected: RestartDecision) -> None:
         known = {"stopping": False, "any_ready": True, "burst": False, **state}
-        assert verdict(Ended(code, ready=ready), **known) is expected
+        assert decide_restart(ProcessEnd(code, ready=ready), **known) is expected
 
     @pytest.mark.parametrize(
         ("ended", "code"),
@@ -320,12 +321,12 @@ class TestRestarts:
         ],
     )
     def test_the_code_of_all(self, ended: list[tuple[int, bool]], code: int) -> None:
-        assert combined(Ended(number, ready=ready) for number, ready in ended) == code
+        assert combined_exit_code(ProcessEnd(number, ready=ready) for number, ready in ended) == code
 
     def test_pauses_grow_and_start_again_after_a_long_life(self) -> None:
-        pause = Pause()
-        assert [pause.after(0.1) for _ in range(10)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0]
-        assert [pause.after(60.0), pause.after(1.0)] == [0.1, 0.2]
+        pause = RestartBackoff()
+        assert [pause.delay_after(0.1) for _ in range(10)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0]
+        assert [pause.delay_after(60.0), pause.delay_after(1.0)] == [0.1, 0.2]
 
     @pytest.mark.parametrize(
         ("code", "story"),
@@ -339,7 +340,7 @@ class TestRestarts:
     def test_stories(self, code: int, story: str) -> None:
         if story.endswith("SIGRTMAX") and not hasattr(signal, "SIGRTMAX"):
             pytest.skip("no real-time signals here")
-        assert story in Ended(code, ready=True).story()
+        assert story in ProcessEnd(code, ready=True).describe()
 
 
 @pytest.fixture

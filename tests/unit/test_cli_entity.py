@@ -1,4 +1,4 @@
-"""How an entity is named on the command line, and what is advised, as whole commands, about one that stands still."""
+"""Names of entities on the command line, and the commands that it suggests for one that does not go on."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ pytest.importorskip("typer")
 import typer
 
 from command_bus.admin.info import EntityDetails, EntityInfo, HoldInfo, Stats
-from command_bus.cli.commands.diagnosis import judge_work
-from command_bus.cli.commands.one_entity import Action, entity_and_action, ways_on
-from command_bus.cli.connection import Place
+from command_bus.cli.commands.diagnosis import check_work
+from command_bus.cli.commands.entity import Action, parse_entity_words
+from command_bus.cli.commands.entity_view import suggest_commands
+from command_bus.cli.options import Target
 from command_bus.cli.terminal import print_error
 
 
@@ -32,7 +33,7 @@ from command_bus.cli.terminal import print_error
     ],
 )
 def test_an_entity_is_named_with_a_colon_or_in_two_words(words: str, meant: tuple[str, str, Action]) -> None:
-    assert entity_and_action(words.split()) == meant
+    assert parse_entity_words(words.split()) == meant
 
 
 @pytest.mark.parametrize(
@@ -44,21 +45,21 @@ def test_an_entity_is_named_with_a_colon_or_in_two_words(words: str, meant: tupl
         ("account:a-1 paus", "'paus' is no action: show, pause, resume, drain, purge, abort; did you mean 'pause'?"),
     ],
 )
-def test_what_names_no_entity_is_told_how(words: str, advice: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_words_get_advice(words: str, advice: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as ended:
-        entity_and_action(words.split())
+        parse_entity_words(words.split())
     assert ended.value.exit_code == 2
     assert advice in capsys.readouterr().err
 
 
-class TestWholeCommands:
-    def test_a_place_is_part_of_them_and_its_password_is_not(self) -> None:
-        place = Place("redis://u:hidden@redis-1:6379/0", "shop", "shop.app:bus")
+class TestSuggestedCommands:
+    def test_they_contain_the_target_without_its_password(self) -> None:
+        place = Target("redis://u:hidden@redis-1:6379/0", "shop", "shop.app:bus")
         line = place.command("entity", "order:o 7", "resume")
         assert shlex.split(line) == [
             "command-bus", "entity", "order:o 7", "resume", "--url", "redis://u:***@redis-1:6379/0", "--namespace", "shop", "--app", "shop.app:bus",
         ]  # fmt: skip
-        assert Place().command("dlq", "list") == "command-bus dlq list"
+        assert Target().command("dlq", "list") == "command-bus dlq list"
 
     @pytest.mark.parametrize(
         ("what", "entity_type", "line"),
@@ -68,27 +69,27 @@ class TestWholeCommands:
             ("everything", None, "command-bus resume --all -n shop"),
         ],
     )
-    def test_what_is_held_says_how_it_goes_on(self, what: str, entity_type: str | None, line: str) -> None:
+    def test_a_hold_suggests_resume(self, what: str, entity_type: str | None, line: str) -> None:
         hold = HoldInfo(what, entity_type, "paused", 1, "")
         found = EntityDetails(_entity(state="paused", hold=hold), None, None, None, None, (), None, None)
-        assert ways_on(found, Place(namespace="shop")) == [("to go on", line.replace("-n", "--namespace"))]
+        assert suggest_commands(found, Target(namespace="shop")) == [("to go on", line.replace("-n", "--namespace"))]
 
-    def test_what_hangs_says_how_it_is_ended(self) -> None:
+    def test_a_hung_handler_suggests_abort(self) -> None:
         abort, pause, resume = (f"command-bus entity order:o-7 {action}" for action in ("abort", "pause", "resume"))
         hanging = {"state": "running", "running_for": 31.0}
-        assert _ways(**hanging) == [
+        assert _suggestions(**hanging) == [
             ("if it hangs", f"{abort}  (ends this attempt)"),
             ("before", f"{pause}  (to keep the next attempt from starting)"),
         ]
         own = HoldInfo("order:o-7", "order", "paused", 1, "")
-        assert _ways(**hanging, hold=own) == [("if it hangs", f"{abort}  (ends this attempt)"), ("to go on", resume)]
-        assert _ways(running_for=1.0) == []
+        assert _suggestions(**hanging, hold=own) == [("if it hangs", f"{abort}  (ends this attempt)"), ("to go on", resume)]
+        assert _suggestions(running_for=1.0) == []
 
-    def test_the_doctor_s_advice_goes_to_the_same_place(self) -> None:
+    def test_the_doctor_suggests_commands_for_the_same_target(self) -> None:
         figures: dict[str, Any] = {**dict.fromkeys(Stats.__slots__, 0), "parked": 1, "dead_letters": 2, "workers": ()}
         stats = Stats(**figures)
         holds = [HoldInfo("all order", "order", "paused", 1, ""), HoldInfo("everything", None, "draining", 1, "")]
-        advice = [each.advice for each in judge_work(stats, [], holds, [], Place(namespace="shop").command)]
+        advice = [each.advice for each in check_work(stats, [], holds, [], Target(namespace="shop").command)]
         assert advice[-4:] == [
             "command-bus resume order --namespace shop, when it is time",
             "command-bus resume --all --namespace shop, when it is time",
@@ -97,8 +98,8 @@ class TestWholeCommands:
         ]
 
 
-def _ways(**values: Any) -> list[tuple[str, str]]:
-    return ways_on(EntityDetails(_entity(**values), None, None, None, None, (), None, None), Place())
+def _suggestions(**values: Any) -> list[tuple[str, str]]:
+    return suggest_commands(EntityDetails(_entity(**values), None, None, None, None, (), None, None), Target())
 
 
 def _entity(**values: Any) -> EntityInfo:
@@ -119,6 +120,6 @@ def _entity(**values: Any) -> EntityInfo:
         ("no file in ../.. or in .. or a..b, and so on ...", "no file in ../.. or in .. or a..b, and so on ..."),
     ],
 )
-def test_a_complaint_has_no_full_stop_twice(message: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_have_no_double_full_stop(message: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     print_error(message)
     assert capsys.readouterr().err == f"command-bus: {line}\n"

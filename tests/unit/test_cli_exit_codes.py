@@ -1,4 +1,4 @@
-"""Exit codes: each command's help has its own, and what all of them share is true of all of them."""
+"""Exit codes: the help of each command lists its own, and the codes that all share hold for all."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typer.main import get_command
 
 from command_bus import cli
 from command_bus.cli.app import app
-from command_bus.cli.process.options import Outcome
+from command_bus.cli.exit_codes import ExitCode
 
-# What each command needs beside the options of a place.
+# Arguments that each command needs besides the options of a target.
 WORDS = {
     "send": ("Deposit", "{}"),
     "call": ("Deposit", "{}"),
@@ -49,7 +49,7 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 COMMANDS = dict(commands())
 OPERATORS = [name for name in COMMANDS if name not in ("worker", "dev")]
-OF_A_SERVER = [name for name in OPERATORS if name != "forget"]  # that deletes a folder, and goes to no server
+OF_A_SERVER = [name for name in OPERATORS if name != "forget"]  # it deletes a folder, and needs no server
 
 
 def ended(*words: str) -> int:
@@ -59,40 +59,40 @@ def ended(*words: str) -> int:
 
 
 def codes(text: str) -> set[int]:
-    """The exit codes that a help tells of."""
+    """Return the exit codes that a help text lists."""
     return {int(code) for code in re.findall(r"(?:^|, |: |\s)(\d+) +[a-z]", text[text.index("Exit codes") :])}
 
 
-def test_every_command_is_here() -> None:
+def test_all_commands_are_covered() -> None:
     assert len(OPERATORS) > 20
     assert set(WORDS) <= set(OPERATORS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_of_a_command_has_its_exit_codes(name: str) -> None:
+def test_help_lists_the_exit_codes(name: str) -> None:
     text = COMMANDS[name].help
     assert "Exit codes:" in text
     if name in OPERATORS:
-        assert {Outcome.DONE, Outcome.USAGE} <= codes(text) <= {*Outcome}
-        assert (Outcome.UNREACHABLE in codes(text)) == (name in OF_A_SERVER)
+        assert {ExitCode.DONE, ExitCode.USAGE} <= codes(text) <= {*ExitCode}
+        assert (ExitCode.UNREACHABLE in codes(text)) == (name in OF_A_SERVER)
 
 
-def test_the_help_of_the_program_has_what_they_share(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_s_help_lists_shared_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended("--help") == 0
-    assert codes(capsys.readouterr().out.partition("Options:")[0]) == {*Outcome} - {Outcome.INTERRUPTED}
+    assert codes(capsys.readouterr().out.partition("Options:")[0]) == {*ExitCode} - {ExitCode.INTERRUPTED}
 
 
 @pytest.mark.parametrize("name", OF_A_SERVER)
-def test_without_a_server_it_is_4(
+def test_no_server_exits_with_4(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COMMAND_BUS_DISPATCH_TIMEOUT", "0.05")
     place = ("--url", f"unix://{tmp_path}/none.sock", "--namespace", "shop")
-    assert ended(*name.split(), *WORDS.get(name, ()), *place) == Outcome.UNREACHABLE
+    assert ended(*name.split(), *WORDS.get(name, ()), *place) == ExitCode.UNREACHABLE
     assert "none.sock" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_wrong_usage_is_2(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended(*name.split(), *WORDS.get(name, ()), "--no-such-option") == Outcome.USAGE
+def test_wrong_usage_exits_with_2(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(*name.split(), *WORDS.get(name, ()), "--no-such-option") == ExitCode.USAGE
     assert "--no-such-option" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The parts of the command line that decide: checks of fields, generated types, the doctor's judgement, tables, changes of files."""
+"""The parts of the command line that decide: checks of fields, generated types, the doctor's checks, tables, changes of files."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ import typer
 
 from command_bus import Command, EntityId, HandlerRegistry, Query
 from command_bus.admin.info import EntityInfo, HoldInfo, Stats
-from command_bus.cli.codegen.clients import client_source, schema_document
-from command_bus.cli.codegen.type_names import class_name, members_of, type_of
+from command_bus.cli.codegen.clients import render_module, schema_document
+from command_bus.cli.codegen.type_names import class_name, enum_members, python_type
 from command_bus.cli.commands.diagnosis import (
     Finding,
-    judge_entities,
-    judge_environment,
-    judge_letters,
-    judge_mailboxes,
-    judge_namespace,
-    judge_server,
-    judge_work,
-    worst,
+    check_dead_letters,
+    check_entities,
+    check_environment,
+    check_mailboxes,
+    check_namespace,
+    check_server,
+    check_work,
+    worst_grade,
 )
-from command_bus.cli.commands.dlq import Why, moment_of
-from command_bus.cli.commands.schemas import problems
-from command_bus.cli.commands.send import _as_sent
-from command_bus.cli.output import counted, duration
-from command_bus.cli.process.reload import changed, snapshot
-from command_bus.cli.terminal import shown
+from command_bus.cli.commands.dlq import DeadLetterReason
+from command_bus.cli.commands.schemas import schema_problems
+from command_bus.cli.commands.send import _reply_data
+from command_bus.cli.output import format_duration, pluralize
+from command_bus.cli.process.reload import changed_files, snapshot
+from command_bus.cli.terminal import format_value
+from command_bus.cli.times import parse_time
 from command_bus.serialization.announcements import CommandInfo, WorkerStatus, read_description
 from command_bus.settings import unknown_variables
 from command_bus.transport.redis.admin.examination import Examination
@@ -112,8 +113,8 @@ class TestFields:
     }
 
     def test_what_is_right_passes(self) -> None:
-        assert problems(self.GOOD, self.SCHEMA) == []
-        assert problems({**self.GOOD, "note": None, "anything": [1], "order": 7}, self.SCHEMA) == []
+        assert schema_problems(self.GOOD, self.SCHEMA) == []
+        assert schema_problems({**self.GOOD, "note": None, "anything": [1], "order": 7}, self.SCHEMA) == []
 
     @pytest.mark.parametrize(
         ("change", "problem"),
@@ -136,28 +137,28 @@ class TestFields:
         ],
     )
     def test_what_is_wrong_is_named(self, change: dict[str, Any], problem: str) -> None:
-        assert any(found.startswith(problem) for found in problems({**self.GOOD, **change}, self.SCHEMA)), problems(
+        assert any(found.startswith(problem) for found in schema_problems({**self.GOOD, **change}, self.SCHEMA)), schema_problems(
             {**self.GOOD, **change}, self.SCHEMA
         )
 
     def test_what_is_missing_is_named(self) -> None:
-        assert problems({}, self.SCHEMA)[0] == "order is missing"
+        assert schema_problems({}, self.SCHEMA)[0] == "order is missing"
 
     @pytest.mark.timeout(10)  # it takes milliseconds
     def test_no_pattern_runs_in_an_engine_that_goes_back(self) -> None:
         """Asks first for what such an engine alone knows: from the second pattern it would not come back."""
-        assert problems("a", {"type": "string", "pattern": "^(?=b)"}) == []  # the worker may know it
-        assert problems("a" * 50_000 + "!", {"type": "string", "pattern": "^(a+)+$"}) == ["the value matches ^(a+)+$"]
+        assert schema_problems("a", {"type": "string", "pattern": "^(?=b)"}) == []  # the worker may know it
+        assert schema_problems("a" * 50_000 + "!", {"type": "string", "pattern": "^(a+)+$"}) == ["the value matches ^(a+)+$"]
 
 
 class TestGenerated:
     def test_the_same_whatever_the_order(self) -> None:
         found = _commands(Order, GetOrders, Place)
-        assert client_source(found, "shop") == client_source(found[::-1], "shop")
+        assert render_module(found, "shop") == render_module(found[::-1], "shop")
         assert schema_document(found, "shop") == schema_document(found[::-1], "shop")
 
     def test_classes_take_what_the_originals_take(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        source = client_source(_commands(Order, GetOrders, Place), "shop")
+        source = render_module(_commands(Order, GetOrders, Place), "shop")
         module = ModuleType("generated_client")
         monkeypatch.setitem(sys.modules, module.__name__, module)
         names = module.__dict__
@@ -184,7 +185,7 @@ class TestGenerated:
             fields = {"properties": {"things": schema}, "required": ["things"], "$defs": schema.pop("$defs"), "type": "object"}
             return CommandInfo(name, "command", None, None, "at_least_once", {}, fields, None, ())
 
-        source = client_source([with_item(int, "A"), with_item(str, "B"), with_item(int, "C")], "shop")
+        source = render_module([with_item(int, "A"), with_item(str, "B"), with_item(int, "C")], "shop")
         assert [node.name for node in ast.parse(source).body if isinstance(node, ast.ClassDef)] == [
             "BThing",
             "Thing",
@@ -209,7 +210,7 @@ class TestGenerated:
         ],
     )
     def test_types(self, kind: Any, text: str) -> None:
-        assert type_of(TypeAdapter(kind).json_schema(), {}).replace("list[int]", "list[Any]") == text
+        assert python_type(TypeAdapter(kind).json_schema(), {}).replace("list[int]", "list[Any]") == text
 
     def test_names(self) -> None:
         assert [class_name(text) for text in ("orders/place-it", "deposit", "9lives", "class", "!")] == [
@@ -219,7 +220,7 @@ class TestGenerated:
             "Class",
             "Unnamed",
         ]
-        assert members_of({"enum": ["a b", "a-b", 1, "", "class"]}) == [
+        assert enum_members({"enum": ["a b", "a-b", 1, "", "class"]}) == [
             ("A_B", "a b"),
             ("VALUE_A_B", "a-b"),
             ("VALUE_1", 1),
@@ -254,8 +255,8 @@ def _about(findings: list[Finding], about: str) -> Finding:
 
 class TestDoctor:
     def test_a_fit_server_is_fit(self) -> None:
-        findings = [*judge_server(FIT), *judge_namespace(FIT, "shop", 2)]
-        assert worst(findings) == "ok", findings
+        findings = [*check_server(FIT), *check_namespace(FIT, "shop", 2)]
+        assert worst_grade(findings) == "ok", findings
         assert not any(finding.advice for finding in findings)
 
     @pytest.mark.parametrize(
@@ -276,7 +277,7 @@ class TestDoctor:
         ],
     )
     def test_what_is_unfit_comes_with_advice(self, info: dict[str, Any], about: str, grade: str) -> None:
-        found = _about(judge_server(replace(FIT, info={**FIT.info, **info})), about)
+        found = _about(check_server(replace(FIT, info={**FIT.info, **info})), about)
         assert found.grade == grade
         assert found.advice
 
@@ -295,22 +296,22 @@ class TestDoctor:
         ],
     )
     def test_the_rest_of_the_server(self, change: dict[str, Any], about: str, grade: str) -> None:
-        assert _about(judge_server(replace(FIT, **change)), about).grade == grade
+        assert _about(check_server(replace(FIT, **change)), about).grade == grade
 
     def test_settings_that_disagree_are_bad(self) -> None:
-        assert _about(judge_namespace(FIT, "shop", 3), "shards").advice == "set COMMAND_BUS_SHARDS=2"
-        assert worst(judge_namespace(FIT, "shop", None)) == "ok"
-        assert worst(judge_namespace(replace(FIT, meta={}), "shop", None)) == "warning"
+        assert _about(check_namespace(FIT, "shop", 3), "shards").advice == "set COMMAND_BUS_SHARDS=2"
+        assert worst_grade(check_namespace(FIT, "shop", None)) == "ok"
+        assert worst_grade(check_namespace(replace(FIT, meta={}), "shop", None)) == "warning"
 
     def test_work_that_nobody_does(self) -> None:
         stats = Stats(3, 0, 3, 0, 0, 1, 3, 0.0, 0.0, 2, 3, 0, 0, 0, 0, 0, 0, 0, ())
         lost = WorkerStatus("w", "h", 1, 0, 99.0, False, 1, 0, ())
-        found = judge_work(stats, [lost], [HoldInfo("all x", "x", "paused", 1, "why", everywhere=False)], ["A"])
+        found = check_work(stats, [lost], [HoldInfo("all x", "x", "paused", 1, "why", everywhere=False)], ["A"])
         assert _about(found, "workers").grade == "bad"
         assert {finding.about for finding in found} == {"workers", "lost workers", "paused", "parked", "dead letters"}
         assert "not on every shard" in _about(found, "paused").found
         live = replace(lost, alive=True)
-        assert _about(judge_work(stats, [live], [], ["A"]), "handlers").grade == "warning"
+        assert _about(check_work(stats, [live], [], ["A"]), "handlers").grade == "warning"
 
     @pytest.mark.parametrize(
         ("size", "entities", "grade", "advised"),
@@ -322,29 +323,29 @@ class TestDoctor:
     def test_a_stock_server_wastes_memory_only_on_many_entities(
         self, size: str, entities: int, grade: str, advised: bool
     ) -> None:
-        (found,) = judge_mailboxes(replace(FIT, config={"stream-node-max-bytes": size}), entities)
+        (found,) = check_mailboxes(replace(FIT, config={"stream-node-max-bytes": size}), entities)
         assert (found.grade, bool(found.advice)) == (grade, advised)
-        assert judge_mailboxes(replace(FIT, config={}), entities) == []
+        assert check_mailboxes(replace(FIT, config={}), entities) == []
 
     def test_a_lost_worker_is_a_warning_for_ten_minutes(self) -> None:
         def lost(*seconds: float) -> Finding:
             workers = [WorkerStatus(f"w{each:.0f}", "h", 1, 0, each + 60, False, 1, 0, (), each) for each in seconds]
-            return _about(judge_work(EMPTY, workers, [], []), "lost workers")
+            return _about(check_work(EMPTY, workers, [], []), "lost workers")
 
         assert (lost(599).grade, lost(3000, 599).grade, lost(600).grade) == ("warning", "warning", "ok")
         assert lost(3000, 30).found == "w30 (h, process 1) 30 s ago, w3000 (h, process 1) 50 min ago"
         assert not lost(600).advice
 
     @pytest.mark.parametrize(
-        ("count", "days", "told"), [(0, None, False), (9_999, 29.9, False), (10_000, 0.0, True), (1, 30.0, True)]
+        ("count", "days", "reported"), [(0, None, False), (9_999, 29.9, False), (10_000, 0.0, True), (1, 30.0, True)]
     )
-    def test_letters_that_nobody_decides_about(self, count: int, days: float | None, told: bool) -> None:
-        found = judge_letters(replace(EMPTY, dead_letters=count), None if days is None else days * 86400)
-        assert [each.grade for each in found] == ["warning"] * told
+    def test_old_or_many_letters_are_a_warning(self, count: int, days: float | None, reported: bool) -> None:
+        found = check_dead_letters(replace(EMPTY, dead_letters=count), None if days is None else days * 86400)
+        assert [each.grade for each in found] == ["warning"] * reported
         assert all("dlq purge --until 30d" in each.advice for each in found)
 
     def test_variables_that_are_no_settings(self) -> None:
-        found = judge_environment(unknown_variables(["COMMAND_BUS_LEESE", "COMMAND_BUS_XYZZY"]))
+        found = check_environment(unknown_variables(["COMMAND_BUS_LEESE", "COMMAND_BUS_XYZZY"]))
         assert [(each.grade, each.advice) for each in found] == [("warning", "write COMMAND_BUS_LEASE"), ("ok", "")]
 
     def test_entities_that_stand_still(self) -> None:
@@ -352,16 +353,16 @@ class TestDoctor:
             return EntityInfo(name, "x", name, state, 1, 1.0, attempt, running_for, None, None, None, None)
 
         quick = [entity("a", "running", 1, 59.0), entity("b", "retrying", 1, None), entity("c", "waiting", 0, None)]
-        assert judge_entities(quick) == []
+        assert check_entities(quick) == []
         still = [entity(f"u{number}", "retrying", 0, None) for number in range(5)]
-        found = judge_entities([*quick, *still, entity("d", "running", 1, 61.0)])
+        found = check_entities([*quick, *still, entity("d", "running", 1, 61.0)])
         assert _about(found, "unknown commands").found == "hold u0, u1, u2 and 2 more"
         assert _about(found, "long running").found == "d for 61 s"
 
 
 class TestSmallThings:
     def test_times(self) -> None:
-        assert [duration(seconds) for seconds in (None, 0.04, 9.94, 45, 600, 8000, 10**6)] == [
+        assert [format_duration(seconds) for seconds in (None, 0.04, 9.94, 45, 600, 8000, 10**6)] == [
             "-",
             "0.0 s",
             "9.9 s",
@@ -370,27 +371,27 @@ class TestSmallThings:
             "2 h 13 min",
             "12 d",
         ]
-        assert [counted(n, "letter", "letters") for n in (0, 1, 2000)] == ["0 letters", "1 letter", "2,000 letters"]
+        assert [pluralize(n, "letter", "letters") for n in (0, 1, 2000)] == ["0 letters", "1 letter", "2,000 letters"]
 
     def test_nothing_is_obeyed_by_a_terminal(self) -> None:
-        assert shown("\x1b[31mred\x07") == "\\x1b[31mred\\x07"
-        assert shown("\u202eevil") == "\\u202eevil"
-        assert (shown(None), shown(1234), shown(True), shown("")) == ("-", "1,234", "yes", "-")
+        assert format_value("\x1b[31mred\x07") == "\\x1b[31mred\\x07"
+        assert format_value("\u202eevil") == "\\u202eevil"
+        assert (format_value(None), format_value(1234), format_value(True), format_value("")) == ("-", "1,234", "yes", "-")
 
     def test_moments(self) -> None:
-        assert moment_of(None) is None
+        assert parse_time(None) is None
         for text, seconds in (("90s", 90), ("30m", 1800), ("2h", 7200), ("7d", 604800)):
-            found = moment_of(text)
+            found = parse_time(text)
             assert found is not None
             assert abs((datetime.now(UTC) - found).total_seconds() - seconds) < 10
-        assert moment_of("2026-11-21T10:00+00:00") == datetime(2026, 11, 21, 10, tzinfo=UTC)
+        assert parse_time("2026-11-21T10:00+00:00") == datetime(2026, 11, 21, 10, tzinfo=UTC)
         with pytest.raises(typer.Exit) as ended:
-            moment_of("yesterday")
+            parse_time("yesterday")
         assert ended.value.exit_code == 2
 
     def test_the_reasons_are_those_of_the_docs(self) -> None:
         page = (Path(__file__).parents[2] / "docs" / "dead-letters.md").read_text(encoding="utf-8")
-        assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == {*Why}
+        assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == {*DeadLetterReason}
 
     def test_changed_files(self, tmp_path: Path) -> None:
         for name in ("a.py", "b.txt", ".hidden/c.py", "__pycache__/d.py", "sub/e.py", "venv/f.py"):
@@ -403,8 +404,8 @@ class TestSmallThings:
         (tmp_path / "a.py").unlink()
         (tmp_path / "sub" / "new.py").touch()
         os.utime(tmp_path / "sub" / "e.py", (1, 1))
-        assert [Path(name).name for name in changed(before, snapshot(tmp_path))] == ["a.py", "e.py", "new.py"]
-        assert changed(before, before) == []
+        assert [Path(name).name for name in changed_files(before, snapshot(tmp_path))] == ["a.py", "e.py", "new.py"]
+        assert changed_files(before, before) == []
 
     def test_a_reply_is_shown_as_it_was_sent(self) -> None:
         class Statement(BaseModel):
@@ -415,4 +416,4 @@ class TestSmallThings:
 
         since = datetime(2026, 11, 21, tzinfo=UTC)
         reply = (Statement(theBalance=Decimal("2.50"), since=since),)
-        assert _as_sent(Ask(), reply) == [{"balance": Decimal("2.50"), "since": since}]
+        assert _reply_data(Ask(), reply) == [{"balance": Decimal("2.50"), "since": since}]

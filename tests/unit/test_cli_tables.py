@@ -1,4 +1,4 @@
-"""How tables of the command line are laid out: what lines up, what is folded, and how wide letters count."""
+"""Tables of the command line: alignment, folding, and the width of characters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("typer")
 
-from command_bus.cli.output import fields, screen, table
+from command_bus.cli.output import format_fields, format_table, full_screen
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def lines(text: str) -> list[str]:
 
 
 def test_numbers_line_up_at_the_right_and_nothing_trails() -> None:
-    assert lines(table(["entity", "depth#"], [("a", 5), ("account:b", 12_000), (None, 1)])) == [
+    assert lines(format_table(["entity", "depth#"], [("a", 5), ("account:b", 12_000), (None, 1)])) == [
         "ENTITY      DEPTH",
         "a               5",
         "account:b  12,000",
@@ -33,45 +33,45 @@ def test_numbers_line_up_at_the_right_and_nothing_trails() -> None:
 
 def test_in_a_pipe_nothing_is_folded_below_140_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert lines(table(["x", "y"], [("a", "word " * 25)]))[1] == f"a  {'word ' * 25}".rstrip()
+    assert lines(format_table(["x", "y"], [("a", "word " * 25)]))[1] == f"a  {'word ' * 25}".rstrip()
 
 
 @pytest.mark.usefixtures("columns")
 def test_the_widest_column_gives_way_and_goes_on_below() -> None:
-    assert lines(table(["id", "error"], [("7", "the card reader does not answer")])) == [
+    assert lines(format_table(["id", "error"], [("7", "the card reader does not answer")])) == [
         "ID  ERROR",
         "7   the card reader does",
         "    not answer",
     ]
-    found = lines(table(["id", "error"], [("7", "x" * 30)]))
+    found = lines(format_table(["id", "error"], [("7", "x" * 30)]))
     assert found[1:] == [f"7   {'x' * 20}", f"    {'x' * 10}"]
 
 
 @pytest.mark.usefixtures("columns")
 def test_wide_letters_take_two_columns() -> None:
-    found = lines(table(["id", "n#"], [("注文", 1), ("ab", 2), ("e\u0301", 3)]))
+    found = lines(format_table(["id", "n#"], [("注文", 1), ("ab", 2), ("e\u0301", 3)]))
     assert found[1:] == ["注文  1", "ab    2", "e\u0301     3"]
-    assert all(len(line) <= 12 for line in lines(table(["id"], [("注" * 30,)])))
+    assert all(len(line) <= 12 for line in lines(format_table(["id"], [("注" * 30,)])))
 
 
 def test_fields_leave_out_what_is_not_there() -> None:
-    assert lines(fields([("state", "idle"), ("worker", None), ("depth", 0)])) == ["state  idle", "depth  0"]
-    assert fields([]) == ""
+    assert lines(format_fields([("state", "idle"), ("worker", None), ("depth", 0)])) == ["state  idle", "depth  0"]
+    assert format_fields([]) == ""
 
 
-def test_nothing_is_printed_but_by_the_one_module_that_escapes() -> None:
+def test_only_the_module_that_escapes_prints() -> None:
     folder = Path(__file__).parents[2] / "command_bus" / "cli"
     printing = re.compile(r"\b(typer\.(echo|secho|confirm|prompt)|print|sys\.std(out|err)\.write)\(")
-    found = {path.stem for path in folder.rglob("*.py") if printing.search(path.read_text(encoding="utf-8"))}
-    assert found == {"__init__", "terminal"}  # the first of what is no one's but ours
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*.py") if printing.search(path.read_text(encoding="utf-8"))}
+    assert found == {"__init__.py", "terminal.py"}  # the first prints this program's own words only
 
 
 def test_a_whole_screen_obeys_nothing_but_this_program(capsys: pytest.CaptureFixture[str]) -> None:
     """Shows a text that may be an error's, as `top` does while its server is away."""
-    with screen() as show:
+    with full_screen() as show:
         show("no answer from \x1b]0;owned\x07\u009b2J\nroot")
     assert "no answer from \\x1b]0;owned\\x07\\x9b2J\\nroot" in capsys.readouterr().out
 
 
 def test_a_cell_is_one_line() -> None:
-    assert lines(table(["id"], [("a\nforged",)]))[1:] == ["a\\nforged"]
+    assert lines(format_table(["id"], [("a\nforged",)]))[1:] == ["a\\nforged"]

@@ -71,7 +71,7 @@ def test_two_that_wake_together_do_not_stay_together() -> None:
 def test_only_a_notified_worker_knows_a_new_first_due_time() -> None:
     times = DueTimes()
     times.lateness = 0.1
-    times.told()
+    times.ticked()
     look(times, 0.0, ("r:a", 0.2))
     assert times.pause(0.0, 1.0) == pytest.approx(0.2)
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 pytest.importorskip("typer")
 
 from command_bus.cli.codegen.checked_source import RefusedSource, check_source
-from command_bus.cli.codegen.clients import clients_of
+from command_bus.cli.codegen.clients import generate_clients
 from command_bus.serialization.announcements import CommandInfo, read_description
 from tests.fuzz.announcements import PAYLOAD, announcements
 
@@ -23,7 +23,7 @@ MARK = "command_bus_was_here"
 
 
 def info(name: str = "Deposit", **changes: Any) -> CommandInfo:
-    """A command as it is read back from its announcement."""
+    """Return a command as it is read from its announcement."""
     record = {
         "entity": "account", "key": "account_id", "delivery": "at_least_once", "kind": "command",
         "schema": model(),
@@ -39,7 +39,7 @@ def fields(**properties: Any) -> CommandInfo:
 
 
 def model(**more: Any) -> dict[str, Any]:
-    """The schema of a command with more fields than its key."""
+    """Return the schema of a command with more fields than its key."""
     return {"type": "object", "properties": {"account_id": {"type": "string"}, **more}, "required": ["account_id"]}
 
 
@@ -106,7 +106,7 @@ ATTACKS: dict[str, CommandInfo] = {
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_nothing_that_is_announced_becomes_code(attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = clients_of([info("Innocent"), ATTACKS[attack]], "shop")
+    found = generate_clients([info("Innocent"), ATTACKS[attack]], "shop")
     check_source(found.source, _helper(found.source))
     assert all(letter.isprintable() or letter == "\n" for letter in found.source)
     module = run(found.source)
@@ -121,7 +121,7 @@ def test_nothing_that_is_announced_becomes_code(attack: str, tmp_path: Path, mon
 @given(announcements())
 def test_whatever_is_announced_the_text_only_declares(records: dict[str, bytes]) -> None:
     found = [each for name, record in records.items() if (each := read_description(name, record, ())) is not None]
-    clients = clients_of(found, "shop")
+    clients = generate_clients(found, "shop")
     tree = ast.parse(clients.source)
     calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     assert calls <= {"ConfigDict", "Field", "_default", "set", "TypeAdapter", "TypeAdapter(kind).validate_python"}
@@ -143,7 +143,7 @@ ODD = {
 @pytest.mark.parametrize("name", ODD)
 def test_odd_names_and_words_of_ordinary_users_come_through(name: str) -> None:
     command, expected = ODD[name]
-    found = clients_of([command], "shop")
+    found = generate_clients([command], "shop")
     assert not found.refused
     kind = getattr(run(found.source), expected)
     assert kind.spec().name == command.name
@@ -153,14 +153,14 @@ def test_odd_names_and_words_of_ordinary_users_come_through(name: str) -> None:
 
 @pytest.mark.parametrize("field", ["user-id", "from", "_id", "a²", "model_config", "ﬁeld", ""])
 def test_a_field_that_can_be_none_leaves_out_its_command_alone(field: str) -> None:
-    found = clients_of([info("Innocent"), fields(**{field: {"type": "string"}})], "shop")
+    found = generate_clients([info("Innocent"), fields(**{field: {"type": "string"}})], "shop")
     assert list(found.refused) == ["Deposit"]
     assert repr(field) in found.refused["Deposit"]
     assert run(found.source).Innocent(account_id="a").account_id == "a"
 
 
 def test_two_commands_whose_classes_would_have_one_name() -> None:
-    found = clients_of([info("a.b"), info("a:b")], "shop")
+    found = generate_clients([info("a.b"), info("a:b")], "shop")
     assert "a.b" in found.refused["a:b"]
     assert run(found.source).AB.spec().name == "a.b"
 

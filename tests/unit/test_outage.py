@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from command_bus.errors import TransportUnavailable
-from command_bus.transport.redis.connection import outage as outage_module
-from command_bus.transport.redis.connection.outage import Attempts, Outage
+from command_bus.transport.redis.connection import outage_log as outage_module
+from command_bus.transport.redis.connection.outage_log import LoggedBackoff, OutageLog
 
 LOG = logging.getLogger("command_bus.outage_test")
 DOWN = TransportUnavailable("redis://h cannot be reached: Connection refused")
@@ -29,12 +29,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def loops(outage: Outage, *names: str, lasts: bool = True) -> list[Attempts]:
-    return [Attempts(outage, name, LOG, lasts=lasts) for name in names]
+def loops(outage: OutageLog, *names: str, lasts: bool = True) -> list[LoggedBackoff]:
+    return [LoggedBackoff(outage, name, LOG, lasts=lasts) for name in names]
 
 
 def test_an_outage_of_forty_seconds_is_a_handful_of_lines(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    every = loops(Outage("redis://h"), "cannot read work", "cannot settle", "cannot look", "cannot renew leases")
+    every = loops(OutageLog("redis://h"), "cannot read work", "cannot settle", "cannot look", "cannot renew leases")
     for _ in range(41):
         for loop in every:
             loop.failed(DOWN)
@@ -50,7 +50,7 @@ def test_an_outage_of_forty_seconds_is_a_handful_of_lines(clock: Clock, caplog: 
 
 
 def test_another_cause_is_written_at_once(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    (loop,) = loops(Outage("redis://h"), "cannot read work")
+    (loop,) = loops(OutageLog("redis://h"), "cannot read work")
     loop.failed(DOWN)
     loop.failed(LOADING)
     loop.failed(LOADING)
@@ -64,7 +64,7 @@ def test_another_cause_is_written_at_once(clock: Clock, caplog: pytest.LogCaptur
 
 
 def test_it_is_over_when_the_last_loop_has_its_answer(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    first, second = loops(Outage("redis://h"), "a", "b")
+    first, second = loops(OutageLog("redis://h"), "a", "b")
     first.failed(DOWN)
     second.failed(DOWN)
     first.worked()
@@ -74,7 +74,7 @@ def test_it_is_over_when_the_last_loop_has_its_answer(clock: Clock, caplog: pyte
 
 
 def test_a_loop_that_was_stopped_is_not_waited_for(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    stopped, goes_on = loops(Outage("redis://h"), "a", "b")
+    stopped, goes_on = loops(OutageLog("redis://h"), "a", "b")
     stopped.failed(DOWN)
     for _ in range(20):
         goes_on.failed(DOWN)
@@ -83,8 +83,10 @@ def test_a_loop_that_was_stopped_is_not_waited_for(clock: Clock, caplog: pytest.
     assert "answers again after 20 s" in caplog.text
 
 
-def test_a_loop_that_may_give_up_does_not_prolong_an_outage(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    outage = Outage("redis://h")
+def test_a_loop_that_may_give_up_does_not_prolong_an_outage(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    outage = OutageLog("redis://h")
     (sender,), (reader,) = loops(outage, "cannot send", lasts=False), loops(outage, "cannot read work")
     sender.failed(DOWN)
     reader.failed(DOWN)
@@ -101,19 +103,19 @@ def test_a_loop_that_may_give_up_does_not_prolong_an_outage(clock: Clock, caplog
 
 
 def test_what_worked_says_nothing(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    (loop,) = loops(Outage("redis://h"), "a")
+    (loop,) = loops(OutageLog("redis://h"), "a")
     loop.worked()
     assert not caplog.records
 
 
 def test_pauses_grow_until_it_works(clock: Clock) -> None:
-    (loop,) = loops(Outage("redis://h"), "a")
+    (loop,) = loops(OutageLog("redis://h"), "a")
     assert [loop.failed(DOWN) for _ in range(12)][-1] >= 1.0
     loop.worked()
     assert loop.failed(DOWN) <= 0.02
 
 
 def test_what_is_unexpected_has_its_traceback(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    (loop,) = loops(Outage("redis://h"), "a")
+    (loop,) = loops(OutageLog("redis://h"), "a")
     loop.failed(ZeroDivisionError("by zero"), unexpected=True)
     assert caplog.records[0].exc_info

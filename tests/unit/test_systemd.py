@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from command_bus.cli.process.systemd import under_systemd
+from command_bus.cli.process.systemd import notify_systemd
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -33,7 +33,7 @@ async def received(listening: socket.socket) -> str:
 async def test_it_is_up_when_it_says_so(manager: tuple[socket.socket, str]) -> None:
     listening, name = manager
     environment = {"NOTIFY_SOCKET": name, "OTHER": "1"}
-    async with under_systemd(environment) as up:
+    async with notify_systemd(environment) as up:
         assert environment == {"OTHER": "1"}  # processes started from here are no service
         up()
         assert await received(listening) == "READY=1"
@@ -45,7 +45,7 @@ async def test_it_is_up_when_it_says_so(manager: tuple[socket.socket, str]) -> N
 async def test_signs_of_life_come_from_the_event_loop(manager: tuple[socket.socket, str]) -> None:
     listening, name = manager
     environment = {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "90000", "WATCHDOG_PID": str(os.getpid())}
-    async with under_systemd(environment) as up:
+    async with notify_systemd(environment) as up:
         assert environment == {}
         up()
         assert sorted([await received(listening) for _ in range(4)]) == ["READY=1", *["WATCHDOG=1"] * 3]
@@ -65,20 +65,20 @@ async def test_signs_of_life_come_from_the_event_loop(manager: tuple[socket.sock
 )
 async def test_no_signs_where_nobody_waits_for_them(manager: tuple[socket.socket, str], watchdog: dict[str, str]) -> None:
     listening, name = manager
-    async with under_systemd({"NOTIFY_SOCKET": name, **watchdog}) as up:
+    async with notify_systemd({"NOTIFY_SOCKET": name, **watchdog}) as up:
         up()
         assert asyncio.all_tasks() == {asyncio.current_task()}
     assert await received(listening) == "READY=1"
 
 
 async def test_without_systemd_nothing_is_told() -> None:
-    async with under_systemd({"WATCHDOG_USEC": "3000"}) as up:
+    async with notify_systemd({"WATCHDOG_USEC": "3000"}) as up:
         up()
         assert len(asyncio.all_tasks()) == 1
 
 
 async def test_a_manager_that_is_gone_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        async with under_systemd({"NOTIFY_SOCKET": "/nonexistent/notify"}) as up:
+        async with notify_systemd({"NOTIFY_SOCKET": "/nonexistent/notify"}) as up:
             up()
-    assert "systemd was not told READY=1" in caplog.text
+    assert "systemd was not notified of READY=1" in caplog.text

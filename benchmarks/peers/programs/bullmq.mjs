@@ -21,9 +21,9 @@ const kept = { removeOnComplete: { age: 60 }, removeOnFail: true }; // a job tha
 let lines;
 function ready() {
   lines ??= createInterface({ input: process.stdin }).on("close", () => process.exit(1));
-  const told = new Promise((resolve) => lines.once("line", resolve));
+  const begin = new Promise((resolve) => lines.once("line", resolve));
   say({ ready: true });
-  return told;
+  return begin;
 }
 
 function resident() {

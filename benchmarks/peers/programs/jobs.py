@@ -24,7 +24,7 @@ def jobs(count: int) -> Iterator[dict[str, Any]]:
 
 
 def fill_one_by_one(count: int, send: Callable[[dict[str, Any]], Any]) -> None:
-    """For libraries without a bulk way."""
+    """Fill for libraries without a bulk way."""
     ready()
     with Stretch(count):
         for each in jobs(count):
@@ -32,7 +32,7 @@ def fill_one_by_one(count: int, send: Callable[[dict[str, Any]], Any]) -> None:
 
 
 async def fill_concurrently(count: int, send: Callable[[dict[str, Any]], Awaitable[Any]], flight: int = 100) -> None:
-    """For libraries on asyncio without a bulk way."""
+    """Fill for libraries on asyncio without a bulk way."""
     ready()
     with Stretch(count):
         numbers = iter(range(count))
@@ -45,7 +45,7 @@ async def fill_concurrently(count: int, send: Callable[[dict[str, Any]], Awaitab
 
 
 def call_from_threads(count: int, flight: int, call: Callable[[dict[str, Any]], Any]) -> None:
-    """Each call in flight has a thread."""
+    """Call with one thread for each call in flight."""
     with ThreadPoolExecutor(flight) as threads:
         list(threads.map(lambda number: call(job(number)), range(max(WARM, flight))))
         ready()

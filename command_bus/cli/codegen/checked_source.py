@@ -1,7 +1,7 @@
-"""The last look at generated Python before anybody imports it: it may declare data, and do nothing.
+"""The last check of generated Python before it can be imported: it may declare data, and do nothing else.
 
-Whatever an announcement says, the text that is made of it passes only if its syntax tree has imports, classes with annotated fields and constant
-defaults, and names for types. An annotation may have no text in it but within `Literal`: pydantic evaluates a text there as code.
+Whatever was announced, the source passes only if its syntax tree consists of imports, classes with annotated fields and constant
+defaults, and names for types. Annotations contain strings only within `Literal`, because pydantic evaluates other strings as code.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _CLASS_ARGUMENTS: Final = frozenset({"entity", "name", "delivery"})
 
 
 class RefusedSource(ValueError):
-    """The text is no Python, or does more than declare."""
+    """The source is no Python, or does more than declare data."""
 
 
 def check_source(text: str, helper: str = "") -> None:
-    """See that a module only declares.
+    """Check that a module only declares data.
 
     Args:
         text: Its source.
-        helper: The source of functions that it may have besides.
+        helper: The source of functions that are also allowed.
 
     Raises:
         RefusedSource: It is no Python, or does more.
@@ -47,25 +47,25 @@ def check_source(text: str, helper: str = "") -> None:
     allowed = {ast.dump(node) for node in ast.parse(helper).body}
     declared = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
     declared |= {name for node in tree.body if isinstance(node, ast.Assign) for name in _targets(node)}
-    look = _Look(frozenset(name for names in IMPORTED.values() for name in names) | _BUILT_IN | declared)
+    checker = _SourceChecker(frozenset(name for names in IMPORTED.values() for name in names) | _BUILT_IN | declared)
     for number, node in enumerate(tree.body):
-        documents = number == 0 and look.is_text(node)
-        if not (documents or ast.dump(node) in allowed or look.declares(node)):
+        documents = number == 0 and checker.is_text(node)
+        if not (documents or ast.dump(node) in allowed or checker.declares(node)):
             raise RefusedSource(f"line {node.lineno} would do more than declare data")
 
 
-class _Look:
-    """Says of parts of a tree whether they only declare.
+class _SourceChecker:
+    """Checks parts of a syntax tree.
 
     Args:
-        names: That may stand for types.
+        names: The names that are types.
     """
 
     def __init__(self, names: frozenset[str]) -> None:
         self._names = names
 
     def declares(self, node: ast.stmt) -> bool:
-        """Whether this is an import, a class, a type's name, or the list of what is exported."""
+        """Return whether this is an import, a class, a name for a type, or `__all__`."""
         match node:
             case ast.ImportFrom(module=str(module), names=names, level=0):
                 return all(each.asname is None and each.name in IMPORTED.get(module, ()) for each in names)
@@ -81,11 +81,11 @@ class _Look:
                 return False
 
     def is_text(self, node: ast.stmt) -> bool:
-        """Whether this is a docstring."""
+        """Return whether this is a docstring."""
         return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
     def is_type(self, node: ast.expr) -> bool:
-        """Whether this is a type, without a text that would be evaluated."""
+        """Return whether this is a type, without strings that would be evaluated."""
         match node:
             case ast.Constant(value=None):
                 return True
@@ -149,7 +149,7 @@ def _is_field(node: ast.Call) -> bool:
 
 
 def _is_literal(node: ast.expr) -> bool:
-    """Whether it is a value that is written out: numbers, texts, and lists and dicts of them."""
+    """Return whether this is a literal value: a number, a string, or lists and dicts of them."""
     try:
         ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):

@@ -1,10 +1,10 @@
-"""Typed client classes as Python source, from what the workers announced: for callers that do not have the server's code.
+"""Typed client classes as Python source, from the announced commands, for callers that do not have the server's code.
 
-The same announcements give the same text, whoever asks and whenever, so that it can be committed and compared. Each class is one that
-a server could have declared: `bus.call(Deposit(account_id="a-1", amount=5))` is typed and checked as there.
+The same announcements always give the same text, so it can be committed and compared. Each class is one that a server could have
+declared: `bus.call(Deposit(account_id="a-1", amount=5))` is typed and validated in the same way.
 
-The text is imported on other machines than the server's, and whoever may announce a command chooses words in it. So names are checked, all else is
-written as literals, and `check_source` has the last word. A command that does not come through is left out, and named.
+The text is imported on other machines than the server's, and clients that may announce commands choose words in it. So names are checked, all
+else is written as literals, and `check_source` checks the result. A command that fails a check is left out, and reported.
 """
 
 from __future__ import annotations
@@ -17,15 +17,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 from command_bus.cli.codegen.checked_source import RefusedSource, check_source
-from command_bus.cli.codegen.type_names import class_name, default_of, field_fault, members_of, references_of, type_of
-from command_bus.cli.commands.schemas import problems
+from command_bus.cli.codegen.type_names import (
+    class_name,
+    default_source,
+    enum_members,
+    field_name_problem,
+    iter_references,
+    python_type,
+)
+from command_bus.cli.commands.schemas import schema_problems
 from command_bus.messages.message import is_entity_type, is_wire_name
 from command_bus.messages.policies import Delivery
 
 if TYPE_CHECKING:
     from command_bus.serialization.announcements import CommandInfo
 
-__all__ = ["Clients", "client_source", "clients_of", "schema_document"]
+__all__ = ["Clients", "generate_clients", "render_module", "schema_document"]
 
 Schema = Mapping[str, Any]
 
@@ -37,7 +44,7 @@ def _default(kind: Any, value: Any) -> Any:
 
 
 def schema_document(commands: Sequence[CommandInfo], namespace: str) -> dict[str, Any]:
-    """The commands with their schemas, as one JSON document."""
+    """Return the commands with their schemas as one JSON document."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Commands of the namespace {namespace}",
@@ -61,37 +68,37 @@ class Clients:
 
     Attributes:
         source: Its text.
-        refused: The commands that it has not got, each with the reason.
+        refused: The commands that it lacks, each with the reason.
     """
 
     source: str
     refused: Mapping[str, str]
 
 
-def clients_of(commands: Sequence[CommandInfo], namespace: str) -> Clients:
-    """A module with a class for each command that can have one.
+def generate_clients(commands: Sequence[CommandInfo], namespace: str) -> Clients:
+    """Generate a module with a class for each command that can have one.
 
     Raises:
-        RefusedSource: The commands pass one by one and not together; nothing that was announced should make that happen.
+        RefusedSource: Each command passes the check, but not all together; no announcement should cause that.
     """
     taken: dict[str, str] = {}
     sound: list[CommandInfo] = []
     refused: dict[str, str] = {}
     for each in sorted(commands, key=lambda each: each.name):
-        fault = _fault(each, namespace)
+        fault = _problem_of(each, namespace)
         if fault is None and (other := taken.setdefault(class_name(each.name), each.name)) != each.name:
             fault = f"its class would have the name of that of {other}"
         if fault is None:
             sound.append(each)
         else:
             refused[each.name] = fault
-    source = client_source(sound, namespace)
+    source = render_module(sound, namespace)
     check_source(source, _DEFAULT)
     return Clients(source, refused)
 
 
-def _fault(command: CommandInfo, namespace: str) -> str | None:
-    """Why a command can have no class; None if it can."""
+def _problem_of(command: CommandInfo, namespace: str) -> str | None:
+    """Return why a command can have no class; None if it can."""
     if not is_wire_name(command.name):
         return "this is no name of a command"
     if command.entity is not None and not is_entity_type(command.entity):
@@ -104,19 +111,19 @@ def _fault(command: CommandInfo, namespace: str) -> str | None:
         return "none of its fields holds the id of its entity"
     for schema in (command.schema, command.reply or {}):
         for field in _fields_in(schema):
-            if (fault := field_fault(field)) is not None:
+            if (fault := field_name_problem(field)) is not None:
                 return f"its field {field!r} has {fault}"
-    if (misfit := _misfit(command.schema)) is not None:
+    if (misfit := _field_with_wrong_default(command.schema)) is not None:
         return f"the default of its field {misfit!r} is no value of that"
     try:
-        check_source(client_source([command], namespace), _DEFAULT)
+        check_source(render_module([command], namespace), _DEFAULT)
     except RefusedSource as error:
         return str(error)
     return None
 
 
-def _misfit(schema: Schema) -> str | None:
-    """A field with a default that is of another type, which the class would refuse when it is made."""
+def _field_with_wrong_default(schema: Schema) -> str | None:
+    """Return a field whose default does not fit its type, with which the class could not be created; None if there is none."""
     definitions = schema.get("$defs", {})
     models: list[Schema] = [schema, *definitions.values()]
     return next(
@@ -124,22 +131,24 @@ def _misfit(schema: Schema) -> str | None:
             name
             for model in models
             for name, each in model.get("properties", {}).items()
-            if "default" in each and each["default"] is not None and problems(each["default"], {**each, "$defs": definitions})
+            if "default" in each
+            and each["default"] is not None
+            and schema_problems(each["default"], {**each, "$defs": definitions})
         ),
         None,
     )
 
 
 def _fields_in(schema: Schema) -> list[str]:
-    """The names of all fields that classes would have."""
+    """Return the names of all fields that the classes would have."""
     models: list[Schema] = [schema, *schema.get("$defs", {}).values()]
     return [
         field for model in models if model is schema or model.get("type") == "object" for field in model.get("properties", {})
     ]
 
 
-def client_source(commands: Sequence[CommandInfo], namespace: str) -> str:
-    """The text of a module with a class for each command, as it comes; `clients_of` checks it."""
+def render_module(commands: Sequence[CommandInfo], namespace: str) -> str:
+    """Return the source of a module with a class for each command, unchecked; `generate_clients` checks it."""
     ordered = sorted(commands, key=lambda each: each.name)
     module = _Module({class_name(each.name) for each in ordered})
     found = [(each, module.names_for(each.schema, each.name), module.names_for(each.reply or {}, each.name)) for each in ordered]
@@ -149,7 +158,7 @@ def client_source(commands: Sequence[CommandInfo], namespace: str) -> str:
     head = [
         f'"""Commands of the namespace {namespace}, for callers.',
         "",
-        "Written by `command-bus generate`; do not edit, write it anew.",
+        "Written by `command-bus generate`; do not edit, generate it again.",
         '"""',
         "",
         "from __future__ import annotations",
@@ -167,7 +176,7 @@ class _Module:
     """The models that commands and replies refer to, each under one name.
 
     Args:
-        taken: Names of the commands' classes.
+        taken: The names of the commands' classes.
     """
 
     def __init__(self, taken: set[str]) -> None:
@@ -176,12 +185,12 @@ class _Module:
         self._schemas: dict[str, tuple[Schema, dict[str, str]]] = {}
 
     def names_for(self, schema: Schema, owner: str) -> dict[str, str]:
-        """What the definitions of a schema are called: by their own name, or with the owner's if another has that."""
+        """Return the class names of a schema's definitions: their own names, prefixed with the owner's if another has the same."""
         definitions: Mapping[str, Schema] = schema.get("$defs", {})
         names: dict[str, str] = {}
         fresh: list[str] = []
         for key, each in sorted(definitions.items()):
-            identity = (key, json.dumps([each, {name: definitions.get(name) for name in references_of(each)}], sort_keys=True))
+            identity = (key, json.dumps([each, {name: definitions.get(name) for name in iter_references(each)}], sort_keys=True))
             if identity not in self._known:
                 plain = class_name(str(each.get("title", key)))
                 further = (class_name(f"{owner} {plain} {number}") for number in itertools.count(2))
@@ -195,11 +204,11 @@ class _Module:
         return names
 
     def class_names(self) -> list[str]:
-        """Of all models."""
+        """Return the class names of all models."""
         return list(self._schemas)
 
     def models(self) -> list[str]:
-        """Their source, each after those that it needs."""
+        """Return the models' source, each after the models that it needs."""
         done: dict[str, str] = {}
         under_way: set[str] = set()
 
@@ -208,10 +217,10 @@ class _Module:
                 return
             under_way.add(name)
             schema, names = self._schemas[name]
-            for key in references_of(schema):
-                if key in names:  # else it stands where no schema is read, and nothing needs it
+            for key in iter_references(schema):
+                if key in names:  # otherwise it is not within a schema, and no model needs it
                     visit(names[key])
-            # Another name for a type is evaluated at once: what it would need of itself is anything.
+            # A name for a type is evaluated at once, so where it refers to itself it is Any.
             at_once = schema.get("type") != "object" and "enum" not in schema and "const" not in schema
             ready = {key: "Any" if at_once and each not in done else each for key, each in names.items()}
             done[name] = _model(name, schema, ready)
@@ -223,10 +232,10 @@ class _Module:
 
 def _model(name: str, schema: Schema, names: Mapping[str, str]) -> str:
     if "enum" in schema or "const" in schema:
-        lines = [f"class {name}(Enum):", *_doc(schema), *(f"    {member} = {value!r}" for member, value in members_of(schema))]
+        lines = [f"class {name}(Enum):", *_doc(schema), *(f"    {member} = {value!r}" for member, value in enum_members(schema))]
         return "\n".join([*lines, ""])
     if schema.get("type") != "object":
-        return f"{name} = {type_of(schema, names)}\n"
+        return f"{name} = {python_type(schema, names)}\n"
     lines = [f"class {name}(BaseModel):", *_doc(schema)]
     if schema.get("additionalProperties") is False:
         lines += ['    model_config = ConfigDict(extra="forbid")', ""]
@@ -236,7 +245,7 @@ def _model(name: str, schema: Schema, names: Mapping[str, str]) -> str:
 
 def _command(command: CommandInfo, names: Mapping[str, str], replies: Mapping[str, str]) -> str:
     name = class_name(command.name)
-    reply = "Any" if command.reply is None else type_of(command.reply, replies)
+    reply = "Any" if command.reply is None else python_type(command.reply, replies)
     arguments = [f"{'Query' if command.kind == 'query' else 'Command'}[{reply}]"]
     if command.entity is not None:
         arguments.append(f"entity={command.entity!r}")
@@ -253,8 +262,8 @@ def _fields(schema: Schema, names: Mapping[str, str], key: str | None) -> list[s
     required = schema.get("required", ())
     lines: list[str] = []
     for field, each in schema.get("properties", {}).items():
-        kind = "EntityId" if field == key else type_of(each, names)
-        default = None if field in required else default_of(each, kind)
+        kind = "EntityId" if field == key else python_type(each, names)
+        default = None if field in required else default_source(each, kind)
         lines.append(f"    {field}: {kind}{'' if default is None else f' = {default}'}")
     return lines
 
@@ -270,13 +279,13 @@ def _doc(schema: Schema) -> list[str]:
 
 
 def _in_docstring(line: str) -> str:
-    """A line that can neither end the docstring nor do anything to a terminal."""
+    """Return a line that neither ends the docstring nor is obeyed by a terminal."""
     plain = line.replace("\\", "\\\\").replace('"""', "'''")
     return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in plain)
 
 
 def _imports(text: str) -> list[str]:
-    """What the source needs, as an import sorter would write it."""
+    """Return the imports that the source needs, as an import sorter would write them."""
     if "_default(" in text:
         text += " Any TypeAdapter"
 

@@ -1,7 +1,7 @@
-"""From a JSON Schema to a Python type, as source: what pydantic wrote is read back, as far as it can be told.
+"""Python types, as source, from JSON Schemas that pydantic wrote, as far as a schema determines the type.
 
-Two things cannot: a `Decimal` looks like `float | str` and is taken for a `Decimal`; and types that travel as text (paths, addresses)
-are text.
+Two cases are ambiguous: `Decimal` and `float | str` have the same schema, which is read as `Decimal`; and types that are sent as text
+(paths, addresses) are read as `str`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from command_bus.cli.codegen.checked_source import IMPORTED
-from command_bus.cli.commands.schemas import engine_of
+from command_bus.cli.commands.schemas import pattern_validator
 
-__all__ = ["class_name", "default_of", "field_fault", "members_of", "reference", "references_of", "type_of"]
+__all__ = ["class_name", "default_source", "enum_members", "field_name_problem", "iter_references", "python_type", "reference"]
 
 Schema = Mapping[str, Any]
 Names = Mapping[str, str]
-"""What each definition is called in the source."""
+"""The name of each definition in the source."""
 
 _NO_NAME = re.compile(r"\W+")
-_LONGEST = 200  # letters of a name
+_LONGEST = 200  # characters of a name
 _TAKEN = {*(name for names in IMPORTED.values() for name in names), "dt", "_default"}
 _OF_MODELS = {"model_config", "model_fields", "model_computed_fields"}
 _TEXTS = {
@@ -44,7 +44,7 @@ _OF_NUMBERS = {
     "exclusiveMaximum": "lt",
     "multipleOf": "multiple_of",
 }
-_CONSTRAINTS = {  # by type: a limit on another type would keep the class from being made
+_CONSTRAINTS = {  # by type: with a limit on another type the class could not be created
     "integer": _OF_NUMBERS,
     "number": _OF_NUMBERS,
     "string": {"minLength": "min_length", "maxLength": "max_length", "pattern": "pattern"},
@@ -52,12 +52,12 @@ _CONSTRAINTS = {  # by type: a limit on another type would keep the class from b
 }
 
 
-def type_of(schema: Schema, names: Names) -> str:
-    """The type that a schema describes."""
+def python_type(schema: Schema, names: Names) -> str:
+    """Return the type that a schema describes."""
     if "$ref" in schema:
         return names[reference(schema)]
     if len(schema.get("allOf", ())) == 1:
-        return type_of(schema["allOf"][0], names)
+        return python_type(schema["allOf"][0], names)
     choices = schema.get("anyOf") or schema.get("oneOf")
     if choices:
         return _union(choices, names)
@@ -70,25 +70,25 @@ def type_of(schema: Schema, names: Names) -> str:
 
 
 def reference(schema: Schema) -> str:
-    """The name of the definition that a schema refers to."""
+    """Return the name of the definition that a schema refers to."""
     return str(schema["$ref"]).rpartition("/")[2]
 
 
-def references_of(value: Any) -> Iterator[str]:
-    """All definitions that a schema refers to, in the order of their names in it."""
+def iter_references(value: Any) -> Iterator[str]:
+    """Yield all definitions that a schema refers to, in the order in which they occur."""
     if isinstance(value, Mapping):
         if isinstance(value.get("$ref"), str):
             yield reference(value)
         for key, each in value.items():
             if key not in ("default", "$defs", "const", "enum", "examples"):
-                yield from references_of(each)
+                yield from iter_references(each)
     elif isinstance(value, list):
         for each in value:
-            yield from references_of(each)
+            yield from iter_references(each)
 
 
-def default_of(schema: Schema, kind: str) -> str | None:
-    """The default of a field, as source; None if it has none."""
+def default_source(schema: Schema, kind: str) -> str | None:
+    """Return the default of a field as source; None if it has none."""
     if "default" not in schema:
         return None
     value = schema["default"]
@@ -106,7 +106,7 @@ def default_of(schema: Schema, kind: str) -> str | None:
 
 
 def class_name(text: str) -> str:
-    """A class name out of a wire name or a definition's: letters, digits and underscores, and no name that the source has for something else."""
+    """Return a class name for a wire name or a definition: letters, digits and underscores, and no name that the source uses otherwise."""
     words = _NO_NAME.split(_identifiable(text))
     name = "".join(word[0].upper() + word[1:] for word in words if word) or "Unnamed"
     if name[0].isdigit() or keyword.iskeyword(name):
@@ -114,8 +114,8 @@ def class_name(text: str) -> str:
     return f"{name}_" if name in _TAKEN or name.startswith("__") else name
 
 
-def field_fault(name: str) -> str | None:
-    """Why a field cannot be one of a class; None if it can."""
+def field_name_problem(name: str) -> str | None:
+    """Return why a class cannot have a field of this name; None if it can."""
     if not name.isidentifier() or keyword.iskeyword(name):
         return "no name in Python"
     if unicodedata.normalize("NFKC", name) != name:
@@ -125,8 +125,8 @@ def field_fault(name: str) -> str | None:
     return None
 
 
-def members_of(schema: Schema) -> list[tuple[str, Any]]:
-    """The members of an enum, named after their values."""
+def enum_members(schema: Schema) -> list[tuple[str, Any]]:
+    """Return the members of an enum, named after their values."""
     values: list[Any] = schema["enum"] if "enum" in schema else [schema["const"]]
     names: dict[str, Any] = {}
     for number, value in enumerate(values):
@@ -138,7 +138,7 @@ def members_of(schema: Schema) -> list[tuple[str, Any]]:
 
 
 def _identifiable(text: str) -> str:
-    """The text as Python reads names, with a blank for what no name may have."""
+    """Return a text normalized as Python normalizes names, with a blank for each character that no name may contain."""
     normal = unicodedata.normalize("NFKC", text[:_LONGEST])
     return "".join(c if f"_{c}".isidentifier() else " " for c in normal)
 
@@ -151,7 +151,7 @@ def _union(choices: list[Schema], names: Names) -> str:
         limits = _limits(some[kinds.index("number")])
         parts = [f"Annotated[Decimal, Field({limits})]" if limits else "Decimal"]
     else:
-        parts = [type_of(choice, names) for choice in some]
+        parts = [python_type(choice, names) for choice in some]
     return " | ".join(dict.fromkeys([*parts, *nothing]))
 
 
@@ -163,7 +163,7 @@ def _bare(schema: Schema, names: Names) -> str:
             return _array(schema, names)
         case "object":
             values = schema.get("additionalProperties")
-            return f"dict[str, {type_of(values, names)}]" if isinstance(values, Mapping) and values else "dict[str, Any]"
+            return f"dict[str, {python_type(values, names)}]" if isinstance(values, Mapping) and values else "dict[str, Any]"
         case kind:
             return _PLAIN.get(str(kind), "Any")
 
@@ -171,9 +171,9 @@ def _bare(schema: Schema, names: Names) -> str:
 def _array(schema: Schema, names: Names) -> str:
     first: list[Schema] = schema.get("prefixItems", [])
     if first:
-        return f"tuple[{', '.join(type_of(each, names) for each in first)}]"
+        return f"tuple[{', '.join(python_type(each, names) for each in first)}]"
     items = schema.get("items")
-    inner = type_of(items, names) if isinstance(items, Mapping) and items else "Any"
+    inner = python_type(items, names) if isinstance(items, Mapping) and items else "Any"
     return f"{'set' if schema.get('uniqueItems') else 'list'}[{inner}]"
 
 
@@ -185,8 +185,8 @@ def _limits(schema: Schema) -> str:
 
 
 def _holds(key: str, value: Any) -> bool:
-    """Whether pydantic can hold values to this limit: a pattern may be of another dialect, as of a model with an engine of its own."""
-    return engine_of(value) is not None if key == "pattern" else key != "multipleOf" or value > 0
+    """Return whether pydantic supports this limit: a pattern may be of another dialect, if the model uses another engine."""
+    return pattern_validator(value) is not None if key == "pattern" else key != "multipleOf" or value > 0
 
 
 def _literal(values: list[Any]) -> str:

@@ -1,4 +1,4 @@
-"""`entity TYPE ID abort`: asks, ends the attempt that runs, and says in words what came of it."""
+"""`entity TYPE:ID abort`: ask, end the attempt that runs, and report the result in a sentence."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from command_bus.cli import PROGRAM
-from command_bus.cli.connection import Place, confirm_or_exit, connected, execute
-from command_bus.cli.json_output import plainly
-from command_bus.cli.process.options import Outcome
-from command_bus.cli.terminal import print_error, say
+from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.exit_codes import ExitCode
+from command_bus.cli.json_output import to_json
+from command_bus.cli.options import Target
+from command_bus.cli.terminal import confirm_or_exit, echo, print_error
 
 if TYPE_CHECKING:
     from command_bus.admin.info import AbortReport, EntityDetails
@@ -23,41 +24,41 @@ _RISK = " If its handler cannot be ended, it goes on beside its successor."
 
 
 def abort(
-    place: Place, entity_type: str, entity_id: str, *, reason: str, wait: float, force: bool, yes: bool, as_json: bool
+    target: Target, entity_type: str, entity_id: str, *, reason: str, wait: float, force: bool, yes: bool, as_json: bool
 ) -> None:
-    """See `command-bus entity`.
+    """Run `command-bus entity TYPE:ID abort`.
 
     Raises:
-        typer.Exit: Nothing was ended; the code says why.
+        typer.Exit: Nothing was ended; the exit code says why.
     """
     name = f"{entity_type}:{entity_id}"
 
-    async def look() -> EntityDetails:
-        async with connected(place) as bus:
+    async def read() -> EntityDetails:
+        async with open_bus(target) as bus:
             return await bus.entity(entity_type, entity_id).show(waiting=0)
 
     async def act() -> AbortReport:
-        async with connected(place) as bus:
-            return await bus.entity(entity_type, entity_id).abort(reason, by=_who(), wait=wait, force=force)
+        async with open_bus(target) as bus:
+            return await bus.entity(entity_type, entity_id).abort(reason, by=_operator(), wait=wait, force=force)
 
     if not yes:
-        question = _question(execute(look))
+        question = _question(run_command(read))
         if question is None:
             print_error(f"{name}: nothing runs, so nothing was ended")
-            raise typer.Exit(Outcome.FAILED)
+            raise typer.Exit(ExitCode.FAILED)
         confirm_or_exit(question + (_RISK if force else ""), yes=yes)
-    report = execute(act)
+    report = run_command(act)
     if as_json:
-        say(plainly(report))
+        echo(to_json(report))
     elif report.result == "ended":
-        say(f"{report.entity}: {_told(report)}")
+        echo(f"{report.entity}: {_result_sentence(report)}")
     else:
-        print_error(f"{report.entity}: {_told(report)}")
+        print_error(f"{report.entity}: {_result_sentence(report)}")
     if report.result != "ended":
-        raise typer.Exit(Outcome.UNKNOWN if report.result == "unanswered" else Outcome.FAILED)
+        raise typer.Exit(ExitCode.UNKNOWN if report.result == "unanswered" else ExitCode.FAILED)
 
 
-def _who() -> str:
+def _operator() -> str:
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (KeyError, OSError):  # a user without a name, in a container
@@ -65,24 +66,25 @@ def _who() -> str:
 
 
 def _question(found: EntityDetails) -> str | None:
-    """What is asked before; None if nothing runs."""
-    from command_bus.cli.output import duration
+    """Return the question to ask first; None if nothing runs."""
+    from command_bus.cli.output import format_duration
 
     entity, head = found.entity, found.head
     if entity.state != "running" or head is None:
         return None
+    attempt = f"attempt {entity.attempt} of {head.name} {head.command_id}"
     return (
-        f"End attempt {entity.attempt} of {head.name} {head.command_id}, which has run for {duration(entity.running_for)} on worker {entity.worker}?"
+        f"End {attempt}, which has run for {format_duration(entity.running_for)} on worker {entity.worker}?"
         " It counts as interrupted: another attempt follows, or a dead letter if this was its last."
     )
 
 
-def _told(report: AbortReport) -> str:
-    from command_bus.cli.output import duration
+def _result_sentence(report: AbortReport) -> str:
+    from command_bus.cli.output import format_duration
 
-    where = f"{report.host}, process {report.pid}" if report.pid is not None else "not known where"
+    where = f"{report.host}, process {report.pid}" if report.pid is not None else "unknown host"
     attempt = f"attempt {report.attempt} of {report.name} {report.command_id}"
-    what = f"{attempt}, which had run for {duration(report.running_for)} on worker {report.worker} ({where})"
+    what = f"{attempt}, which had run for {format_duration(report.running_for)} on worker {report.worker} ({where})"
     match report.result:
         case "ended":
             return f"ended {what}. {_FOLLOWS[report.again]}"
@@ -92,8 +94,8 @@ def _told(report: AbortReport) -> str:
             return "nothing runs, so nothing was ended"
         case "runs_on" if report.in_thread:
             return (
-                f"{attempt} still runs: its handler is in a thread, which nothing can stop. It has been told (context.cancelled), and its entity "
-                f"waits for its end. --force gives the entity up beside it, restarting worker {report.worker} ({where}) ends it"
+                f"{attempt} still runs: its handler is in a thread, which nothing can stop. context.cancelled is set, and its entity waits "
+                f"for its end. --force gives the entity up beside it, restarting worker {report.worker} ({where}) ends it"
             )
         case "runs_on":
             return (

@@ -1,4 +1,4 @@
-"""What `doctor` thinks of what it found: functions from values to findings, each with what to change."""
+"""Checks of `doctor`: pure functions from what was read to findings, each with advice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from command_bus.cli import PROGRAM
-from command_bus.cli.output import duration
+from command_bus.cli.output import format_duration
 from command_bus.spelling import some_of
 
 if TYPE_CHECKING:
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 __all__ = [
     "CommandLine",
     "Finding",
+    "check_dead_letters",
+    "check_entities",
+    "check_environment",
+    "check_mailboxes",
+    "check_namespace",
+    "check_server",
+    "check_work",
     "command_line",
-    "judge_entities",
-    "judge_environment",
-    "judge_letters",
-    "judge_mailboxes",
-    "judge_namespace",
-    "judge_server",
-    "judge_work",
-    "worst",
+    "worst_grade",
 ]
 
 Grade = Literal["ok", "warning", "bad"]
 CommandLine = Callable[..., str]
-"""Makes a command of this program, which can be pasted, of its words."""
+"""Returns a command line of this program, ready to paste, for a command's words."""
 _GIB = 1024**3
-_SKEW = 1.0  # seconds; stored times are compared between machines by people and by `expires`
+_SKEW = 1.0  # seconds; people and `expires` compare stored times between machines
 _FULL, _ALMOST = 0.95, 0.8
 _LONG = 60.0  # seconds that a handler has run
 _RECENT = 600.0  # seconds since a worker was lost
@@ -45,19 +45,19 @@ _MANY_LETTERS, _OLD_LETTER = 10_000, 30 * 86_400.0  # letters; seconds
 
 
 def command_line(*words: str) -> str:
-    """Return a command that goes where the environment says."""
+    """Return a command line for the target that the environment names."""
     return shlex.join([PROGRAM, *words])
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        about: What.
-        grade: What it means.
-        found: How it is.
-        advice: What to change; empty if nothing is to be changed.
+        about: The subject.
+        grade: Its severity.
+        found: The state that was found.
+        advice: What to change; empty if nothing needs to change.
     """
 
     about: str
@@ -66,14 +66,14 @@ class Finding:
     advice: str = ""
 
 
-def worst(findings: list[Finding]) -> Grade:
-    """The worst of the grades."""
+def worst_grade(findings: list[Finding]) -> Grade:
+    """Return the worst grade of the findings."""
     grades = {finding.grade for finding in findings}
     return "bad" if "bad" in grades else "warning" if "warning" in grades else "ok"
 
 
-def judge_server(seen: Examination) -> list[Finding]:
-    """The server: version, role, persistence, memory, scripts, clock, rights."""
+def check_server(seen: Examination) -> list[Finding]:
+    """Check the server: version, role, persistence, memory, scripts, clock, rights."""
     return [
         Finding("connection", "ok", f"{seen.label} answers in {seen.round_trip * 1000:.1f} ms"),
         *_version(seen.info),
@@ -88,8 +88,8 @@ def judge_server(seen: Examination) -> list[Finding]:
     ]
 
 
-def judge_namespace(seen: Examination, namespace: str, shards: int | None) -> list[Finding]:
-    """What the namespace recorded."""
+def check_namespace(seen: Examination, namespace: str, shards: int | None) -> list[Finding]:
+    """Check what the namespace recorded against the settings."""
     if "shards" not in seen.meta:
         text = "nothing is recorded under this name"
         return [Finding("namespace", "warning", f"{namespace}: {text}", "start a worker or sender, or check --namespace")]
@@ -115,8 +115,8 @@ def judge_namespace(seen: Examination, namespace: str, shards: int | None) -> li
     return findings
 
 
-def judge_entities(oldest: Sequence[EntityInfo], line: CommandLine = command_line) -> list[Finding]:
-    """Entities that stand still although nobody stopped them, of those that have waited longest."""
+def check_entities(oldest: Sequence[EntityInfo], line: CommandLine = command_line) -> list[Finding]:
+    """Check the entities that have waited longest for some that do not go on although they are not held."""
     unknown = [each.name for each in oldest if each.state == "retrying" and not each.attempt]
     slow = [each for each in oldest if (each.running_for or 0.0) >= _LONG]
     long = [f"{each.name} for {each.running_for:,.0f} s" for each in slow]
@@ -139,10 +139,10 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
-def judge_work(
+def check_work(
     stats: Stats, workers: list[WorkerStatus], holds: list[HoldInfo], unhandled: list[str], line: CommandLine = command_line
 ) -> list[Finding]:
-    """Whether work is done: workers, what is stopped, what was given up."""
+    """Check the workers, holds, parked entities and dead letters."""
     live = [worker for worker in workers if worker.alive]
     lost = [worker for worker in workers if not worker.alive]
     findings: list[Finding] = []
@@ -182,17 +182,17 @@ def judge_work(
     return findings
 
 
-def judge_letters(stats: Stats, age: float | None, line: CommandLine = command_line) -> list[Finding]:
-    """Dead letters that nobody has decided about for long, or that are many: no letter goes away by itself.
+def check_dead_letters(stats: Stats, age: float | None, line: CommandLine = command_line) -> list[Finding]:
+    """Check for old or many dead letters: none is deleted automatically.
 
     Args:
-        stats: Of the namespace.
+        stats: The namespace's figures.
         age: Seconds since the oldest was written; None if there is none.
-        line: Makes the commands that it advises.
+        line: Makes the commands of the advice.
     """
     if age is None or (stats.dead_letters < _MANY_LETTERS and age < _OLD_LETTER):
         return []
-    found = f"{stats.dead_letters:,} dead letters, the oldest from {duration(age)} ago: none goes away by itself"
+    found = f"{stats.dead_letters:,} dead letters, the oldest from {format_duration(age)} ago: none goes away by itself"
     return [
         Finding(
             "retention",
@@ -203,8 +203,8 @@ def judge_letters(stats: Stats, age: float | None, line: CommandLine = command_l
     ]
 
 
-def judge_mailboxes(seen: Examination, entities: int) -> list[Finding]:
-    """What a stream reserves for its first node, which every entity with work pays for."""
+def check_mailboxes(seen: Examination, entities: int) -> list[Finding]:
+    """Check how many bytes the server reserves for a stream's first node: every entity with work has one."""
     size = seen.config.get("stream-node-max-bytes", "")
     if not size.isdecimal():
         return []
@@ -217,8 +217,8 @@ def judge_mailboxes(seen: Examination, entities: int) -> list[Finding]:
     return [Finding("mailbox size", "warning", f"{found}, and {entities:,} entities have one", advice)]
 
 
-def judge_environment(found: Sequence[UnknownVariable]) -> list[Finding]:
-    """Variables that look like settings: a warning if it is clear what one was meant to be, else others may use the prefix."""
+def check_environment(found: Sequence[UnknownVariable]) -> list[Finding]:
+    """Check for misspelt variables: a warning if the intended setting is clear; otherwise another program may use the prefix."""
     return [
         Finding("environment", "warning" if each.meant else "ok", str(each), f"write {each.meant}" if each.meant else "")
         for each in found
@@ -226,8 +226,8 @@ def judge_environment(found: Sequence[UnknownVariable]) -> list[Finding]:
 
 
 def _lost(workers: list[WorkerStatus]) -> Finding:
-    """Workers that were lost, the last one first: told of for an hour, and a warning at first, or one kill would stop deploys for as long."""
-    names = _few([f"{each.name} ({each.host}, process {each.pid}) {duration(each.lost_for)} ago" for each in workers])
+    """Report lost workers, the last one first. It is a warning only at first: otherwise one kill would fail `--strict` for an hour."""
+    names = _few([f"{each.name} ({each.host}, process {each.pid}) {format_duration(each.lost_for)} ago" for each in workers])
     if workers[0].lost_for >= _RECENT:
         return Finding("lost workers", "ok", names)
     return Finding("lost workers", "warning", names, "see why they ended: their work is taken over when leases end")
@@ -239,7 +239,7 @@ def _version(info: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(
             "version",
             "warning",
-            "the server does not say (INFO is not permitted)",
+            "the server does not report it (INFO is not permitted)",
             "make sure that it is Redis 6.2 or newer, or Valkey",
         )
         return
@@ -342,7 +342,7 @@ def _connections(seen: Examination) -> Iterator[Finding]:
     if used is not None and limit.isdecimal() and int(limit):
         share = used / int(limit)
         grade: Grade = "bad" if share >= _FULL else "warning" if share >= _ALMOST else "ok"
-        advice = "" if grade == "ok" else "CONFIG SET maxclients, or fewer processes: who comes when it is full is turned away"
+        advice = "" if grade == "ok" else "CONFIG SET maxclients, or fewer processes: at the limit new connections are refused"
         yield Finding("connections", grade, f"{used:,} of {int(limit):,}", advice)
     if (timeout := seen.config.get("timeout", "0")) != "0":
         found = f"those that are idle for {timeout} s are closed, and made again when they are needed"

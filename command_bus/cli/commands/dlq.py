@@ -1,4 +1,4 @@
-"""`command-bus dlq`: the dead letters. What changes something says first how many it concerns."""
+"""`command-bus dlq`: the dead letters. A command that changes several letters counts them first, then asks."""
 
 from __future__ import annotations
 
@@ -10,23 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from command_bus.cli.commands.dlq_listing import Listing, count_line, listed
 from command_bus.cli.completion import command_names, entity_types, letter_ids
-from command_bus.cli.connection import (
-    Json,
-    Place,
-    Yes,
-    confirm_or_exit,
-    connected,
-    execute,
-    given_before,
-    placed,
-)
-from command_bus.cli.json_output import plainly
-from command_bus.cli.process.options import Outcome
-from command_bus.cli.terminal import print_error, say, shown
-from command_bus.cli.times import moment_of
-from command_bus.cli.unknown_names import warn_of_unknown
+from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.exit_codes import ExitCode
+from command_bus.cli.json_output import to_json
+from command_bus.cli.options import DryRun, Json, Target, Yes, command_group, with_options, with_target
+from command_bus.cli.terminal import confirm_or_exit, echo, format_value, print_error
+from command_bus.cli.times import parse_time
+from command_bus.cli.unknown_names import warn_if_unknown
 
 if TYPE_CHECKING:
     from command_bus.admin.dead_letters import LetterFilters
@@ -35,20 +26,16 @@ if TYPE_CHECKING:
 
     OnOne = Callable[[CommandBus, str], Awaitable[None]]
     OnAll = Callable[[CommandBus], Awaitable[None]]
+else:
+    LetterFilters = dict[str, Any]  # annotations of commands are evaluated, and `--help` must not import the bus
 
-__all__ = ["Why", "dlq", "moment_of"]
+__all__ = ["DeadLetterReason", "dlq"]
 
-dlq = typer.Typer(
-    callback=given_before,
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Dead letters: list, show, replay, discard, purge.",
-)
+dlq = command_group("Dead letters: list, show, replay, discard, purge.")
 
 
-class Why(StrEnum):
-    """For what reason a command is given up."""
+class DeadLetterReason(StrEnum):
+    """Reasons for which a command becomes a dead letter."""
 
     FAILED = "failed"
     INTERRUPTED = "interrupted"
@@ -60,313 +47,343 @@ class Why(StrEnum):
     EXPIRED = "expired"
 
 
-_NOT_STARTED = (Why.NO_HANDLER, Why.UNSUPPORTED_VERSION)
+_NEVER_STARTED = (DeadLetterReason.NO_HANDLER, DeadLetterReason.UNSUPPORTED_VERSION)
 
-
-def _first(letter: DeadLetter) -> str:
-    """Return what was first done with a command: one that no worker knows is offered to workers, not started."""
-    return "first offered" if letter.reason in _NOT_STARTED else "first started"
-
-
-Type = Annotated[
-    str | None,
-    typer.Option(
-        "--type",
-        show_default=False,
-        autocompletion=entity_types,
-        help="Of this entity type; TYPE:ID is one entity.",
-    ),
-]
-Id = Annotated[str | None, typer.Option("--id", show_default=False, help="Of the entity with this id (with --type).")]
-Command = Annotated[
-    str | None,
-    typer.Option(
-        "--command",
-        show_default=False,
-        autocompletion=command_names,
-        help="Of this command.",
-    ),
-]
-Reason = Annotated[Why | None, typer.Option(metavar="REASON", show_default=False, help=f"Given up for this: {', '.join(Why)}.")]
-Parked = Annotated[bool | None, typer.Option("--parked/--not-parked", show_default=False, help="That hold their entity, or not.")]
-Since = Annotated[
-    str | None, typer.Option(show_default=False, help="Given up since: 90s, 30m, 2h, 7d, or a time as 2026-11-21T10:00.")
-]
-Until = Annotated[str | None, typer.Option(show_default=False, help="Given up before; as --since.")]
-Letters = Annotated[
+LetterIds = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="LETTER",
-        show_default=False,
-        autocompletion=letter_ids,
-        help="Ids, as `dlq list` shows them.",
-    ),
+    typer.Argument(metavar="LETTER", show_default=False, autocompletion=letter_ids, help="Ids, as `dlq list` shows them."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
-
-
-@dlq.command("list")
-@placed
-def list_letters(
-    *,
-    entity_type: Type = None,
-    entity_id: Id = None,
-    command: Command = None,
-    reason: Reason = None,
-    parked: Parked = None,
-    since: Since = None,
-    until: Until = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many to show.")] = 50,
-    count: Annotated[
-        bool, typer.Option("--count", help="Count all that match, beyond the limit too: reads every letter.")
-    ] = False,
-    place: Place,
-    as_json: Json = False,
-) -> None:
-    """The letters that match, oldest first, and how many there are, unless there are more than the limit.
-
-    \b
-    Exit codes: 0 shown, 2 wrong usage, 4 no server.
-    """  # noqa: D301  # fmt: skip
-    filters = _filters(entity_type, entity_id, command, reason, parked, since, until)
-
-    async def work() -> Listing:
-        async with connected(place) as bus:
-            listing = await listed(bus, filters, limit, count=count)
-            if not listing.letters:
-                await warn_of_unknown(bus, entity_type=filters.get("entity_type"), command=command)
-        return listing
-
-    listing = execute(work)
-    if as_json:
-        say(plainly(listing.facts()))
-        return
-    from command_bus.cli.output import moment, table
-
-    if listing.letters:
-        rows = [
-            (each.id, each.reason, each.name, each.entity, f"{each.error_type}: {each.error_message}" if each.error_type else "",
-             each.attempts, moment(each.failed_ms), "parked" if each.parked else "")
-            for each in listing.letters
-        ]  # fmt: skip
-        say(table(["letter", "reason", "command", "entity", "error", "attempts#", "given up", "entity is"], rows))
-    if listing.counts is None:
-        say(f"the first {len(listing.letters):,}; there are more: --count counts all that match")
-    else:
-        say(count_line(listing.counts))
-
-
-@dlq.command()
-@placed
-def show(
-    letter: Annotated[str, typer.Argument(metavar="LETTER", show_default=False, autocompletion=letter_ids)],
-    *,
-    place: Place,
-    as_json: Json = False,
-) -> None:
-    """One letter with its payload, headers and traceback.
-
-    \b
-    Exit codes: 0 shown, 1 there is no such letter, 2 wrong usage, 4 no server.
-    """  # noqa: D301  # fmt: skip
-
-    async def work() -> DeadLetter:
-        async with connected(place) as bus:
-            return await bus.dead_letters.get(letter)
-
-    found = execute(work)
-    if as_json:
-        say(plainly(found))
-        return
-    from command_bus.cli.output import fields, since
-
-    held = " (parked: it waits for a decision about this letter)" if found.parked else ""
-    lines: list[tuple[str, Any]] = [
-        ("letter", found.id), ("reason", found.reason), ("command", f"{found.name} {found.command_id}"),
-        ("entity", f"{found.entity}{held}" if found.entity else None), ("attempts", found.attempts),
-        ("accepted", since(found.accepted_ms)), (_first(found), since(found.first_started_ms)),
-        ("given up", f"{since(found.failed_ms)} by worker {found.worker}"),
-        ("error", f"{found.error_type}: {found.error_message}" if found.error_type else found.error_message or None),
-        ("headers", plainly(found.headers) if found.headers else None),
-        ("payload", "cannot be read" if found.payload is None else plainly(found.payload)),
-    ]  # fmt: skip
-    say(fields(lines))
-    if found.traceback:
-        say(shown(found.traceback.rstrip()))
-
-
-@dlq.command()
-@placed
-def replay(
-    letters: Letters = None,
-    *,
-    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    entity_type: Type = None,
-    entity_id: Id = None,
-    command: Command = None,
-    reason: Reason = None,
-    parked: Parked = None,
-    since: Since = None,
-    until: Until = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    place: Place,
-) -> None:
-    """Run commands again under their old ids: these letters, or all that match, or --all.
-
-    A parked command runs before its followers, any other at the end of its entity's line.
-
-    \b
-    Exit codes: 0 replayed, 1 no such letter, or not wanted, 2 wrong usage, or nobody to ask, 4 no server.
-    """  # noqa: D301  # fmt: skip
-    filters = _filters(entity_type, entity_id, command, reason, parked, since, until)
-
-    async def one(bus: CommandBus, letter: str) -> None:
-        say(f"{letter}: replayed {await bus.dead_letters.replay(letter)}")
-
-    async def all_of_them(bus: CommandBus) -> None:
-        say(f"{await bus.dead_letters.replay_all(**filters):,} replayed")
-
-    choice = _Choice(letters or (), filters, everything, dry_run)
-    _settle(place, choice, "Run them again?", one, all_of_them, yes=yes)
-
-
-@dlq.command()
-@placed
-def discard(
-    letters: Annotated[list[str], typer.Argument(metavar="LETTER", show_default=False, autocompletion=letter_ids)],
-    *,
-    yes: Yes = False,
-    place: Place,
-) -> None:
-    """Delete letters. An entity that is parked by one goes on with its next command.
-
-    \b
-    Exit codes: 0 discarded, 1 no such letter, or not wanted, 2 wrong usage, or nobody to ask, 4 no server.
-    """  # noqa: D301  # fmt: skip
-
-    async def look() -> list[DeadLetter]:
-        async with connected(place) as bus:
-            return [await bus.dead_letters.get(letter) for letter in letters]
-
-    for found in execute(look):
-        say(f"{found.id}: {found.name} {found.command_id} of {found.entity or 'no entity'}, {found.reason}")
-    confirm_or_exit("Discard them? It cannot be undone.", yes=yes)
-
-    async def work() -> None:
-        async with connected(place) as bus:
-            for letter in letters:
-                await bus.dead_letters.discard(letter)
-                say(f"{letter}: discarded")
-
-    execute(work)
-
-
-@dlq.command()
-@placed
-def purge(
-    *,
-    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    entity_type: Type = None,
-    entity_id: Id = None,
-    command: Command = None,
-    reason: Reason = None,
-    parked: Parked = None,
-    since: Since = None,
-    until: Until = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    place: Place,
-) -> None:
-    """Delete all letters that match, or --all. Entities that are parked by them go on with their next command.
-
-    \b
-    Exit codes: 0 purged, 1 not wanted, 2 wrong usage, or nobody to ask, 4 no server.
-    """  # noqa: D301  # fmt: skip
-    filters = _filters(entity_type, entity_id, command, reason, parked, since, until)
-
-    async def all_of_them(bus: CommandBus) -> None:
-        say(f"{await bus.dead_letters.purge(**filters):,} deleted")
-
-    choice = _Choice((), filters, everything, dry_run)
-    _settle(place, choice, "Delete them? It cannot be undone.", None, all_of_them, yes=yes)
-
-
-def _nothing() -> LetterFilters:
-    return {}
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """Letters by id, or all that match, or all."""
-
-    letters: Sequence[str] = ()
-    filters: LetterFilters = field(default_factory=_nothing)
-    everything: bool = False
-    dry_run: bool = False
-
-    def check(self) -> None:
-        """Exactly one of the three.
-
-        Raises:
-            typer.Exit: It is none or several.
-        """
-        narrowed = any(value is not None for value in self.filters.values())
-        if sum((bool(self.letters), narrowed, self.everything)) != 1:
-            print_error("name letters, or filters, or --all")
-            raise typer.Exit(Outcome.USAGE)
-
-
-def _settle(place: Place, choice: _Choice, question: str, one: OnOne | None, on_all: OnAll, *, yes: bool) -> None:
-    """Count, ask, do."""
-    choice.check()
-
-    async def count() -> Counter[tuple[str, str]]:
-        async with connected(place) as bus:
-            found = await bus.dead_letters.count(**choice.filters)
-            if not found:
-                await warn_of_unknown(bus, entity_type=choice.filters.get("entity_type"), command=choice.filters.get("name"))
-            return found
-
-    async def each() -> None:
-        async with connected(place) as bus:
-            for letter in choice.letters:
-                if choice.dry_run or one is None:
-                    found = await bus.dead_letters.get(letter)
-                    say(f"{letter}: {found.reason} {found.name} {found.entity or ''}")
-                else:
-                    await one(bus, letter)
-
-    async def together() -> None:
-        async with connected(place) as bus:
-            await on_all(bus)
-
-    if choice.letters:
-        execute(each)
-        return
-    counts = execute(count)
-    say(count_line(counts))
-    if counts and not choice.dry_run:
-        confirm_or_exit(question, yes=yes)
-        execute(together)
+Everything = Annotated[bool, typer.Option("--all", help="All dead letters.")]
 
 
 def _filters(
-    entity_type: str | None, entity_id: str | None, command: str | None, reason: Why | None, parked: bool | None,
-    since: str | None, until: str | None,
-) -> LetterFilters:  # fmt: skip
+    *,
+    entity_type: Annotated[
+        str | None,
+        typer.Option(
+            "--type", show_default=False, autocompletion=entity_types, help="Of this entity type; TYPE:ID is one entity."
+        ),
+    ] = None,
+    entity_id: Annotated[
+        str | None, typer.Option("--id", show_default=False, help="Of the entity with this id (with --type).")
+    ] = None,
+    command: Annotated[
+        str | None,
+        typer.Option("--command", show_default=False, autocompletion=command_names, help="Of commands with this name."),
+    ] = None,
+    reason: Annotated[
+        DeadLetterReason | None,
+        typer.Option(metavar="REASON", show_default=False, help=f"With this reason: {', '.join(DeadLetterReason)}."),
+    ] = None,
+    parked: Annotated[
+        bool | None,
+        typer.Option("--parked/--not-parked", show_default=False, help="Whose entity is parked until a decision, or is not."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(show_default=False, help="Written since: 90s, 30m, 2h, 7d ago, or a time such as 2026-11-21T10:00."),
+    ] = None,
+    until: Annotated[str | None, typer.Option(show_default=False, help="Written before; as --since.")] = None,
+) -> LetterFilters:
+    """Read the options that select letters."""
     if entity_type is not None and entity_id is None:
         entity_type, _, found = entity_type.partition(":")
         entity_id = found or None
     if entity_id is not None and entity_type is None:
         print_error("--id goes with --type: ids are unique within a type only")
-        raise typer.Exit(Outcome.USAGE)
+        raise typer.Exit(ExitCode.USAGE)
     return {
         "entity_type": entity_type,
         "entity_id": entity_id,
         "name": command,
         "reason": reason,
         "parked": parked,
-        "since": moment_of(since),
-        "until": moment_of(until),
+        "since": parse_time(since),
+        "until": parse_time(until),
     }
+
+
+@dlq.command("list")
+@with_target
+@with_options("filters", _filters)
+def list_letters(
+    *,
+    filters: LetterFilters,
+    limit: Annotated[int, typer.Option(min=1, help="How many to show.")] = 50,
+    count: Annotated[
+        bool, typer.Option("--count", help="Count all that match, also beyond the limit: reads every letter.")
+    ] = False,
+    target: Target,
+    as_json: Json = False,
+) -> None:
+    """List the letters that match, oldest first, and count them unless there are more than the limit.
+
+    \b
+    Exit codes: 0 shown, 2 wrong usage, 4 no server.
+    """  # noqa: D301  # fmt: skip
+
+    async def read() -> _Listing:
+        async with open_bus(target) as bus:
+            listing = await _read_letters(bus, filters, limit, count=count)
+            if not listing.letters:
+                await _warn_if_names_unknown(bus, filters)
+        return listing
+
+    listing = run_command(read)
+    if as_json:
+        echo(to_json(listing.json_data()))
+        return
+    from command_bus.cli.output import format_table, format_time
+
+    if listing.letters:
+        rows = [
+            (each.id, each.reason, each.name, each.entity, f"{each.error_type}: {each.error_message}" if each.error_type else "",
+             each.attempts, format_time(each.failed_ms), "parked" if each.parked else "")
+            for each in listing.letters
+        ]  # fmt: skip
+        echo(format_table(["letter", "reason", "command", "entity", "error", "attempts#", "given up", "entity is"], rows))
+    if listing.counts is None:
+        echo(f"the first {len(listing.letters):,}; there are more: --count counts all that match")
+    else:
+        echo(_format_counts(listing.counts))
+
+
+@dlq.command()
+@with_target
+def show(
+    letter: Annotated[str, typer.Argument(metavar="LETTER", show_default=False, autocompletion=letter_ids)],
+    *,
+    target: Target,
+    as_json: Json = False,
+) -> None:
+    """Show one letter with its payload, headers and traceback.
+
+    \b
+    Exit codes: 0 shown, 1 there is no such letter, 2 wrong usage, 4 no server.
+    """  # noqa: D301
+
+    async def read() -> DeadLetter:
+        async with open_bus(target) as bus:
+            return await bus.dead_letters.get(letter)
+
+    found = run_command(read)
+    if as_json:
+        echo(to_json(found))
+        return
+    from command_bus.cli.output import format_fields
+
+    echo(format_fields(_letter_fields(found)))
+    if found.traceback:
+        echo(format_value(found.traceback.rstrip()))
+
+
+@dlq.command()
+@with_target
+@with_options("filters", _filters)
+def replay(
+    letters: LetterIds = None,
+    *,
+    everything: Everything = False,
+    filters: LetterFilters,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    target: Target,
+) -> None:
+    """Run commands again under their old ids: these letters, all that match, or --all.
+
+    A parked command runs before the commands that wait behind it, any other at the end of its entity's mailbox.
+
+    \b
+    Exit codes: 0 replayed, 1 no such letter, or not confirmed, 2 wrong usage, or no terminal to ask on, 4 no server.
+    """  # noqa: D301
+
+    async def replay_one(bus: CommandBus, letter: str) -> None:
+        echo(f"{letter}: replayed {await bus.dead_letters.replay(letter)}")
+
+    async def replay_all(bus: CommandBus) -> None:
+        echo(f"{await bus.dead_letters.replay_all(**filters):,} replayed")
+
+    selection = _Selection(letters or (), filters, everything, dry_run)
+    _apply_to_letters(target, selection, "Run them again?", replay_one, replay_all, yes=yes)
+
+
+@dlq.command()
+@with_target
+def discard(
+    letters: Annotated[list[str], typer.Argument(metavar="LETTER", show_default=False, autocompletion=letter_ids)],
+    *,
+    yes: Yes = False,
+    target: Target,
+) -> None:
+    """Delete letters. An entity that is parked by one goes on with its next command.
+
+    \b
+    Exit codes: 0 discarded, 1 no such letter, or not confirmed, 2 wrong usage, or no terminal to ask on, 4 no server.
+    """  # noqa: D301
+
+    async def read() -> list[DeadLetter]:
+        async with open_bus(target) as bus:
+            return [await bus.dead_letters.get(letter) for letter in letters]
+
+    for found in run_command(read):
+        echo(f"{found.id}: {found.name} {found.command_id} of {found.entity or 'no entity'}, {found.reason}")
+    confirm_or_exit("Discard them? It cannot be undone.", yes=yes)
+
+    async def delete() -> None:
+        async with open_bus(target) as bus:
+            for letter in letters:
+                await bus.dead_letters.discard(letter)
+                echo(f"{letter}: discarded")
+
+    run_command(delete)
+
+
+@dlq.command()
+@with_target
+@with_options("filters", _filters)
+def purge(
+    *,
+    everything: Everything = False,
+    filters: LetterFilters,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    target: Target,
+) -> None:
+    """Delete all letters that match, or --all. Entities that are parked by them go on with their next command.
+
+    \b
+    Exit codes: 0 purged, 1 not confirmed, 2 wrong usage, or no terminal to ask on, 4 no server.
+    """  # noqa: D301
+
+    async def purge_all(bus: CommandBus) -> None:
+        echo(f"{await bus.dead_letters.purge(**filters):,} deleted")
+
+    selection = _Selection((), filters, everything, dry_run)
+    _apply_to_letters(target, selection, "Delete them? It cannot be undone.", None, purge_all, yes=yes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """The first letters that match.
+
+    Attributes:
+        letters: As many as were asked for.
+        counts: How many match, by reason and command; None if they were not counted.
+    """
+
+    letters: list[DeadLetter]
+    counts: Counter[tuple[str, str]] | None
+
+    def json_data(self) -> dict[str, Any]:
+        """Return the listing as data for JSON."""
+        if self.counts is None:
+            return {"letters": self.letters, "matching": None, "counts": None}
+        counts = [{"reason": reason, "command": name, "count": count} for (reason, name), count in self.counts.most_common()]
+        return {"letters": self.letters, "matching": self.counts.total(), "counts": counts}
+
+
+async def _read_letters(bus: CommandBus, filters: LetterFilters, limit: int, *, count: bool) -> _Listing:
+    """Read letters up to the limit, and one more to see whether there are more; all of them only to count."""
+    letters: list[DeadLetter] = []
+    counts: Counter[tuple[str, str]] = Counter()
+    async for letter in bus.dead_letters.list(limit=None if count else limit + 1, **filters):
+        counts[letter.reason, letter.name] += 1
+        if len(letters) < limit:
+            letters.append(letter)
+    return _Listing(letters, counts if count or counts.total() <= limit else None)
+
+
+def _format_counts(counts: Counter[tuple[str, str]]) -> str:
+    """Return in one line how many letters match."""
+    if not counts:
+        return "no letter matches"
+    from command_bus.cli.output import pluralize
+
+    parts = ", ".join(f"{count:,} {name or '(unreadable)'} {reason}" for (reason, name), count in counts.most_common())
+    return f"{pluralize(counts.total(), 'letter', 'letters')}: {parts}"
+
+
+def _letter_fields(found: DeadLetter) -> list[tuple[str, Any]]:
+    from command_bus.cli.output import format_time_and_age
+
+    parked = " (parked: it waits for a decision about this letter)" if found.parked else ""
+    # A command that no worker knows is offered to workers, and not started.
+    first = "first offered" if found.reason in _NEVER_STARTED else "first started"
+    return [
+        ("letter", found.id),
+        ("reason", found.reason),
+        ("command", f"{found.name} {found.command_id}"),
+        ("entity", f"{found.entity}{parked}" if found.entity else None),
+        ("attempts", found.attempts),
+        ("accepted", format_time_and_age(found.accepted_ms)),
+        (first, format_time_and_age(found.first_started_ms)),
+        ("given up", f"{format_time_and_age(found.failed_ms)} by worker {found.worker}"),
+        ("error", f"{found.error_type}: {found.error_message}" if found.error_type else found.error_message or None),
+        ("headers", to_json(found.headers) if found.headers else None),
+        ("payload", "cannot be read" if found.payload is None else to_json(found.payload)),
+    ]
+
+
+def _no_filters() -> LetterFilters:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """Letters by id, or all that match, or all."""
+
+    letters: Sequence[str] = ()
+    filters: LetterFilters = field(default_factory=_no_filters)
+    everything: bool = False
+    dry_run: bool = False
+
+    def check(self) -> None:
+        """Check that exactly one of the three was given.
+
+        Raises:
+            typer.Exit: None was, or several.
+        """
+        filtered = any(value is not None for value in self.filters.values())
+        if sum((bool(self.letters), filtered, self.everything)) != 1:
+            print_error("name letters, or filters, or --all")
+            raise typer.Exit(ExitCode.USAGE)
+
+
+def _apply_to_letters(
+    target: Target, selection: _Selection, question: str, on_one: OnOne | None, on_all: OnAll, *, yes: bool
+) -> None:
+    """Act on letters by id, or count all that match, ask, and act on all of them."""
+    selection.check()
+
+    async def act_on_each() -> None:
+        async with open_bus(target) as bus:
+            for letter in selection.letters:
+                if selection.dry_run or on_one is None:
+                    found = await bus.dead_letters.get(letter)
+                    echo(f"{letter}: {found.reason} {found.name} {found.entity or ''}")
+                else:
+                    await on_one(bus, letter)
+
+    async def count() -> Counter[tuple[str, str]]:
+        async with open_bus(target) as bus:
+            found = await bus.dead_letters.count(**selection.filters)
+            if not found:
+                await _warn_if_names_unknown(bus, selection.filters)
+            return found
+
+    async def act_on_all() -> None:
+        async with open_bus(target) as bus:
+            await on_all(bus)
+
+    if selection.letters:
+        run_command(act_on_each)
+        return
+    counts = run_command(count)
+    echo(_format_counts(counts))
+    if counts and not selection.dry_run:
+        confirm_or_exit(question, yes=yes)
+        run_command(act_on_all)
+
+
+async def _warn_if_names_unknown(bus: CommandBus, filters: LetterFilters) -> None:
+    await warn_if_unknown(bus, entity_type=filters.get("entity_type"), command=filters.get("name"))

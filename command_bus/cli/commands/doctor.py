@@ -1,4 +1,4 @@
-"""`doctor`: is this server fit, and does this namespace work? Says what to change."""
+"""`doctor`: check the server and the namespace, and advise what to change."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from command_bus.cli.connection import Json, Place, connected, execute, placed, settings_of
-from command_bus.cli.json_output import plainly
-from command_bus.cli.process.options import Outcome
-from command_bus.cli.terminal import Shown, escaped, say
+from command_bus.cli.connection import load_settings, open_bus, run_command
+from command_bus.cli.exit_codes import ExitCode
+from command_bus.cli.json_output import to_json
+from command_bus.cli.options import Json, Target, with_target
+from command_bus.cli.terminal import SafeText, echo, escape
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
@@ -21,73 +22,76 @@ if TYPE_CHECKING:
 __all__ = ["doctor"]
 
 
-@placed
+@with_target
 def doctor(
     *,
-    strict: Annotated[bool, typer.Option("--strict", help="Take warnings for bad.")] = False,
-    place: Place,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as bad.")] = False,
+    target: Target,
     as_json: Json = False,
 ) -> None:
-    """Look at the server and the namespace: version, role, persistence, eviction, memory, scripts, clock, rights, shards, workers.
+    """Check the server and the namespace: version, role, persistence, eviction, memory, scripts, clock, rights, shards, workers.
 
-    Nothing is changed. What is wrong comes with what to change.
+    Nothing is changed. Each problem comes with advice what to change.
 
     \b
-    Exit codes: 0 fit, 1 something is bad (or worth a warning, with --strict), 2 wrong usage, 4 no server.
+    Exit codes: 0 nothing is bad, 1 something is bad (or a warning, with --strict), 2 wrong usage, 4 no server.
     """  # noqa: D301
-    from command_bus.cli.commands.diagnosis import worst
+    from command_bus.cli.commands.diagnosis import worst_grade
 
-    findings = execute(lambda: _examined(place))
-    grade = worst(findings)
+    findings = run_command(lambda: _examine(target))
+    grade = worst_grade(findings)
     if as_json:
-        say(plainly({"grade": grade, "findings": findings}))
+        echo(to_json({"grade": grade, "findings": findings}))
     else:
-        from command_bus.cli.output import table
+        from command_bus.cli.output import format_table
 
-        say(table(["", "about", "found"], [(each.grade, each.about, each.found) for each in findings]))
+        echo(format_table(["", "about", "found"], [(each.grade, each.about, each.found) for each in findings]))
         advised = [f"{each.about}: {each.advice}" for each in findings if each.advice]
         if advised:  # each on one line, however long it is, so that a command in it can be copied
-            say(Shown("\n" + "\n".join(map(escaped, advised))))
+            echo(SafeText("\n" + "\n".join(map(escape, advised))))
     bad = grade == "bad" or (strict and grade != "ok")
-    raise typer.Exit(Outcome.FAILED if bad else Outcome.DONE)
+    raise typer.Exit(ExitCode.FAILED if bad else ExitCode.DONE)
 
 
-async def _examined(place: Place) -> list[Finding]:
-    from command_bus.cli.commands.diagnosis import Finding, judge_environment, judge_namespace, judge_server, worst
+async def _examine(target: Target) -> list[Finding]:
+    from command_bus.cli.commands.diagnosis import Finding, check_environment, check_namespace, check_server, worst_grade
     from command_bus.errors import CommandBusError, TransportUnavailable
     from command_bus.settings import unknown_variables
     from command_bus.transport.redis.admin.examination import examine
     from command_bus.transport.redis.connection.credentials import connection_options
 
-    settings = settings_of(place)
+    settings = load_settings(target)
     seen = await examine(settings.server_url or "", settings.namespace, connection_options(settings), settings.dispatch_timeout)
     named = settings.shards if "shards" in settings.model_fields_set else None
     findings = [
-        *judge_server(seen),
-        *judge_environment(unknown_variables(os.environ)),
-        *judge_namespace(seen, settings.namespace, named),
+        *check_server(seen),
+        *check_environment(unknown_variables(os.environ)),
+        *check_namespace(seen, settings.namespace, named),
     ]
-    if "shards" not in seen.meta or worst([each for each in findings if each.about in ("role", "version", "scripts")]) == "bad":
+    if (
+        "shards" not in seen.meta
+        or worst_grade([each for each in findings if each.about in ("role", "version", "scripts")]) == "bad"
+    ):
         return findings
     try:
-        async with connected(place) as bus:
-            return findings + await _at_work(bus, seen, place.command)
+        async with open_bus(target) as bus:
+            return findings + await _examine_work(bus, seen, target.command)
     except TransportUnavailable:
         raise
     except CommandBusError as error:
         return [*findings, Finding("bus", "bad", error.message, "see above")]
 
 
-async def _at_work(bus: CommandBus, seen: Examination, line: CommandLine) -> list[Finding]:
-    from command_bus.cli.commands.diagnosis import judge_entities, judge_letters, judge_mailboxes, judge_work
+async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine) -> list[Finding]:
+    from command_bus.cli.commands.diagnosis import check_dead_letters, check_entities, check_mailboxes, check_work
 
     workers, stats = await bus.fleet.workers(), await bus.stats()
     unhandled = [each.name for each in await bus.fleet.commands() if not each.workers]
     oldest = await bus.dead_letters.oldest() if stats.dead_letters else None
     age = None if oldest is None else (datetime.now(UTC) - oldest).total_seconds() + seen.skew
     return [
-        *judge_mailboxes(seen, stats.entities),
-        *judge_work(stats, workers, await bus.entities.holds(), unhandled, line),
-        *judge_letters(stats, age, line),
-        *judge_entities((await bus.entities.list(order="age", limit=1000, scan=20_000)).entities, line),
+        *check_mailboxes(seen, stats.entities),
+        *check_work(stats, workers, await bus.entities.holds(), unhandled, line),
+        *check_dead_letters(stats, age, line),
+        *check_entities((await bus.entities.list(order="age", limit=1000, scan=20_000)).entities, line),
     ]

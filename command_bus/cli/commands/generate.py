@@ -1,4 +1,4 @@
-"""`generate`: client classes or JSON Schema from the live registry."""
+"""`generate`: client classes or JSON Schema from the commands that workers announce."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from command_bus.cli.completion import command_names
-from command_bus.cli.connection import Place, connected, execute, placed
-from command_bus.cli.json_output import plainly
-from command_bus.cli.process.options import Outcome
-from command_bus.cli.terminal import escaped, print_error, say
+from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.exit_codes import ExitCode
+from command_bus.cli.json_output import to_json
+from command_bus.cli.options import Target, with_target
+from command_bus.cli.terminal import echo, escape, print_error
 from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["generate"]
 
 
-@placed
+@with_target
 def generate(
     commands: Annotated[
         list[str] | None,
@@ -34,82 +35,82 @@ def generate(
     *,
     json_schema: Annotated[bool, typer.Option("--json-schema", help="JSON Schema instead of Python.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", show_default=False, help="Into this file, not to standard output.")
+        Path | None, typer.Option("--out", "-o", show_default=False, help="Write to this file instead of standard output.")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; exit with 1 if the file (--out) is not up to date.")
     ] = False,
-    place: Place,
+    target: Target,
 ) -> None:
-    """Typed client classes as Python source, from what the workers announced: the server's code is not needed.
+    """Generate typed client classes as Python source from the commands that workers announce: the server's code is not needed.
 
-    The same registry gives the same text, so it can be committed, and compared in CI with --check. A command whose announcement cannot be
-    written as a class is named and left out; nothing is written if it was asked for by name.
+    The same commands give the same text, so it can be committed, and compared in CI with --check. A command that cannot be written as a
+    class is reported and left out; if it was asked for by name, nothing is written.
 
     \b
     Exit codes: 0 written, 1 unknown command, nothing announced, or not up to date, 2 wrong usage, 4 no server.
     """  # noqa: D301
     if check and out is None:
         print_error("--check compares with a file: name it with --out")
-        raise typer.Exit(Outcome.USAGE)
+        raise typer.Exit(ExitCode.USAGE)
 
     async def work() -> tuple[list[CommandInfo], str]:
-        async with connected(place) as bus:
+        async with open_bus(target) as bus:
             return await bus.fleet.commands(), bus.settings.namespace
 
-    found, name = execute(work)
-    chosen = _chosen(found, commands)
-    text, count = _document(chosen, name) if json_schema else _source(chosen, name, whole=not commands)
+    found, name = run_command(work)
+    chosen = _select(found, commands)
+    text, count = _json_schema(chosen, name) if json_schema else _python_source(chosen, name, whole=not commands)
     if out is None:
-        say(escaped(text, kept="\n\t"), newline=False)
+        echo(escape(text, kept="\n\t"), newline=False)
     elif check:
         if not out.exists() or out.read_text(encoding="utf-8") != text:
-            print_error(f"{out} is not what the workers announce: write it anew without --check")
-            raise typer.Exit(Outcome.FAILED)
-        say(f"{out}: up to date")
+            print_error(f"{out} is not what the workers announce: write it again without --check")
+            raise typer.Exit(ExitCode.FAILED)
+        echo(f"{out}: up to date")
     else:
         out.write_text(text, encoding="utf-8")
-        say(f"{out}: {count} commands")
+        echo(f"{out}: {count} commands")
 
 
-def _chosen(found: list[CommandInfo], names: list[str] | None) -> list[CommandInfo]:
-    """The commands that are asked for.
+def _select(found: list[CommandInfo], names: list[str] | None) -> list[CommandInfo]:
+    """Return the commands with these names, by default all.
 
     Raises:
-        typer.Exit: One is not announced, or none is.
+        typer.Exit: One of them is not announced, or no command is.
     """
     unknown = sorted({*(names or ())} - {each.name for each in found})
     if unknown or not found:
         known = [each.name for each in found]
         for each in unknown or ["any command"]:
             print_error(f"no worker has announced {each}{did_you_mean(each, known)}")
-        raise typer.Exit(Outcome.FAILED)
+        raise typer.Exit(ExitCode.FAILED)
     return [each for each in found if not names or each.name in names]
 
 
-def _document(chosen: list[CommandInfo], namespace: str) -> tuple[str, int]:
+def _json_schema(chosen: list[CommandInfo], namespace: str) -> tuple[str, int]:
     from command_bus.cli.codegen.clients import schema_document
 
-    return plainly(schema_document(chosen, namespace)) + "\n", len(chosen)
+    return to_json(schema_document(chosen, namespace)) + "\n", len(chosen)
 
 
-def _source(chosen: list[CommandInfo], namespace: str, *, whole: bool) -> tuple[str, int]:
-    """The Python source, and of how many commands; what is left out is told.
+def _python_source(chosen: list[CommandInfo], namespace: str, *, whole: bool) -> tuple[str, int]:
+    """Return the Python source and its number of commands, and report commands that are left out.
 
     Args:
         chosen: The commands.
-        namespace: Theirs.
-        whole: Whether it may do without some of them: nobody has asked for each.
+        namespace: Their namespace.
+        whole: Whether all commands were asked for. Then those that cannot be written as a class are left out.
 
     Raises:
-        typer.Exit: It may not, or none is left.
+        typer.Exit: A command that was asked for by name cannot be written, or none can.
     """
-    from command_bus.cli.codegen.clients import clients_of
+    from command_bus.cli.codegen.clients import generate_clients
 
-    clients = clients_of(chosen, namespace)
+    clients = generate_clients(chosen, namespace)
     for each, reason in clients.refused.items():
         print_error(f"{each} is left out, as what was announced of it can be no class: {reason}")
     count = len(chosen) - len(clients.refused)
     if not count or (clients.refused and not whole):
-        raise typer.Exit(Outcome.FAILED)
+        raise typer.Exit(ExitCode.FAILED)
     return clients.source, count

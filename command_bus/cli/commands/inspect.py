@@ -1,4 +1,4 @@
-"""Commands that only look: stats, entities, workers, introspect."""
+"""Commands that only read: stats, entities, workers, introspect."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from command_bus.cli.completion import command_names, entity_types
-from command_bus.cli.connection import Json, Place, connected, execute, placed
-from command_bus.cli.json_output import plain, plainly
-from command_bus.cli.process.options import Outcome
-from command_bus.cli.terminal import Shown, print_error, say
-from command_bus.cli.unknown_names import warn_of_unknown
+from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.exit_codes import ExitCode
+from command_bus.cli.json_output import to_json, to_jsonable
+from command_bus.cli.options import Json, Target, with_target
+from command_bus.cli.terminal import SafeText, echo, print_error
+from command_bus.cli.unknown_names import warn_if_unknown
 from command_bus.spelling import did_you_mean, some_of
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ __all__ = ["Order", "State", "entities", "entity_table", "introspect", "stats", 
 
 
 class State(StrEnum):
-    """Of an entity."""
+    """States of an entity."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -35,7 +36,7 @@ class State(StrEnum):
 
 
 class Order(StrEnum):
-    """What is listed first."""
+    """Orders of a list of entities."""
 
     DEPTH = "depth"
     AGE = "age"
@@ -43,35 +44,35 @@ class Order(StrEnum):
     NAME = "name"
 
 
-@placed
-def stats(*, place: Place, as_json: Json = False) -> None:
-    """Figures of the whole namespace: what waits, runs, is stopped, was done; what is paused or drained.
+@with_target
+def stats(*, target: Target, as_json: Json = False) -> None:
+    """Show figures of the whole namespace: commands that wait, run, are held or were settled, and what is paused or drained.
 
     \b
     Exit codes: 0 shown, 2 wrong usage, 4 no server.
-    """  # noqa: D301 - \b is typer's mark for lines to be kept
+    """  # noqa: D301 - \b makes typer keep the lines
 
     async def work() -> tuple[Stats, list[HoldInfo]]:
-        async with connected(place) as bus:
+        async with open_bus(target) as bus:
             return await bus.stats(), await bus.entities.holds()
 
-    found, holds = execute(work)
+    found, holds = run_command(work)
     if as_json:
-        say(plainly({**plain(found), "holds": holds}))
+        echo(to_json({**to_jsonable(found), "holds": holds}))
         return
-    from command_bus.cli.output import fields
+    from command_bus.cli.output import format_fields
 
-    say(fields(stats_lines(found, holds)))
+    echo(format_fields(stats_lines(found, holds)))
 
 
 def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
-    """The figures, in the order in which one asks for them."""
-    from command_bus.cli.output import duration, since
+    """Return the figures as lines, the most important first."""
+    from command_bus.cli.output import format_duration, format_time_and_age
 
     lines: list[tuple[str, Any]] = [
         ("commands", f"{found.depth:,} accepted and not settled, {found.delayed:,} of them delayed or waiting for a retry"),
         ("entities", f"{found.entities:,} with work: {found.in_flight:,} held, {found.ready:,} ready; {found.parked:,} parked"),
-        ("longest", f"{duration(found.oldest_age)} waiting for a worker, {duration(found.longest_running)} running"),
+        ("longest", f"{format_duration(found.oldest_age)} waiting for a worker, {format_duration(found.longest_running)} running"),
         ("dead letters", found.dead_letters),
         ("workers", f"{len(found.workers)} live, running {sum(worker.running for worker in found.workers):,}"),
         ("since the start", (f"{found.accepted:,} accepted, {found.settled:,} settled: {found.completed:,} completed, "
@@ -80,66 +81,76 @@ def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
     ]  # fmt: skip
     for hold in holds:
         spread = "" if hold.everywhere else " (not on every shard: ask again)"
-        lines.append((hold.mode, f"{hold.what}{spread}, since {since(hold.since_ms)}{': ' if hold.reason else ''}{hold.reason}"))
+        lines.append(
+            (
+                hold.mode,
+                f"{hold.what}{spread}, since {format_time_and_age(hold.since_ms)}{': ' if hold.reason else ''}{hold.reason}",
+            )
+        )
     if found.paused > len(holds):
         lines.append(("paused", "single entities: `command-bus entities --state paused` shows which, and why"))
     return lines
 
 
-@placed
+@with_target
 def entities(
     entity_type: Annotated[
         str | None,
         typer.Argument(
-            metavar="TYPE", show_default=False, autocompletion=entity_types, help="Only of this type; ~ is what has no entity."
+            metavar="TYPE",
+            show_default=False,
+            autocompletion=entity_types,
+            help="Only of this type; ~ is for commands without an entity.",
         ),
     ] = None,
     *,
     state: Annotated[
         list[State] | None,
-        typer.Option(show_default=False, help="Only in this state; may be repeated. What is delayed is waiting."),
+        typer.Option(show_default=False, help="Only in this state; may be repeated. Delayed entities are waiting."),
     ] = None,
-    sort: Annotated[Order, typer.Option(help="What comes first: most commands, longest waiting, most attempts.")] = Order.DEPTH,
+    sort: Annotated[Order, typer.Option(help="Most commands first, longest waiting, most attempts, or by name.")] = Order.DEPTH,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many to show.")] = 20,
-    cursor: Annotated[str | None, typer.Option(show_default=False, help="Go on behind an earlier page.")] = None,
-    place: Place,
+    cursor: Annotated[
+        str | None, typer.Option(show_default=False, help="Continue after an earlier page, which prints it.")
+    ] = None,
+    target: Target,
     as_json: Json = False,
 ) -> None:
-    """Entities that have work, or are paused or drained themselves, the hottest first.
+    """List entities that have work, or are paused or drained themselves, those with the most commands first.
 
     \b
     Exit codes: 0 shown, 2 wrong usage, 4 no server.
     """  # noqa: D301
 
     async def work() -> EntityPage:
-        async with connected(place) as bus:
+        async with open_bus(target) as bus:
             chosen = bus.entities if entity_type is None else bus.entities.of(None if entity_type == "~" else entity_type)
             states: Any = {each.value for each in state or ()}
             order: Any = sort.value
             page = await chosen.list(states=states, order=order, limit=limit, cursor=cursor)
             if not page.matching:
-                await warn_of_unknown(bus, entity_type=entity_type)
+                await warn_if_unknown(bus, entity_type=entity_type)
             return page
 
-    page = execute(work)
+    page = run_command(work)
     if as_json:
-        say(plainly(page))
+        echo(to_json(page))
         return
     if not page.entities:
-        say("no entity has work" if not state and entity_type is None else "no entity matches")
+        echo("no entity has work" if not state and entity_type is None else "no entity matches")
         return
-    say(entity_table(page))
+    echo(entity_table(page))
     if page.cursor is not None:
         chosen = ["--sort", sort, "--limit", str(limit), *(word for each in state or () for word in ("--state", each))]
         words = ["entities", *([] if entity_type is None else [entity_type]), *chosen, "--cursor", page.cursor]
-        say(f"{page.matching:,} match; more: {place.command(*words)}")
+        echo(f"{page.matching:,} match; more: {target.command(*words)}")
     if not page.complete:
-        print_error("there are more entities than were looked at: the order is that of those")
+        print_error("there are more entities than were read: only those were sorted")
 
 
-def entity_table(page: EntityPage) -> Shown:
-    """A page of entities."""
-    from command_bus.cli.output import duration, since, table
+def entity_table(page: EntityPage) -> SafeText:
+    """Return a page of entities as a table."""
+    from command_bus.cli.output import format_duration, format_table, format_time_and_age
 
     def state(entity: EntityInfo) -> str:
         return "delayed" if entity.state == "waiting" and entity.due_ms is not None else entity.state
@@ -149,64 +160,64 @@ def entity_table(page: EntityPage) -> Shown:
             return f"dead letter {entity.letter_id}"
         facts: list[str] = []
         if entity.running_for is not None:
-            facts.append(f"for {duration(entity.running_for)}")
+            facts.append(f"for {format_duration(entity.running_for)}")
         if entity.hold is not None:
             facts.append(f"{entity.hold.what} {entity.hold.mode}{': ' if entity.hold.reason else ''}{entity.hold.reason}")
         elif entity.retry_at_ms is not None:
-            told = "" if entity.attempt else "no worker knows the command, asked "
-            facts.append(f"{told}again in {duration(max(entity.retry_at_ms / 1000 - time.time(), 0.0))}")
+            reason = "" if entity.attempt else "no worker knows the command, asked "
+            facts.append(f"{reason}again in {format_duration(max(entity.retry_at_ms / 1000 - time.time(), 0.0))}")
         if entity.due_ms is not None:
-            facts.append(f"{'' if state(entity) == 'delayed' else 'delayed '}until {since(entity.due_ms)}")
+            facts.append(f"{'' if state(entity) == 'delayed' else 'delayed '}until {format_time_and_age(entity.due_ms)}")
         return "; ".join(facts)
 
-    return table(
+    return format_table(
         ["entity", "state", "depth#", "head age#", "attempt#", "worker", "why, how long"],
         [
-            (each.name, state(each), each.depth, duration(each.age), each.attempt, each.worker, why(each))
+            (each.name, state(each), each.depth, format_duration(each.age), each.attempt, each.worker, why(each))
             for each in page.entities
         ],
     )
 
 
-@placed
-def workers(*, place: Place, as_json: Json = False) -> None:
-    """The workers: live ones, and those lost in the last hour (ten leases, if that is longer).
+@with_target
+def workers(*, target: Target, as_json: Json = False) -> None:
+    """List live workers, and workers that were lost in the last hour (ten leases, if that is longer).
 
     \b
-    Exit codes: 0 at least one lives, 1 none does, 2 wrong usage, 4 no server.
+    Exit codes: 0 at least one is live, 1 none is, 2 wrong usage, 4 no server.
     """  # noqa: D301
 
     async def work() -> list[WorkerStatus]:
-        async with connected(place) as bus:
+        async with open_bus(target) as bus:
             return await bus.fleet.workers()
 
-    found = execute(work)
+    found = run_command(work)
     if as_json:
-        say(plainly({"workers": found}))
+        echo(to_json({"workers": found}))
     elif found:
-        say(worker_table(found))
+        echo(worker_table(found))
     else:
-        say("no worker has been seen")
-    raise typer.Exit(Outcome.DONE if any(worker.alive for worker in found) else Outcome.FAILED)
+        echo("no worker has been seen")
+    raise typer.Exit(ExitCode.DONE if any(worker.alive for worker in found) else ExitCode.FAILED)
 
 
 def _running(worker: WorkerStatus) -> str:
-    """Return how many entities it runs of how many at most, and what else it holds."""
+    """Return how many entities a worker runs, its limit, and what it waits for."""
     text = f"{worker.running - worker.awaiting_reply}/{worker.concurrency}"
     if worker.awaiting_reply:
         text += f" + {worker.awaiting_reply} in calls"
     return text + (f", {worker.awaiting_thread} wait for a thread" if worker.awaiting_thread else "")
 
 
-def worker_table(found: list[WorkerStatus]) -> Shown:
-    """Workers as a table."""
-    from command_bus.cli.output import duration, moment, table
+def worker_table(found: list[WorkerStatus]) -> SafeText:
+    """Return workers as a table."""
+    from command_bus.cli.output import format_duration, format_table, format_time
 
-    return table(
+    return format_table(
         ["worker", "state", "host", "pid", "started", "last sign#", "running#", "commands"],
         [
             (
-                each.name, "live" if each.alive else "lost", each.host, str(each.pid), moment(each.started_ms), duration(each.silent_for),
+                each.name, "live" if each.alive else "lost", each.host, str(each.pid), format_time(each.started_ms), format_duration(each.silent_for),
                 _running(each), ", ".join(each.commands),
             )
             for each in found
@@ -214,7 +225,7 @@ def worker_table(found: list[WorkerStatus]) -> Shown:
     )  # fmt: skip
 
 
-@placed
+@with_target
 def introspect(
     name: Annotated[
         str | None,
@@ -222,43 +233,43 @@ def introspect(
             metavar="COMMAND",
             show_default=False,
             autocompletion=command_names,
-            help="Show one with its schema.",
+            help="Show this command with its schema.",
         ),
     ] = None,
     *,
-    place: Place,
+    target: Target,
     as_json: Json = False,
 ) -> None:
-    """The live registry: commands as the workers announce them, their policies, and which workers handle them.
+    """List commands as the workers announce them, with their policies and the number of workers that handle them.
 
     \b
     Exit codes: 0 shown, 1 there is no such command, 2 wrong usage, 4 no server.
     """  # noqa: D301
 
     async def work() -> list[CommandInfo]:
-        async with connected(place) as bus:
+        async with open_bus(target) as bus:
             return await bus.fleet.commands()
 
-    found = execute(work)
+    found = run_command(work)
     if name is not None:
         chosen = next((each for each in found if each.name == name), None)
         if chosen is None:
             known = [each.name for each in found]
             print_error(f"no worker has announced {name!r}; announced are: {some_of(known)}{did_you_mean(name, known)}")
-            raise typer.Exit(Outcome.FAILED)
-        say(plainly(chosen))
+            raise typer.Exit(ExitCode.FAILED)
+        echo(to_json(chosen))
         return
     if as_json:
-        say(plainly({"commands": found}))
+        echo(to_json({"commands": found}))
         return
-    from command_bus.cli.output import table
+    from command_bus.cli.output import format_table
 
     rows = [
         (each.name, each.kind, each.entity, ", ".join(_field(each, field) for field in each.schema.get("properties", {})),
          each.delivery, _policy(each), len(each.workers))
         for each in found
     ]  # fmt: skip
-    say(table(["command", "kind", "entity", "fields", "delivery", "policy", "workers#"], rows))
+    echo(format_table(["command", "kind", "entity", "fields", "delivery", "policy", "workers#"], rows))
 
 
 def _field(command: CommandInfo, field: str) -> str:

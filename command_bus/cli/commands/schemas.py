@@ -1,8 +1,9 @@
-"""Checks values against the JSON Schemas that pydantic writes; enough to find a wrong field before it is sent.
+"""Checks of values against the JSON Schemas that pydantic writes; enough to find a wrong field before it is sent.
 
-What is not understood (`format`, say) is let pass: the worker's model has the last word. So is what would take long, as anybody may have
-announced the schema: a value is compared with so many parts of it and no more, and patterns are run by pydantic's own engine, whose time grows
-with the length of the text alone.
+Keywords that are not supported, such as `format`, are ignored, because the worker's model validates again. Any client may have announced the
+schema, so the check is bounded: it stops after `_STEPS` comparisons, and patterns run in pydantic's own engine, whose time grows linearly
+with the length of the text. A library was tried and lacks these bounds: fastjsonschema compiles the schema to Python, matches patterns with
+`re`, which some patterns block for hours, and reports only that no choice of an `anyOf` fits.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from pydantic_core import SchemaError, SchemaValidator, ValidationError, core_schema
 
-__all__ = ["engine_of", "problems"]
+__all__ = ["pattern_validator", "schema_problems"]
 
 Schema = Mapping[str, Any]
 
@@ -46,18 +47,18 @@ _DEEPEST = 100
 
 
 class _Definitions(dict[str, Any]):
-    """What a schema refers to, and for how many comparisons there is time left."""
+    """The definitions of a schema, and how many comparisons are left."""
 
     left = _STEPS
     depth = 0
 
 
-def problems(value: Any, schema: Schema) -> list[str]:
-    """What is wrong with a value, a sentence each; empty if nothing is, or if it takes too long to say.
+def schema_problems(value: Any, schema: Schema) -> list[str]:
+    """Return the problems of a value, one sentence each; empty if there is none, or if the check takes too long.
 
     Args:
-        value: From JSON.
-        schema: One that `sound_schema` has made.
+        value: Data from JSON.
+        schema: A schema that `sound_schema` has cleaned.
     """
     definitions = _Definitions(schema.get("$defs", {}))
     found = _problems(value, schema, definitions, "")
@@ -142,8 +143,8 @@ def _inside(value: Any, schema: Schema, definitions: _Definitions, at: str) -> l
 
 
 def _matches(pattern: str, value: str) -> bool:
-    engine = engine_of(pattern)
-    if engine is None:  # of another dialect, which the worker may know
+    engine = pattern_validator(pattern)
+    if engine is None:  # of another dialect, which the worker may support
         return True
     try:
         engine.validate_python(value)
@@ -153,8 +154,8 @@ def _matches(pattern: str, value: str) -> bool:
 
 
 @lru_cache(maxsize=64)
-def engine_of(pattern: str) -> SchemaValidator | None:
-    """What pydantic matches a pattern with, which no pattern makes hang as `re` would; None for one that is too long or of another dialect."""
+def pattern_validator(pattern: str) -> SchemaValidator | None:
+    """Return pydantic's validator of a pattern, which no pattern can block as it can `re`; None if it is too long or of another dialect."""
     if len(pattern) > _LONGEST_PATTERN:
         return None
     try:
@@ -164,7 +165,7 @@ def engine_of(pattern: str) -> SchemaValidator | None:
 
 
 def _depth(found: list[str]) -> int:
-    """How far a choice was followed before it failed: the problem of the choice that was meant says most."""
+    """Return a sort key: the choice of which most was matched comes first, because it is the one that was meant."""
     return -max((each.split(" is ")[0].count(".") for each in found), default=0)
 
 

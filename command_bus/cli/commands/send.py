@@ -1,4 +1,4 @@
-"""`send` and `call`: a command from JSON, checked before it leaves, by its class where there is one, else by what the workers announced."""
+"""`send` and `call`: a command from JSON. It is checked before it is sent, by its class if there is one, else by the announced schema."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from command_bus.cli.completion import command_names
-from command_bus.cli.connection import Json, Place, connected, execute, placed
-from command_bus.cli.json_output import plainly
-from command_bus.cli.process.options import Outcome
-from command_bus.cli.terminal import print_error, say
+from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.exit_codes import ExitCode
+from command_bus.cli.json_output import to_json
+from command_bus.cli.options import Json, Target, with_target
+from command_bus.cli.terminal import echo, print_error
 from command_bus.spelling import did_you_mean, some_of
 
 if TYPE_CHECKING:
@@ -33,28 +34,29 @@ Fields = Annotated[
     typer.Argument(metavar="JSON", show_default=False, help="Its fields: JSON, @FILE, or - for standard input [default: -]."),
 ]
 CommandId = Annotated[
-    str | None, typer.Option("--command-id", show_default=False, help="Makes it idempotent: a repeat does not run twice.")
+    str | None,
+    typer.Option("--command-id", show_default=False, help="Makes the command idempotent: a repeat does not run again."),
 ]
 Headers = Annotated[
     list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", show_default=False, help="May be repeated.")
 ]
 
 
-@placed
+@with_target
 def send(
     command: Name,
     fields: Fields = None,
     *,
     command_id: CommandId = None,
     header: Headers = None,
-    delay: Annotated[float, typer.Option(min=0.0, help="Seconds until it takes its place in line.")] = 0.0,
+    delay: Annotated[float, typer.Option(min=0.0, help="Seconds until it joins its entity's mailbox.")] = 0.0,
     expires: Annotated[
-        float | None, typer.Option(show_default=False, help="Seconds after which it is not started any more.")
+        float | None, typer.Option(show_default=False, help="Seconds after which it is no longer started.")
     ] = None,
-    place: Place,
+    target: Target,
     as_json: Json = False,
 ) -> None:
-    """Dispatch a command: when this ends, the server has it.
+    """Dispatch a command, and exit when the server has accepted it.
 
     \b
     Exit codes: 0 accepted (or was before), 1 refused, 2 wrong usage or fields, 3 unknown whether it was accepted, 4 no server.
@@ -62,30 +64,32 @@ def send(
     values, headers = _fields(fields), _headers(header)
 
     async def work() -> Any:
-        async with connected(place) as bus:
-            message = _by_class(bus, command, values)
+        async with open_bus(target) as bus:
+            message = _message_from_class(bus, command, values)
             if message is not None:
                 return await bus.dispatch(message, command_id=command_id, delay=delay, headers=headers, expires=expires)
-            kind, entity_id = await _by_announcement(bus, command, values)
+            kind, entity_id = await _address_from_announcement(bus, command, values)
             return await bus.dispatch_raw(
                 kind, entity_id, command, values, command_id=command_id, delay=delay, headers=headers, expires=expires
             )
 
-    receipt = execute(work, sends=True)
-    say(plainly(receipt) if as_json else f"{receipt.command_id}: {receipt.status}")
+    receipt = run_command(work, sends=True)
+    echo(to_json(receipt) if as_json else f"{receipt.command_id}: {receipt.status}")
 
 
-@placed
+@with_target
 def call(
     command: Name,
     fields: Fields = None,
     *,
     command_id: CommandId = None,
     header: Headers = None,
-    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds to wait; a command not started by then never is.")] = 30.0,
-    place: Place,
+    timeout: Annotated[
+        float, typer.Option(min=0.01, help="Seconds to wait; a command that has not started by then never starts.")
+    ] = 30.0,
+    target: Target,
 ) -> None:
-    """Send a command or query, wait for its outcome, and print its reply as JSON.
+    """Send a command or query, wait for it to be settled, and print its reply as JSON.
 
     \b
     Exit codes: 0 replied, 1 refused, rejected, failed or expired, 2 wrong usage or fields, 3 no outcome in time, 4 no server.
@@ -93,21 +97,21 @@ def call(
     values, headers = _fields(fields), _headers(header)
 
     async def work() -> Any:
-        async with connected(place) as bus:
-            message = _by_class(bus, command, values)
+        async with open_bus(target) as bus:
+            message = _message_from_class(bus, command, values)
             if message is not None:
-                return _as_sent(message, await bus.call(message, timeout=timeout, command_id=command_id, headers=headers))
-            kind, entity_id = await _by_announcement(bus, command, values)
+                return _reply_data(message, await bus.call(message, timeout=timeout, command_id=command_id, headers=headers))
+            kind, entity_id = await _address_from_announcement(bus, command, values)
             return await bus.call_raw(kind, entity_id, command, values, timeout=timeout, command_id=command_id, headers=headers)
 
-    say(plainly(execute(work, sends=True)))
+    echo(to_json(run_command(work, sends=True)))
 
 
 def _fields(given: str | None) -> dict[str, Any]:
-    """The fields, as JSON.
+    """Read the fields of a command from JSON.
 
     Raises:
-        typer.Exit: They are none.
+        typer.Exit: The text is no JSON object.
     """
     where = "the argument"
     try:
@@ -121,13 +125,13 @@ def _fields(given: str | None) -> dict[str, Any]:
         values = json.loads(given or "{}")
     except OSError as error:
         print_error(f"{where} cannot be read: {error.strerror}")
-        raise typer.Exit(Outcome.USAGE) from None
+        raise typer.Exit(ExitCode.USAGE) from None
     except ValueError as error:
         print_error(f"{where} is no JSON: {error}")
-        raise typer.Exit(Outcome.USAGE) from None
+        raise typer.Exit(ExitCode.USAGE) from None
     if not isinstance(values, dict):
         print_error(f'{where}: the fields of a command are a JSON object, as in \'{{"account_id": "a-1"}}\'')
-        raise typer.Exit(Outcome.USAGE)
+        raise typer.Exit(ExitCode.USAGE)
     return values
 
 
@@ -135,12 +139,12 @@ def _headers(given: list[str] | None) -> dict[str, str] | None:
     pairs = [each.partition("=") for each in given or ()]
     if wrong := [name for name, equals, _ in pairs if not equals or not name]:
         print_error(f"--header {wrong[0]!r}: write NAME=VALUE")
-        raise typer.Exit(Outcome.USAGE)
+        raise typer.Exit(ExitCode.USAGE)
     return {name: value for name, _, value in pairs} or None
 
 
-def _by_class(bus: CommandBus, name: str, values: dict[str, Any]) -> Message[Any] | None:
-    """The command, if the application has its class.
+def _message_from_class(bus: CommandBus, name: str, values: dict[str, Any]) -> Message[Any] | None:
+    """Return the command as a message if the application has its class; else None.
 
     Raises:
         typer.Exit: Fields are wrong.
@@ -156,37 +160,37 @@ def _by_class(bus: CommandBus, name: str, values: dict[str, Any]) -> Message[Any
         return kind.model_validate_json(json.dumps(values))
     except ValidationError as error:
         print_error(f"{name}: {problems_of(error)}")
-        raise typer.Exit(Outcome.USAGE) from None
+        raise typer.Exit(ExitCode.USAGE) from None
 
 
-def _as_sent(message: Message[Any], reply: Any) -> Any:
-    """A typed reply as the plain data that the worker sent: it is shown alike with the class and without."""
+def _reply_data(message: Message[Any], reply: Any) -> Any:
+    """Return a typed reply as the plain data that the worker sent, so that output is the same with and without the class."""
     from command_bus.serialization.models import reply_codec_for
     from command_bus.serialization.msgpack import unpack
 
     return unpack(reply_codec_for(type(message).spec().reply).encode(reply))
 
 
-async def _by_announcement(bus: CommandBus, name: str, values: dict[str, Any]) -> tuple[str | None, Any]:
-    """Entity type and id, after the fields were checked against what workers announced.
+async def _address_from_announcement(bus: CommandBus, name: str, values: dict[str, Any]) -> tuple[str | None, Any]:
+    """Check the fields against the announced schema, and return the entity type and id.
 
     Raises:
-        typer.Exit: Nobody announced it, or fields are wrong.
+        typer.Exit: No worker announced the command, or fields are wrong.
     """
-    from command_bus.cli.commands.schemas import problems
+    from command_bus.cli.commands.schemas import schema_problems
 
     info = await bus.fleet.command(name)
     if info is None:
         known = [each.name for each in await bus.fleet.commands()]
         shown = f"{some_of(known)}{did_you_mean(name, known)}"
         print_error(f"no worker has announced {name!r}, so it cannot be checked; announced are: {shown}")
-        raise typer.Exit(Outcome.USAGE)
-    if found := problems(values, info.schema):
+        raise typer.Exit(ExitCode.USAGE)
+    if found := schema_problems(values, info.schema):
         print_error(f"{name}: {'; '.join(found)}")
-        raise typer.Exit(Outcome.USAGE)
+        raise typer.Exit(ExitCode.USAGE)
     if info.key is None:
         return None, None
-    if info.key not in values:  # what was announced of it did not say so
+    if info.key not in values:  # the announced schema did not require it
         print_error(f"{name}: {info.key} is missing")
-        raise typer.Exit(Outcome.USAGE)
+        raise typer.Exit(ExitCode.USAGE)
     return info.entity, values[info.key]

@@ -1,4 +1,4 @@
-"""`top`: the namespace at a glance, again and again."""
+"""`top`: figures, entities and workers on one screen, refreshed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from command_bus.cli.commands.inspect import Order, entity_table, stats_lines, worker_table
-from command_bus.cli.connection import Json, Place, connected, execute, placed
-from command_bus.cli.json_output import plainly
-from command_bus.cli.terminal import Shown, say
+from command_bus.cli.connection import open_bus, run_until_interrupted
+from command_bus.cli.json_output import to_json
+from command_bus.cli.options import Json, Target, with_target
+from command_bus.cli.terminal import SafeText, echo
 from command_bus.errors import TransportUnavailable
 
 if TYPE_CHECKING:
@@ -20,50 +21,47 @@ if TYPE_CHECKING:
 __all__ = ["top"]
 
 
-@placed
+@with_target
 def top(
     *,
-    once: Annotated[bool, typer.Option("--once", help="Show it once and end.")] = False,
-    interval: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Show it once and exit.")] = False,
+    interval: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two refreshes.")] = 2.0,
     rows: Annotated[int, typer.Option(min=1, max=200, help="Entities to show.")] = 15,
-    sort: Annotated[Order, typer.Option(help="Which come first.")] = Order.DEPTH,
-    place: Place,
+    sort: Annotated[Order, typer.Option(help="Which entities come first.")] = Order.DEPTH,
+    target: Target,
     as_json: Json = False,
 ) -> None:
-    """Figures, rates, the hottest entities and the workers, live. Ctrl-C ends it.
+    """Show figures, rates, the hottest entities and the workers, live. Ctrl-C ends it.
 
     \b
     Exit codes: 0 shown until Ctrl-C, 2 wrong usage, 4 no server.
     """  # noqa: D301
 
     async def work() -> None:
-        async with connected(place) as bus:
+        async with open_bus(target) as bus:
             if as_json:
-                say(plainly(_plain(*await _look(bus, rows, sort))))
+                echo(to_json(_plain(*await _look(bus, rows, sort))))
             elif once:
-                say(_view(bus, *await _look(bus, rows, sort), None, interval))
+                echo(_view(bus, *await _look(bus, rows, sort), None, interval))
             else:
                 await _watch(bus, rows, sort, interval)
 
-    try:
-        execute(work)
-    except typer.Exit as ended:
-        raise typer.Exit(0 if ended.exit_code == 130 else ended.exit_code) from None
+    run_until_interrupted(work)
 
 
 async def _watch(bus: CommandBus, rows: int, sort: Order, interval: float) -> None:
     import asyncio
 
-    from command_bus.cli.output import screen
+    from command_bus.cli.output import full_screen
 
     before: Stats | None = None
-    with screen() as show:
+    with full_screen() as show:
         while True:
             try:
                 found = await _look(bus, rows, sort)
                 show(_view(bus, *found, before, interval))
                 before = found[0]
-            except TransportUnavailable as error:  # it may come back while one looks
+            except TransportUnavailable as error:  # the server may come back
                 show(error.message)
                 before = None
             await asyncio.sleep(interval)
@@ -82,19 +80,19 @@ async def _look(bus: CommandBus, rows: int, sort: Order) -> tuple[Stats, list[Ho
 def _view(
     bus: CommandBus, stats: Stats, holds: list[HoldInfo], page: EntityPage, workers: list[WorkerStatus], before: Stats | None,
     interval: float,
-) -> Shown:  # fmt: skip
-    from command_bus.cli.output import fields
+) -> SafeText:  # fmt: skip
+    from command_bus.cli.output import format_fields
 
     lines = stats_lines(stats, holds)
     if before is not None:
         rates = ((stats.accepted - before.accepted) / interval, (stats.settled - before.settled) / interval)
         lines.insert(0, ("per second", f"{rates[0]:,.1f} accepted, {rates[1]:,.1f} settled"))
     parts = [
-        f"{typer.style(f'namespace {bus.settings.namespace}', bold=True)}\n{fields(lines)}",
+        f"{typer.style(f'namespace {bus.settings.namespace}', bold=True)}\n{format_fields(lines)}",
         entity_table(page) if page.entities else "no entity has work",
         worker_table(workers) if workers else "no worker has been seen",
     ]
-    return Shown("\n\n".join(parts))  # of parts that are
+    return SafeText("\n\n".join(parts))  # every part is
 
 
 def _plain(stats: Stats, holds: list[HoldInfo], page: EntityPage, workers: list[WorkerStatus]) -> dict[str, Any]:

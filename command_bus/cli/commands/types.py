@@ -1,4 +1,4 @@
-"""`command-bus types`: the entity types that a namespace knows, and taking one back that was a mistake."""
+"""`command-bus types`: the entity types that a namespace knows, and how to remove one that was a mistake."""
 
 from __future__ import annotations
 
@@ -7,56 +7,46 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from command_bus.cli.completion import entity_types
-from command_bus.cli.connection import Json, Place, Yes, confirm_or_exit, connected, execute, given_before, placed
-from command_bus.cli.json_output import plainly
-from command_bus.cli.process.options import Outcome
-from command_bus.cli.terminal import escaped, print_error, say
+from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.exit_codes import ExitCode
+from command_bus.cli.json_output import to_json
+from command_bus.cli.options import Json, Target, Yes, command_group, with_target
+from command_bus.cli.terminal import confirm_or_exit, echo, escape, print_error
 
 if TYPE_CHECKING:
     from command_bus.admin.info import EntityTypeInfo
 
 __all__ = ["types"]
 
-types = typer.Typer(
-    callback=given_before,
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Entity types: list, forget.",
-)
+types = command_group("Entity types: list, forget.")
 
 
-@types.command("list", short_help="The entity types that are known.")
-@placed
+@types.command("list", short_help="List the entity types of this namespace.")
+@with_target
 def list_types(
     *,
     limit: Annotated[int, typer.Option(min=1, help="How many to show.")] = 100,
-    place: Place,
+    target: Target,
     as_json: Json = False,
 ) -> None:
-    """The entity types of which a command was ever accepted, or that were paused or drained, and what their mailboxes are.
+    """List the entity types that ever had a command accepted, or were paused or drained, and their kind of mailboxes.
 
     \b
     Exit codes: 0 shown, 2 wrong usage, 4 no server.
     """  # noqa: D301
-
-    async def work() -> list[EntityTypeInfo]:
-        async with connected(place) as bus:
-            return await bus.entities.types()
-
-    found = execute(work)
+    found = run_command(lambda: _read_types(target))
     if as_json:
-        say(plainly({"types": found[:limit], "count": len(found)}))
+        echo(to_json({"types": found[:limit], "count": len(found)}))
         return
-    from command_bus.cli.output import table
+    from command_bus.cli.output import format_table
 
-    say(table(["entity type", "mailboxes"], [(each.name, each.mailboxes or "not agreed on yet") for each in found[:limit]]))
+    echo(format_table(["entity type", "mailboxes"], [(each.name, _mailboxes(each)) for each in found[:limit]]))
     if len(found) > limit:
-        say(f"the first {limit:,} of {len(found):,}")
+        echo(f"the first {limit:,} of {len(found):,}")
 
 
-@types.command("forget", short_help="Take a type back of which nothing is stored.")
-@placed
+@types.command("forget", short_help="Remove a type of which nothing is stored.")
+@with_target
 def forget_type(
     entity_type: Annotated[
         str,
@@ -64,29 +54,34 @@ def forget_type(
     ],
     *,
     yes: Yes = False,
-    place: Place,
+    target: Target,
 ) -> None:
-    """Take back what is recorded of a type: one that was a mistake, or that somebody recorded with other mailboxes than its clients have.
+    """Remove the record of a type: one that was a mistake, or that was recorded with other mailboxes than its clients use.
 
-    Refused while anything of the type is stored. The next sender records it anew. Restart what has used it with the old mailboxes.
+    Refused while anything of the type is stored. The next sender records it again. Restart processes that used it with the old mailboxes.
 
     \b
-    Exit codes: 0 taken back, 1 there is no such type, it is in use, or not wanted, 2 wrong usage, or nobody to ask, 4 no server.
+    Exit codes: 0 removed, 1 there is no such type, it is in use, or not confirmed, 2 wrong usage, or no terminal to ask on, 4 no server.
     """  # noqa: D301
-
-    async def look() -> EntityTypeInfo | None:
-        async with connected(place) as bus:
-            return next((each for each in await bus.entities.types() if entity_type in (each.name, escaped(each.name))), None)
-
-    found = execute(look)
+    known = run_command(lambda: _read_types(target))
+    found = next((each for each in known if entity_type in (each.name, escape(each.name))), None)
     if found is None:
         print_error(f"there is no entity type {entity_type!r} on record: `types list` shows them")
-        raise typer.Exit(Outcome.FAILED)
-    confirm_or_exit(f"Forget that {found.name} has mailboxes {found.mailboxes or 'not agreed on yet'}?", yes=yes)
+        raise typer.Exit(ExitCode.FAILED)
+    confirm_or_exit(f"Forget that {found.name} has mailboxes {_mailboxes(found)}?", yes=yes)
 
-    async def work() -> bool:
-        async with connected(place) as bus:
+    async def forget() -> bool:
+        async with open_bus(target) as bus:
             return await bus.entities.forget_type(found.name)
 
-    execute(work)
-    say(f"{found.name}: taken back")
+    run_command(forget)
+    echo(f"{found.name}: forgotten")
+
+
+async def _read_types(target: Target) -> list[EntityTypeInfo]:
+    async with open_bus(target) as bus:
+        return await bus.entities.types()
+
+
+def _mailboxes(found: EntityTypeInfo) -> str:
+    return found.mailboxes or "not agreed on yet"

@@ -1,4 +1,4 @@
-"""What the program learns of an application, as a value: shown at the start, checked against the options."""
+"""Facts about a loaded application, as a value: logged at the start, and checked against the options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from command_bus.bus import CommandBus
     from command_bus.cli.process.options import WorkerOptions
 
-__all__ = ["Application", "refuse_contradictions"]
+__all__ = ["Application", "check_options"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +19,16 @@ class Application:
     """A loaded application.
 
     Attributes:
-        target: As it was named.
-        namespace: Of its bus.
-        url: Of its server, with the password; None for the development server.
-        server: The same for people, without the password.
-        handlers: The wire names that it handles.
-        concurrency: Entities per process at a time.
-        grace: Seconds that handlers get to finish.
+        name: `MODULE:ATTRIBUTE`, as it was given.
+        namespace: The namespace of its bus.
+        url: The URL of its server, with the password; None for the development server.
+        server: The server's name for people, without a password.
+        handlers: The wire names of the commands that it handles.
+        concurrency: Entities that a process runs at a time.
+        grace: Seconds that handlers get to finish when the worker stops.
     """
 
-    target: str
+    name: str
     namespace: str
     url: str | None = field(repr=False)
     server: str
@@ -37,14 +37,14 @@ class Application:
     grace: float
 
     @classmethod
-    def of(cls, bus: CommandBus, options: WorkerOptions) -> Self:
-        """What there is to know of a bus before it is opened."""
+    def from_bus(cls, bus: CommandBus, options: WorkerOptions) -> Self:
+        """Read the facts of a bus that is not open yet."""
         from command_bus.settings import redacted
 
         settings = bus.settings
         url = settings.server_url
         return cls(
-            target=options.target,
+            name=options.import_string,
             namespace=settings.namespace,
             url=url,
             server="the development server" if url is None else redacted(url).partition("?")[0],
@@ -54,42 +54,42 @@ class Application:
         )
 
     @classmethod
-    def from_plain(cls, values: dict[str, Any]) -> Self:
-        """The reverse of `plain`."""
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Make an application of what `to_dict` returned."""
         handlers: list[str] = values["handlers"]
         plain: dict[str, Any] = {**values, "handlers": tuple(handlers)}
         return cls(**plain)
 
-    def plain(self) -> dict[str, Any]:
-        """As data for JSON."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the application as data for JSON."""
         return asdict(self)
 
     def start_line(self, processes: int) -> str:
-        """What a worker says first."""
+        """Return the first line of a worker's log."""
         share = f"{self.concurrency} entities at a time" + (f" in each of {processes} processes" if processes > 1 else "")
-        return f"{self.target}: namespace {self.namespace!r} on {self.server}, {share}; handles {', '.join(self.handlers)}"
+        return f"{self.name}: namespace {self.namespace!r} on {self.server}, {share}; handles {', '.join(self.handlers)}"
 
 
-def refuse_contradictions(application: Application, options: WorkerOptions) -> None:
-    """Refuse what must not be started.
+def check_options(application: Application, options: WorkerOptions) -> None:
+    """Check that the application may be started with these options.
 
     Raises:
-        InvalidSettings: Options and application disagree, it handles nothing, or with `--production` no server is named.
+        InvalidSettings: The options contradict the application, it handles nothing, or with `--production` it names no server.
     """
-    target = application.target
+    name = application.name
     if options.url is not None and options.url != application.url:
         raise InvalidSettings(
-            f"--url is not the server of {target}, which is {application.server}: leave one of them out, or let the application "
+            f"--url is not the server of {name}, which is {application.server}: leave one of them out, or let the application "
             "read COMMAND_BUS_URL, which --url sets"
         )
     if options.namespace is not None and options.namespace != application.namespace:
         raise InvalidSettings(
-            f"--namespace {options.namespace} is not the namespace of {target}, which is {application.namespace}: leave one of "
+            f"--namespace {options.namespace} is not the namespace of {name}, which is {application.namespace}: leave one of "
             "them out, or let the application read COMMAND_BUS_NAMESPACE, which --namespace sets"
         )
     if options.production and application.url is None:
-        raise InvalidSettings(f"{target} names no server, and --production refuses the development server: set COMMAND_BUS_URL")
+        raise InvalidSettings(f"{name} names no server, and --production refuses the development server: set COMMAND_BUS_URL")
     if not application.handlers:
         raise InvalidSettings(
-            f"{target} has no handler: name the modules with @handles, `--include shop.tasks`, or import them where the bus is made"
+            f"{name} has no handler: name the modules with @handles, `--include shop.tasks`, or import them where the bus is made"
         )

@@ -1,11 +1,11 @@
-"""What a supervisor and its processes say to each other: one line of JSON at a time over a pair of sockets.
+"""The protocol between a supervisor and its processes: lines of JSON over a pair of sockets.
 
-    process → supervisor   {"loaded": {…}}        the application is imported, and this is what it is
-    supervisor → process   {"environment": {…}}   go on, with these variables (the development server's URL)
-    process → supervisor   {"health": 40123}       it answers probes on this port, if they are wanted
-    process → supervisor   {"ready": true}        commands are being run
+    process → supervisor   {"loaded": {…}}        the application is imported; its facts
+    supervisor → process   {"environment": {…}}   continue, with these variables (the development server's URL)
+    process → supervisor   {"health": 40123}       it serves probes on this port, if they are configured
+    process → supervisor   {"ready": true}        it runs commands
 
-A process whose supervisor is gone sees the end of the stream, and stops as after a SIGTERM: no worker outlives its supervisor,
+A process whose supervisor has died reads the end of the stream and stops as after a SIGTERM. So no worker outlives its supervisor,
 not even a killed one.
 """
 
@@ -21,18 +21,18 @@ from typing import Any
 
 from command_bus.cli.process.application import Application
 
-__all__ = ["Channel", "decoded", "encoded"]
+__all__ = ["Channel", "decode_line", "encode_line"]
 
 _log = logging.getLogger("command_bus.cli")
 
 
-def encoded(message: dict[str, Any]) -> bytes:
-    """A message as a line."""
+def encode_line(message: dict[str, Any]) -> bytes:
+    """Encode a message as a line."""
     return json.dumps(message).encode() + b"\n"
 
 
-def decoded(line: bytes) -> dict[str, Any] | None:
-    """The message of a line; None at the end of the stream, or of a line that was cut off."""
+def decode_line(line: bytes) -> dict[str, Any] | None:
+    """Decode a line; None at the end of the stream, and for a line that was cut off."""
     if not line.endswith(b"\n"):
         return None
     message: dict[str, Any] = json.loads(line)
@@ -40,7 +40,7 @@ def decoded(line: bytes) -> dict[str, Any] | None:
 
 
 class Channel:
-    """The end of a process that was started by a supervisor.
+    """A worker process's end of the channel to its supervisor.
 
     Args:
         descriptor: The inherited socket.
@@ -51,29 +51,29 @@ class Channel:
         self._socket = socket.socket(fileno=descriptor)
         self._lines = self._socket.makefile("rb")
 
-    def loaded(self, application: Application) -> bool:
-        """Tell what was loaded and wait for leave to go on; False if the supervisor refuses, or is gone."""
-        self._send({"loaded": application.plain()})
-        answer = decoded(self._lines.readline())
+    def report_loaded(self, application: Application) -> bool:
+        """Report the application and wait for the answer; return False if the supervisor refuses it, or has died."""
+        self._send({"loaded": application.to_dict()})
+        answer = decode_line(self._lines.readline())
         if answer is None:
             return False
         os.environ.update(answer["environment"])
         return True
 
-    def health(self, port: int) -> None:
-        """Tell where probes are answered."""
+    def report_health_port(self, port: int) -> None:
+        """Report the port that serves probes."""
         self._send({"health": port})
 
-    def ready(self) -> None:
-        """Tell that commands are being run, and from now on stop with the supervisor."""
+    def report_ready(self) -> None:
+        """Report that the process runs commands, and from now on stop when the supervisor dies."""
         self._send({"ready": True})
         threading.Thread(target=self._stop_with_supervisor, name="command_bus.supervisor", daemon=True).start()
 
     def _send(self, message: dict[str, Any]) -> None:
         try:
-            self._socket.sendall(encoded(message))
+            self._socket.sendall(encode_line(message))
         except OSError:
-            return  # it is gone: reading will tell
+            return  # the supervisor has died: the next read returns the end of the stream
 
     def _stop_with_supervisor(self) -> None:
         while self._lines.readline():

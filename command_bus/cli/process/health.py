@@ -1,8 +1,8 @@
-"""Probes of the program: of one worker process, and of a supervisor that answers for several.
+"""Probes and metrics of the program, served by one worker process, or by a supervisor for several.
 
-The supervisor asks its processes, each of which answers on a port of its own on the loopback address, and sums up: live if none is stuck,
-ready if all are there and ready, metrics of all with the label `process`. A process that has died is no reason to fail a liveness probe: the
-supervisor starts it again.
+The supervisor asks its processes, each of which serves probes on a port of its own on the loopback address. It is live if no process is
+stuck, ready if all processes run and are ready, and its metrics are those of all, with the label `process`. A process that has died does
+not fail the liveness probe, because the supervisor restarts it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from command_bus.errors import MissingExtra
 from command_bus.telemetry.pages import Page, PageServer, text_page
 from command_bus.worker.worker import Worker
 
-__all__ = ["Probed", "answer_for_all", "answer_probes"]
+__all__ = ["ProbedProcess", "serve_supervisor_probes", "serve_worker_probes"]
 
-_ANSWER_WITHIN = 3.0  # seconds; a process answers within two, even where its event loop is stuck
+_ANSWER_WITHIN = 3.0  # seconds; a process answers within two, even if its event loop is stuck
 _log = logging.getLogger("command_bus.cli")
 
 
-async def answer_probes(worker: Worker, options: WorkerOptions, stack: AsyncExitStack) -> int:
-    """Answer for one worker until the stack ends; the port. Metrics are counted where prometheus-client is installed.
+async def serve_worker_probes(worker: Worker, options: WorkerOptions, stack: AsyncExitStack) -> int:
+    """Serve probes of one worker until the stack is closed, and return the port. Metrics are served if prometheus-client is installed.
 
     Raises:
         InvalidSettings: The port is taken.
@@ -49,31 +49,31 @@ async def answer_probes(worker: Worker, options: WorkerOptions, stack: AsyncExit
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
-    """A worker process.
+class ProbedProcess:
+    """A worker process that the supervisor probes.
 
     Attributes:
-        place: Its number among them, which a process that replaces it has, too.
-        pid: Its id.
-        port: Where it answers; None as long as it has not told.
+        index: Its number, from 0. A process that replaces it has the same.
+        pid: Its process id.
+        port: The port that serves its probes; None until it has reported one.
         ready: Whether it runs commands.
     """
 
-    place: int
+    index: int
     pid: int
     port: int | None
     ready: bool
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    process: Probed
+class _ProbeAnswer:
+    process: ProbedProcess
     status: int
     text: str
 
 
-async def answer_for_all(options: WorkerOptions, processes: Callable[[], list[Probed]]) -> PageServer:
-    """Answer for all processes, until it is stopped.
+async def serve_supervisor_probes(options: WorkerOptions, processes: Callable[[], list[ProbedProcess]]) -> PageServer:
+    """Serve probes of all processes, until the returned server is stopped.
 
     Raises:
         InvalidSettings: The port is taken.
@@ -81,14 +81,14 @@ async def answer_for_all(options: WorkerOptions, processes: Callable[[], list[Pr
     wanted = options.processes
 
     async def page(path: str) -> Page:
-        found = sorted(processes(), key=lambda process: process.place)
+        found = sorted(processes(), key=lambda process: process.index)
         match path:
             case "/healthz":
-                return _live(await _ask_all(found, path))
+                return _liveness_page(await _ask_all(found, path))
             case "/readyz":
-                return _ready(await _ask_all(found, path), wanted)
+                return _readiness_page(await _ask_all(found, path), wanted)
             case "/metrics":
-                return _metrics(await _ask_all(found, path))
+                return _metrics_page(await _ask_all(found, path))
             case _:
                 return text_page(HTTPStatus.NOT_FOUND, "there are /healthz, /readyz and /metrics")
 
@@ -97,12 +97,12 @@ async def answer_for_all(options: WorkerOptions, processes: Callable[[], list[Pr
     return server
 
 
-async def _ask_all(processes: list[Probed], path: str) -> list[_Answer]:
+async def _ask_all(processes: list[ProbedProcess], path: str) -> list[_ProbeAnswer]:
     return await asyncio.gather(*(_ask(process, path) for process in processes if process.port is not None))
 
 
-async def _ask(process: Probed, path: str) -> _Answer:
-    """What a process answers; 0 if it is gone, 504 if it says nothing."""
+async def _ask(process: ProbedProcess, path: str) -> _ProbeAnswer:
+    """Request a page from a process; the status is 0 if it has died, 504 if it does not answer."""
     try:
         async with asyncio.timeout(_ANSWER_WITHIN):
             reader, writer = await asyncio.open_connection("127.0.0.1", process.port)
@@ -112,21 +112,21 @@ async def _ask(process: Probed, path: str) -> _Answer:
             finally:
                 writer.close()
     except TimeoutError:
-        return _Answer(process, HTTPStatus.GATEWAY_TIMEOUT, "it does not answer")
+        return _ProbeAnswer(process, HTTPStatus.GATEWAY_TIMEOUT, "it does not answer")
     except OSError:
-        return _Answer(process, 0, "it is gone")
+        return _ProbeAnswer(process, 0, "it is gone")
     head, _, body = answer.partition(b"\r\n\r\n")
     words = head.split(b" ", 2)
     status = int(words[1]) if len(words) == 3 and words[1].isdigit() else 0
-    return _Answer(process, status, body.decode(errors="replace").strip())
+    return _ProbeAnswer(process, status, body.decode(errors="replace").strip())
 
 
-def _live(answers: list[_Answer]) -> Page:
+def _liveness_page(answers: list[_ProbeAnswer]) -> Page:
     stuck = [answer for answer in answers if answer.status not in (HTTPStatus.OK, 0)]
     return _page(stuck, "live")
 
 
-def _ready(answers: list[_Answer], wanted: int) -> Page:
+def _readiness_page(answers: list[_ProbeAnswer], wanted: int) -> Page:
     bad = [answer for answer in answers if answer.status != HTTPStatus.OK]
     missing = wanted - len(answers)
     if missing > 0:
@@ -135,21 +135,21 @@ def _ready(answers: list[_Answer], wanted: int) -> Page:
     return _page(bad, "ready")
 
 
-def _page(bad: list[_Answer], good: str) -> Page:
+def _page(bad: list[_ProbeAnswer], good: str) -> Page:
     if bad:
         return text_page(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(map(_line, bad)))
     return text_page(HTTPStatus.OK, good)
 
 
-def _line(answer: _Answer) -> str:
+def _line(answer: _ProbeAnswer) -> str:
     return f"process {answer.process.pid}: {answer.text}"
 
 
-def _metrics(answers: list[_Answer]) -> Page:
+def _metrics_page(answers: list[_ProbeAnswer]) -> Page:
     good = [answer for answer in answers if answer.status == HTTPStatus.OK]
     try:
-        from command_bus.telemetry.metrics import PrometheusMetrics, merged
+        from command_bus.telemetry.metrics import PrometheusMetrics, merge_expositions
     except MissingExtra as error:
         return text_page(HTTPStatus.NOT_FOUND, error.message)
-    body = merged({str(answer.process.place): answer.text + "\n" for answer in good})
+    body = merge_expositions({str(answer.process.index): answer.text + "\n" for answer in good})
     return Page(HTTPStatus.OK, body, PrometheusMetrics.content_type)

@@ -1,6 +1,6 @@
-"""Logging of the program: the only place that configures it, because the library must leave that to its user.
+"""Logging of the program. Only the program configures logging; the library leaves that to the application.
 
-What is logged while a handler runs names its command, whoever logs it and in whichever thread.
+Every record that is logged while a handler runs names its command, also records of other libraries and other threads.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from command_bus.cli.process.options import LogFormat, LogLevel
 from command_bus.messages.context import Running, current_command
 from command_bus.serialization.text import printable
 
-__all__ = ["JsonFormatter", "TextFormatter", "configure"]
+__all__ = ["JsonFormatter", "TextFormatter", "configure_logging"]
 
 _STANDARD = frozenset({*vars(logging.makeLogRecord({})), "asctime", "message", "taskName"})
 
 
-def configure(level: LogLevel, style: LogFormat) -> None:
+def configure_logging(level: LogLevel, style: LogFormat) -> None:
     """Log to standard error. The application is imported later and may configure logging otherwise."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if style is LogFormat.JSON else TextFormatter())
@@ -32,8 +32,8 @@ def configure(level: LogLevel, style: LogFormat) -> None:
 class TextFormatter(logging.Formatter):
     """A line for people: time in UTC, level, process, logger, message, and the command whose handler runs.
 
-    Whoever chooses what is logged, an id or the text of an error, writes no line of his own: the further lines of a message are indented,
-    and what cannot be printed is escaped.
+    A sender who chooses text that is logged, such as an id or an error, cannot forge a line: the further lines of a message are indented,
+    and characters that cannot be printed are escaped.
     """
 
     converter = staticmethod(time.gmtime)
@@ -44,18 +44,22 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s [%(process)d] %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """The line, without a traceback."""
+        """Format the line, without a traceback."""
         line = super().formatMessage(record)
         if (running := current_command.get()) is not None:
             line += f" [{printable(running.name)} {printable(running.command_id)} of {_entity(running)}]"
-        return line if line.isprintable() else "\n    ".join(map(_legible, line.split("\n")))
+        return line if line.isprintable() else "\n    ".join(map(_printable_line, line.split("\n")))
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line; what a logging call passes as `extra` becomes fields of it."""
+    """One JSON object per line. The fields of a logging call's `extra` are added to it.
+
+    python-json-logger would not make it shorter: it turns a message that is a dict into fields instead of text, and writes control characters
+    and marks of direction as they are, so the fields and the escapes would still be written here.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as JSON; values that JSON lacks are shown as text."""
+        """Format the record as JSON; values that JSON lacks become text."""
         entry: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -83,8 +87,8 @@ class JsonFormatter(logging.Formatter):
         return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
-def _legible(line: str) -> str:
-    """A line as it may be shown; tabs are left."""
+def _printable_line(line: str) -> str:
+    """Return a line that is safe to print; tabs are kept."""
     return "\t".join(map(printable, line.split("\t")))
 
 

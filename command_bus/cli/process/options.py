@@ -1,35 +1,15 @@
-"""What a worker was asked for on the command line, as a value that goes from process to process."""
+"""The options of `worker`, as a value that is passed from the supervisor to its processes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 
-__all__ = ["ExitCode", "LogFormat", "LogLevel", "Outcome", "WorkerOptions"]
-
-
-class ExitCode(IntEnum):
-    """How `command-bus worker` ends; a second signal n gives 128 + n."""
-
-    FINISHED = 0
-    NOT_STARTED = 1
-    USAGE = 2
-    CUT_SHORT = 3
-
-
-class Outcome(IntEnum):
-    """How every other command ends."""
-
-    DONE = 0
-    FAILED = 1
-    USAGE = 2
-    UNKNOWN = 3
-    UNREACHABLE = 4
-    INTERRUPTED = 130
+__all__ = ["LogFormat", "LogLevel", "WorkerOptions"]
 
 
 class LogLevel(StrEnum):
-    """From which level on log records are shown."""
+    """Lowest level of records that are logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -38,7 +18,7 @@ class LogLevel(StrEnum):
 
 
 class LogFormat(StrEnum):
-    """Lines for people, or one JSON object per line."""
+    """Format of log records: lines for people, or one JSON object per line."""
 
     TEXT = "text"
     JSON = "json"
@@ -46,18 +26,18 @@ class LogFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """See `command-bus worker --help`; None leaves it to the application.
+    """Options of `command-bus worker`, which `--help` describes; None leaves a value to the application.
 
     Attributes:
-        health_port: Where probes and scrapers are answered; 0 is any free port, None is nowhere. Of several processes the supervisor answers
-            there, and each process answers it on a port of its own.
-        include: Modules with handlers, imported besides the target's.
-        stuck_after: Seconds without a turn of the event loop after which a process counts as stuck.
-        channel: In a process of a supervisor, the file descriptor that they talk over.
-        reload: Whether the supervisor starts the processes anew when the application's files change.
+        health_port: Port for probes and scrapers; 0 is any free port, None is no port. With several processes the supervisor serves this
+            port, and each process serves one of its own, for the supervisor.
+        include: Further modules with handlers to import.
+        stuck_after: Seconds for which the event loop may be blocked until the process counts as stuck.
+        channel: In a process that a supervisor started, the file descriptor of their channel.
+        reload: Whether the supervisor restarts the processes when the application's files change.
     """
 
-    target: str
+    import_string: str
     processes: int = 1
     concurrency: int | None = None
     grace: float | None = None
@@ -75,20 +55,29 @@ class WorkerOptions:
     include: tuple[str, ...] = ()
 
     def environment(self) -> dict[str, str]:
-        """What the application's settings are to read: it makes its bus itself, so this is how they reach it."""
+        """Return the environment variables for the application. It creates its bus itself, so options reach its settings this way."""
         named = {"COMMAND_BUS_URL": self.url, "COMMAND_BUS_NAMESPACE": self.namespace}
         return {name: value for name, value in named.items() if value is not None}
 
     def child_arguments(self, channel: int) -> list[str]:
-        """The arguments of one process of several. What `environment` has is passed there: arguments can be read by everyone."""
-        words = ["worker", self.target, "--log-level", self.log_level, "--log-format", self.log_format, "--channel", str(channel)]
+        """Return the arguments of one process of several. URL and namespace are passed by `environment`: all users can read arguments."""
+        words = [
+            "worker",
+            self.import_string,
+            "--log-level",
+            self.log_level,
+            "--log-format",
+            self.log_format,
+            "--channel",
+            str(channel),
+        ]
         for name, value in (("--concurrency", self.concurrency), ("--grace", self.grace), ("--stuck-after", self.stuck_after)):
             if value is not None:
                 words += [name, str(value)]
         for module in self.include:
             words += ["--include", module]
         if self.health_port is not None:
-            words += ["--health-port", "0", "--health-host", "127.0.0.1"]  # for the supervisor, which answers for all
+            words += ["--health-port", "0", "--health-host", "127.0.0.1"]  # for the supervisor, which serves the public port
         for name, given in (("--production", self.production), ("--burst", self.burst)):
             if given:
                 words.append(name)

@@ -1,8 +1,9 @@
-"""Notices that an application's files have changed, for `--reload`.
+"""File watching for `--reload`.
 
-By looking, twice a second, at the times of the Python files below the current folder: a few hundred files take a millisecond or two,
-it needs no package, and it works where file events do not (network and container mounts). It runs in the supervisor, which has loaded
-none of the application, so that a file which does not even compile only waits for its next change.
+It compares, twice a second, the times of the Python files below the current folder. A few hundred files take a millisecond or two. It works on
+network and container mounts, where file events do not. It runs in the supervisor, which has loaded none of the application, so a file
+that does not compile only delays the restart until its next change. watchfiles was measured instead: where it polls, it also walks
+environments and `node_modules`, which took 12 % of a core for 30,000 files; this walk skips them.
 """
 
 from __future__ import annotations
@@ -12,38 +13,38 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-__all__ = ["Changes", "changed", "snapshot"]
+__all__ = ["FileWatcher", "changed_files", "snapshot"]
 
-_EVERY = 0.5
+_EVERY = 0.5  # seconds
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
 
 Times = Mapping[str, tuple[int, int]]
-"""By file, when it was changed in ns, and its size."""
+"""Modification time in ns and size, by file."""
 
 
 def snapshot(folder: Path) -> Times:
-    """The Python files below a folder. Hidden folders and environments are left out."""
+    """Return the Python files below a folder, without hidden folders and environments."""
     return dict(_files(os.fspath(folder)))
 
 
-def changed(before: Times, now: Times) -> list[str]:
-    """The files that came, went or changed."""
+def changed_files(before: Times, now: Times) -> list[str]:
+    """Return the files that were added, removed or changed."""
     return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
 
 
-class Changes:
-    """The files of a folder, watched from now on."""
+class FileWatcher:
+    """Watches the Python files of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._known = snapshot(folder)
 
-    async def next(self) -> list[str]:
-        """Wait until some have changed, and tell which."""
+    async def wait(self) -> list[str]:
+        """Wait until files have changed, and return them."""
         while True:
             await asyncio.sleep(_EVERY)
             now = await asyncio.to_thread(snapshot, self._folder)
-            found = changed(self._known, now)
+            found = changed_files(self._known, now)
             self._known = now
             if found:
                 return found
@@ -52,7 +53,7 @@ class Changes:
 def _files(folder: str) -> Iterator[tuple[str, tuple[int, int]]]:
     try:
         entries = list(os.scandir(folder))
-    except OSError:  # gone meanwhile, or not ours
+    except OSError:  # removed since, or not readable
         return
     for entry in entries:
         try:

@@ -1,4 +1,4 @@
-"""What follows when a worker process ends: decisions of the supervisor, as functions from values to values."""
+"""Decisions of the supervisor about processes that ended, as pure functions."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from command_bus.cli.process.options import ExitCode
+from command_bus.cli.exit_codes import WorkerExitCode
 
-__all__ = ["Ended", "Pause", "Verdict", "combined", "verdict"]
+__all__ = ["ProcessEnd", "RestartBackoff", "RestartDecision", "combined_exit_code", "decide_restart"]
 
-_FIRST, _LAST = 0.1, 30.0
-_LONG_LIFE = 10.0
+_FIRST, _LAST = 0.1, 30.0  # seconds between restarts
+_LONG_LIFE = 10.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """How a process ended.
+class ProcessEnd:
+    """The end of a process.
 
     Attributes:
-        code: Its exit code; negative for the signal that ended it.
+        code: Its exit code; minus the signal's number if a signal ended it.
         ready: Whether it had begun to run commands.
     """
 
     code: int
     ready: bool
 
-    def story(self) -> str:
-        """For the log: `was ended by SIGKILL`."""
+    def describe(self) -> str:
+        """Return the end in words, such as `was ended by SIGKILL`."""
         if self.code >= 0:
             return f"ended with exit code {self.code}"
         try:
@@ -37,46 +37,52 @@ class Ended:
             return f"was ended by signal {-self.code}"
 
 
-class Verdict(Enum):
-    """What to do about the place of a process that ended."""
+class RestartDecision(Enum):
+    """Actions after a process ended."""
 
     DONE = auto()
     RESTART = auto()
     GIVE_UP = auto()
 
 
-def verdict(ended: Ended, *, stopping: bool, any_ready: bool, burst: bool) -> Verdict:
-    """What to do now.
+def decide_restart(ended: ProcessEnd, *, stopping: bool, any_ready: bool, burst: bool) -> RestartDecision:
+    """Decide whether to restart a process that ended.
 
     Args:
-        ended: The process.
-        stopping: It was asked to stop.
-        any_ready: Some process has begun to run commands. Until then a failure is taken for one of the application or of its
-            settings, which no restart mends.
-        burst: It may end by itself when nothing is left to do.
+        ended: The end of the process.
+        stopping: Whether the processes were asked to stop.
+        any_ready: Whether any process has begun to run commands. Until then the application or its settings are considered broken, which
+            a restart does not repair.
+        burst: Whether processes may end by themselves when no work is left.
     """
-    if stopping or (burst and ended.ready and ended.code in (ExitCode.FINISHED, ExitCode.CUT_SHORT)):
-        return Verdict.DONE
-    return Verdict.RESTART if any_ready else Verdict.GIVE_UP
+    if stopping or (burst and ended.ready and ended.code in (WorkerExitCode.FINISHED, WorkerExitCode.CUT_SHORT)):
+        return RestartDecision.DONE
+    return RestartDecision.RESTART if any_ready else RestartDecision.GIVE_UP
 
 
-def combined(ended: Iterable[Ended]) -> ExitCode:
-    """The exit code for all processes together, once they were asked to stop. One that had not begun had nothing to finish."""
+def combined_exit_code(ended: Iterable[ProcessEnd]) -> WorkerExitCode:
+    """Return one exit code for all processes, once they were asked to stop. A process that had not begun had nothing to finish."""
     codes = {each.code for each in ended if each.ready}
-    if any(code == ExitCode.CUT_SHORT or code < 0 or code > 128 for code in codes):  # lost with its process is cut short, too
-        return ExitCode.CUT_SHORT
-    return ExitCode.NOT_STARTED if codes - {ExitCode.FINISHED} else ExitCode.FINISHED
+    if any(
+        code == WorkerExitCode.CUT_SHORT or code < 0 or code > 128 for code in codes
+    ):  # handlers of a killed process were cut short, too
+        return WorkerExitCode.CUT_SHORT
+    return WorkerExitCode.NOT_STARTED if codes - {WorkerExitCode.FINISHED} else WorkerExitCode.FINISHED
 
 
-class Pause:
-    """Seconds until a process is started again: longer each time, unless the last one lived for a while."""
+class RestartBackoff:
+    """Exponential backoff of restarts; it starts again after a process that lived for a while."""
 
     def __init__(self) -> None:
         self._next = _FIRST
 
-    def after(self, lived: float) -> float:
-        """The pause after a process that lived so many seconds."""
-        if lived >= _LONG_LIFE:
+    def delay_after(self, lifetime: float) -> float:
+        """Return the seconds to wait before a restart.
+
+        Args:
+            lifetime: Seconds that the last process lived.
+        """
+        if lifetime >= _LONG_LIFE:
             self._next = _FIRST
         pause, self._next = self._next, min(self._next * 2, _LAST)
         return pause

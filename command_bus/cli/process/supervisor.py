@@ -1,8 +1,8 @@
-"""Several worker processes: starts them, starts again what dies, and hands signals on.
+"""The supervisor of several worker processes: starts them, restarts those that die, and forwards signals.
 
-It runs none of the application's code: a process that has loaded the application tells it what that is. So the application can
-neither break it nor weigh on it, and it is there to start the next process whatever happened to the last. Where the development
-server is used, it is the supervisor's, and outlives every single process.
+It runs none of the application's code: a process that has loaded the application reports the facts about it. So the application can
+neither break nor slow the supervisor, which can always start the next process. The development server, if it is used, belongs to the
+supervisor and outlives every process.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from command_bus.cli.process.application import Application, refuse_contradictions
-from command_bus.cli.process.channel import decoded, encoded
-from command_bus.cli.process.health import Probed, answer_for_all
-from command_bus.cli.process.options import ExitCode, WorkerOptions
-from command_bus.cli.process.reload import Changes
-from command_bus.cli.process.restarts import Ended, Pause, Verdict, combined, verdict
-from command_bus.cli.process.systemd import under_systemd
+from command_bus.cli.exit_codes import WorkerExitCode
+from command_bus.cli.process.application import Application, check_options
+from command_bus.cli.process.channel import decode_line, encode_line
+from command_bus.cli.process.health import ProbedProcess, serve_supervisor_probes
+from command_bus.cli.process.options import WorkerOptions
+from command_bus.cli.process.reload import FileWatcher
+from command_bus.cli.process.restarts import ProcessEnd, RestartBackoff, RestartDecision, combined_exit_code, decide_restart
+from command_bus.cli.process.systemd import notify_systemd
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
 
 __all__ = ["run_supervisor"]
 
-_LAST_WORDS = 15.0  # seconds past the grace time until a process is killed: it needs some 5 to hand everything back
+_LAST_WORDS = 15.0  # seconds after the grace time until a process is killed: it needs some 5 to hand its work back
 _DEBOUNCE = 0.05  # seconds: one Ctrl-C may arrive twice
 _log = logging.getLogger("command_bus.cli")
 
 
 def run_supervisor(options: WorkerOptions) -> int:
-    """Keep `options.processes` workers until asked to stop; the exit code that sums them up."""
+    """Keep `options.processes` workers running until asked to stop, and return their combined exit code."""
     os.environ.update(options.environment())
     return asyncio.run(_Supervisor(options).run())
 
@@ -47,7 +48,7 @@ def run_supervisor(options: WorkerOptions) -> int:
 class _Child:
     """One worker process and the supervisor's end of its channel."""
 
-    place: int
+    index: int
     process: asyncio.subprocess.Process
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -59,21 +60,21 @@ class _Child:
         if self.process.returncode is None:
             self.process.send_signal(number)
 
-    async def heard(self) -> dict[str, Any] | None:
-        """The next thing that it says; None if it will say no more."""
+    async def receive(self) -> dict[str, Any] | None:
+        """Return its next message; None if there will be none."""
         try:
-            return decoded(await self.reader.readline())
+            return decode_line(await self.reader.readline())
         except OSError:  # it died with something unread
             return None
 
     async def listen(self) -> None:
-        """Take note of what it says until it runs commands, or says no more."""
-        while not self.ready and (message := await self.heard()) is not None:
+        """Read its messages until it runs commands, or sends no more."""
+        while not self.ready and (message := await self.receive()) is not None:
             self.health = message.get("health", self.health)
             self.ready = "ready" in message
 
-    def say(self, message: dict[str, Any]) -> None:
-        self.writer.write(encoded(message))
+    def send(self, message: dict[str, Any]) -> None:
+        self.writer.write(encode_line(message))
 
     async def hang_up(self) -> None:
         self.writer.close()
@@ -82,16 +83,16 @@ class _Child:
 
 
 class _Supervisor:
-    """Keeps the processes: each has a place, and each place a task that fills it again.
+    """Keeps the processes running: each has an index, and each index a task that restarts its process.
 
     Args:
-        options: As given to the program.
+        options: The options of the program.
     """
 
     def __init__(self, options: WorkerOptions) -> None:
         self._options = options
         self._children: set[_Child] = set()
-        self._ended: list[Ended] = []
+        self._ended: list[ProcessEnd] = []
         self._application: Application | None = None
         self._environment: dict[str, str] = {}
         self._may_start = asyncio.Event()
@@ -99,24 +100,24 @@ class _Supervisor:
         self._signalled = 0.0
         self._any_ready = False
         self._failed = False
-        self._change = asyncio.Event()  # another one after each change
+        self._change = asyncio.Event()  # replaced after each change
         self._up: Callable[[], None] | None = None
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        async with under_systemd() as self._up:
+        async with notify_systemd() as self._up:
             return await self._answer_and_keep()
 
     async def _answer_and_keep(self) -> int:
         if self._options.health_port is None:
             return await self._keep_all()
         try:
-            health = await answer_for_all(self._options, self._probed)
+            health = await serve_supervisor_probes(self._options, self._probed)
         except CommandBusError as error:
             _log.error("%s", error.message)
-            return ExitCode.NOT_STARTED
+            return WorkerExitCode.NOT_STARTED
         try:
             return await self._keep_all()
         finally:
@@ -126,66 +127,66 @@ class _Supervisor:
         async with asyncio.TaskGroup() as places:
             if self._options.reload:
                 places.create_task(self._reload(), name="command_bus.reload")
-            for place in range(self._options.processes):
-                places.create_task(self._keep(place), name=f"command_bus.process {place}")
-        code = ExitCode.NOT_STARTED if self._failed else combined(self._ended)
+            for index in range(self._options.processes):
+                places.create_task(self._keep(index), name=f"command_bus.process {index}")
+        code = WorkerExitCode.NOT_STARTED if self._failed else combined_exit_code(self._ended)
         _log.info("all worker processes have ended")
         return code
 
-    def _probed(self) -> list[Probed]:
-        """The processes that are there, for probes."""
-        return [Probed(child.place, child.process.pid, child.health, child.ready) for child in self._children]
+    def _probed(self) -> list[ProbedProcess]:
+        """Return the running processes, for probes."""
+        return [ProbedProcess(child.index, child.process.pid, child.health, child.ready) for child in self._children]
 
-    async def _keep(self, place: int) -> None:
-        """Keep a process in one place until it is time to stop. The first place's tells what the application is."""
-        if place > 0:
+    async def _keep(self, index: int) -> None:
+        """Keep one process running until it is time to stop. The first one reports the application, then the others are started."""
+        if index > 0:
             await self._may_start.wait()
-        pause = Pause()
+        backoff = RestartBackoff()
         while not self._stopping.is_set():
             change = self._change
-            child = await self._start(place)
-            ended = await self._attend(child)
+            child = await self._start(index)
+            ended = await self._await_end(child)
             if self._options.reload and not self._stopping.is_set():
-                await self._wait_for(change, child, ended)
+                await self._wait_for_change(change, child, ended)
                 continue
-            match verdict(ended, stopping=self._stopping.is_set(), any_ready=self._any_ready, burst=self._options.burst):
-                case Verdict.DONE:
+            match decide_restart(ended, stopping=self._stopping.is_set(), any_ready=self._any_ready, burst=self._options.burst):
+                case RestartDecision.DONE:
                     self._ended.append(ended)
                     return
-                case Verdict.GIVE_UP:
-                    self._give_up(f"worker process {child.process.pid} {ended.story()} before it began")
-                case Verdict.RESTART:
-                    seconds = pause.after(mono() - child.started)
-                    _log.error("worker process %d %s; another is started in %g s", child.process.pid, ended.story(), seconds)
+                case RestartDecision.GIVE_UP:
+                    self._give_up(f"worker process {child.process.pid} {ended.describe()} before it began")
+                case RestartDecision.RESTART:
+                    seconds = backoff.delay_after(mono() - child.started)
+                    _log.error("worker process %d %s; another is started in %g s", child.process.pid, ended.describe(), seconds)
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._stopping.wait(), seconds)
 
     async def _reload(self) -> None:
-        """End the processes whenever a file has changed; their places start them anew. Running handlers get their grace time."""
-        changes = Changes(Path.cwd())
+        """End the processes whenever a file has changed; their tasks restart them. Running handlers get their grace time."""
+        watcher = FileWatcher(Path.cwd())
         stopping = asyncio.ensure_future(self._stopping.wait())
         while not self._stopping.is_set():
-            found = asyncio.ensure_future(changes.next())
+            found = asyncio.ensure_future(watcher.wait())
             await asyncio.wait({found, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not found.done():
                 found.cancel()
                 return
-            _log.info("%s changed: starting anew", ", ".join(Path(name).name for name in found.result()[:3]))
+            _log.info("%s changed: restarting", ", ".join(Path(name).name for name in found.result()[:3]))
             self._change, change = asyncio.Event(), self._change
             change.set()
             for child in self._children:
                 child.signal(signal.SIGTERM)
 
-    async def _wait_for(self, change: asyncio.Event, child: _Child, ended: Ended) -> None:
-        """After a process that ended because files have changed: not at all. After one that failed: the next change may mend it."""
+    async def _wait_for_change(self, change: asyncio.Event, child: _Child, ended: ProcessEnd) -> None:
+        """Wait for the next change of files after a process that failed; do not wait if it ended because files have changed."""
         if not change.is_set():
-            _log.error("worker process %d %s; it is started again when a file changes", child.process.pid, ended.story())
+            _log.error("worker process %d %s; it is started again when a file changes", child.process.pid, ended.describe())
             waits = {asyncio.ensure_future(change.wait()), asyncio.ensure_future(self._stopping.wait())}
             _, left = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for each in left:
                 each.cancel()
 
-    async def _start(self, place: int) -> _Child:
+    async def _start(self, index: int) -> _Child:
         ours, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", "command_bus", *self._options.child_arguments(theirs.fileno())]
@@ -193,20 +194,20 @@ class _Supervisor:
                 *command,
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
-                process_group=0,  # Ctrl-C in the terminal is for the supervisor, which hands it on
+                process_group=0,  # Ctrl-C in the terminal goes to the supervisor, which forwards it
             )
         reader, writer = await asyncio.open_connection(sock=ours)
-        child = _Child(place, process, reader, writer, mono())
+        child = _Child(index, process, reader, writer, mono())
         self._children.add(child)
-        if self._stopping.is_set():  # while it was being started
+        if self._stopping.is_set():  # signalled while the process was being started
             child.signal(signal.SIGTERM)
         return child
 
-    async def _attend(self, child: _Child) -> Ended:
-        """Answer a process, and wait for its end."""
-        loaded = await child.heard()
-        if loaded is not None and await self._admits(Application.from_plain(loaded["loaded"])):
-            child.say({"environment": self._environment})
+    async def _await_end(self, child: _Child) -> ProcessEnd:
+        """Handle the messages of a process, and wait for its end."""
+        loaded = await child.receive()
+        if loaded is not None and await self._admits(Application.from_dict(loaded["loaded"])):
+            child.send({"environment": self._environment})
             await child.listen()
             self._any_ready = self._any_ready or child.ready
             if (up := self._up) is not None and sum(each.ready for each in self._children) == self._options.processes:
@@ -217,14 +218,14 @@ class _Supervisor:
         code = await child.process.wait()
         self._children.discard(child)
         await child.hang_up()
-        return Ended(code, ready=child.ready)
+        return ProcessEnd(code, ready=child.ready)
 
     async def _admits(self, application: Application) -> bool:
-        """Whether the application may run, as the first process tells it; then the others are started."""
+        """Check the application that the first process reports, and start the others; return False if it may not run."""
         if self._application is not None:
             return True
         try:
-            refuse_contradictions(application, self._options)
+            check_options(application, self._options)
             if application.url is None:
                 self._environment = await asyncio.to_thread(_development_server)
         except CommandBusError as error:
@@ -265,7 +266,7 @@ class _Supervisor:
 
 
 def _development_server() -> dict[str, str]:
-    """Start or join the development server; the variable by which child processes find it."""
+    """Start or join the development server, and return the variable by which child processes find it."""
     from command_bus.embedded import URL_VARIABLE, shared_server
 
     return {URL_VARIABLE: shared_server()}

@@ -1,8 +1,7 @@
-"""What a service of `Type=notify` tells systemd: that it is up, and with `WatchdogSec=` again and again that its event loop turns.
+"""Notifications to systemd from a service of `Type=notify`: that it is ready, and with `WatchdogSec=` regular keep-alives.
 
-It is a datagram to the socket that systemd names in the environment. The signs of life come from the event loop itself and not from a
-thread, because a loop that is stuck is what they are for. The variables are taken away as they are read, as `sd_notify` can: processes
-that are started from here are no service.
+Each is a datagram to the socket that systemd names in the environment. Keep-alives are sent by the event loop and not by a thread, because
+they are to stop when the loop is stuck. The variables are removed once they are read, as `sd_notify` can do: child processes are no service.
 """
 
 from __future__ import annotations
@@ -14,48 +13,48 @@ import socket
 from collections.abc import AsyncGenerator, Callable, MutableMapping
 from contextlib import asynccontextmanager
 
-__all__ = ["under_systemd"]
+__all__ = ["notify_systemd"]
 
 _log = logging.getLogger("command_bus.cli")
 
 
 @asynccontextmanager
-async def under_systemd(environment: MutableMapping[str, str] = os.environ) -> AsyncGenerator[Callable[[], None]]:
-    """Give signs of life while the block runs, if they are wanted; gives what is to be called when the service is up."""
+async def notify_systemd(environment: MutableMapping[str, str] = os.environ) -> AsyncGenerator[Callable[[], None]]:
+    """Send keep-alives while the block runs, if systemd expects them. Yields a function to call when the service is ready."""
     address, period = environment.pop("NOTIFY_SOCKET", ""), _period(environment)
     if not address:
-        yield _nothing
+        yield _ignore
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
-        channel.setblocking(False)  # a sign that cannot be sent now is not worth waiting for
+        channel.setblocking(False)  # a notification that cannot be sent now is not worth waiting for
 
-        def tell(state: str) -> None:
+        def notify(state: str) -> None:
             try:
                 channel.sendto(state.encode(), f"\0{address[1:]}" if address.startswith("@") else address)
             except OSError as error:
-                _log.warning("systemd was not told %s: %s", state, error)
+                _log.warning("systemd was not notified of %s: %s", state, error)
 
-        signs = asyncio.create_task(_signs(tell, period), name="command_bus.watchdog") if period else None
+        keep_alive = asyncio.create_task(_keep_alive(notify, period), name="command_bus.watchdog") if period else None
         try:
-            yield lambda: tell("READY=1")
+            yield lambda: notify("READY=1")
         finally:
-            if signs is not None:
-                signs.cancel()
+            if keep_alive is not None:
+                keep_alive.cancel()
 
 
-async def _signs(tell: Callable[[str], None], period: float) -> None:
+async def _keep_alive(notify: Callable[[str], None], period: float) -> None:
     while True:
-        tell("WATCHDOG=1")
+        notify("WATCHDOG=1")
         await asyncio.sleep(period)
 
 
 def _period(environment: MutableMapping[str, str]) -> float:
-    """Seconds between signs of life, a third of what is allowed; 0.0 if nobody waits for those of this process."""
+    """Return the seconds between keep-alives, a third of the time allowed; 0.0 if systemd expects none of this process."""
     allowed, whose = environment.pop("WATCHDOG_USEC", ""), environment.pop("WATCHDOG_PID", "")
     if not allowed.isdecimal() or whose not in ("", str(os.getpid())):
         return 0.0
     return int(allowed) / 3e6
 
 
-def _nothing() -> None:
-    """Nobody waits for it."""
+def _ignore() -> None:
+    """Do nothing: systemd expects no notification."""

@@ -1,10 +1,10 @@
 """One worker process: load, check, open, run, end.
 
-    module:attribute → bus → (leave of the supervisor) → open → worker → StopReport → exit code
+    module:attribute → bus → (supervisor agrees) → open → worker → StopReport → exit code
 
-The end is the odd part. A synchronous handler that outlived the grace time runs on in its thread, which nobody can stop, and
-Python would wait for it before it ends the process. So what is still there after a while is left behind: the log is flushed, and
-the process ends with its code. Its command is taken over when its lease ends.
+The end is the odd part. A synchronous handler that exceeds the grace time runs on in its thread, which cannot be stopped, and
+Python would wait for it before it ends the process. So threads that still run after a while are abandoned: the log is flushed, and
+the process exits with its code. Another worker takes over the handler's command when the lease expires.
 """
 
 from __future__ import annotations
@@ -21,68 +21,69 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 from command_bus.bus import CommandBus
-from command_bus.cli.loading import bus_from, include, load, log_failure
-from command_bus.cli.process.application import Application, refuse_contradictions
+from command_bus.cli.exit_codes import WorkerExitCode
+from command_bus.cli.loading import import_object, include_modules, log_start_failure, resolve_bus
+from command_bus.cli.process.application import Application, check_options
 from command_bus.cli.process.channel import Channel
-from command_bus.cli.process.health import answer_probes
-from command_bus.cli.process.options import ExitCode, WorkerOptions
-from command_bus.cli.process.systemd import under_systemd
+from command_bus.cli.process.health import serve_worker_probes
+from command_bus.cli.process.options import WorkerOptions
+from command_bus.cli.process.systemd import notify_systemd
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, EntitiesStopped, UnsuitableServer
 from command_bus.worker.worker import StopReport, Worker
 
 __all__ = ["run_worker"]
 
-_PATIENCE = 10.0  # seconds for what the application does at exit
-_HANDLER_PATIENCE = 0.5  # seconds for handlers' threads, which had their grace time
-_PAUSE = 1.0  # seconds between looks at a server that is away
+_PATIENCE = 10.0  # seconds for the application's exit functions
+_HANDLER_PATIENCE = 0.5  # seconds for the threads of handlers, which had their grace time
+_PAUSE = 1.0  # seconds between requests to a server that is unavailable
 _HANDLER_THREADS = "command_bus.handler"
 _log = logging.getLogger("command_bus.cli")
 
 
 def run_worker(options: WorkerOptions) -> int:
-    """Run a worker until it is asked to stop; the process's exit code. Handlers' threads that do not end are left behind."""
+    """Run a worker until it is asked to stop, and return the exit code. Threads of handlers that do not end are abandoned."""
     os.environ.update(options.environment())
     try:
-        found = load(options.target)
+        found = import_object(options.import_string)
     except Exception as error:  # noqa: BLE001 - the application's module may raise anything
-        log_failure(error, options.target)
-        return ExitCode.NOT_STARTED
+        log_start_failure(error, options.import_string)
+        return WorkerExitCode.NOT_STARTED
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         code = runner.run(_serve(options, found))
-        _leave_within(_PATIENCE, code)
+        _exit_within(_PATIENCE, code)
     if _handlers_run_on(_HANDLER_PATIENCE):
-        _log.warning("leaving synchronous handlers behind that still run: their commands are taken over when their leases end")
-        _leave(code)
+        _log.warning("abandoning synchronous handlers that still run: their commands are taken over when their leases end")
+        _exit(code)
     return code
 
 
 async def _serve(options: WorkerOptions, found: Any) -> int:
     channel = None if options.channel is None else Channel(options.channel)
     try:
-        bus = await bus_from(options.target, found)
-        include(bus.registry, options.include)
-        application = Application.of(bus, options)
+        bus = await resolve_bus(options.import_string, found)
+        include_modules(bus.registry, options.include)
+        application = Application.from_bus(bus, options)
         if channel is None:
-            refuse_contradictions(application, options)
+            check_options(application, options)
             _log.info(application.start_line(1))
-        elif not channel.loaded(application):
-            return ExitCode.NOT_STARTED
+        elif not channel.report_loaded(application):
+            return WorkerExitCode.NOT_STARTED
     except Exception as error:  # noqa: BLE001 - the application's function may raise anything
-        log_failure(error, options.target)
-        return ExitCode.NOT_STARTED
-    async with under_systemd() as up, AsyncExitStack() as stack:
+        log_start_failure(error, options.import_string)
+        return WorkerExitCode.NOT_STARTED
+    async with notify_systemd() as up, AsyncExitStack() as stack:
         with _early_signals() as signals:
             try:
                 signals.worker = worker = await _started(bus, options, channel, stack)
             except asyncio.CancelledError:
                 _log.info("asked to stop before it began")
-                return ExitCode.FINISHED
+                return WorkerExitCode.FINISHED
             except Exception as error:  # noqa: BLE001 - the application's lifespan may raise anything
-                log_failure(error, options.target)
-                return ExitCode.NOT_STARTED
+                log_start_failure(error, options.import_string)
+                return WorkerExitCode.NOT_STARTED
             if channel is not None:
-                channel.ready()
+                channel.report_ready()
             up()
             report = await _run(bus, worker, options)
         return _code(report)
@@ -90,10 +91,10 @@ async def _serve(options: WorkerOptions, found: Any) -> int:
 
 async def _started(bus: CommandBus, options: WorkerOptions, channel: Channel | None, stack: AsyncExitStack) -> Worker:
     worker = bus.worker(concurrency=options.concurrency, grace=options.grace)
-    if options.health_port is not None:  # before the bus is opened: who waits for its server is live, and not ready
-        port = await answer_probes(worker, options, stack)
+    if options.health_port is not None:  # before the bus is opened: a worker that waits for its server is live, and not ready
+        port = await serve_worker_probes(worker, options, stack)
         if channel is not None:
-            channel.health(port)
+            channel.report_health_port(port)
     await stack.enter_async_context(bus)
     if options.production:
         _refuse_unsafe(bus)
@@ -102,7 +103,11 @@ async def _started(bus: CommandBus, options: WorkerOptions, channel: Channel | N
 
 
 def _refuse_unsafe(bus: CommandBus) -> None:
-    """Without append-only file a server that restarts has forgotten what was started, so that it may start again."""
+    """Refuse at_most_once handlers on a server without append-only file: after a crash it forgets which commands were started.
+
+    Raises:
+        UnsuitableServer: The bus has such handlers, and the server no such file.
+    """
     names = [handler.spec.name for handler in bus.registry if handler.spec.delivery == "at_most_once"]
     transport = bus.session.redis
     if names and transport.facts.append_only is False:
@@ -135,14 +140,14 @@ async def _stop_when_idle(bus: CommandBus, worker: Worker) -> None:
     await worker.stop()
 
 
-def _code(report: StopReport) -> ExitCode:
-    return ExitCode.CUT_SHORT if report.cancelled else ExitCode.FINISHED
+def _code(report: StopReport) -> WorkerExitCode:
+    return WorkerExitCode.CUT_SHORT if report.cancelled else WorkerExitCode.FINISHED
 
 
 class _Signals:
-    """Signals until the worker handles them itself: they end its start, or, once it has started, the worker.
+    """Handling of signals until the worker handles them itself: a signal cancels the start, or stops a worker that has started.
 
-    There is no moment between the two in which a signal would end the process at once, with commands in its hands.
+    At no moment would a signal end the process at once, while it holds commands.
     """
 
     def __init__(self) -> None:
@@ -151,7 +156,7 @@ class _Signals:
         self._stopping: asyncio.Task[StopReport] | None = None
 
     def received(self, *_: object) -> None:
-        """One has come. What follows is decided in the loop."""
+        """Handle a signal in the event loop."""
         self._loop.call_soon_threadsafe(self._react)
 
     def _react(self) -> None:
@@ -173,7 +178,7 @@ def _early_signals() -> Generator[_Signals]:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The faster event loop, if the extra `fast` is installed."""
+    """Return the factory of the faster event loop, if the extra `fast` is installed."""
     try:
         import uvloop  # pyright: ignore[reportMissingImports] - an extra
     except ImportError:
@@ -190,15 +195,15 @@ def _handlers_run_on(patience: float) -> bool:
     return any(thread.is_alive() for thread in threads)
 
 
-def _leave_within(seconds: float, code: int) -> None:
-    """Leave after that time if the process is still there: whatever its other threads and exit functions wait for."""
-    timer = threading.Timer(seconds, _leave, (code,))
+def _exit_within(seconds: float, code: int) -> None:
+    """Exit after that time, even if other threads and exit functions have not ended."""
+    timer = threading.Timer(seconds, _exit, (code,))
     timer.daemon = True
     timer.start()
 
 
-def _leave(code: int) -> None:
-    """End the process without waiting for its threads."""
+def _exit(code: int) -> None:
+    """Exit without waiting for threads."""
     embedded = sys.modules.get("command_bus.embedded")
     with contextlib.suppress(Exception):
         if embedded is not None:

@@ -1,1 +1,1 @@
-"""From the server to rows: outcomes, rejects, dead letters and entities."""
+"""Reading outcomes, rejects, dead letters and entities from the server as rows."""

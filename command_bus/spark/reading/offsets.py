@@ -1,8 +1,9 @@
-"""How far a stream of outcomes was read: positions, their text in Spark's checkpoints, and how a limit is shared out.
+"""The offsets of a stream of outcomes: their text in Spark's checkpoints, and how a limit is shared out.
 
-An offset is `{dispatch: {shard: position}}`; a position is written `id/count`: the entry that was read last, and how many there were
-up to it, since its stream began. The count tells what is still to read without reading it, and whether outcomes were trimmed unread.
-It is left out while it is not known: from a starting time on, until the end was reached once; always before Redis 7.
+Spark's offset is `{dispatch: {shard: offset of the stream}}`. A stream's offset is written `id/count`: the entry that was read last, and
+the number of outcomes up to it since its stream began. The count says how much is left to read without reading it, and whether
+outcomes were trimmed unread. It is left out while it is unknown: from a starting time on, until the end was reached once; and always
+before Redis 7.
 """
 
 from __future__ import annotations
@@ -13,40 +14,40 @@ from dataclasses import dataclass
 from command_bus.errors import InvalidSettings
 from command_bus.transport.bulk import OutcomeStream
 
-__all__ = ["BEGINNING", "Offset", "Place", "Position", "offset_of", "positions_of", "shares"]
+__all__ = ["BEGINNING", "Offset", "StreamKey", "StreamOffset", "fair_shares", "format_offset", "parse_offset"]
 
 BEGINNING = "0-0"
 """Before the first entry of every stream."""
 
-Place = tuple[str, int]
-"""Dispatch and shard."""
+StreamKey = tuple[str, int]
+"""Dispatch and shard of a stream."""
 
 Offset = dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """A place in a stream.
+class StreamOffset:
+    """How far a stream was read.
 
     Attributes:
         entry: The id that was read last; `BEGINNING` if none was.
-        count: BulkOutcomes up to it; None if that is unknown.
+        count: Outcomes up to it; None if unknown.
     """
 
     entry: str
     count: int | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Position:
-        """The position of a checkpoint.
+    def parse(cls, text: str) -> StreamOffset:
+        """Return the offset that a checkpoint holds.
 
         Raises:
-            InvalidSettings: It is none.
+            InvalidSettings: The text is no offset.
         """
         entry, slash, count = text.partition("/")
         if not entry.replace("-", "", 1).isdecimal() or (slash and not count.isdecimal()):
             raise InvalidSettings(
-                f"the checkpoint's position {text!r} is none of this library: start with a fresh checkpointLocation"
+                f"the checkpoint's offset {text!r} was not written by this library: start with a fresh checkpointLocation"
             )
         return cls(entry, int(count) if slash else None)
 
@@ -54,7 +55,7 @@ class Position:
         return self.entry if self.count is None else f"{self.entry}/{self.count}"
 
     def left(self, stream: OutcomeStream) -> int:
-        """How many outcomes are behind it in its stream: at most, if that is not known exactly."""
+        """Return the number of outcomes left to read, or an upper bound of it if it is not known exactly."""
         if _order(self.entry) >= _order(stream.last):
             return 0
         if not self._counts_in(stream):
@@ -62,18 +63,18 @@ class Position:
         return max(min(_known(stream.added) - _known(self.count), stream.length), 1)
 
     def lost(self, stream: OutcomeStream) -> int:
-        """How many outcomes behind it were trimmed before they were read, as far as that is known."""
+        """Return the number of outcomes that were trimmed before they were read, as far as known."""
         return max(stream.trimmed - _known(self.count), 0) if self._counts_in(stream) else 0
 
-    def passed(self, stream: OutcomeStream, entry: str, count: int) -> Position:
-        """The position after so many more outcomes."""
+    def passed(self, stream: OutcomeStream, entry: str, count: int) -> StreamOffset:
+        """Return the offset after so many more outcomes."""
         behind = _known(self.count) + self.lost(stream) + count if self._counts_in(stream) else None
-        return Position(entry, behind)
+        return StreamOffset(entry, behind)
 
     def _counts_in(self, stream: OutcomeStream) -> bool:
-        """Whether its count is one of this stream: a stream that nobody added to for long ends, and the next counts from 0.
+        """Return whether its count belongs to this stream: an idle stream expires, and the next one counts from 0.
 
-        If all that was read is trimmed, as many as were read must have been.
+        If all that was read is trimmed, at least as many as were read must have been trimmed.
         """
         if self.count is None or stream.added is None:
             return False
@@ -89,21 +90,21 @@ def _known(count: int | None) -> int:
     return count or 0
 
 
-def positions_of(offset: Offset) -> dict[Place, Position]:
-    """The positions that an offset holds."""
-    return {(name, int(shard)): Position.parse(text) for name, shards in offset.items() for shard, text in shards.items()}
+def parse_offset(offset: Offset) -> dict[StreamKey, StreamOffset]:
+    """Return the offsets of the streams in an offset of Spark's."""
+    return {(name, int(shard)): StreamOffset.parse(text) for name, shards in offset.items() for shard, text in shards.items()}
 
 
-def offset_of(positions: dict[Place, Position]) -> Offset:
-    """The offset of positions: the same ones are always written the same, as Spark compares texts."""
+def format_offset(offsets: dict[StreamKey, StreamOffset]) -> Offset:
+    """Return Spark's offset for the offsets of streams. Equal ones are written the same, as Spark compares texts."""
     offset: Offset = {}
-    for (name, shard), position in sorted(positions.items()):
-        offset.setdefault(name, {})[str(shard)] = str(position)
+    for (name, shard), stream_offset in sorted(offsets.items()):
+        offset.setdefault(name, {})[str(shard)] = str(stream_offset)
     return offset
 
 
-def shares(wanted: Sequence[int], budget: int) -> list[int]:
-    """How much each gets of a budget: the same for all, but nobody more than he wants; so none starves beside a large one."""
+def fair_shares(wanted: Sequence[int], budget: int) -> list[int]:
+    """Divide a budget: all get the same, but none more than it wants; so a small stream does not starve beside a large one."""
     given = [0] * len(wanted)
     left = len(wanted)
     for index in sorted(range(len(wanted)), key=lambda at: wanted[at]):

@@ -1,9 +1,9 @@
 """Pages of outcomes into Arrow, by columns: a million outcomes are read, so nothing here makes an object per row.
 
-The records of a page are put behind one array header and read by one call into C, and so are the replies within them; transposed,
-each column becomes an Arrow array. Only what is not plain (a rejection, a failure, a result that is a date) is looked at by itself.
-The wire form of a completed reply is known here, because almost all are. One record that cannot be read spoils such a page: then each
-is read alone, and that one has the status `unreadable`.
+The records of a page are put behind one array header and read by one call into C, and so are the replies within them. Transposed, each
+column becomes an Arrow array. Only values that are not plain (a rejection, a failure, a result that is a date) are read one by one. The
+wire form of a completed reply is known here, because almost all replies are completed. One unreadable record makes such a page fail.
+Each record is then read alone, and that one has the status `unreadable`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SCHEMA = arrow_schema_of("outcomes")
 _MILLIS = pa.timestamp("ms", tz="UTC")
 _MICROS = pa.timestamp("us", tz="UTC")
 
-# As the errors that callers get, and dead letters, name them.
+# The names that callers' errors and dead letters have.
 _CODES: dict[type[Any], str] = {
     Interrupted: "interrupted",
     Expired: "expired",
@@ -52,16 +52,16 @@ _CODES: dict[type[Any], str] = {
     Cancelled: "cancelled",
 }
 
-Told = tuple[str | None, str | None, str | None]
+ReplyTexts = tuple[str | None, str | None, str | None]
 """Error type, error message, result."""
 
 
 def outcome_batch(dispatch_id: str, shard: int, page: OutcomePage) -> Any:
-    """The `pyarrow.RecordBatch` of a page, which is not empty."""
+    """Return the `pyarrow.RecordBatch` of a page, which must not be empty."""
     ids, records = page
     try:
         return _batch(dispatch_id, shard, ids, _columns(records))
-    except Exception:  # noqa: BLE001 - msgpack, shapes, types: whatever is wrong, it is one record that is
+    except Exception:  # noqa: BLE001 - msgpack, shapes, types: each means that one record is wrong
         if len(records) > 1:
             parts = [outcome_batch(dispatch_id, shard, ([entry], [record])) for entry, record in zip(ids, records, strict=True)]
             return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
@@ -69,10 +69,10 @@ def outcome_batch(dispatch_id: str, shard: int, page: OutcomePage) -> Any:
 
 
 def _columns(records: list[bytes]) -> dict[str, Any]:
-    """The columns that the records hold, as sequences.
+    """Return the columns of the records, as sequences.
 
     Raises:
-        Exception: Of any type, if one record is not as expected.
+        Exception: One record is not as expected; of any type.
     """
     rows: Any = unpackb(_array(records), use_list=False)
     columns = list(zip(*rows, strict=False))  # later versions may append elements
@@ -87,7 +87,7 @@ def _columns(records: list[bytes]) -> dict[str, Any]:
     if not all(plain):
         for index, is_plain in enumerate(plain):
             if not is_plain:
-                error_types[index], messages[index], results[index] = _told(packed[index])
+                error_types[index], messages[index], results[index] = _reply_texts(packed[index])
     return {
         "command_id": [reply[1] for reply in replies], "command": name, "entity_type": kind, "entity": entity, "status": status,
         "attempt": attempt, "worker": worker, "accepted_at": accepted, "started_at": started, "fence": fence, "message": message,
@@ -101,7 +101,7 @@ def _batch(dispatch_id: str, shard: int, ids: list[bytes], columns: dict[str, An
         "dispatch_id": pa.repeat(pa.scalar(dispatch_id, pa.string()), len(ids)),
         "shard": pa.repeat(pa.scalar(shard, pa.int32()), len(ids)),
         "entry": entries,
-        "finished_at": _moments(entries),
+        "finished_at": _entry_times(entries),
     }
     arrays: list[Any] = []
     for column in _SCHEMA:
@@ -113,22 +113,22 @@ def _batch(dispatch_id: str, shard: int, ids: list[bytes], columns: dict[str, An
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
 
-def _moments(entries: Any) -> Any:
-    """The times that entry ids begin with."""
+def _entry_times(entries: Any) -> Any:
+    """Return the times that entry ids begin with."""
     parts = pc.split_pattern(entries, "-")
     return pc.list_element(parts, 0).cast(pa.int64()).cast(_MILLIS).cast(_MICROS)
 
 
 def _array(parts: list[bytes] | tuple[bytes, ...]) -> bytes:
-    """Packed values as one packed array."""
+    """Return packed values as one packed array."""
     return b"\xdd" + len(parts).to_bytes(4, "big") + b"".join(parts)
 
 
 def _results(values: list[bytes]) -> list[str | None]:
-    """What commands returned, as JSON; NULL for nothing, and for what cannot be read."""
+    """Return the results of commands as JSON; NULL for no result, and for unreadable ones."""
     try:
         read: Any = unpackb(_array(values), ext_hook=_refuse)
-    except Exception:  # noqa: BLE001 - dates, keys that are no text, damage: each by itself
+    except Exception:  # noqa: BLE001 - dates, keys that are no text, damage: these are read one by one
         read = ()
     if len(read) != len(values):
         return [None if value == _NOTHING else packed_json(value) for value in values]
@@ -139,8 +139,8 @@ def _refuse(code: int, _: bytes) -> Any:
     raise Undecodable(f"extension type {code}")
 
 
-def _told(packed: bytes) -> Told:
-    """What a reply says."""
+def _reply_texts(packed: bytes) -> ReplyTexts:
+    """Return error type, error message and result of a reply."""
     try:
         outcome = unpack_reply(packed, _LIMITS)[1]
     except Undecodable as error:

@@ -1,7 +1,7 @@
 """The batch reader of the data source: planned on the driver, read in tasks as Arrow batches.
 
-Outcomes are read in spans that end at what was there when they were planned, so a task that is run again reads the same. The other
-views are live: a task for each shard, or one.
+Outcomes are read in spans that end at the newest entry of planning time, so a repeated task reads the same. The other views are live:
+one task per shard, or a single one.
 """
 
 from __future__ import annotations
@@ -28,51 +28,52 @@ from pyspark.sql.datasource import (
 
 from command_bus.clock import wall_ms
 from command_bus.errors import InvalidSettings
+from command_bus.spark.errors import without_spark_frames
 from command_bus.spark.options import ReadOptions, instant_ms
-from command_bus.spark.reading.spans import Span, before
-from command_bus.spark.reading.tasks import OutcomePart, Reading, plainly
+from command_bus.spark.reading.spans import Span, id_before
+from command_bus.spark.reading.tasks import OutcomePartition, ReadPlan
 from command_bus.spark.reading.views import Row, batch_of, dead_letter_row, dispatch_row, entity_row, reject_row
-from command_bus.spark.target import Link
+from command_bus.spark.target import TargetConnection
 
 __all__ = ["BatchReader", "PushdownReader", "reader_of", "stream_reader_of"]
 
 _log = logging.getLogger("command_bus.spark")
-_LETTERS = 200  # per request: each may be as large as a payload
+_DEAD_LETTERS_PER_PAGE = 200  # per request: each may be as large as a payload
 
 T = TypeVar("T")
 
 
 def reader_of(options: Mapping[str, str]) -> DataSourceReader:
-    """The reader of `spark.read`.
+    """Return the reader of `spark.read`.
 
     Raises:
-        InvalidSettings: An option is not what it may be.
+        InvalidSettings: An option is not valid.
     """
-    with plainly():
+    with without_spark_frames():
         read = ReadOptions.parse(options)
         if read.max_offsets is not None:
             raise InvalidSettings("option maxOffsetsPerTrigger is for spark.readStream: a batch read takes all there is")
-        return (PushdownReader if read.pushdown else BatchReader)(Reading.plan(read))
+        return (PushdownReader if read.pushdown else BatchReader)(ReadPlan.build(read))
 
 
 def stream_reader_of(options: Mapping[str, str]) -> DataSourceStreamReader:
-    """The reader of `spark.readStream`.
+    """Return the reader of `spark.readStream`.
 
     Raises:
-        InvalidSettings: An option is not what it may be, or this PySpark is too old.
+        InvalidSettings: An option is not valid, or this PySpark is too old.
     """
     try:
         from command_bus.spark.reading.stream_reader import OutcomeStreamReader
     except ImportError as error:
         if error.name != "pyspark.sql.streaming.datasource":
             raise
-        raise InvalidSettings("reading outcomes as a stream needs PySpark 4.2 or newer; batch reads work with this one") from None
-    with plainly():
+        raise InvalidSettings("plan outcomes as a stream needs PySpark 4.2 or newer; batch reads work with this one") from None
+    with without_spark_frames():
         return OutcomeStreamReader(ReadOptions.parse(options))
 
 
-class LivePart(InputPartition):
-    """The part of a live view that a task reads: a shard, or some dispatches."""
+class LivePartition(InputPartition):
+    """The part of a live view that one task reads: a shard, or some dispatches."""
 
     def __init__(self, shard: int = 0, *, until: str = "", names: tuple[str, ...] = ()) -> None:
         super().__init__(shard)
@@ -82,94 +83,94 @@ class LivePart(InputPartition):
 class BatchReader(DataSourceReader):
     """`spark.read`."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
+    def __init__(self, plan: ReadPlan) -> None:
+        self._plan = plan
 
     def partitions(self) -> list[InputPartition]:
-        """What each task reads."""
-        with plainly():
-            match self._reading.options.view:
+        """Return the part that each task reads."""
+        with without_spark_frames():
+            match self._plan.options.view:
                 case "outcomes":
-                    return self._reading.tasks(self._spans())
+                    return self._plan.tasks(self._spans())
                 case "deadLetters":
-                    return list(self._letter_parts())
+                    return list(self._dead_letter_partitions())
                 case "entities":
-                    return [LivePart(shard) for shard in range(self._reading.link.transport.shards)]
+                    return [LivePartition(shard) for shard in range(self._plan.connection.transport.shards)]
                 case _:
-                    return [LivePart(names=tuple(self._reading.names()))]
+                    return [LivePartition(names=tuple(self._plan.names()))]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The Arrow batches of one task."""
-        with plainly():
-            if isinstance(partition, OutcomePart):
-                yield from self._reading.batches(partition)
-            elif isinstance(partition, LivePart):  # else there is nothing to read
+        """Yield the Arrow batches of one task."""
+        with without_spark_frames():
+            if isinstance(partition, OutcomePartition):
+                yield from self._plan.batches(partition)
+            elif isinstance(partition, LivePartition):  # other partitions have nothing to read
                 for rows in self._rows(partition):
                     if rows:
-                        yield batch_of(self._reading.options.view, rows)
+                        yield batch_of(self._plan.options.view, rows)
 
     def _spans(self) -> Iterator[tuple[Span, str]]:
-        """What there is now, within the times that are asked for."""
-        options, link = self._reading.options, self._reading.link
+        """Yield the spans of what exists now, within the requested times."""
+        options, connection = self._plan.options, self._plan.connection
         since, until = options.since_ms, options.until_ms
         lost = 0
-        for name, shard, stream in self._reading.streams(self._reading.names()):
+        for name, shard, stream in self._plan.streams(self._plan.names()):
             lost += stream.trimmed
             ends: tuple[str, str] | None = (stream.first, stream.last) if stream.first else None
             if ends is not None and (since is not None or until is not None):
                 low = "-" if since is None else f"{since}-0"
                 high = stream.last if until is None else f"({until}-0"
-                ends = link.wait(link.transport.bulk.outcomes.ends(name, shard, low, high))
+                ends = connection.wait(connection.transport.bulk.outcomes.ends(name, shard, low, high))
             if ends is not None:
-                yield Span(name, shard, before(ends[0]), ends[1], stream.length), ends[0]
+                yield Span(name, shard, id_before(ends[0]), ends[1], stream.length), ends[0]
         if lost and since is None and options.dispatch_id is not None:
             text = f"dispatch {options.dispatch_id!r}: {lost:,} outcomes are kept no more (outcomes, maxOutcomes) and not in this read"
             if options.fail_on_data_loss:
                 raise InvalidSettings(f"{text}; failOnDataLoss = false reads the others")
             _log.warning("%s", text)
 
-    def _letter_parts(self) -> Iterator[InputPartition]:
-        link, until = self._reading.link, self._reading.options.until_ms
-        for shard in range(link.transport.shards):
-            newest = link.wait(link.transport.dead_letters.newest(shard, "+" if until is None else f"({until}-0"))
+    def _dead_letter_partitions(self) -> Iterator[InputPartition]:
+        connection, until = self._plan.connection, self._plan.options.until_ms
+        for shard in range(connection.transport.shards):
+            newest = connection.wait(connection.transport.dead_letters.newest(shard, "+" if until is None else f"({until}-0"))
             if newest is not None:
-                yield LivePart(shard, until=newest)
+                yield LivePartition(shard, until=newest)
 
-    def _rows(self, part: LivePart) -> Iterator[list[Row]]:
-        link, count = self._reading.link, self._reading.options.page
-        match self._reading.options.view:
+    def _rows(self, part: LivePartition) -> Iterator[list[Row]]:
+        connection, count = self._plan.connection, self._plan.options.page
+        match self._plan.options.view:
             case "entities":
-                for pages in _taken(link, link.transport.entities.pages(part.shard)):
+                for pages in _pages(connection, connection.transport.entities.pages(part.shard)):
                     yield [entity_row(entity, part.shard) for entity in pages[0]]
             case "deadLetters":
-                yield from self._letters(link, part)
+                yield from self._dead_letters(connection, part)
             case "rejects":
                 for name in part.names:
-                    for rejects in _taken(link, link.transport.bulk.rejects(name), count):
+                    for rejects in _pages(connection, connection.transport.bulk.rejects(name), count):
                         yield [reject_row(name, record) for _, record in rejects]
             case _:
-                yield from _chunked(_dispatches(link, part.names), count)
+                yield from _chunked(_dispatches(connection, part.names), count)
 
-    def _letters(self, link: Link, part: LivePart) -> Iterator[list[Row]]:
-        named, only, since = self._reading.options.dispatch_id, self._reading.only, self._reading.options.since_ms
-        after = "" if since is None else before(f"{since}-0")
+    def _dead_letters(self, connection: TargetConnection, part: LivePartition) -> Iterator[list[Row]]:
+        named, only, since = self._plan.options.dispatch_id, self._plan.only, self._plan.options.since_ms
+        after = "" if since is None else id_before(f"{since}-0")
         while True:
-            page = link.wait(link.transport.dead_letters.page(part.shard, after, part.until, _LETTERS))
+            page = connection.wait(connection.transport.dead_letters.page(part.shard, after, part.until, _DEAD_LETTERS_PER_PAGE))
             rows = [dead_letter_row(letter) for _, letter in page]
             yield [row for row in rows if (named is None or row[1] == named) and (only is None or row[1] in only)]
-            if len(page) < _LETTERS:
+            if len(page) < _DEAD_LETTERS_PER_PAGE:
                 return
             after = page[-1][0]
 
 
 class PushdownReader(BatchReader):
-    """`spark.read` with filters: Spark refuses a reader that takes them, unless its configuration allows it.
+    """`spark.read` with filters. Spark refuses a reader that takes filters unless its configuration allows it.
 
-    And then it mixes up the filters of several queries on one DataFrame (see `ReadOptions.pushdown`), so this is never the default.
+    It then also confuses the filters of several queries on one DataFrame (see `ReadOptions.pushdown`), so this is never the default.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Read only some dispatches, and outcomes of some time; what Spark has to check itself is given back."""
+        """Read only some dispatches, and outcomes of some time; filters that Spark has to check itself are returned."""
         for given in filters:
             match given:
                 case EqualTo(("dispatch_id",), value):
@@ -186,34 +187,34 @@ class PushdownReader(BatchReader):
                     yield given
 
     def _restrict(self, names: Iterable[Any]) -> None:
-        only = self._reading.only
+        only = self._plan.only
         wanted = tuple(name for name in dict.fromkeys(names) if isinstance(name, str) and (only is None or name in only))
-        self._reading = replace(self._reading, only=wanted)
+        self._plan = replace(self._plan, only=wanted)
 
     def _bound(self, since: Any = None, until: Any = None) -> None:
-        """Take a bound over, to the millisecond and rather too wide: Spark checks again, as it knows it to the microsecond."""
-        options = self._reading.options
+        """Take over a bound, rounded outwards to the millisecond: Spark checks again, to the microsecond."""
+        options = self._plan.options
         if isinstance(since, datetime):
             options = replace(options, since_ms=max(instant_ms(since), options.since_ms or 0))
         if isinstance(until, datetime):
             bound = max(instant_ms(until) + 1, 0)
             options = replace(options, until_ms=bound if options.until_ms is None else min(bound, options.until_ms))
-        self._reading = replace(self._reading, options=options)
+        self._plan = replace(self._plan, options=options)
 
 
-def _dispatches(link: Link, names: Iterable[str]) -> Iterator[Row]:
-    dispatches = link.transport.bulk
+def _dispatches(connection: TargetConnection, names: Iterable[str]) -> Iterator[Row]:
+    dispatches = connection.transport.bulk
     for name in names:
-        facts = link.wait(dispatches.facts(name))
+        facts = connection.wait(dispatches.facts(name))
         if facts is not None:
-            places = [(name, shard) for shard in range(link.transport.shards)]
-            yield dispatch_row(facts, link.wait(dispatches.outcomes.streams(places)), wall_ms())
+            places = [(name, shard) for shard in range(connection.transport.shards)]
+            yield dispatch_row(facts, connection.wait(dispatches.outcomes.streams(places)), wall_ms())
 
 
-def _taken(link: Link, items: AsyncIterator[T], count: int = 1) -> Iterator[list[T]]:
-    """What an asynchronous iterator gives, so many at a time, in a thread that has no loop."""
+def _pages(connection: TargetConnection, items: AsyncIterator[T], count: int = 1) -> Iterator[list[T]]:
+    """Yield the items of an asynchronous iterator in lists of `count`, in a thread without a loop."""
 
-    async def following() -> list[T]:
+    async def next_page() -> list[T]:
         taken: list[T] = []
         async for item in items:
             taken.append(item)
@@ -221,11 +222,11 @@ def _taken(link: Link, items: AsyncIterator[T], count: int = 1) -> Iterator[list
                 break
         return taken
 
-    while taken := link.wait(following()):
+    while taken := connection.wait(next_page()):
         yield taken
 
 
 def _chunked(rows: Iterator[Row], count: int) -> Iterator[list[Row]]:
-    """Rows by the list."""
+    """Yield rows in lists."""
     while chunk := list(islice(rows, count)):
         yield chunk

@@ -1,7 +1,7 @@
-"""What tasks read of the streams of outcomes: spans between two entry ids, cut where one is long, put together where they are short.
+"""The parts of outcome streams that tasks read: spans between two entry ids, split if a stream is long, combined if streams are short.
 
-A span ends at an id that was there when it was planned, so a task that is run again reads the same. Streams know no positions, only
-times; so a long one is cut in the middle of its time, gaps left out, again and again, the longest piece first.
+A span ends at an id that existed when it was planned, so a repeated task reads the same. Streams can be searched by time, not by
+position. So a long one is split in the middle of its time, without the gaps, again and again, the longest piece first.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from command_bus.transport.bulk import BulkOutcomes
 
-__all__ = ["ROWS_PER_TASK", "Span", "before", "cut", "ms_of", "pack_spans", "rows_per_task"]
+__all__ = ["ROWS_PER_TASK", "Span", "entry_ms", "id_before", "pack_spans", "rows_per_task", "split_span"]
 
 ROWS_PER_TASK = 250_000
-"""Outcomes that one task should read, about: a second's work."""
+"""Outcomes that one task should read, approximately: a second's work."""
 _LAST = 2**64 - 1
 
 
@@ -23,11 +23,11 @@ class Span:
     """A part of a stream.
 
     Attributes:
-        dispatch_id: Whose outcomes,
-        shard: and in which shard.
-        after: The id behind which it begins; empty: with the first.
+        dispatch_id: The dispatch of the stream.
+        shard: The shard of the stream.
+        after: The id after which it begins; empty: it begins with the first.
         until: The id with which it ends.
-        rows: How many it holds, roughly.
+        rows: The number of its outcomes, approximately.
     """
 
     dispatch_id: str
@@ -37,13 +37,13 @@ class Span:
     rows: int = 0
 
 
-def ms_of(entry: str) -> int:
-    """The time in an entry's id."""
+def entry_ms(entry: str) -> int:
+    """Return the time in an entry's id."""
     return int(entry.partition("-")[0])
 
 
-def before(entry: str) -> str:
-    """The id before an id: reading behind it begins with that one."""
+def id_before(entry: str) -> str:
+    """Return the id before an id: reading after it begins with that id."""
     ms, _, number = entry.partition("-")
     if int(number or 0):
         return f"{ms}-{int(number) - 1}"
@@ -51,22 +51,22 @@ def before(entry: str) -> str:
 
 
 def rows_per_task(total: int, partitions: int | None) -> int:
-    """How many outcomes a task should read, if at least so many tasks are wanted."""
+    """Return how many outcomes a task should read if at least `partitions` tasks are wanted."""
     return max(min(ROWS_PER_TASK, -(-total // (partitions or 1))), 1)
 
 
-async def cut(outcomes: BulkOutcomes, span: Span, first: str, pieces: int) -> list[Span]:
-    """The span in so many pieces, fewer where there is nothing to cut; `first` is the id of its first outcome."""
+async def split_span(outcomes: BulkOutcomes, span: Span, first: str, pieces: int) -> list[Span]:
+    """Return the span in `pieces` pieces, or fewer if there is nothing to split; `first` is the id of its first outcome."""
     parts = [(span.after, first, span.until)]
     while len(parts) < pieces:
         index = max(range(len(parts)), key=lambda at: _duration(*parts[at]))
         after, start, until = parts[index]
         if not _duration(after, start, until):
             break
-        middle = (ms_of(start) + ms_of(until)) // 2 + 1
+        middle = (entry_ms(start) + entry_ms(until)) // 2 + 1
         left = await outcomes.ends(span.dispatch_id, span.shard, start, f"({middle}-0")
         right = await outcomes.ends(span.dispatch_id, span.shard, f"{middle}-0", until)
-        if left is None or right is None:  # trimmed just now
+        if left is None or right is None:  # trimmed since then
             break
         parts[index : index + 1] = [(after, start, left[1]), (left[1], right[0], until)]
     rows = -(-span.rows // len(parts))
@@ -74,11 +74,11 @@ async def cut(outcomes: BulkOutcomes, span: Span, first: str, pieces: int) -> li
 
 
 def _duration(_: str, start: str, until: str) -> int:
-    return ms_of(until) - ms_of(start)
+    return entry_ms(until) - entry_ms(start)
 
 
 def pack_spans(spans: Sequence[Span], rows: int) -> list[tuple[Span, ...]]:
-    """Spans put together, in order, into tasks of about so many outcomes."""
+    """Return the spans, in order, grouped into tasks of about so many outcomes."""
     tasks: list[list[Span]] = []
     room = 0
     for span in spans:

@@ -1,30 +1,29 @@
-"""What readers of batches and of streams share: where to read, of which dispatches, and the outcomes of spans.
+"""The parts that batch and stream readers share: where to read, which dispatches, and the outcomes of spans.
 
-A `Reading` is data and travels to the tasks; there each process has its own connection.
+A `ReadPlan` is data and travels to the tasks; there each process has a connection of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
-from command_bus.errors import CommandBusError, InvalidSettings
+from command_bus.errors import InvalidSettings
 from command_bus.spark.options import ReadOptions
 from command_bus.spark.reading.outcome_batches import outcome_batch
-from command_bus.spark.reading.spans import Span, cut, pack_spans, rows_per_task
-from command_bus.spark.target import PLANNING, Link, Target, link_to
-from command_bus.spark.writing.encoder import uncollected
+from command_bus.spark.reading.spans import Span, pack_spans, rows_per_task, split_span
+from command_bus.spark.target import PLANNING_PATIENCE, Target, TargetConnection, connection_to
+from command_bus.spark.writing.encoder import gc_paused
 from command_bus.transport.bulk import OutcomeStream
 
-__all__ = ["OutcomePart", "Reading", "plainly"]
+__all__ = ["OutcomePartition", "ReadPlan"]
 
 
-class OutcomePart(InputPartition):
-    """The outcomes that a task reads."""
+class OutcomePartition(InputPartition):
+    """The outcomes that one task reads."""
 
     def __init__(self, spans: tuple[Span, ...]) -> None:
         super().__init__(spans)
@@ -32,13 +31,13 @@ class OutcomePart(InputPartition):
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A read, as far as the options tell it: all that a task needs to know.
+class ReadPlan:
+    """A planned read: all that a task needs.
 
     Attributes:
-        options: As they were given.
+        options: The options as given.
         target: The server and namespace.
-        only: Of these dispatches; None of all. Filters name them, so they need not exist.
+        only: Only these dispatches; None: all. Filters name them, so they need not exist.
     """
 
     options: ReadOptions
@@ -46,37 +45,37 @@ class Reading:
     only: tuple[str, ...] | None = None
 
     @classmethod
-    def plan(cls, options: ReadOptions) -> Reading:
+    def build(cls, options: ReadOptions) -> ReadPlan:
         """Find the server.
 
         Raises:
-            InvalidSettings: A value is not what it may be.
+            InvalidSettings: A value is not valid.
             TransportUnavailable: The server cannot be reached.
         """
         target = Target.resolve(options.url, options.namespace)
-        link_to(target, PLANNING)
+        connection_to(target, PLANNING_PATIENCE)
         return cls(replace(options, url=target.url, namespace=target.namespace), target)
 
     @property
-    def link(self) -> Link:
+    def connection(self) -> TargetConnection:
         """The connection of this process."""
-        return link_to(self.target)
+        return connection_to(self.target)
 
     def names(self) -> list[str]:
-        """The dispatches to read.
+        """Return the dispatches to read.
 
         Raises:
-            InvalidSettings: The option names one that nothing is known of, or that keeps no outcomes where these are asked for.
+            InvalidSettings: The option names a dispatch that is unknown, or one without outcomes although these are requested.
         """
-        link, named = self.link, self.options.dispatch_id
-        dispatches = link.transport.bulk
+        connection, named = self.connection, self.options.dispatch_id
+        dispatches = connection.transport.bulk
         if named is None:
-            return list(self.only) if self.only is not None else link.wait(dispatches.names())
-        facts = link.wait(dispatches.facts(named))
-        if facts is None and not self.streams([named]):  # outcomes may be kept for longer than their dispatch is remembered
+            return list(self.only) if self.only is not None else connection.wait(dispatches.names())
+        facts = connection.wait(dispatches.facts(named))
+        if facts is None and not self.streams([named]):  # outcomes may be kept for longer than their dispatch
             raise InvalidSettings(
                 f"option dispatchId = {named!r}: no such dispatch is known (any more) at {self.target.label}; "
-                "the view 'dispatches' tells which are"
+                "the view 'dispatches' lists those that are"
             )
         if facts is not None and not facts.keep_ms and self.options.view == "outcomes":
             raise InvalidSettings(
@@ -85,42 +84,34 @@ class Reading:
         return [named] if self.only is None or named in self.only else []
 
     def streams(self, names: Iterable[str]) -> list[tuple[str, int, OutcomeStream]]:
-        """The streams of outcomes of dispatches, with their shards."""
-        link = self.link
-        places = [(name, shard) for name in names for shard in range(link.transport.shards)]
-        found = link.wait(link.transport.bulk.outcomes.streams(places))
+        """Return the streams of outcomes of dispatches, with their shards."""
+        connection = self.connection
+        places = [(name, shard) for name in names for shard in range(connection.transport.shards)]
+        found = connection.wait(connection.transport.bulk.outcomes.streams(places))
         return [(*place, stream) for place, stream in zip(places, found, strict=True) if stream is not None]
 
     def tasks(self, spans: Iterable[tuple[Span, str]]) -> list[InputPartition]:
-        """Spans, each with the id of its first outcome, as tasks of about the same size."""
+        """Return the spans as tasks of about the same size. Each span comes with the id of its first outcome."""
         spans = list(spans)
         rows = rows_per_task(sum(span.rows for span, _ in spans), self.options.partitions)
-        link = self.link
-        outcomes = link.transport.bulk.outcomes
-        parts = [part for span, first in spans for part in link.wait(cut(outcomes, span, first, -(-span.rows // rows)))]
-        return [OutcomePart(part) for part in pack_spans(parts, rows)]
+        connection = self.connection
+        outcomes = connection.transport.bulk.outcomes
+        parts = [
+            part for span, first in spans for part in connection.wait(split_span(outcomes, span, first, -(-span.rows // rows)))
+        ]
+        return [OutcomePartition(part) for part in pack_spans(parts, rows)]
 
-    def batches(self, part: OutcomePart) -> Iterator[Any]:
-        """The Arrow batches of a task, one for each page."""
-        link, count = self.link, self.options.page
-        outcomes = link.transport.bulk.outcomes
+    def batches(self, part: OutcomePartition) -> Iterator[Any]:
+        """Yield the Arrow batches of a task, one for each page."""
+        connection, count = self.connection, self.options.page
+        outcomes = connection.transport.bulk.outcomes
         for span in part.spans:
             after = span.after
             while after != span.until:
-                with uncollected():
-                    page = link.wait(outcomes.page(span.dispatch_id, span.shard, after, span.until, count))
+                with gc_paused():
+                    page = connection.wait(outcomes.page(span.dispatch_id, span.shard, after, span.until, count))
                     if not page[0]:
                         break  # trimmed since it was planned
                     after = page[0][-1].decode()
                     batch = outcome_batch(span.dispatch_id, span.shard, page)
                 yield batch
-
-
-@contextmanager
-def plainly() -> Generator[None]:
-    """An error of ours leaves without the frames and the chain of causes that Spark would print in full."""
-    try:
-        yield
-    except CommandBusError as error:
-        error.__cause__ = error.__context__ = error.__traceback__ = None
-        raise error from None

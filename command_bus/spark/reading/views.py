@@ -3,12 +3,12 @@
 | view | a row for each |
 | --- | --- |
 | `outcomes` | command of a dispatch that was settled; several for one that was dead-lettered or parked and then replayed |
-| `deadLetters` | command that was given up and neither replayed nor discarded since |
+| `deadLetters` | dead letter that was neither replayed nor discarded since |
 | `rejects` | row of a dispatch that is no command |
 | `entities` | entity that has work, or is paused |
 | `dispatches` | dispatch that is remembered |
 
-Columns are declared once, as names and kinds; Spark's schema and Arrow's are both made from that. Times are UTC.
+Columns are declared once, as names and kinds; Spark's schema and Arrow's are both made from these. Times are UTC.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
     "times",
 ]
 
-pc = cast("Any", pyarrow.compute)  # its functions are made when it is imported
+pc = cast("Any", pyarrow.compute)  # its functions are made when it is imported, so type checkers do not see them
 
 Kind = Literal["text", "int", "long", "flag", "time"]
 Row = tuple[Any, ...]
@@ -85,23 +85,21 @@ _SPARK: dict[Kind, DataType] = {
 }
 _MICROS = pa.timestamp("us", tz="UTC")
 _ARROW: dict[Kind, Any] = {"text": pa.string(), "int": pa.int32(), "long": pa.int64(), "flag": pa.bool_(), "time": _MICROS}
-_LIMITS = Limits(
-    max_bytes=64 * 1024 * 1024, max_nesting=512, max_items=10_000_000
-)  # what was accepted is shown, whatever its size
+_LIMITS = Limits(max_bytes=64 * 1024 * 1024, max_nesting=512, max_items=10_000_000)  # all that was accepted is shown
 
 
 def schema_of(view: View) -> StructType:
-    """The columns of a view, as Spark knows them."""
+    """Return the columns of a view as Spark's schema."""
     return StructType([StructField(name, _SPARK[kind]) for name, kind in _COLUMNS[view].items()])
 
 
 def arrow_schema_of(view: View) -> Any:
-    """The same for Arrow: `pyarrow.Schema`. Batches must match it to the letter."""
+    """Return the columns of a view as a `pyarrow.Schema`, which batches must match exactly."""
     return pa.schema([(name, _ARROW[kind]) for name, kind in _COLUMNS[view].items()])
 
 
 def batch_of(view: View, rows: Sequence[Row]) -> Any:
-    """A `pyarrow.RecordBatch` of rows with the view's columns; times are ms since the epoch."""
+    """Return a `pyarrow.RecordBatch` of rows with the view's columns; times are ms since the epoch."""
     kinds = _COLUMNS[view].values()
     columns = zip(*rows, strict=True) if rows else [()] * len(kinds)
     arrays = [
@@ -111,19 +109,19 @@ def batch_of(view: View, rows: Sequence[Row]) -> Any:
 
 
 def times(ms: Iterable[int | None] | Any) -> Any:
-    """An Arrow array of times; 0 means unknown and is NULL."""
+    """Return an Arrow array of times; 0 means unknown and is NULL."""
     array = ms if isinstance(ms, pa.Array) else pa.array(ms, pa.int64())
     micros = pc.multiply(array, 1000)
     return pc.if_else(pc.equal(array, 0), pa.scalar(None, pa.int64()), micros).cast(_MICROS)
 
 
 def json_text(value: Any) -> str:
-    """A value as JSON: dates as ISO text, bytes as Base64, decimals and UUIDs as text, sets as lists, NaN and infinity as text."""
+    """Return a value as JSON: dates as ISO text, bytes as Base64, decimals and UUIDs as text, sets as lists, NaN and infinity as text."""
     return to_json(value, bytes_mode="base64", inf_nan_mode="strings", serialize_unknown=True).decode()
 
 
 def packed_json(packed: bytes) -> str | None:
-    """Packed bytes as JSON; None if they cannot be read."""
+    """Return packed bytes as JSON; None if they cannot be read."""
     try:
         return json_text(unpack(packed, _LIMITS))
     except (Undecodable, ValueError):
@@ -131,7 +129,10 @@ def packed_json(packed: bytes) -> str | None:
 
 
 def dead_letter_row(letter: StoredDeadLetter) -> Row:
-    """A row of `deadLetters`. Its dispatch is known where that keeps outcomes: only then is the command's correlation id the dispatch's."""
+    """Return a row of `deadLetters`.
+
+    The dispatch is known only if it keeps outcomes: then the command's correlation id is the dispatch's.
+    """
     try:
         record = DeadLetterRecord.unpack(letter.record)
     except Undecodable:
@@ -140,7 +141,7 @@ def dead_letter_row(letter: StoredDeadLetter) -> Row:
     try:
         envelope = unpack_envelope(letter.raw, _LIMITS)
     except Undecodable:
-        pass  # the letter may well tell of bytes that are no envelope
+        pass  # a dead letter may be about bytes that are no envelope
     else:
         dispatch_id = envelope.correlation_id if envelope.flags & KEEP_OUTCOME else None
         payload = None if envelope.flags & ENCRYPTED else packed_json(envelope.payload)
@@ -152,25 +153,25 @@ def dead_letter_row(letter: StoredDeadLetter) -> Row:
 
 
 def reject_row(dispatch_id: str, record: bytes) -> Row:
-    """A row of `rejects`."""
+    """Return a row of `rejects`."""
     facts: Any = json.loads(record)
     texts = (facts.get(name) for name in ("command_id", "command", "entity", "reason", "error"))
     return (dispatch_id, *(text or None for text in texts), json.dumps(facts.get("row"), ensure_ascii=False))
 
 
 def entity_row(entity: StoredEntity, shard: int) -> Row:
-    """A row of `entities`. The entity is unknown of a lane, and of an id so long that the mailbox only has its digest."""
+    """Return a row of `entities`. The entity is NULL for a lane, and for an id so long that the mailbox only has its digest."""
     kind, name = mailbox_parts(entity.mailbox)
     return (kind, name, entity.mailbox, entity.state, entity.depth, entity.oldest_ms, entity.attempt, shard)
 
 
 def dispatch_row(facts: DispatchFacts, streams: Sequence[OutcomeStream | None], now_ms: int) -> Row:
-    """A row of `dispatches`.
+    """Return a row of `dispatches`.
 
     Args:
-        facts: Of the dispatch.
-        streams: Of its outcomes, by shard.
-        now_ms: When they were read.
+        facts: The record of the dispatch.
+        streams: The streams of its outcomes, by shard.
+        now_ms: The time when they were read.
     """
     found = [stream for stream in streams if stream is not None]
     outcomes = trimmed = pending = None
@@ -178,7 +179,7 @@ def dispatch_row(facts: DispatchFacts, streams: Sequence[OutcomeStream | None], 
         outcomes = sum(stream.length for stream in found)
         counted = all(stream.added is not None for stream in found)
         vanished = any(stream is None for stream in streams) and now_ms - facts.first_ms >= facts.keep_ms
-        if counted and not vanished:  # a stream that is kept no more took its count with it
+        if counted and not vanished:  # an expired stream has no count left
             trimmed = sum(stream.trimmed for stream in found)
             pending = max(facts.added - outcomes - trimmed, 0)
     left_ms = max((stream.left_ms for stream in found), default=0)

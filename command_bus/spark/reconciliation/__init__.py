@@ -1,1 +1,1 @@
-"""What was dispatched, compared with what happened."""
+"""Comparing dispatched rows with their outcomes."""

@@ -1,4 +1,4 @@
-"""The pictures of a reconciliation, as SVG by hand: no library has to be there, and the page needs nothing beside it."""
+"""The charts of a reconciliation, as handwritten SVG: the page needs no library and no other file."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
-__all__ = ["bars", "compact", "duration", "histogram", "lines", "strip"]
+__all__ = ["bar_chart", "histogram", "rate_chart", "short_duration", "short_number", "stacked_bar"]
 
 WIDTH, HEIGHT = 560, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 14, 34
 _TICKS = 4
 
 Series = tuple[str, str, Sequence[float]]
-"""Name, class for the colour, values."""
+"""Name, CSS class, values."""
 
 
-def compact(value: float) -> str:
-    """A number in few characters: 950, 12.5k, 3.1M."""
+def short_number(value: float) -> str:
+    """Return a number in few characters: 950, 12.5k, 3.1M."""
     for limit, divisor, unit in ((1e3, 1, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M"), (math.inf, 1e9, "G")):
         if abs(value) < limit * 0.9995:
             short = value / divisor
@@ -25,8 +25,8 @@ def compact(value: float) -> str:
     return str(value)
 
 
-def duration(ms: float) -> str:
-    """Milliseconds for people: 8 ms, 1.5 s, 12 min, 3.2 h, 2 d."""
+def short_duration(ms: float) -> str:
+    """Return milliseconds for people: 8 ms, 1.5 s, 12 min, 3.2 h, 2 d."""
     for limit, divisor, unit in (
         (1e3, 1, "ms"),
         (120e3, 1e3, "s"),
@@ -40,8 +40,8 @@ def duration(ms: float) -> str:
     return str(ms)
 
 
-def lines(series: Sequence[Series], step_ms: float, title: str) -> str:
-    """Rates over time: each value is an average over one step."""
+def rate_chart(series: Sequence[Series], step_ms: float, title: str) -> str:
+    """Draw rates over time: each value is an average over one step."""
     count = max((len(values) for _, _, values in series), default=0)
     top = _nice(max((value for _, _, values in series for value in values), default=0.0))
     parts = [_y_axis(top), *_time_axis(count * step_ms)]
@@ -59,19 +59,19 @@ def lines(series: Sequence[Series], step_ms: float, title: str) -> str:
 
 
 def histogram(bins: Sequence[tuple[float, int]], per_decade: int, marks: Iterable[tuple[str, float]], title: str) -> str:
-    """Counts of durations on a logarithmic axis.
+    """Draw counts of durations on a logarithmic axis.
 
     Args:
         bins: Lower end in ms and count, ascending.
         per_decade: Bins in a factor of ten.
-        marks: Name and ms of lines to be drawn.
-        title: For those who cannot see it.
+        marks: Name and ms of vertical lines.
+        title: Text for screen readers.
     """
     if not bins:
         return _svg([_text(WIDTH / 2, HEIGHT / 2, "nothing has settled yet", "middle")], title)
     low = math.floor(math.log10(bins[0][0]) * per_decade + 1e-9)
     high = max(math.floor(math.log10(bins[-1][0]) * per_decade + 1e-9) + 1, low + 1)
-    if high - low < 2 * per_decade:  # else there would be nothing to read a width from
+    if high - low < 2 * per_decade:  # at least two labels, to read a width from
         low, high = low // per_decade * per_decade, -(-high // per_decade) * per_decade
     top = _nice(max(count for _, count in bins))
     count = high - low
@@ -81,20 +81,24 @@ def histogram(bins: Sequence[tuple[float, int]], per_decade: int, marks: Iterabl
         x, y = _x(at, count), _y(value, top)
         parts.append(
             f'<rect class="fill settled" x="{x + 0.5:.1f}" y="{y:.1f}" width="{_x(at + 1, count) - x - 1:.1f}" height="{_y(0, top) - y:.1f}">'
-            f"<title>{duration(start)} to {duration(start * 10 ** (1 / per_decade))}: {value:,}</title></rect>"
+            f"<title>{short_duration(start)} to {short_duration(start * 10 ** (1 / per_decade))}: {value:,}</title></rect>"
         )
     decades = range(math.ceil(low / per_decade), high // per_decade + 1)
-    parts += [_text(_x(at * per_decade - low, count), HEIGHT - _BOTTOM + 16, duration(10.0**at), "middle") for at in decades]
+    parts += [
+        _text(_x(at * per_decade - low, count), HEIGHT - _BOTTOM + 16, short_duration(10.0**at), "middle") for at in decades
+    ]
     for level, (name, ms) in enumerate(marks):
         x = _x(min(max(math.log10(max(ms, 1.0)) * per_decade - low, 0), count), count)
         side = "end" if x > WIDTH * 0.7 else "start"
         parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_y(0, top):.1f}"/>')
-        parts.append(_text(x + (-4 if side == "end" else 4), _TOP + 9 + 13 * level, f"{name} {duration(ms)}", side, "strong"))
+        parts.append(
+            _text(x + (-4 if side == "end" else 4), _TOP + 9 + 13 * level, f"{name} {short_duration(ms)}", side, "strong")
+        )
     return _svg(parts, title)
 
 
-def bars(items: Sequence[tuple[str, int]], title: str) -> str:
-    """Counts by name, as horizontal bars on a logarithmic scale: rare retries must be seen beside millions of first attempts."""
+def bar_chart(items: Sequence[tuple[str, int]], title: str) -> str:
+    """Draw counts by name, as horizontal bars on a logarithmic scale, which shows rare retries beside millions of first attempts."""
     row, left = 26, 110
     top = max((count for _, count in items), default=1)
     parts: list[str] = []
@@ -107,8 +111,8 @@ def bars(items: Sequence[tuple[str, int]], title: str) -> str:
     return _svg(parts, title, max(len(items), 1) * row + 8)
 
 
-def strip(shares: Sequence[tuple[str, str, int]], title: str) -> str:
-    """One bar, divided: name, class and count of each part. What is there is seen, however small its share."""
+def stacked_bar(shares: Sequence[tuple[str, str, int]], title: str) -> str:
+    """Draw one divided bar: name, CSS class and count of each part. Even the smallest part is visible."""
     shown = [(name, colour, count) for name, colour, count in shares if count]
     width, least = 1144, 3.0
     total = sum(count for _, _, count in shown) or 1
@@ -147,12 +151,12 @@ def _y_axis(top: float) -> str:
         value = top * tick / _TICKS
         y = _y(value, top)
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(_text(_LEFT - 6, y + 4, compact(value), "end"))
+        parts.append(_text(_LEFT - 6, y + 4, short_number(value), "end"))
     return "".join(parts)
 
 
 def _time_axis(span_ms: float) -> list[str]:
-    """Marks at round times, from the start on."""
+    """Return labels at round times, from the start on."""
     if span_ms <= 0:
         return []
     steps = (
@@ -165,7 +169,7 @@ def _time_axis(span_ms: float) -> list[str]:
         _text(
             _LEFT + (WIDTH - _LEFT - _RIGHT) * at * step / span_ms,
             HEIGHT - _BOTTOM + 16,
-            duration(at * step) if at else "0",
+            short_duration(at * step) if at else "0",
             "middle",
         )
         for at in range(int(span_ms / step) + 1)
@@ -173,7 +177,7 @@ def _time_axis(span_ms: float) -> list[str]:
 
 
 def _nice(value: float) -> float:
-    """A round number not below it, that four ticks divide well."""
+    """Return a round number not below the value, which four ticks divide well."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))

@@ -1,8 +1,8 @@
-"""What the server knows of a dispatch besides its outcomes: counters, what may have been lost, and which commands still wait.
+"""The server's state of a dispatch besides its outcomes: counters, signs of loss, and the commands that still wait.
 
-A command goes from its mailbox to the outcomes in one step. So whoever looks into the mailboxes *first* and reads the outcomes
-*afterwards* meets every command in one of the two, however fast workers are; one that is in neither is missing. Counting depths
-would not do: other commands of the same entity would stand in for one that is lost.
+A command moves from its mailbox to the outcomes in one step. So reading the mailboxes *first* and the outcomes *afterwards* meets every
+command in one of the two, however fast workers are; a command that is in neither is missing. Counting depths would not do: other
+commands of the same entity would hide a lost one.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from command_bus.clock import mono
 from command_bus.errors import InvalidSettings
 from command_bus.serialization.envelope import KEEP_OUTCOME, unpack_envelope
 from command_bus.serialization.limits import Limits, Undecodable, reading_limits
-from command_bus.spark.target import Link, Target, link_to
+from command_bus.spark.target import Target, TargetConnection, connection_to
 from command_bus.transport.bulk import DispatchFacts, OutcomeStream
 from command_bus.transport.records import Contents
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Evidence", "await_settled", "waiting_commands"]
+__all__ = ["DispatchState", "await_settled", "commands_in_mailboxes"]
 
 _log = logging.getLogger("command_bus.spark")
-_SHORTEST, _LONGEST = 0.05, 1.0  # seconds between two looks at the counters
-_TELL = 5.0  # seconds between two lines in the log
+_SHORTEST, _LONGEST = 0.05, 1.0  # seconds between two reads of the counters
+_LOG_EVERY = 5.0  # seconds between two lines in the log
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
-    """What was known of a dispatch at one moment.
+class DispatchState:
+    """The state of a dispatch at one moment.
 
     Attributes:
         facts: Its record.
-        streams: Its outcomes, by shard; None where there are none (yet, or any more).
+        streams: The streams of its outcomes, by shard; None if a shard has none (yet, or any more).
         now_ms: The server's time.
     """
 
@@ -48,61 +48,61 @@ class Evidence:
     now_ms: int
 
     @classmethod
-    def read(cls, target: Target, dispatch_id: str) -> Evidence:
-        """What is known now.
+    def read(cls, target: Target, dispatch_id: str) -> DispatchState:
+        """Read the current state.
 
         Raises:
-            InvalidSettings: Nothing is, or the dispatch keeps no outcomes.
+            InvalidSettings: The dispatch is unknown, or keeps no outcomes.
         """
-        link = link_to(target)
-        facts = link.wait(link.transport.bulk.facts(dispatch_id))
+        connection = connection_to(target)
+        facts = connection.wait(connection.transport.bulk.facts(dispatch_id))
         if facts is None:
             raise InvalidSettings(
                 f"nothing is known of dispatch {dispatch_id!r} at {target.label}: it was never opened, or is remembered no more (remember_for)"
             )
         if not facts.keep_ms:
             raise InvalidSettings(
-                f"dispatch {dispatch_id!r} keeps no outcomes, so nothing tells what became of its commands: "
+                f"dispatch {dispatch_id!r} keeps no outcomes, so its commands cannot be reconciled: "
                 'dispatch with outcomes="7 days", or as long as they may be read'
             )
-        shot = link.wait(link.transport.statistics.snapshot(0))
-        return cls(facts, tuple(_streams(link, dispatch_id)), shot.now_ms)
+        shot = connection.wait(connection.transport.statistics.snapshot(0))
+        return cls(facts, tuple(_streams(connection, dispatch_id)), shot.now_ms)
 
     @property
     def open(self) -> bool:
-        """Whether a version is being loaded, so that not all rows may be there."""
+        """Whether a version is being loaded, so that rows may be missing."""
         return self.facts.opened is not None or self.facts.version < 0
 
     @property
     def trimmed(self) -> int:
-        """Outcomes that are known to be kept no more."""
+        """Outcomes that are known to be trimmed."""
         return sum(stream.trimmed for stream in self.streams if stream is not None)
 
     @property
     def lossy(self) -> bool:
-        """Whether there may have been outcomes that are kept no more. A stream that ran out of time leaves no trace of itself."""
+        """Whether outcomes may have been trimmed. An expired stream leaves no trace of itself."""
         unknown = any(stream is None or stream.added is None for stream in self.streams)
         return self.trimmed > 0 or (unknown and self.now_ms - self.facts.first_ms >= self.facts.keep_ms)
 
     @property
     def dropped(self) -> int:
-        """Rows of the last version that were no commands and left no record, as `on_invalid="drop"` says."""
+        """Rows of the last version that were no commands and left no record, because of `on_invalid="drop"`."""
         if self.facts.rejected or not self.facts.summary:
             return 0
         return sum(int(part.get("rejected", 0)) for part in json.loads(self.facts.summary).get("partitions", ()))
 
 
 def await_settled(target: Target, dispatch_id: str, aim: int, deadline: float) -> None:
-    """Wait until so many outcomes have come, or the (monotonic) deadline; from counters, which costs the server nothing."""
-    link = link_to(target)
-    pause, told = _SHORTEST, mono()
+    """Wait until so many outcomes exist, or until the (monotonic) deadline. It reads counters, which costs the server nothing."""
+    connection = connection_to(target)
+    pause, logged = _SHORTEST, mono()
     while True:
-        settled = sum((stream.added or stream.length) for stream in _streams(link, dispatch_id) if stream is not None)
+        settled = sum((stream.added or stream.length) for stream in _streams(connection, dispatch_id) if stream is not None)
         now = mono()
         if settled >= aim or now >= deadline:
             return
-        if now - told >= _TELL:
-            told = now
+        if now - logged >= _LOG_EVERY:
+            logged = now
             _log.info(
                 "dispatch %r: %s of %s settled, waiting for %.0f s more at most",
                 dispatch_id,
@@ -114,34 +114,34 @@ def await_settled(target: Target, dispatch_id: str, aim: int, deadline: float) -
         pause = min(pause * 1.5, _LONGEST)
 
 
-def waiting_commands(spark: SparkSession, target: Target, dispatch_id: str, moment: int) -> DataFrame:
-    """The commands of a dispatch that are in mailboxes now: `command_id`, and whether the mailbox is `parked`.
+def commands_in_mailboxes(spark: SparkSession, target: Target, dispatch_id: str, moment: int) -> DataFrame:
+    """Return the commands of a dispatch that are in mailboxes now: `command_id`, and whether the mailbox is `parked`.
 
-    Read at once and kept, not read again by whoever uses it: later, it would be another truth.
+    They are read at once and kept: a later read would give another result.
 
     Args:
-        spark: The session; a task per shard reads.
-        target: Where.
-        dispatch_id: Of which dispatch.
+        spark: The session; one task per shard reads.
+        target: The server and namespace.
+        dispatch_id: The dispatch.
         moment: Differs between calls, so that Spark never takes one for another.
     """
-    shards = link_to(target).transport.shards
+    shards = connection_to(target).transport.shards
     read = partial(_waiting, target, dispatch_id, moment)
     found = spark.range(0, shards, 1, shards).mapInArrow(read, "command_id string, parked boolean")
     return found.localCheckpoint(eager=True)
 
 
 def _waiting(target: Target, dispatch_id: str, _moment: int, batches: Iterable[Any]) -> Iterator[Any]:
-    """What a task finds in its shards."""
+    """Yield the commands in a task's shards."""
     import pyarrow as pa
 
-    link = link_to(target)
-    transport = link.transport
-    limits = reading_limits(link.settings)
+    connection = connection_to(target)
+    transport = connection.transport
+    limits = reading_limits(connection.settings)
     for batch in batches:
         for shard in batch.column(0).to_pylist():
             pages = transport.mailboxes.contents(shard)
-            while (page := link.wait(_next(pages))) is not None:
+            while (page := connection.wait(_next(pages))) is not None:
                 found = list(_of_dispatch(page, dispatch_id, limits))
                 if found:
                     ids, parked = zip(*found, strict=True)
@@ -158,12 +158,12 @@ def _of_dispatch(page: list[Contents], dispatch_id: str, limits: Limits) -> Iter
             try:
                 envelope = unpack_envelope(raw, limits)
             except Undecodable:
-                continue  # not what a dispatch put there
+                continue  # not from a dispatch
             if envelope.flags & KEEP_OUTCOME and envelope.correlation_id == dispatch_id:
                 yield envelope.command_id, entity.state == "parked"
 
 
-def _streams(link: Link, dispatch_id: str) -> list[OutcomeStream | None]:
-    places: list[tuple[str, int]] = [(dispatch_id, shard) for shard in range(link.transport.shards)]
-    found: Any = link.wait(link.transport.bulk.outcomes.streams(places))
+def _streams(connection: TargetConnection, dispatch_id: str) -> list[OutcomeStream | None]:
+    places: list[tuple[str, int]] = [(dispatch_id, shard) for shard in range(connection.transport.shards)]
+    found: Any = connection.wait(connection.transport.bulk.outcomes.streams(places))
     return list(found)

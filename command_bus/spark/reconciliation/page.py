@@ -1,36 +1,43 @@
-"""The page of a reconciliation: one HTML file to attach to a ticket, without scripts and without anything to load."""
+"""The page of a reconciliation: one HTML file to attach to a ticket, without scripts and without anything to load.
+
+`page.html.jinja` is the page; this module computes what it shows.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from hashlib import sha256
-from html import escape
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-from command_bus.spark.reconciliation.charts import bars, compact, duration, histogram, lines, strip
-from command_bus.spark.reconciliation.verdict import FATES, FLAGS, Verdict
+from jinja2 import Environment, StrictUndefined, Template
+
+from command_bus.spark.reconciliation.charts import bar_chart, histogram, rate_chart, short_duration, short_number, stacked_bar
+from command_bus.spark.reconciliation.verdict import FLAGS, STATUSES, Verdict
 from command_bus.transport.bulk import DispatchFacts
 
-__all__ = ["ErrorLine", "Figures", "Page", "SlowEntity", "rendered", "write_page"]
+__all__ = ["ChartData", "ErrorCount", "Page", "SlowEntity", "render_page", "write_page"]
 
 _COLOURS = {
-    "completed": "good", "rejected": "told", "expired": "told", "dead_lettered": "held", "parked": "held", "cancelled": "told",
-    "discarded": "told", "quarantined": "told", "dropped": "told", "pending": "open", "forgotten": "bad", "missing": "bad",
+    "completed": "good", "rejected": "ended", "expired": "ended", "dead_lettered": "held", "parked": "held", "cancelled": "ended",
+    "discarded": "ended", "quarantined": "ended", "dropped": "ended", "pending": "open", "forgotten": "bad", "missing": "bad",
     "unexpected": "open",
 }  # fmt: skip
 _MEANING = {
     "completed": "the handler returned",
-    "rejected": "refused by the handler, for business reasons",
+    "rejected": "rejected by the handler, for business reasons",
     "expired": "not started in time",
-    "dead_lettered": "given up after all attempts; may be replayed",
-    "parked": "given up, and its entity waits for an operator",
-    "cancelled": "taken out of line before it started",
+    "dead_lettered": "dead letter after all attempts; may be replayed",
+    "parked": "dead letter, and its entity waits for an operator",
+    "cancelled": "cancelled before it started",
     "discarded": "its dead letter was discarded",
     "quarantined": "the row is no valid command; see the view 'rejects'",
-    "dropped": "the row is no valid command, and no record of it was asked for",
+    "dropped": "the row is no valid command, and no record of it was requested",
     "pending": "accepted, and waits or runs",
     "forgotten": "no trace, but outcomes were trimmed: not provable",
     "missing": "no outcome, not in a mailbox: must be none",
@@ -39,42 +46,14 @@ _MEANING = {
     "out_of_order": "ran after a later command of its entity: must be none",
 }
 _MUST_BE_NONE = ("forgotten", "missing", *FLAGS)
-_STYLE = """
-:root { --ink: #1d2733; --soft: #647282; --rule: #dde3ea; --paper: #fff; --good: #2e7d5b; --told: #8a97a6; --held: #d9822b; --open: #6b8fd6;
-  --bad: #c0392b; --accepted: #9aa9bb; --settled: #2b6cb0; }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 32px 28px 48px; max-width: 1200px; color: var(--ink); background: var(--paper);
-  font: 14px/1.45 system-ui, -apple-system, "Segoe UI", Roboto, Helvetica, Arial, sans-serif; }
-h1 { margin: 0 0 4px; font-size: 23px; font-weight: 650; overflow-wrap: anywhere; } h2 { margin: 0 0 8px; font-size: 15px; font-weight: 650; }
-p { margin: 0 0 8px; } .soft, figcaption { color: var(--soft); } svg { display: block; width: 100%; height: auto; }
-.verdict { margin: 18px 0 14px; padding: 12px 16px; border-left: 6px solid var(--good); background: #f2f8f5; font-size: 17px; font-weight: 600; }
-.verdict.open { border-color: var(--open); background: #f1f5fc; } .verdict.bad { border-color: var(--bad); background: #fcf1ef; }
-ul.notes { margin: 0 0 16px; padding-left: 20px; } .tiles { display: flex; flex-wrap: wrap; gap: 12px 36px; margin: 20px 0 22px; }
-.tiles b { display: block; font-size: 22px; font-weight: 650; } .grid2 { display: grid;
-  grid-template-columns: 1fr 1fr; gap: 30px 28px; margin-top: 28px; }
-figure { margin: 0; } figcaption { font-size: 12.5px; margin-top: 4px; } section { min-width: 0; }
-table { width: 100%; border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th { text-align: left; font-weight: 600; color: var(--soft); font-size: 12.5px; } th, td {
-  padding: 4px 10px 4px 0; border-bottom: 1px solid var(--rule);
-  vertical-align: top; overflow-wrap: break-word; } .n { text-align: right; } .n, .k { white-space: nowrap; }
-td:last-child { overflow-wrap: anywhere; }
-tr.none td { color: var(--soft); }
-tr.alarm td { color: var(--bad); font-weight: 650; } .dot { display: inline-block; width: 10px; height: 10px; margin-right: 8px; border-radius: 2px; }
-svg text { font: 11px system-ui, sans-serif; fill: var(--soft); } svg text.strong { fill: var(--ink); font-weight: 600; }
-.line { fill: none; stroke-width: 1.8; } .area { opacity: .16; } .grid { stroke: var(--rule); } .mark { stroke: var(--ink); stroke-dasharray: 3 3; }
-.legend span { margin-right: 16px; } @media (max-width: 820px) { .grid2 { grid-template-columns: 1fr; } } @media print { body { padding: 0; } }
-"""
-_CLASSES = "".join(
-    f".fill.{name}, .area.{name} {{ fill: var(--{name}); }} .line.{name} {{ stroke: var(--{name}); }} .dot.{name} {{ background: var(--{name}); }}\n"
-    for name in ("good", "told", "held", "open", "bad", "accepted", "settled")
-)
 _PER_DECADE = 8
 _LONGEST = 300  # characters of a cell
+_MOST_ATTEMPTS = 8  # bars
 
 
 @dataclass(frozen=True, slots=True)
 class SlowEntity:
-    """An entity by its slowest command; times in ms from acceptance to the end, `handling_ms` from start to end, added up."""
+    """An entity with its slowest command. Times are in ms from acceptance to outcome; `handling_ms` is the sum from start to outcome."""
 
     entity: str
     commands: int
@@ -85,27 +64,27 @@ class SlowEntity:
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorLine:
-    """One kind of error, with one message of it."""
+class ErrorCount:
+    """One kind of error: how often it occurred, and one of its messages."""
 
-    fate: str
+    status: str
     error: str
     count: int
     example: str
 
 
 @dataclass(frozen=True)
-class Figures:
-    """What the pictures show.
+class ChartData:
+    """The data of the charts.
 
     Attributes:
         first_ms: When the first command was accepted; 0 if none was.
-        last_ms: When the last outcome came.
+        last_ms: When the last outcome was stored.
         step_ms: Width of a step of `accepted` and `finished`.
         accepted: Commands per step.
-        finished: BulkOutcomes per step.
-        latency: Quantile (`p50` …) to ms from acceptance to the end.
-        handling: Likewise from the first start to the end.
+        finished: Outcomes per step.
+        latency: Quantile (`p50` …) to ms from acceptance to outcome.
+        handling: Quantile to ms from the first start to the outcome.
         bins: Lower end in ms and count of commands by latency; eight in a factor of ten.
         attempts: Commands by attempts.
         slowest: At most ten.
@@ -122,59 +101,71 @@ class Figures:
     bins: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
     attempts: dict[int, int] = field(default_factory=dict[int, int])
     slowest: list[SlowEntity] = field(default_factory=list[SlowEntity])
-    errors: list[ErrorLine] = field(default_factory=list[ErrorLine])
+    errors: list[ErrorCount] = field(default_factory=list[ErrorCount])
 
 
 @dataclass(frozen=True)
 class Page:
-    """All that the page tells."""
+    """All that the page shows."""
 
     facts: DispatchFacts
     verdict: Verdict
-    figures: Figures
+    data: ChartData
     place: str
     at_ms: int
     seconds: float
 
 
 def write_page(page: Page, folder: Path) -> Path:
-    """Write the page into the folder, which is made if need be; its path."""
+    """Write the page into a folder, which is made if it does not exist, and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"reconciliation-{_file_name(page.facts.dispatch_id)}.html"
-    path.write_text(rendered(page), encoding="utf-8")
+    path.write_text(render_page(page), encoding="utf-8")
     return path
 
 
-def rendered(page: Page) -> str:
-    """The page as HTML."""
-    verdict, figures = page.verdict, page.figures
-    title = f"Reconciliation of dispatch {page.facts.dispatch_id}"
-    mood = "good" if verdict.ok and verdict.settled else "open" if verdict.ok else "bad"
-    shares = [(_words(name), _COLOURS[name], verdict.counts[name]) for name in FATES]
-    body = [
-        f"<h1>{escape(title)}</h1>",
-        f'<p class="soft">{escape(_subtitle(page))}</p>',
-        f'<div class="verdict {mood}">{escape(_sentence(str(verdict)))}.</div>',
-        _notes(verdict.notes),
-        strip(shares, "commands by fate"),
-        _tiles(page),
-        '<div class="grid2">',
-        _section("What became of the commands", _counts(verdict)),
-        _section("Throughput", _throughput(figures)),
-        _section("From acceptance to outcome", _latency(figures)),
-        _section("Attempts", _attempts(figures)),
-        _section("Slowest entities", _slowest(figures.slowest)),
-        _section("Errors by type", _errors(figures.errors)),
-        "</div>",
+def render_page(page: Page) -> str:
+    """Return the page as HTML."""
+    verdict, data = page.verdict, page.data
+    per_second = 1000 / data.step_ms
+    series = [
+        ("accepted", "accepted", [count * per_second for count in data.accepted]),
+        ("settled", "settled", [count * per_second for count in data.finished]),
     ]
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title><style>{_STYLE}{_CLASSES}</style>'
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(body) + "\n</body></html>\n"
+    marks = [(name, data.latency[name]) for name in ("p50", "p99") if name in data.latency]
+    attempts = _attempts(data)
+    return _template().render(
+        title=f"Reconciliation of dispatch {page.facts.dispatch_id}",
+        subtitle=_subtitle(page),
+        mood="good" if verdict.ok and verdict.settled else "open" if verdict.ok else "bad",
+        verdict=_sentence(str(verdict)),
+        notes=verdict.notes,
+        shares=stacked_bar([(_words(name), _COLOURS[name], verdict.counts[name]) for name in STATUSES], "commands by status"),
+        tiles=list(_tiles(page)),
+        counts=[_count(verdict, name) for name in (*STATUSES, *FLAGS) if not _is_left_out(verdict, name)],
+        none=[_words(name) for name in (*STATUSES, *FLAGS) if _is_left_out(verdict, name)],
+        throughput=rate_chart(series, data.step_ms, "commands accepted and settled per second"),
+        throughput_caption=f"of commands with an outcome; averages over {short_duration(data.step_ms)}, from {_moment(data.first_ms)} on",
+        latency=histogram(data.bins, _PER_DECADE, marks, "commands by time from acceptance to outcome"),
+        latency_caption=_latency_caption(data),
+        attempts=bar_chart(attempts, "commands by attempts") if attempts else "",
+        slowest=[_slow_entity(each) for each in data.slowest],
+        errors=[(each.error, _words(each.status), f"{each.count:,}", each.example) for each in data.errors],
+    )
+
+
+@lru_cache(maxsize=1)
+def _template() -> Template:
+    """Return the template, read as a resource, so that it is found in a zip too."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["shortened"] = _shortened
+    return environment.from_string(files(__package__).joinpath("page.html.jinja").read_text(encoding="utf-8"))
 
 
 def _subtitle(page: Page) -> str:
     facts = page.facts
     parts = [
-        f"{page.place}",
+        page.place,
         f"commands: {facts.what}" if facts.what else "",
         f"opened {_moment(facts.first_ms)}",
         f"committed {_moment(facts.done_ms)}" if facts.done_ms else "not committed",
@@ -183,117 +174,54 @@ def _subtitle(page: Page) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _notes(notes: Sequence[str]) -> str:
-    return f'<ul class="notes">{"".join(f"<li>{escape(note)}</li>" for note in notes)}</ul>' if notes else ""
+def _tiles(page: Page) -> Iterator[tuple[str, str]]:
+    data, counts = page.data, page.verdict.counts
+    span = (data.last_ms - data.first_ms) / 1000
+    done = sum(data.finished)
+    yield "commands", f"{page.verdict.total:,}"
+    yield "completed", f"{counts['completed']:,}"
+    yield "missing, twice or out of order", f"{sum(counts[name] for name in _MUST_BE_NONE):,}"
+    yield "from first acceptance to last outcome", short_duration(span * 1000) if done else "–"
+    yield "settled per second, on average", short_number(done / span) if span > 0 else "–"
+    yield "median latency", short_duration(data.latency["p50"]) if data.latency else "–"
+    yield "run more than once", f"{sum(count for attempt, count in data.attempts.items() if attempt > 1):,}"
 
 
-def _tiles(page: Page) -> str:
-    figures, counts = page.figures, page.verdict.counts
-    span = (figures.last_ms - figures.first_ms) / 1000
-    done = sum(figures.finished)
-    tiles = [
-        ("commands", f"{page.verdict.total:,}"),
-        ("completed", f"{counts['completed']:,}"),
-        ("missing, twice or out of order", f"{sum(counts[name] for name in _MUST_BE_NONE):,}"),
-        ("from first acceptance to last outcome", duration(span * 1000) if done else "–"),
-        ("settled per second, on average", compact(done / span) if span > 0 else "–"),
-        ("median latency", duration(figures.latency["p50"]) if figures.latency else "–"),
-        ("run more than once", f"{sum(count for attempt, count in figures.attempts.items() if attempt > 1):,}"),
-    ]
-    return f'<div class="tiles">{"".join(f"<div><b>{escape(value)}</b><span class=soft>{escape(name)}</span></div>" for name, value in tiles)}</div>'
+def _is_left_out(verdict: Verdict, name: str) -> bool:
+    """Return whether a count is 0 and not worth a row: faults are always shown."""
+    return not verdict.counts[name] and name not in ("completed", "pending", *_MUST_BE_NONE)
 
 
-def _counts(verdict: Verdict) -> str:
-    """What there is, and what must not be there; the rest in one line."""
-    rows: list[str] = []
-    none: list[str] = []
-    for name in (*FATES, *FLAGS):
-        count = verdict.counts[name]
-        if not count and name not in ("completed", "pending", *_MUST_BE_NONE):
-            none.append(_words(name))
-            continue
-        style = "alarm" if count and name in _MUST_BE_NONE else "" if count else "none"
-        dot = f'<span class="dot {_COLOURS.get(name, "bad")}"></span>'
-        cells = (
-            f'<td class="k">{dot}{_words(name)}</td><td class="n">{count:,}</td><td class="soft">{escape(_MEANING[name])}</td>'
-        )
-        rows.append(f'<tr class="{style}">{cells}</tr>')
-    rest = f'<p class="soft" style="margin-top:8px">None {", ".join(none)}.</p>' if none else ""
-    return f"<table>{''.join(rows)}</table>{rest}"
+def _count(verdict: Verdict, name: str) -> dict[str, Any]:
+    """Return a row of the counts."""
+    count = verdict.counts[name]
+    style = "alarm" if count and name in _MUST_BE_NONE else "" if count else "none"
+    colour = _COLOURS.get(name, "bad")
+    return {"name": _words(name), "count": f"{count:,}", "meaning": _MEANING[name], "style": style, "colour": colour}
 
 
-def _throughput(figures: Figures) -> str:
-    per_second = 1000 / figures.step_ms
-    series = [
-        ("accepted", "accepted", [count * per_second for count in figures.accepted]),
-        ("settled", "settled", [count * per_second for count in figures.finished]),
-    ]
-    legend = "".join(f'<span><span class="dot {colour}"></span>{name} per second</span>' for name, colour, _ in series)
-    told = f"of commands with an outcome; averages over {duration(figures.step_ms)}, from {_moment(figures.first_ms)} on"
-    caption = f'<figcaption class="legend">{legend}{escape(told)}</figcaption>'
-    return f"<figure>{lines(series, figures.step_ms, 'commands accepted and settled per second')}{caption}</figure>"
+def _latency_caption(data: ChartData) -> str:
+    latency = ", ".join(f"{name} {short_duration(ms)}" for name, ms in data.latency.items())
+    handling = ", ".join(f"{name} {short_duration(ms)}" for name, ms in data.handling.items())
+    return f"Commands by time from acceptance to outcome: {latency or 'none yet'}. From first start to outcome: {handling or 'none yet'}."
 
 
-def _latency(figures: Figures) -> str:
-    marks = [(name, figures.latency[name]) for name in ("p50", "p99") if name in figures.latency]
-    picture = histogram(figures.bins, _PER_DECADE, marks, "commands by time from acceptance to outcome")
-    told = ", ".join(f"{name} {duration(ms)}" for name, ms in figures.latency.items())
-    inside = ", ".join(f"{name} {duration(ms)}" for name, ms in figures.handling.items())
-    caption = (
-        f"Commands by time from acceptance to outcome: {told or 'none yet'}. From first start to outcome: {inside or 'none yet'}."
-    )
-    return f"<figure>{picture}<figcaption>{escape(caption)}</figcaption></figure>"
+def _attempts(data: ChartData) -> list[tuple[str, int]]:
+    """Return the number of commands by attempts; the last bar holds all that follow."""
+    items = [(f"attempt {attempt}" if attempt else "never started", count) for attempt, count in sorted(data.attempts.items())]
+    if len(items) <= _MOST_ATTEMPTS:
+        return items
+    shown, rest = items[: _MOST_ATTEMPTS - 1], items[_MOST_ATTEMPTS - 1 :]
+    return [*shown, (f"{rest[0][0]} or more", sum(count for _, count in rest))]
 
 
-def _attempts(figures: Figures) -> str:
-    items = [(f"attempt {attempt}" if attempt else "never started", count) for attempt, count in sorted(figures.attempts.items())]
-    shown = items[:8]
-    if len(items) > len(shown):
-        shown[-1] = (f"{items[7][0]} or more", sum(count for _, count in items[7:]))
-    if not shown:
-        return '<p class="soft">Nothing has settled yet.</p>'
-    picture = bars(shown, "commands by attempts")
-    return f"<figure>{picture}<figcaption>Commands by the attempt that settled them; logarithmic.</figcaption></figure>"
+def _slow_entity(entity: SlowEntity) -> tuple[str, ...]:
+    times = (short_duration(ms) for ms in (entity.mean_ms, entity.worst_ms, entity.handling_ms))
+    return (entity.entity, f"{entity.commands:,}", *times, f"{entity.retried:,}")
 
 
-def _slowest(entities: Sequence[SlowEntity]) -> str:
-    if not entities:
-        return '<p class="soft">None: nothing has settled yet, or the commands have no entities.</p>'
-    head = _row(("entity", "commands", "mean", "slowest", "handling, sum", "retried"), numbers=range(1, 6), tag="th")
-    rows = (
-        [
-            each.entity,
-            f"{each.commands:,}",
-            duration(each.mean_ms),
-            duration(each.worst_ms),
-            duration(each.handling_ms),
-            f"{each.retried:,}",
-        ]
-        for each in entities
-    )
-    return f"<table>{head}{''.join(_row(row, numbers=range(1, 6)) for row in rows)}</table>"
-
-
-def _errors(errors: Sequence[ErrorLine]) -> str:
-    if not errors:
-        return '<p class="soft">None.</p>'
-    head = _row(("error", "fate", "commands", "for example"), numbers=(2,), tag="th")
-    rows = ([each.error, _words(each.fate), f"{each.count:,}", each.example] for each in errors)
-    return f"<table>{head}{''.join(_row(row, numbers=(2,)) for row in rows)}</table>"
-
-
-def _row(cells: Iterable[str], *, numbers: Iterable[int], tag: str = "td") -> str:
-    right = set(numbers)
-    shown = (f"<{tag}{' class=n' if at in right else ''}>{escape(_cut(cell))}</{tag}>" for at, cell in enumerate(cells))
-    return f"<tr>{''.join(shown)}</tr>"
-
-
-def _cut(text: str) -> str:
+def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{content}</section>"
 
 
 def _sentence(text: str) -> str:
@@ -309,6 +237,6 @@ def _moment(ms: int) -> str:
 
 
 def _file_name(dispatch_id: str) -> str:
-    """The dispatch id as part of a file's name; ids that had to be changed get a digest, so that two never share a file."""
+    """Return the dispatch id as part of a file's name; a changed id gets a digest, so that two ids never share a file."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", dispatch_id)[:80].strip("-.")
     return plain if plain == dispatch_id else f"{plain}-{sha256(dispatch_id.encode()).hexdigest()[:8]}".lstrip("-")

@@ -1,11 +1,11 @@
-"""What became of each command id: rows, outcomes, rejects and what still waits, grouped once by the id.
+"""The status of each command id: rows, outcomes, rejects and waiting commands, grouped once by the id.
 
-They are put below each other instead of joined, and everything that is gathered has a fixed width (an entity is a hash, a stream's id
-a number): so Spark groups millions of them by hashing, without a sort. Texts are looked up later, for the few that somebody asks
-about. All is plain Spark SQL on four DataFrames; nothing here knows of a server.
+The four are appended to each other instead of joined, and all gathered columns have a fixed width (an entity is a hash, a stream's id
+a number). So Spark groups millions of them by hashing, without a sort. Texts are looked up later, for the few commands that are shown.
+All is plain Spark SQL on four DataFrames, without a server.
 
-Of the outcomes of one command the last one says what became of it. `completed`, `rejected`, `cancelled` and `discarded` are the end:
-whatever comes after one of these is a second effect. After the others an operator may replay the command.
+The last outcome of a command decides. `completed`, `rejected`, `cancelled` and `discarded` are final: an outcome after one of these is
+a second effect. After the others an operator may replay the command.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from command_bus.spark.quoting import column_named
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["FINAL", "PROVISIONAL", "column", "entity_hash", "fates_of", "late_of", "place_of", "weight"]
+__all__ = ["FINAL", "PROVISIONAL", "command_count", "entity_hash", "entry_order", "out_of_order", "statuses_of"]
 
 FINAL = ("completed", "rejected", "cancelled", "discarded")
 PROVISIONAL = ("expired", "dead_lettered", "parked")
-_STATUSES = (*FINAL, *PROVISIONAL)
+_OUTCOME_STATUSES = (*FINAL, *PROVISIONAL)
 _CONFLICT = "conflict"  # the reason of a row whose id another row has: that one was accepted
-_BITS = 21  # of a place for the number within a millisecond
+_BITS = 21  # of an entry's order, for the number within a millisecond
 
 
-def fates_of(
+def statuses_of(
     commands: DataFrame,
     outcomes: DataFrame,
     rejects: DataFrame,
@@ -37,57 +39,57 @@ def fates_of(
     order_by: str | None,
     looked_ms: int,
 ) -> DataFrame:
-    """One row per command id, with its `fate`.
+    """Return one row per command id, with its `status`.
 
-    A fate is a status of the outcomes, `pending`, `quarantined`, `untraced` (in none of the three), or `unexpected` (no row has this
-    id). Rows without an id are one group; `rows` says how many.
+    It is a status of the outcomes, `pending`, `quarantined`, `untraced` (in none of the three), or `unexpected` (no row has this id).
+    Rows without an id are one group; `rows` is their number.
 
     Args:
-        commands: The rows that were dispatched, with `command_id`.
-        outcomes: The view, read after `waiting` was.
-        rejects: The view.
-        waiting: `command_id` and `parked` of what was in mailboxes.
-        order_by: Of the rows.
-        looked_ms: The server's time just before mailboxes were looked into.
+        commands: The dispatched rows, with `command_id`.
+        outcomes: The view `outcomes`, read after `waiting`.
+        rejects: The view `rejects`.
+        waiting: `command_id` and `parked` of the commands in mailboxes.
+        order_by: The column that orders the rows.
+        looked_ms: The server's time just before the mailboxes were read.
     """
-    grouped = _together(commands, outcomes, rejects, waiting, order_by).groupBy("command_id").agg(*_gathered())
+    grouped = _appended(commands, outcomes, rejects, waiting, order_by).groupBy("command_id").agg(*_aggregates())
     named, settled = F.col("command_id").isNotNull(), F.col("outcomes") > 0
-    status, finished = F.col("status"), F.shiftright("place", _BITS)
-    replayed = status.isin(*map(_code, PROVISIONAL)) & (finished < looked_ms) & ~((status == _code("parked")) & F.col("held"))
-    fate = (
+    code, finished = F.col("last_code"), F.shiftright("last_entry", _BITS)
+    replayed = code.isin(*map(_code, PROVISIONAL)) & (finished < looked_ms) & ~((code == _code("parked")) & F.col("held"))
+    status = (
         F.when(F.col("rows") == 0, "unexpected")
-        .when(named & settled & ~(replayed & F.col("waits")), F.element_at(F.array(*map(F.lit, _STATUSES)), status))
+        .when(named & settled & ~(replayed & F.col("waits")), F.element_at(F.array(*map(F.lit, _OUTCOME_STATUSES)), code))
         .when(F.col("waits"), "pending")
         .when(F.col("refusals") > 0, "quarantined")
         .otherwise("untraced")
     )
     return grouped.select(
         "command_id",
-        fate.alias("fate"),
+        status.alias("status"),
         "order_by",
         "rows",
         "outcomes",
         "waits",
         "conflicts",
         "attempt",
-        "place",
+        "last_entry",
         F.shiftright("accepted", _BITS).alias("accepted_ms"),
         "started_ms",
         F.when(settled, finished).alias("finished_ms"),
-        (named & ((F.col("place") > F.col("ended")) | (F.col("ends") > 1))).alias("duplicated"),
+        (named & ((F.col("last_entry") > F.col("final_entry")) | (F.col("ends") > 1))).alias("duplicated"),
         "entity_hash",
         "fence",
         "accepted",
     )
 
 
-def late_of(fates: DataFrame) -> DataFrame:
-    """The commands that ran too late: after one of their entity that was accepted later, or is later by `order_by`; with `why`.
+def out_of_order(statuses: DataFrame) -> DataFrame:
+    """Return the commands that ran too late: after a command of their entity that was accepted later, or is later by `order_by`; with `why`.
 
-    The first outcome of each command counts, by its fence, which grows with every start. So a dead letter that is replayed has the
-    place where it was given up; that its replay comes later is meant to be. NULLs have no order.
+    The first outcome of each command counts, by its fence, which grows with every start. So a replayed dead letter is ordered by its
+    first failure; its replay is expected to come later. NULLs have no order.
     """
-    ran = fates.where("fence is not null and entity_hash is not null")
+    ran = statuses.where("fence is not null and entity_hash is not null")
     before = Window.partitionBy("entity_hash").orderBy("fence").rowsBetween(Window.unboundedPreceding, -1)
     marked = ran.select(
         "command_id",
@@ -100,49 +102,47 @@ def late_of(fates: DataFrame) -> DataFrame:
     return marked.where("overtaken or disordered").select("command_id", why.alias("why"))
 
 
-def weight() -> Column:
-    """How many commands a row of `fates_of` stands for: rows without an id are one group."""
+def command_count() -> Column:
+    """Return the column with the number of commands in a row of `statuses_of`: rows without an id are one group."""
     return F.when(F.col("command_id").isNull(), F.col("rows")).otherwise(1)
 
 
-def place_of(entry: Column) -> Column:
-    """The order of a stream's ids, which are not in order as text, as a number; NULL of what is none.
+def entry_order(entry: Column) -> Column:
+    """Return a stream's id as a number that sorts like the stream, as its text does not; NULL if it is no id.
 
-    Past two million entries in one millisecond (the server's clock went back) they count as equal.
+    Past two million entries in one millisecond (the server's clock went back) ids count as equal.
     """
     ms, number = (F.substring_index(entry, "-", end).try_cast("long") for end in (1, -1))
     return F.shiftleft(ms, _BITS).bitwiseOR(F.least(number, F.lit(2**_BITS - 1)))
 
 
 def entity_hash() -> Column:
-    """Of an outcome; NULL of a command without an entity. 64 bits: among a million entities two are equal once in 30 million runs."""
+    """Return the hash of an outcome's entity; NULL for a command without one.
+
+    It has 64 bits: of a million entities, two share a hash once in 30 million runs.
+    """
     return F.when(F.col("entity").isNotNull(), F.xxhash64("entity_type", "entity"))
 
 
-def column(name: str) -> Column:
-    """The column with this name, whatever is in it."""
-    return F.col("`" + name.replace("`", "``") + "`")
-
-
 def _code(status: str) -> int:
-    return _STATUSES.index(status) + 1
+    return _OUTCOME_STATUSES.index(status) + 1
 
 
-def _together(
+def _appended(
     commands: DataFrame, outcomes: DataFrame, rejects: DataFrame, waiting: DataFrame, order_by: str | None
 ) -> DataFrame:
-    """All that is known, below each other: `kind` says what a row tells."""
+    """Append rows, outcomes, rejects and waiting commands: `kind` is `r`, `o`, `q` or `c` (a conflict), `w`."""
     rows = commands.select(
         F.col("command_id").cast("string").alias("command_id"),
         F.lit("r").alias("kind"),
-        (F.lit(None).cast("long") if order_by is None else column(order_by)).alias("order_by"),
+        (F.lit(None).cast("long") if order_by is None else column_named(order_by)).alias("order_by"),
     )
     settled = outcomes.select(
         "command_id",
         F.lit("o").alias("kind"),
-        F.array_position(F.array(*map(F.lit, _STATUSES)), F.col("status")).cast("int").alias("code"),
-        place_of(F.col("entry")).alias("place"),
-        place_of(F.col("message")).alias("accepted"),
+        F.array_position(F.array(*map(F.lit, _OUTCOME_STATUSES)), F.col("status")).cast("int").alias("code"),
+        entry_order(F.col("entry")).alias("entry_order"),
+        entry_order(F.col("message")).alias("accepted"),
         F.when(F.col("fence") > 0, F.col("fence")).alias("fence"),
         "attempt",
         F.unix_millis("started_at").alias("started_ms"),
@@ -153,16 +153,16 @@ def _together(
     return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), (rows, settled, refused, waits))
 
 
-def _gathered() -> list[Column]:
-    """What is known of one command id."""
-    kind, place, final = F.col("kind"), F.col("place"), F.col("code") <= len(FINAL)
+def _aggregates() -> list[Column]:
+    """Return the aggregates over the rows of one command id."""
+    kind, entry, final = F.col("kind"), F.col("entry_order"), F.col("code") <= len(FINAL)
     return [
         F.count_if(kind == "r").alias("rows"),
         F.min("order_by").alias("order_by"),
         F.count_if(kind == "o").alias("outcomes"),
-        F.max_by("code", place).alias("status"),
-        F.max(place).alias("place"),
-        F.min(F.when(final, place)).alias("ended"),
+        F.max_by("code", entry).alias("last_code"),
+        F.max(entry).alias("last_entry"),
+        F.min(F.when(final, entry)).alias("final_entry"),
         F.count_if(final).alias("ends"),
         F.min("accepted").alias("accepted"),
         F.min("fence").alias("fence"),

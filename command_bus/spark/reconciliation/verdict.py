@@ -1,7 +1,7 @@
-"""The verdict of a reconciliation: counts by fate, and what must be known to believe them. Decided from numbers, without Spark.
+"""The verdict of a reconciliation: counts by status, and notes that explain them. Decided from numbers, without Spark.
 
-What is in neither the outcomes, the rejects nor a mailbox is *missing*, unless there is another honest explanation: outcomes that are
-kept no more may have told of it (*forgotten*), or it was an invalid row that `on_invalid="drop"` left no record of (*dropped*).
+A command that is in neither the outcomes, the rejects nor a mailbox is *missing*, unless there is another explanation: its outcome may
+have been trimmed (*forgotten*), or its row was invalid and `on_invalid="drop"` left no record of it (*dropped*).
 """
 
 from __future__ import annotations
@@ -9,35 +9,35 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from command_bus.spark.reconciliation.dispatch_state import Evidence
+from command_bus.spark.reconciliation.dispatch_state import DispatchState
 
-__all__ = ["FATES", "FLAGS", "Tally", "Verdict"]
+__all__ = ["FLAGS", "STATUSES", "Tally", "Verdict"]
 
-FATES = (
+STATUSES = (
     "completed", "rejected", "expired", "dead_lettered", "parked", "cancelled", "discarded", "quarantined", "dropped", "pending",
     "forgotten", "missing", "unexpected",
 )  # fmt: skip
-"""Each command has one of these. `unexpected` ones belong to the dispatch, but to none of the rows."""
+"""Each command has one of these. `unexpected` commands belong to the dispatch, but to none of the rows."""
 FLAGS = ("duplicated", "out_of_order")
-"""What may be wrong with a command besides."""
+"""Faults of a command that also has a status."""
 _WRONG = ("missing", "forgotten", *FLAGS)
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What was counted.
+    """The counts of a reconciliation.
 
     Attributes:
-        fates: Commands by fate, with `untraced` ones not judged yet.
+        statuses: Commands by status, `untraced` ones among them.
         duplicated: Commands with an outcome after their final one.
         out_of_order: Commands that ran too late.
-        conflicts: Rows that were refused because another row has their command id.
+        conflicts: Rows that were rejected because another row has their command id.
         traced: Commands with an outcome, or in a mailbox.
-        outcomes: That were read.
-        unreadable: Of them, another version's or damaged.
+        outcomes: Outcomes that were read.
+        unreadable: Of these, those that another version wrote, or that are damaged.
     """
 
-    fates: Mapping[str, int]
+    statuses: Mapping[str, int]
     duplicated: int = 0
     out_of_order: int = 0
     conflicts: int = 0
@@ -48,12 +48,12 @@ class Tally:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the numbers mean.
+    """The interpretation of the counts.
 
     Attributes:
-        counts: By `FATES` and `FLAGS`.
-        untraced_as: The fate of what left no trace.
-        notes: What must be known besides.
+        counts: Commands by `STATUSES` and `FLAGS`.
+        untraced_as: The status of commands without a trace.
+        notes: Explanations that belong to the counts.
     """
 
     counts: dict[str, int]
@@ -61,15 +61,15 @@ class Verdict:
     notes: list[str] = field(default_factory=list[str])
 
     @classmethod
-    def of(cls, tally: Tally, before: Evidence, after: Evidence) -> Verdict:
-        """Judge.
+    def of(cls, tally: Tally, before: DispatchState, after: DispatchState) -> Verdict:
+        """Decide from the counts.
 
         Args:
-            tally: What was counted.
-            before: What was known of the dispatch before anything was read.
-            after: And after it: what was trimmed meanwhile is known there.
+            tally: The counts.
+            before: The state of the dispatch before anything was read.
+            after: Its state after that, which shows what was trimmed in between.
         """
-        untraced = tally.fates.get("untraced", 0)
+        untraced = tally.statuses.get("untraced", 0)
         doubtful = after.lossy or tally.unreadable > 0
         lost = max(before.facts.added - tally.traced, 0)
         name = "missing"
@@ -77,7 +77,7 @@ class Verdict:
             name = "forgotten"
         elif untraced and not lost and untraced <= before.dropped:
             name = "dropped"
-        counts = {fate: tally.fates.get(fate, 0) for fate in FATES} | {name: untraced}
+        counts = {status: tally.statuses.get(status, 0) for status in STATUSES} | {name: untraced}
         counts |= {"duplicated": tally.duplicated, "out_of_order": tally.out_of_order}
         return cls(counts, name, list(_notes(tally, counts, after, lost)))
 
@@ -93,8 +93,8 @@ class Verdict:
 
     @property
     def total(self) -> int:
-        """Commands that were dispatched."""
-        return sum(self.counts[name] for name in FATES if name != "unexpected")
+        """Commands of the dispatched rows."""
+        return sum(self.counts[name] for name in STATUSES if name != "unexpected")
 
     def __str__(self) -> str:
         wrong = [f"{self.counts[name]:,} {name.replace('_', ' ')}" for name in _WRONG if self.counts[name]]
@@ -109,7 +109,7 @@ class Verdict:
         return "right: every row is accounted for, once and in order"
 
 
-def _notes(tally: Tally, counts: Mapping[str, int], after: Evidence, lost: int) -> Iterator[str]:
+def _notes(tally: Tally, counts: Mapping[str, int], after: DispatchState, lost: int) -> Iterator[str]:
     if after.open:
         yield "The dispatch is open: not all of its rows are loaded. Run it again under its id to complete it."
     if tally.unreadable:

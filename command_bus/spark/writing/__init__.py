@@ -1,1 +1,1 @@
-"""From rows to commands: planning, encoding and sending."""
+"""Writing rows as commands."""

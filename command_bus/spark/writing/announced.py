@@ -1,4 +1,4 @@
-"""Commands that are known by their wire name only: what running workers say of them (see `CommandRegistry` in the transport) is enough.
+"""Commands that are known by their wire name only. What running workers publish of them (see `serialization.announcements`) is enough.
 
 Their JSON Schema checks each row, so the command's class need not be installed where Spark runs.
 """
@@ -16,14 +16,14 @@ from command_bus.messages.message import MessageSpec, canonical_entity_id
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.msgpack import pack
 from command_bus.spark.options import WriteOptions
+from command_bus.spark.writing.command_mapping import CommandMapping, field_columns
 from command_bus.spark.writing.field_checks import FieldPlan
-from command_bus.spark.writing.routes import Route, columns_of
 
-__all__ = ["described_route"]
+__all__ = ["announced_mapping"]
 
 
-def described_route(name: str, facts: Mapping[str, Any], options: WriteOptions, columns: Sequence[str]) -> Route:
-    """The route of a wire name.
+def announced_mapping(name: str, facts: Mapping[str, Any], options: WriteOptions, columns: Sequence[str]) -> CommandMapping:
+    """Return the mapping for a wire name.
 
     Raises:
         InvalidSettings: Columns are missing, or the schema cannot be used.
@@ -36,7 +36,7 @@ def described_route(name: str, facts: Mapping[str, Any], options: WriteOptions, 
         validate: Any = fastjsonschema.compile(schema, use_default=False)
     except fastjsonschema.JsonSchemaDefinitionException as error:
         raise InvalidSettings(
-            f"the schema that workers give for {name!r} cannot be used ({error}): give the class as module:Class"
+            f"the schema that workers publish for {name!r} cannot be used ({error}): give the class as module:Class"
         ) from None
 
     def payload(row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None]:
@@ -48,9 +48,9 @@ def described_route(name: str, facts: Mapping[str, Any], options: WriteOptions, 
             raise InvalidCommand(f"{name}: {error}") from None
         return pack(row, limits), None if spec.key is None else canonical_entity_id(row.get(spec.key))
 
-    return Route(spec, plans, columns_of(spec, plans, options, columns), vectorised=False, payload=payload)
+    return CommandMapping(spec, plans, field_columns(spec, plans, options, columns), vectorised=False, payload=payload)
 
 
 def _as_json(value: Any) -> Any:
-    """What JSON lacks, as pydantic's schemas describe it: instants and numbers as text."""
+    """Return a text for values that JSON lacks, as pydantic's schemas describe them."""
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

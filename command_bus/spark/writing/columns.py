@@ -1,8 +1,8 @@
 """Arrow columns into Python values, the same in every session: instants are in UTC, whatever zone the session shows them in.
 
 Arrow holds more than Python does: text that is no UTF-8 (a binary column cast to text), dates past the year 9999 (milliseconds that
-were read as seconds). Converting a column that has one such value fails as a whole. Then its rows are read one by one, and the
-values that Python cannot hold are told apart, so that each is the fault of its own row.
+were read as seconds). One such value makes the conversion of its whole column fail. The column is then read value by value, and the
+unreadable ones are marked, so that only their own rows are rejected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Batches", "Unreadable", "in_arrow", "rows_of", "values_of"]
+__all__ = ["Batches", "Unreadable", "batch_rows", "column_values", "map_in_arrow"]
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -29,20 +29,23 @@ class Unreadable:
     """A value that Python cannot hold.
 
     Attributes:
-        reason: Why, as the end of a sentence that begins with its column.
-        shown: What it is, as far as it can be written down.
+        reason: The reason, as the end of a sentence that begins with the column.
+        shown: The value as text, as far as possible.
     """
 
     reason: str
     shown: str
 
-    def of(self, column: str) -> str:
-        """Say it for people."""
+    def message(self, column: str) -> str:
+        """Return the error message."""
         return f"column {column!r} {self.reason}"
 
 
-def values_of(column: pa.Array) -> tuple[list[Any], dict[int, Unreadable]]:
-    """Read the values of a column; and by row what Python cannot hold, for which a text stands. Maps are dicts; instants are in UTC."""
+def column_values(column: pa.Array) -> tuple[list[Any], dict[int, Unreadable]]:
+    """Return the values of a column, and by row those that Python cannot hold, in whose place is a text.
+
+    Maps are dicts; instants are in UTC.
+    """
     kind = _in_utc(column.type)
     if kind != column.type:
         column = column.view(kind)
@@ -56,20 +59,20 @@ def values_of(column: pa.Array) -> tuple[list[Any], dict[int, Unreadable]]:
     return values, faults
 
 
-def rows_of(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any], str | None]]:
-    """Give the rows as plain values by column, each with what is wrong if it has values that Python cannot hold."""
+def batch_rows(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any], str | None]]:
+    """Yield the rows as plain values by column, each with an error if Python cannot hold one of its values."""
     names = batch.schema.names
-    read = [values_of(column) for column in batch.columns]
+    read = [column_values(column) for column in batch.columns]
     wrong: dict[int, str] = {}
     for name, (_, faults) in zip(names, read, strict=True):
         for index, fault in faults.items():
-            wrong.setdefault(index, fault.of(name))
+            wrong.setdefault(index, fault.message(name))
     rows = zip(*(values for values, _ in read), strict=True)
     return ((dict(zip(names, row, strict=True)), wrong.get(index)) for index, row in enumerate(rows))
 
 
-def in_arrow(rows: DataFrame, work: Callable[[Batches], Batches], schema: str) -> DataFrame:
-    """Do what `mapInArrow` does, also with columns that have a dot in their names: PySpark takes these for fields of structs."""
+def map_in_arrow(rows: DataFrame, work: Callable[[Batches], Batches], schema: str) -> DataFrame:
+    """Apply `mapInArrow`, also to columns with a dot in their names, which PySpark takes for fields of structs."""
     names = rows.columns
     if not any("." in name or "`" in name for name in names):
         return rows.mapInArrow(work, schema)
@@ -78,7 +81,7 @@ def in_arrow(rows: DataFrame, work: Callable[[Batches], Batches], schema: str) -
 
 @dataclass(frozen=True)
 class _Renamed:
-    """Work on batches under their own names."""
+    """Work on batches under their original column names."""
 
     work: Callable[[Batches], Batches]
     names: tuple[str, ...]
@@ -89,7 +92,7 @@ class _Renamed:
 
 @lru_cache(maxsize=1024)
 def _in_utc(kind: pa.DataType) -> pa.DataType:
-    """Give the type with its instants in UTC: the values are the same, a zone only says how to show them."""
+    """Return the type with its instants in UTC: the values are the same, since a zone only says how to show them."""
     types = pa.types
     if types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, "UTC")
@@ -136,7 +139,7 @@ def _shown(cell: Any) -> str:
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """Make maps dicts: Arrow gives lists of pairs."""
+    """Return maps as dicts: Arrow returns lists of pairs."""
     if value is None:
         return None
     if pa.types.is_map(kind):

@@ -1,4 +1,4 @@
-"""`Rehearsal`: a dispatch that sends nothing. Rows are checked and packed as for one, and counted."""
+"""`DryRun`: a dispatch that sends nothing. Its rows are checked, packed and counted."""
 
 from __future__ import annotations
 
@@ -9,41 +9,42 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
-from command_bus.spark.target import Link, link_to
-from command_bus.spark.writing.columns import in_arrow
-from command_bus.spark.writing.encoder import uncollected
+from command_bus.spark.errors import without_spark_frames
+from command_bus.spark.target import TargetConnection, connection_to
+from command_bus.spark.writing.columns import map_in_arrow
+from command_bus.spark.writing.encoder import gc_paused
 from command_bus.spark.writing.partition import PartitionDispatcher
-from command_bus.spark.writing.task_results import PartitionResult, Reject, unfit
-from command_bus.spark.writing.writer import Writing, told
+from command_bus.spark.writing.task_results import PartitionResult, Reject, permanent_reject
+from command_bus.spark.writing.writer import WritePlan
 from command_bus.transport.bulk import LoadItem
 from command_bus.transport.submissions import Admission
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Rehearsal", "RehearsedTask"]
+__all__ = ["DryRun", "DryRunTask"]
 
-_SHOWN = 1_000  # rejects that a task hands back
+_SHOWN = 1_000  # rejects that a task returns
 
 
-class _Spectator:
-    """A link that agrees with everybody: agreements are written down, and a rehearsal writes nothing."""
+class _ReadOnlyConnection:
+    """A connection that skips agreements on entity types, which would be written to the server."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, connection: TargetConnection) -> None:
+        self._connection = connection
 
     def agree(self, entity_type: str, max_wait: float = 0.0) -> None:
         """Do nothing."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._link, name)
+        return getattr(self._connection, name)
 
 
-class Rehearsal(PartitionDispatcher):
-    """Counts what would become of a partition's rows.
+class DryRun(PartitionDispatcher):
+    """Counts what a dispatch of a partition's rows would add.
 
     Attributes:
-        rejects: The records of the different rows that are no commands, at most a thousand.
+        rejects: Records of the distinct rows that are no commands, at most a thousand.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -53,19 +54,19 @@ class Rehearsal(PartitionDispatcher):
         self._mailboxes: set[str] = set()
 
     @property
-    def link(self) -> Any:
-        """The connection of this process, to look up what the namespace is made of."""
-        return _Spectator(link_to(self.target))
+    def connection(self) -> Any:
+        """The connection of this process, for settings and commands' descriptions."""
+        return _ReadOnlyConnection(connection_to(self.target))
 
     def open(self) -> None:
         """Open nothing."""
 
     def flush(self) -> None:
-        """Count entities."""
+        """Count the entities."""
         self.result.entities = len(self._mailboxes)
 
     def add(self, shard: int, items: Iterable[LoadItem]) -> None:
-        """Count commands as the server would: equal ones once, and those that contradict another as rejected."""
+        """Count commands as the server would: equal ones once, contradicting ones as rejected."""
         for item in items:
             self.result.rows += 1
             mailbox, command_id, check = item[:3]
@@ -78,10 +79,10 @@ class Rehearsal(PartitionDispatcher):
                 self.result.duplicates += 1
             else:
                 self.result.conflicts += 1
-                self.reject(unfit(item, Admission.CONFLICT), read=False)
+                self.reject(permanent_reject(item, Admission.CONFLICT), read=False)
 
     def reject(self, reject: Reject, *, read: bool = True) -> None:
-        """Count it, and keep it to be shown."""
+        """Count a row that is no command, and keep it to be shown."""
         self.result.rows += read
         self.result.rejected += 1
         if len(self.rejects) < _SHOWN:
@@ -89,33 +90,34 @@ class Rehearsal(PartitionDispatcher):
 
 
 @dataclass(frozen=True)
-class RehearsedTask:
-    """Rehearses one partition, as a function for `mapInArrow`."""
+class DryRunTask:
+    """A dry run of one partition, as a function for `mapInArrow`."""
 
-    writing: Writing
+    plan: WritePlan
 
     RESULT: ClassVar[str] = "result string, keys array<string>, records array<string>"
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One row: the counts, and the rejects."""
-        rehearsal = told(self._run, batches)
-        keys, records = [[*rehearsal.rejects]], [[record.decode() for record in rehearsal.rejects.values()]]
-        columns = [[json.dumps(asdict(rehearsal.result))], keys, records]
+        """Yield one row: the counts and the rejects."""
+        with without_spark_frames():
+            dry_run = self._run(batches)
+        keys, records = [[*dry_run.rejects]], [[record.decode() for record in dry_run.rejects.values()]]
+        columns = [[json.dumps(asdict(dry_run.result))], keys, records]
         kinds = [pa.string(), pa.list_(pa.string()), pa.list_(pa.string())]
         arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, names=["result", "keys", "records"])
 
-    def _run(self, batches: Iterator[pa.RecordBatch]) -> Rehearsal:
-        with Rehearsal(self.writing.target, dispatch_id="rehearsal", opening=self.writing.opening) as rehearsal:
-            encoder = self.writing.encoder(rehearsal)
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> DryRun:
+        with DryRun(self.plan.target, dispatch_id="dry_run", opening=self.plan.opening) as dry_run:
+            encoder = self.plan.encoder(dry_run)
             for batch in batches:
-                with uncollected():
+                with gc_paused():
                     rows = encoder.encode(batch)
-                rehearsal.add_all(rows)
-        return rehearsal
+                dry_run.add_all(rows)
+        return dry_run
 
     def run(self, rows: DataFrame) -> tuple[list[PartitionResult], list[bytes]]:
-        """The counts of all partitions, and the different rejects."""
-        found = in_arrow(rows, self, self.RESULT).collect()
+        """Return the counts of all partitions, and the distinct rejects."""
+        found = map_in_arrow(rows, self, self.RESULT).collect()
         rejects = {key: record.encode() for row in found for key, record in zip(row[1], row[2], strict=True)}
         return [PartitionResult(**json.loads(row.result)) for row in found], [*rejects.values()]

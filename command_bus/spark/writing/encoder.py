@@ -1,11 +1,11 @@
 """Arrow batches into packed commands, in the order of the rows.
 
-Whole columns are checked first (see `plans`); what passes is packed from columns without a Python object per row beyond its payload.
-The others are validated one by one, and those that fail become rejects with the reasons. Either way a row becomes the command that
-plain Python would make of the same values: the same payload, in the same mailbox.
+Whole columns are checked first (see `field_checks`). Rows that pass are packed from columns, without a Python object per row beyond
+their payload. The others are validated one by one, and those that fail become rejects with the reasons. Either way a row becomes the
+command that plain Python would make of the same values: the same payload, in the same mailbox.
 
-Spark brings an entity's rows into one task by the column of its ids. So a command whose validators make another id of what is in the
-column is refused: its entity's other rows may be in another task, and then nobody keeps their order.
+Spark brings an entity's rows into one task by the column of entity ids. So a command whose validators change the id in that column is
+refused: its entity's other rows may be in another task, and their order would be lost.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from command_bus.messages.outgoing import Envelope
 from command_bus.serialization.envelope import KEEP_OUTCOME, EnvelopeTemplate, WireEnvelope, packed_text
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.native import Packer
-from command_bus.spark.writing.columns import Unreadable, rows_of, values_of
+from command_bus.spark.writing.columns import Unreadable, batch_rows, column_values
+from command_bus.spark.writing.command_mapping import CommandMapping
 from command_bus.spark.writing.field_checks import all_of, fits, mask_of, pc, size_of, typed_for, widest_of
-from command_bus.spark.writing.partition import PartitionDispatcher, Reject, check_of, flags_of
-from command_bus.spark.writing.routes import Route
+from command_bus.spark.writing.partition import PartitionDispatcher, Reject, envelope_flags, payload_check
 from command_bus.transport.bulk import LoadItem
 from command_bus.transport.mailboxes import free_mailbox
 
-__all__ = ["BatchEncoder", "Mapper", "Packed", "uncollected"]
+__all__ = ["BatchEncoder", "Mapper", "Packed", "gc_paused"]
 
 Packed = tuple[int, LoadItem] | Reject
-"""A shard and what goes there, or a row that is no command."""
+"""A shard and a command for it, or a row that is no command."""
 Mapper = Callable[[dict[str, Any]], Message[Any]]
 
-_MOST_ENTITIES = 200_000  # whose places are remembered
+_MOST_ENTITIES = 200_000  # whose mailboxes are cached
 _MAX_COMMAND_ID = 512
-_LARGE = 64  # times the limit of one payload: then the rows are looked at one by one
+_LARGE = 64  # times the limit of one payload: above that, rows are checked one by one
 _SAFE_INTEGER = 2**53
 
 
 @contextmanager
-def uncollected() -> Generator[None]:
-    """Without the cyclic garbage collector: it looks through a batch's many small objects, which no cycle holds, again and again."""
+def gc_paused() -> Generator[None]:
+    """Pause the cyclic garbage collector: it would scan a batch's many small objects, which are in no cycle, again and again."""
     active = gc.isenabled()
     gc.disable()
     try:
@@ -60,18 +60,18 @@ class BatchEncoder:
     """Encodes the batches of one partition.
 
     Args:
-        routes: By wire name; one of them if there is no column of commands.
-        dispatcher: Of the partition.
-        id_column: With the command ids.
-        command_column: With each row's wire name, or None.
-        sequence_column: With the numbers that only grow within an entity, or None.
-        entity_column: With the entity ids that a mapper's commands have, by which their rows are arranged; None: nobody said.
+        mappings: By wire name; only one if there is no column of wire names.
+        dispatcher: The dispatcher of the partition.
+        id_column: The column of command ids.
+        command_column: The column of wire names, or None.
+        sequence_column: The column of numbers that increase within an entity, or None.
+        entity_column: The column of entity ids by which a mapper's rows are arranged, or None.
         mapper: Makes the command of a row instead.
     """
 
     def __init__(
         self,
-        routes: Mapping[str, Route],
+        mappings: Mapping[str, CommandMapping],
         dispatcher: PartitionDispatcher,
         *,
         id_column: str,
@@ -86,49 +86,49 @@ class BatchEncoder:
         self._sequence_column = sequence_column
         self._entity_column = entity_column
         self._mapper = mapper
-        self._routes = {name: _RouteEncoder(route, dispatcher, id_column) for name, route in routes.items()}
+        self._encoders = {name: _CommandEncoder(mapping, dispatcher, id_column) for name, mapping in mappings.items()}
 
     def encode(self, batch: pa.RecordBatch) -> list[Packed]:
-        """The rows of a batch, each as a packed command or a reject, in order."""
+        """Return the rows of a batch, each as a packed command or a reject, in order."""
         ids = batch.column(self._id_column)
         numbers = None if self._sequence_column is None else batch.column(self._sequence_column)
         if self._mapper is not None:
             return list(self._mapped(self._mapper, batch, ids, numbers))
         if self._command_column is None:
-            (only,) = self._routes.values()
+            (only,) = self._encoders.values()
             return only.encode(batch, ids, numbers)
         return self._by_command(batch, self._command_column, ids, numbers)
 
     def _by_command(self, batch: pa.RecordBatch, column: str, ids: pa.Array, numbers: pa.Array | None) -> list[Packed]:
-        """Each command's rows encoded together, then put back in order."""
+        """Return the rows, encoded command by command and put back in order."""
         rows: dict[Any, list[int]] = {}
-        names, faults = values_of(batch.column(column))
+        names, faults = column_values(batch.column(column))
         for index, name in enumerate(names):
             rows.setdefault(faults.get(index, name), []).append(index)
         encoded: list[Any] = [None] * batch.num_rows
         for name, indices in rows.items():
-            route = self._routes.get(name)
+            encoder = self._encoders.get(name)
             chosen = pa.array(indices)
             part, part_ids = batch.take(chosen), ids.take(chosen)
-            if route is None:
+            if encoder is None:
                 packed = list(self._unknown(name, column, part, part_ids))
             else:
-                packed = route.encode(part, part_ids, None if numbers is None else numbers.take(chosen))
+                packed = encoder.encode(part, part_ids, None if numbers is None else numbers.take(chosen))
             for index, item in zip(indices, packed, strict=True):
                 encoded[index] = item
         return encoded
 
     def _unknown(self, name: Any, column: str, batch: pa.RecordBatch, ids: pa.Array) -> Iterator[Packed]:
         if isinstance(name, Unreadable):
-            text, name = name.of(column), name.shown
+            text, name = name.message(column), name.shown
         else:
-            text = "its command is NULL" if name is None else f"unknown command {name!r}; there are {', '.join(self._routes)}"
-        for command_id, (row, _) in zip(values_of(ids)[0], rows_of(batch), strict=True):
+            text = "its command is NULL" if name is None else f"unknown command {name!r}; there are {', '.join(self._encoders)}"
+        for command_id, (row, _) in zip(column_values(ids)[0], batch_rows(batch), strict=True):
             yield Reject.of(command_id=command_id, command=name or "", entity=None, reason="unknown_command", error=text, row=row)
 
     def _mapped(self, mapper: Mapper, batch: pa.RecordBatch, ids: pa.Array, numbers: pa.Array | None) -> Iterator[Packed]:
         given: Any = repeat(0) if numbers is None else numbers.to_pylist()
-        for command_id, number, (row, wrong) in zip(values_of(ids)[0], given, rows_of(batch), strict=False):
+        for command_id, number, (row, wrong) in zip(column_values(ids)[0], given, batch_rows(batch), strict=False):
             try:
                 if wrong is not None:
                     raise InvalidCommand(wrong)
@@ -138,72 +138,72 @@ class BatchEncoder:
                 envelope = Envelope(message, command_id=_checked_id(command_id))
                 packed = self._dispatcher.pack(envelope, sequence=_checked_number(number))
                 if self._entity_column is not None and message.spec().entity is not None:
-                    _check_place(row[self._entity_column], packed[1][4], self._entity_column)
+                    _check_entity(row[self._entity_column], packed[1][4], self._entity_column)
                 yield packed
-            except Exception as error:  # noqa: BLE001 - whatever the user's function raises is this row's fault alone
+            except Exception as error:  # noqa: BLE001 - the user's function may raise anything; only this row is rejected
                 text = (
                     error.message if isinstance(error, CommandBusError) else f"the mapper raised {type(error).__name__}: {error}"
                 )
                 yield Reject.of(command_id=command_id, command="", entity=None, reason="invalid", error=text[:2000], row=row)
 
 
-class _RouteEncoder:
+class _CommandEncoder:
     """Encodes the rows of one command."""
 
-    def __init__(self, route: Route, dispatcher: PartitionDispatcher, id_column: str) -> None:
-        spec = route.spec
-        link = dispatcher.link
+    def __init__(self, mapping: CommandMapping, dispatcher: PartitionDispatcher, id_column: str) -> None:
+        spec = mapping.spec
+        connection = dispatcher.connection
         if spec.entity is not None:
-            link.agree(spec.entity)
-        flags = flags_of(dispatcher.opening, at_most_once=spec.delivery == "at_most_once")
+            connection.agree(spec.entity)
+        flags = envelope_flags(dispatcher.opening, at_most_once=spec.delivery == "at_most_once")
         kept = dispatcher.version.dispatch_id if flags & KEEP_OUTCOME else None
         entity_id = None if spec.entity is None else "-"
-        template = WireEnvelope("-", spec.name, spec.entity, entity_id, b"", flags, correlation_id=kept)
-        self._route = route
+        envelope = WireEnvelope("-", spec.name, spec.entity, entity_id, b"", flags, correlation_id=kept)
+        self._mapping = mapping
         self._id_column = id_column
-        self._link = link
-        self._stamp = EnvelopeTemplate(template, link.builder.sign)
-        self._limits = Limits(max_bytes=link.settings.max_payload, max_nesting=link.settings.max_nesting)
+        self._connection = connection
+        self._template = EnvelopeTemplate(envelope, connection.builder.sign)
+        self._limits = Limits(max_bytes=connection.settings.max_payload, max_nesting=connection.settings.max_nesting)
         self._seed = crc32(spec.name.encode())
-        self._places: dict[Any, tuple[int, str, bytes, str]] = {}
+        self._mailboxes: dict[Any, tuple[int, str, bytes, str]] = {}
         self._no_entity = packed_text("") if spec.entity is not None else Packer().pack(None)
 
     def encode(self, batch: pa.RecordBatch, ids: pa.Array, numbers: pa.Array | None) -> list[Packed]:
-        """The rows in order."""
-        route = self._route
-        fed = [plan for plan in route.fields if plan.name in route.columns]
-        columns = {plan.name: typed_for(plan, batch.column(route.columns[plan.name])) for plan in fed}
+        """Return the rows in order."""
+        mapping = self._mapping
+        fed = [plan for plan in mapping.fields if plan.name in mapping.columns]
+        columns = {plan.name: typed_for(plan, batch.column(mapping.columns[plan.name])) for plan in fed}
         mask = all_of([mask for mask in (self._mask(columns, batch), _fit_ids(ids), _fit_numbers(numbers)) if mask is not None])
         read, faults = self._read(columns)
-        given_ids, wrong = values_of(ids)
-        faults |= {index: fault.of(self._id_column) for index, fault in wrong.items()}
-        keys: Any = repeat(None) if route.spec.key is None else read[route.spec.key]
+        given_ids, wrong = column_values(ids)
+        faults |= {index: fault.message(self._id_column) for index, fault in wrong.items()}
+        keys: Any = repeat(None) if mapping.spec.key is None else read[mapping.spec.key]
         given: Any = repeat(0) if numbers is None else numbers.to_pylist()
-        payloads: Any = self._payloads(read) if route.vectorised else repeat(b"")
+        payloads: Any = self._payloads(read) if mapping.vectorised else repeat(b"")
         rows: Any = zip(given_ids, given, keys, payloads, strict=False)
         if mask is not None or faults:
             return self._checked(rows, read, repeat(True) if mask is None else mask.to_pylist(), faults)
-        places, find, stamp, name = self._places, self._place, self._stamp.pack, self._seed
+        mailboxes, find, stamp, name = self._mailboxes, self._mailbox_of, self._template.pack, self._seed
         packed: list[Packed] = []
         append = packed.append
-        for command_id, number, key, payload in rows:  # the path of nearly all rows: nothing is called that need not be
-            shard, mailbox, entity, text = places.get(key) or find(key, command_id)
+        for command_id, number, key, payload in rows:  # the path of nearly all rows: no call that can be avoided
+            shard, mailbox, entity, text = mailboxes.get(key) or find(key, command_id)
             check = crc32(payload, name).to_bytes(4, "big")
             append((shard, (mailbox, command_id, check, stamp(packed_text(command_id), entity, payload), text, number)))
         return packed
 
-    def _checked(self, rows: Any, read: dict[str, list[Any]], vouched: Any, faults: dict[int, str]) -> list[Packed]:
-        """As above, for batches with rows that Arrow does not vouch for: these go through the model."""
-        spec, most = self._route.spec, self._limits.max_bytes
+    def _checked(self, rows: Any, read: dict[str, list[Any]], accepted: Any, faults: dict[int, str]) -> list[Packed]:
+        """Return the rows of a batch in which Arrow does not accept all: the others are validated by the model."""
+        spec, most = self._mapping.spec, self._limits.max_bytes
         packed: list[Packed] = []
-        for index, (good, (command_id, number, key, payload)) in enumerate(zip(vouched, rows, strict=False)):
+        for index, (good, (command_id, number, key, payload)) in enumerate(zip(accepted, rows, strict=False)):
             try:
                 if index in faults:
                     raise InvalidCommand(faults[index])
                 checked = _checked_id(command_id)
                 sequence = _checked_number(number)
-                content, place = (payload, key) if good and len(payload) <= most else self._validated(_row(read, index), key)
-                shard, mailbox, entity, text = self._place(place, checked)
+                content, entity_key = (payload, key) if good and len(payload) <= most else self._validated(_row(read, index), key)
+                shard, mailbox, entity, text = self._mailbox_of(entity_key, checked)
             except CommandBusError as error:
                 packed.append(
                     Reject.of(
@@ -212,28 +212,28 @@ class _RouteEncoder:
                     )
                 )  # fmt: skip
                 continue
-            envelope = self._stamp.pack(packed_text(checked), entity, content)
-            packed.append((shard, (mailbox, checked, check_of(spec.name, content), envelope, text, sequence)))
+            envelope = self._template.pack(packed_text(checked), entity, content)
+            packed.append((shard, (mailbox, checked, payload_check(spec.name, content), envelope, text, sequence)))
         return packed
 
     def _read(self, columns: dict[str, pa.Array]) -> tuple[dict[str, list[Any]], dict[int, str]]:
-        """Give the values by field, and what is wrong with the rows that have some which Python cannot hold."""
+        """Return the values by field, and by row the errors of values that Python cannot hold."""
         read: dict[str, list[Any]] = {}
         faults: dict[int, str] = {}
         for name, column in columns.items():
-            read[name], wrong = values_of(column)
+            read[name], wrong = column_values(column)
             for index, fault in wrong.items():
-                faults.setdefault(index, fault.of(self._route.columns[name]))
+                faults.setdefault(index, fault.message(self._mapping.columns[name]))
         return read, faults
 
     def _mask(self, columns: dict[str, pa.Array], batch: pa.RecordBatch) -> pa.Array | None:
-        """Which rows Arrow vouches for; None if it does for all."""
-        route = self._route
-        if not route.vectorised or batch.nbytes > self._limits.max_bytes * _LARGE:
+        """Return which rows Arrow accepts; None if it accepts all."""
+        mapping = self._mapping
+        if not mapping.vectorised or batch.nbytes > self._limits.max_bytes * _LARGE:
             return _none_of(batch)
         masks: list[Any] = []
         widest = 0
-        for plan in route.fields:
+        for plan in mapping.fields:
             column = columns.get(plan.name)
             if column is None:
                 widest += size_of(plan.default)
@@ -248,8 +248,8 @@ class _RouteEncoder:
         return all_of([each for each in masks if each is not None])
 
     def _payloads(self, read: dict[str, list[Any]]) -> Iterator[bytes]:
-        """The payloads, from columns; of a row that Arrow does not vouch for they mean nothing."""
-        fields = self._route.fields
+        """Yield the payloads, made from columns; those of rows that Arrow does not accept are meaningless."""
+        fields = self._mapping.fields
         pack = Packer(buf_size=1024).pack
         if not fields:
             return repeat(pack({}))
@@ -258,41 +258,41 @@ class _RouteEncoder:
         return (pack(dict(zip(names, row, strict=False))) for row in zip(*columns, strict=False))
 
     def _validated(self, row: dict[str, Any], key: Any) -> tuple[bytes, str | None]:
-        """Make the payload of a row that Arrow does not vouch for, and name its command's entity.
+        """Return the payload of a row that the model validates, and its command's entity.
 
         Raises:
-            InvalidCommand: It is none, or its command has another entity than its column says.
+            InvalidCommand: The row is no command, or its command's entity differs from the column.
         """
-        payload, entity = self._route.payload(row, self._limits)
+        payload, entity = self._mapping.payload(row, self._limits)
         if entity is not None:
-            _check_place(key, entity, self._route.columns[self._route.spec.key or ""])
+            _check_entity(key, entity, self._mapping.columns[self._mapping.spec.key or ""])
         return payload, entity
 
-    def _place(self, key: Any, command_id: str) -> tuple[int, str, bytes, str]:
-        """Shard, mailbox, packed entity id and its text."""
-        spec = self._route.spec
+    def _mailbox_of(self, key: Any, command_id: str) -> tuple[int, str, bytes, str]:
+        """Return shard, mailbox, packed entity id and its text."""
+        spec = self._mapping.spec
         if spec.entity is None:
             mailbox = free_mailbox(command_id)
-            return self._link.shard_of(mailbox), mailbox, self._no_entity, ""
-        place = self._places.get(key)
-        if place is None:
-            if len(self._places) >= _MOST_ENTITIES:
-                self._places.clear()
+            return self._connection.shard_of(mailbox), mailbox, self._no_entity, ""
+        found = self._mailboxes.get(key)
+        if found is None:
+            if len(self._mailboxes) >= _MOST_ENTITIES:
+                self._mailboxes.clear()
             text = canonical_entity_id(key)
-            mailbox = self._link.builder.mailbox_of(spec.entity, text)
-            place = self._places[key] = (self._link.shard_of(mailbox), mailbox, packed_text(text), text)
-        return place
+            mailbox = self._connection.builder.mailbox_of(spec.entity, text)
+            found = self._mailboxes[key] = (self._connection.shard_of(mailbox), mailbox, packed_text(text), text)
+        return found
 
 
 def _row(read: dict[str, list[Any]], index: int) -> dict[str, Any]:
     return {name: values[index] for name, values in read.items()}
 
 
-def _check_place(key: Any, entity: str, column: str) -> None:
-    """See that a row is where the other rows of its entity are.
+def _check_entity(key: Any, entity: str, column: str) -> None:
+    """Check that a row's command has the entity id of its column, by which the rows are arranged.
 
     Raises:
-        InvalidCommand: It need not be.
+        InvalidCommand: It has another.
     """
     if key is None or str(key) != entity:
         raise InvalidCommand(
@@ -306,7 +306,7 @@ def _none_of(batch: pa.RecordBatch) -> pa.Array:
 
 
 def _fit_ids(ids: pa.Array) -> pa.Array | None:
-    """Which ids are certainly ids; None if all are."""
+    """Return which ids are certainly valid; None if all are."""
     size = pc.binary_length(ids)
     return all_of([pc.and_(pc.greater(size, 0), pc.less_equal(size, _MAX_COMMAND_ID))])
 

@@ -1,8 +1,8 @@
-"""What Arrow can check of a command: the fields whose columns it may judge in bulk, read from the model's core schema.
+"""The checks of a command's fields that Arrow can do in bulk, read from the model's core schema.
 
-A model of scalars with bounds needs no Python per row: types are the column's, NULL, NaN and bounds are a few vector operations. Only
-rows that fail those, and commands with anything else in them (validators, dates, nested models), go through pydantic, which has the
-last word and gives the reasons.
+A model of scalars with bounds needs no Python per row: types are the column's, and NULL, NaN and bounds take a few vector operations.
+Only rows that fail these, and commands with other fields (validators, dates, nested models), go through pydantic, which decides and
+gives the reasons.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Kind = Literal["entity", "str", "int", "float", "bool", "bytes"]
 _BOUNDS = ("ge", "gt", "le", "lt")
 _LEAF_KEYS = frozenset({"type", "strict", "metadata", "allow_inf_nan", "min_length", "max_length", "pattern", *_BOUNDS})
 _CHANGING = ("str_strip_whitespace", "str_to_lower", "str_to_upper", "str_min_length", "str_max_length", "coerce_numbers_to_str")
-# Classes that mean more in one of the two engines, and negations of them.
+# Leaves out classes that mean more in one of the two engines, and negations of them.
 _PORTABLE = re.compile(
     r"(?:[^\\\[({]|\{(?!,)|\\[dws.\-/+*?()\[\]{}|^$\\]|\((?!\?)"
     r"|\[(?!\^)(?:[^\\\[\]&~-]|-(?!-)|&(?!&)|~(?!~)|\\[dws.\-/+*?()\[\]{}|^$\\])+\])*"
@@ -38,7 +38,7 @@ _DEFAULT_KEYS = frozenset(
     {"type", "schema", "default", "default_factory", "default_factory_takes_data", "copy_default", "metadata"}
 )
 _NULLABLE_KEYS = frozenset({"type", "schema", "metadata"})
-_EXACT = 2**53  # up to here an integer is a float as well
+_EXACT = 2**53  # up to here each integer is also a float
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -47,13 +47,13 @@ class FieldPlan:
     """How a field is checked in bulk.
 
     Attributes:
-        name: Of the field.
-        kind: What the column must be; None if only the model can tell.
+        name: Name of the field.
+        kind: The type that the column must have; None if only the model can check it.
         nullable: Whether NULL is a value.
-        default: What it is where there is no column; `MISSING` if it must have one, or only the model can make it.
-        bounds: By `ge`, `gt`, `le`, `lt`.
-        lengths: Least and greatest, in characters (of bytes: bytes).
-        pattern: That the text must contain.
+        default: The value if there is no column; `MISSING` if a column is required, or if only the model can make the default.
+        bounds: Bounds by `ge`, `gt`, `le`, `lt`.
+        lengths: Least and greatest length, in characters (for bytes: in bytes).
+        pattern: The regular expression that the text must match somewhere.
         required: Whether the model has no default.
     """
 
@@ -68,7 +68,7 @@ class FieldPlan:
 
 
 def plans_of(message_type: type[Message[Any]]) -> tuple[list[FieldPlan], bool]:
-    """The fields of a class in order, and whether Arrow can judge all of them, so that a row's values are what is sent."""
+    """Return the fields of a class in order, and whether Arrow can check all of them, so that the columns' values are the payload."""
     fields = message_type.model_fields
     schemas = _field_schemas(message_type)
     key = message_type.spec().key
@@ -81,12 +81,12 @@ def plans_of(message_type: type[Message[Any]]) -> tuple[list[FieldPlan], bool]:
             plans.append(FieldPlan(name, "entity" if _is_bare(schemas[name]) else None))
         else:
             plans.append(_plan(name, schemas[name], required=required))
-    sent_as_they_are = packing_of_fields(message_type.__pydantic_core_schema__) is Packing.FLAT  # no serializer of the user's
+    sent_as_they_are = packing_of_fields(message_type.__pydantic_core_schema__) is Packing.FLAT  # no custom serializer
     return plans, schemas is not None and sent_as_they_are and all(plan.kind is not None for plan in plans)
 
 
 def _is_bare(schema: dict[str, Any]) -> bool:
-    """Tell whether a field is an `EntityId` to which nothing is added: a validator may make another id of what is in the column."""
+    """Return whether a field is a plain `EntityId`: a validator may change the id in the column."""
     return {name: part for name, part in schema.items() if name != "metadata"} == _BARE
 
 
@@ -94,7 +94,7 @@ _BARE = {name: part for name, part in TypeAdapter(EntityId).core_schema.items() 
 
 
 def _field_schemas(message_type: type[Message[Any]]) -> dict[str, dict[str, Any]] | None:
-    """The schemas of the fields, or None if something acts on the model as a whole."""
+    """Return the schemas of the fields, or None if something acts on the model as a whole."""
     node = cast("dict[str, Any]", message_type.__pydantic_core_schema__)
     config: dict[str, Any] = node.get("config", {})
     if node["type"] != "model" or node.get("custom_init") or node.get("post_init") or any(config.get(name) for name in _CHANGING):
@@ -132,7 +132,7 @@ def _plan(name: str, schema: dict[str, Any], *, required: bool) -> FieldPlan:
 
 
 def _is_sent(default: Any) -> bool:
-    """Tell whether a default is a scalar that MessagePack takes as it is."""
+    """Return whether a default is a scalar that MessagePack packs as it is."""
     if type(default) not in (str, int, float, bool, bytes, type(None)):
         return False
     try:
@@ -143,7 +143,7 @@ def _is_sent(default: Any) -> bool:
 
 
 def _is_portable(pattern: Any) -> bool:
-    """Tell whether both engines read a pattern alike, so that what Arrow's finds the model's finds."""
+    """Return whether Arrow's and the model's engine read a pattern alike."""
     if not isinstance(pattern, str) or not _PORTABLE.fullmatch(pattern):
         return False
     try:
@@ -154,14 +154,14 @@ def _is_portable(pattern: Any) -> bool:
 
 
 def _is_compared(kind: str, bound: Any) -> bool:
-    """Tell whether Arrow compares values of a kind with a bound exactly."""
+    """Return whether Arrow compares values of a kind with a bound exactly."""
     if type(bound) is int:
         return bound in _INT64 if kind == "int" else kind == "float" and abs(bound) <= _EXACT
     return type(bound) is float and kind == "float"
 
 
 def fits(plan: FieldPlan, kind: pa.DataType) -> bool:
-    """Whether values of an Arrow type can be what the field wants; where only the model can tell, they can."""
+    """Return whether values of an Arrow type can be what the field wants; True if only the model can check it."""
     types = pa.types
     match plan.kind:
         case "entity":
@@ -185,14 +185,14 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def typed_for(plan: FieldPlan, column: pa.Array) -> pa.Array:
-    """Give a column as the field takes it: integers become floats, the nearest there are."""
+    """Return a column as the field wants it: integers become the nearest floats."""
     if plan.kind == "float" and pa.types.is_integer(column.type):
         return column.cast(pa.float64(), safe=False)
     return column
 
 
 def mask_of(plan: FieldPlan, column: pa.Array) -> pa.Array | None:
-    """Which rows the field certainly takes; None if it takes all. The column's type fits."""
+    """Return the rows that the field certainly accepts; None if it accepts all. The column's type must fit."""
     masks: list[Any] = []
     if plan.kind == "entity" and _is_text(column.type):
         size = pc.binary_length(column)
@@ -219,7 +219,7 @@ _COMPARE: dict[str, Any] = {"ge": pc.greater_equal, "gt": pc.greater, "le": pc.l
 
 
 def all_of(masks: list[Any]) -> pa.Array | None:
-    """The rows that all masks let pass; None if these are all rows."""
+    """Return the rows that all masks accept; None if these are all rows."""
     mask = None
     for each in masks:
         if pc.all(each, skip_nulls=False).as_py() is not True:
@@ -229,7 +229,7 @@ def all_of(masks: list[Any]) -> pa.Array | None:
 
 
 def widest_of(column: pa.Array) -> int:
-    """Bytes of the column's widest value, about; numbers and flags take nine at most."""
+    """Return the approximate size of the column's widest value in bytes; numbers and booleans take nine at most."""
     kind = column.type
     if _is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return int(pc.max(pc.binary_length(column)).as_py() or 0)
@@ -237,5 +237,5 @@ def widest_of(column: pa.Array) -> int:
 
 
 def size_of(default: Any) -> int:
-    """Count the bytes of a default, about, for rows that have no column of it."""
+    """Return the approximate size of a default in bytes, for rows without its column."""
     return len(default.encode()) if isinstance(default, str) else len(default) if isinstance(default, bytes) else 9

@@ -1,7 +1,7 @@
-"""`Fingerprint`: of what rows a version of a dispatch was made, told apart from others without keeping them.
+"""`Fingerprint`: identifies the rows of a version of a dispatch without storing them.
 
-It counts rows and adds up the CRC-32 of their command ids, in any order and any partitions; Spark gives the same by
-`sum(crc32(command_id))`. What a payload holds is not in it: a column such as the time of the run may differ, and the rows are the same.
+It holds the number of rows and the sum of the CRC-32 of their command ids, which depend on neither order nor partitions; Spark computes
+the same as `sum(crc32(command_id))`. Payloads are not part of it: a column such as the time of the run may differ for the same rows.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from zlib import crc32
 from command_bus.errors import DispatchConflict
 from command_bus.transport.bulk import DispatchFacts, Version
 
-__all__ = ["Fingerprint", "check_repeated", "digest_of", "moment", "rows_of_summary"]
+__all__ = ["Fingerprint", "check_same_rows", "ids_digest", "rows_of_summary", "utc_text"]
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Of rows.
+    """The fingerprint of rows.
 
     Attributes:
-        rows: How many.
-        digest: Of their command ids; None if nobody knows.
-        commands: The wire names, sorted; empty if nobody knows.
-        columns: The columns that the commands are made of, with types; empty if nobody knows.
+        rows: Number of rows.
+        digest: Sum over their command ids; None if unknown.
+        commands: The wire names, sorted; empty if unknown.
+        columns: The columns that the commands are made of, with types; empty if unknown.
     """
 
     rows: int
@@ -40,7 +40,7 @@ class Fingerprint:
 
     @classmethod
     def parse(cls, text: str) -> Fingerprint | None:
-        """What a commit left; None if it cannot be read."""
+        """Return the fingerprint that a commit stored; None if it cannot be read."""
         try:
             facts: Mapping[str, Any] = json.loads(text)
             return cls(int(facts["rows"]), facts.get("digest"), facts.get("commands", ""), facts.get("columns", ""))
@@ -48,7 +48,7 @@ class Fingerprint:
             return None
 
     def difference(self, now: Fingerprint) -> str | None:
-        """How the rows of now differ from these, as far as that is known; None if they do not."""
+        """Return how other rows differ from these, as far as known; None if they do not."""
         if self.rows != now.rows:
             return f"{self.rows:,} rows then, {now.rows:,} now"
         if self.digest is not None and now.digest is not None and self.digest != now.digest:
@@ -61,29 +61,29 @@ class Fingerprint:
         return None
 
 
-def digest_of(command_ids: Iterable[bytes | None]) -> int:
-    """The part of the digest that these ids make up."""
+def ids_digest(command_ids: Iterable[bytes | None]) -> int:
+    """Return the part of the digest for these ids."""
     return sum([crc32(command_id) for command_id in command_ids if command_id is not None])
 
 
-def check_repeated(version: Version, facts: DispatchFacts, known: Mapping[int, str], now: Fingerprint) -> Fingerprint | None:
-    """See that a version which is committed was made of these rows; what is known of those, None if nothing is.
+def check_same_rows(version: Version, facts: DispatchFacts, known: Mapping[int, str], now: Fingerprint) -> Fingerprint | None:
+    """Check that a committed version was made of these rows. Return what is known of the committed rows; None if nothing is.
 
     Args:
-        version: That was committed before.
-        facts: Of the dispatch.
+        version: The version that is committed.
+        facts: The record of the dispatch.
         known: The fingerprints of its versions.
-        now: Of the rows at hand.
+        now: The fingerprint of the rows at hand.
 
     Raises:
-        DispatchConflict: It was made of others, which are in; these would be lost without a word.
+        DispatchConflict: It was made of other rows. Going on would lose these without an error.
     """
     before = Fingerprint.parse(known[version.number]) if version.number in known else None
     if before is None and version.number == facts.version:  # a release without fingerprints committed it
         rows = rows_of_summary(facts.summary)
         before = None if rows is None else Fingerprint(rows)
     if before is None and now.rows and any(number < version.number for number in known):
-        before = Fingerprint(0)  # it was empty, so it was passed over: empty micro-batches leave nothing
+        before = Fingerprint(0)  # it was empty: empty micro-batches store nothing
     difference = None if before is None else before.difference(now)
     if difference is None:
         return before
@@ -95,19 +95,19 @@ def check_repeated(version: Version, facts: DispatchFacts, known: Mapping[int, s
             "and leave out the rows that are in already (their command ids tell)"
         )
     raise DispatchConflict(
-        f"{name} was committed before, at {moment(facts.done_ms)}, with other rows: {difference}. Nothing was sent. "
+        f"{name} was committed before, at {utc_text(facts.done_ms)}, with other rows: {difference}. Nothing was sent. "
         "Give other rows a dispatch id of their own"
     )
 
 
 def rows_of_summary(summary: str) -> int | None:
-    """How many rows a summary tells of."""
+    """Return the number of rows in a summary; None if it has none."""
     try:
         return sum(int(each["rows"]) for each in json.loads(summary)["partitions"])
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def moment(ms: int) -> str:
-    """A time for people."""
+def utc_text(ms: int) -> str:
+    """Return a time for people."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,7 +1,7 @@
-"""Which Python runs on executors: found out in the driver, before a job fails for it.
+"""The Python that executors run, checked on the driver before a job fails because of it.
 
-Spark runs `PYSPARK_PYTHON`, by default the first `python3` on PATH. On one machine (a local master) the driver's own Python is as near,
-and has what the driver imports.
+Spark runs `PYSPARK_PYTHON`, by default the first `python3` on PATH. With a local master the driver's own Python is available too, and
+can import all that the driver imports.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _PROBE = "import sys, command_bus.spark.writing.partition; print('%d.%d' % sys.v
 
 
 def choose_interpreter(spark: SparkSession) -> None:
-    """Let a local session run the driver's Python, unless somebody has chosen another."""
+    """Make a local session run the driver's Python, unless another one was chosen."""
     context = _local_context(spark)
     if context is not None and _CHOICE not in os.environ:
         context.pythonExec = sys.executable
 
 
 def check_interpreter(spark: SparkSession) -> None:
-    """See that the Python which a local session runs can import this library.
+    """Check that the Python of a local session's workers can import this library.
 
     Raises:
-        InvalidSettings: It cannot, or is of another version than the driver's; the message has the line to export.
+        InvalidSettings: It cannot, or its version differs from the driver's; the message has the line to export.
     """
     context = _local_context(spark)
     if context is None:
@@ -46,14 +46,14 @@ def check_interpreter(spark: SparkSession) -> None:
         return
     shipped = getattr(context, "_python_includes", None)
     if shipped or context.getConf().get("spark.submit.pyFiles", ""):
-        return  # what was shipped may hold it
+        return  # the shipped files may contain it
     fault = "there is no such program" if found is None else _fault(found)
     if fault is not None:
         raise InvalidSettings(f"Spark's workers run {chosen} here ({_CHOICE}): {fault}. {advice()}")
 
 
 def advice() -> str:
-    """What to do where executors run another Python."""
+    """Return what to do if executors run another Python."""
     return f"Before the session is made, say: export {_CHOICE}={sys.executable}"
 
 
@@ -72,9 +72,9 @@ def _fault(program: str) -> str | None:
 
 
 def _local_context(spark: SparkSession) -> Any | None:
-    """The context of a session whose executors are on this machine; None of others, and of Spark Connect, which has none."""
+    """Return the context of a session whose executors are on this machine; None for others, and for Spark Connect, which has no context."""
     try:
         context: Any = spark.sparkContext
         return context if str(context.master).startswith("local") else None
-    except Exception:  # noqa: BLE001 - PySpark has no one error for what Connect lacks
+    except Exception:  # noqa: BLE001 - PySpark has no common error for what Connect lacks
         return None

@@ -1,9 +1,9 @@
-"""`in_order`: an entity's rows in one task, sorted there, whatever plan stands before.
+"""`in_order`: an entity's rows in one task, sorted there, whatever plan precedes it.
 
-Spark leaves a `repartition(entity)` out where a join or an aggregate on the entity has such a partitioning already, and its adaptive
-execution may then read that partitioning in other pieces: an entity's rows come to be in several tasks, which write at the same time.
-So rows are partitioned by an expression that nothing else is partitioned by: that shuffle is the user's own to Spark, which keeps it
-and only ever puts whole partitions of it together.
+Spark drops a `repartition(entity)` if a join or an aggregate on the entity has such a partitioning already, and its adaptive execution
+may then read that partitioning in other pieces. An entity's rows are then in several tasks, which write at the same time. So rows are
+partitioned by an expression that nothing else is partitioned by. To Spark that shuffle is the user's own: it keeps the shuffle, and
+only ever merges whole partitions of it.
 """
 
 from __future__ import annotations
@@ -15,74 +15,74 @@ from pyspark.sql import Column, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from command_bus.errors import InvalidSettings
-from command_bus.spark.reconciliation.statuses import column
+from command_bus.spark.quoting import column_named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Order", "check_order", "in_order", "names_in", "numbered"]
+__all__ = ["Order", "check_order", "in_order", "named_columns", "with_order_column"]
 
 Order = str | Column | Sequence[str | Column]
-"""What orders an entity's rows: a column by its name; several; or columns with a direction, `F.desc("day")`."""
+"""The order of an entity's rows: a column by its name; several; or columns with a direction, `F.desc("day")`."""
 
 _OURS = "command_bus"
-_PLACE = "__command_bus_place"
+_RANK = "__command_bus_rank"
 
 
 def in_order(rows: DataFrame, entity: str, order_by: Order | None = None, *, partitions: int | None = None) -> DataFrame:
-    """Arrange rows so that an entity's commands are written by one task, in order; for `format("command_bus")` and functions of your own.
+    """Arrange rows so that one task writes an entity's commands, in order; for `format("command_bus")` and functions of your own.
 
     Nothing that moves rows (a join, another repartition, a union) may come between this and the write.
 
     Args:
-        rows: Of a batch, or of a stream; Spark cannot sort a stream, so leave `order_by` out there.
+        rows: The rows of a batch or a stream. Spark cannot sort a stream, so leave `order_by` out there.
         entity: The column of entity ids.
-        order_by: The column that orders an entity's rows, or several, the first one first; a name means ascending, `F.desc(name)` the
-            other direction. None keeps what order the source gives them.
-        partitions: How many tasks write; by default Spark decides.
+        order_by: The column that orders an entity's rows, or several, the most significant first; a name means ascending, `F.desc(name)`
+            descending. None keeps the order of the source.
+        partitions: The number of tasks that write; by default Spark decides.
 
     Raises:
-        InvalidSettings: There is no such column.
+        InvalidSettings: A column does not exist.
     """
     check_order(rows, entity)
     check_order(rows, order_by)
-    home = F.xxhash64(F.lit(_OURS), column(entity))
-    rows = rows.repartition(home) if partitions is None else rows.repartition(partitions, home)
+    owner = F.xxhash64(F.lit(_OURS), column_named(entity))
+    rows = rows.repartition(owner) if partitions is None else rows.repartition(partitions, owner)
     return rows if order_by is None else rows.sortWithinPartitions(*_sorting(order_by))
 
 
 def check_order(rows: DataFrame, order_by: Order | None) -> None:
-    """See that the columns which are named are there.
+    """Check that the named columns exist.
 
     Raises:
-        InvalidSettings: One is not; or there is none in the list.
+        InvalidSettings: One does not, or the list is empty.
     """
     if order_by is not None and not _listed(order_by):
         raise InvalidSettings(
             "order_by = []: name the columns that order an entity's rows, or None if their order is of no importance"
         )
-    for name in names_in(order_by):
+    for name in named_columns(order_by):
         if name not in rows.columns:
             raise InvalidSettings(f"there is no column {name!r}; there are {', '.join(rows.columns)}")
 
 
-def names_in(order_by: Order | None) -> list[str]:
-    """List the columns that are given by name."""
+def named_columns(order_by: Order | None) -> list[str]:
+    """Return the columns that are given by name."""
     return [] if order_by is None else [each for each in _listed(order_by) if isinstance(each, str)]
 
 
-def numbered(rows: DataFrame, entity: str | None, order_by: Order | None) -> tuple[DataFrame, str | None]:
-    """Give the rows with one column that orders an entity's rows, and its name: their own if it is one by name, else their rank.
+def with_order_column(rows: DataFrame, entity: str | None, order_by: Order | None) -> tuple[DataFrame, str | None]:
+    """Return the rows with one column that orders an entity's rows, and its name: their own column if it is given by name, else their rank.
 
     Raises:
-        InvalidSettings: There are several columns, and no entity within which they order.
+        InvalidSettings: There are several columns, but no entity column.
     """
     if order_by is None or isinstance(order_by, str):
         return rows, order_by
     if entity is None:
         raise InvalidSettings("order_by is more than the name of a column: give entity_column, the column within which it orders")
-    place = F.rank().over(Window.partitionBy(column(entity)).orderBy(*_sorting(order_by)))
-    return rows.withColumn(_PLACE, place), _PLACE
+    rank = F.rank().over(Window.partitionBy(column_named(entity)).orderBy(*_sorting(order_by)))
+    return rows.withColumn(_RANK, rank), _RANK
 
 
 def _listed(order_by: Order) -> Sequence[str | Column]:
@@ -90,4 +90,4 @@ def _listed(order_by: Order) -> Sequence[str | Column]:
 
 
 def _sorting(order_by: Order) -> list[Column]:
-    return [column(each) if isinstance(each, str) else each for each in _listed(order_by)]
+    return [column_named(each) if isinstance(each, str) else each for each in _listed(order_by)]

@@ -1,9 +1,8 @@
 """`PartitionDispatcher`: sends the commands of one partition, from an executor or any other blocking code.
 
-One chunk is under way at a time, and a refused row stays in front of its mailbox's later ones, so order holds by construction. A
-mailbox that is full holds up nobody else: its rows stand aside. A limit of all (the namespace, the server's memory) is waited for;
-whoever waits too long without any headway fails, and says how far it got.
-It imports nothing of Spark.
+One chunk is under way at a time, and a refused row stays ahead of its mailbox's later rows, so order is kept. A full mailbox blocks only
+its own rows; the others are sent. Limits of the whole namespace (its depth, the server's memory) are waited for. A task that waits too
+long without progress fails, and reports how far it got. This module imports nothing of Spark.
 """
 
 from __future__ import annotations
@@ -24,25 +23,24 @@ from command_bus.messages.message import Message
 from command_bus.messages.outgoing import Envelope
 from command_bus.serialization.envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
 from command_bus.spark.options import OnInvalid
-from command_bus.spark.target import Link, Target, link_to
-from command_bus.spark.writing.entity_owners import Homes
+from command_bus.spark.target import Target, TargetConnection, connection_to
+from command_bus.spark.writing.entity_owners import EntityOwners
 from command_bus.spark.writing.refusals import Refusal
-from command_bus.spark.writing.send_queue import Line
-from command_bus.spark.writing.stalls import Stall
-from command_bus.spark.writing.task_results import UNFIT, PartitionResult, Reject, unfit
+from command_bus.spark.writing.send_queue import SendQueue
+from command_bus.spark.writing.stalls import StallTimer
+from command_bus.spark.writing.task_results import PERMANENT_REFUSALS, PartitionResult, Reject, permanent_reject
 from command_bus.transport.bulk import LoadItem, Opening, Version
 from command_bus.transport.submissions import Admission
 
-__all__ = ["PartitionDispatcher", "PartitionResult", "Reject", "check_of", "flags_of"]
+__all__ = ["PartitionDispatcher", "PartitionResult", "Reject", "envelope_flags", "payload_check"]
 
 _log = logging.getLogger("command_bus.spark")
-_REJECTS = 200  # noted at a time
+_REJECTS = 200  # stored at a time
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
-_MOST_ASIDE = 64 * 1024 * 1024
-"""Bytes of commands that a partition lets stand aside before it reads no further."""
-_TRUST = (
-    16  # of what a mailbox may hold, a partition puts in one sixteenth before it asks again: the limit is exceeded by no more
-)
+_MAX_BLOCKED_BYTES = 64 * 1024 * 1024
+"""Bytes of blocked commands above which a partition reads no further."""
+_CHECKS_PER_MAILBOX = 16
+"""After each sixteenth of the depth limit that a partition has put into a mailbox, the server checks the limit: it is exceeded by no more."""
 
 
 class PartitionDispatcher:
@@ -54,24 +52,24 @@ class PartitionDispatcher:
 
         frame.foreachPartition(send)
 
-    Only its arguments are pickled. The connection belongs to the process, is opened when it is first needed and closed at exit.
+    The connection is not pickled: it belongs to the process, is opened at first use and closed at exit.
 
     Args:
-        target: Where to: `Target.resolve(…)` on the driver.
-        dispatch_id: Names the dispatch; opened by the first partition that comes, closed by
-            `command_bus.spark.writing.writer.commit_dispatch`; without that it stays open, and remembers its command ids until it is forgotten.
-        version: Of the dispatch: 0, or the number of a micro-batch.
+        target: The server and namespace: `Target.resolve(…)` on the driver.
+        dispatch_id: Name of the dispatch. The first partition opens it, and `command_bus.spark.writing.writer.commit_dispatch` closes it;
+            until then it stays open, and remembers its command ids until it is forgotten.
+        version: Version of the dispatch: 0, or the number of a micro-batch.
         opening: How long dispatch and outcomes are remembered.
         batch_size: Commands per request, at most 1,000.
         max_backlog: Commands that may wait in the namespace before this waits; None: as many as the bus allows.
         max_wait: Seconds without any progress after which it gives up.
-        on_invalid: What becomes of rows that cannot be accepted.
-        max_rejects: More rejected rows of the whole dispatch than that raise `InvalidRows`.
-        sequenced: Whether rows have sequence numbers to be held to.
-        partition: For the result.
-        run: Names one run of the job. With it and `partition`, the server notices an entity of which two partitions of the run have rows.
-        keep_order: Whether such an entity fails the dispatch (True), or is only counted in `result.shared` (None); False looks for none.
-        watched: Whether the driver reads what this says of a standstill; else it is logged here.
+        on_invalid: What to do with rows that cannot be accepted: store them with the reason (`quarantine`), raise, or `drop` them.
+        max_rejects: Rejected rows of the whole dispatch above which `InvalidRows` is raised.
+        sequenced: Whether rows have sequence numbers, which the server checks.
+        partition: Number of the partition, for the result.
+        run: Name of one run of the job. With it and `partition`, the server notices an entity whose rows are in two partitions of the run.
+        keep_order: Whether such an entity fails the dispatch (True), is only counted in `result.shared` (None), or is not looked for (False).
+        watched: Whether the driver reads this task's warnings about stalls; else they are logged here.
     """
 
     def __init__(
@@ -103,14 +101,14 @@ class PartitionDispatcher:
         self._max_rejects = max_rejects
         self._sequenced = sequenced
         wanted = run if keep_order is not False and partition >= 0 else ""
-        self._homes = Homes(wanted, partition, strict=keep_order is True)
+        self._owners = EntityOwners(wanted, partition, strict=keep_order is True)
         self._watched = watched
-        self._stall = Stall(max_wait)
-        self._again, self._again_at = _SHORTEST_PAUSE, 0.0
-        self._lines: dict[int, Line] = {}
+        self._stall = StallTimer(max_wait)
+        self._retry_pause, self._retry_at = _SHORTEST_PAUSE, 0.0
+        self._queues: dict[int, SendQueue] = {}
         self._rejects: list[Reject] = []
-        self._touched: dict[str, int] = {}
-        self._trust = 1
+        self._sent: dict[str, int] = {}
+        self._check_every = 1
         self._began = 0.0
 
     def __enter__(self) -> Self:
@@ -121,33 +119,32 @@ class PartitionDispatcher:
         if kind is None:
             self.flush()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_link"}
-
     @property
-    def link(self) -> Link:
+    def connection(self) -> TargetConnection:
         """The connection of this process."""
-        return link_to(self.target)
+        return connection_to(self.target)
 
     def open(self) -> None:
-        """Open the dispatch, unless another partition has.
+        """Open the dispatch, unless another partition has opened it.
 
         Raises:
-            DispatchConflict: Its id is another writer's.
+            DispatchConflict: Its id belongs to another writer.
             TransportUnavailable: The server cannot be reached.
         """
         self._began = time.monotonic()
-        link = self.link
-        self._trust = max(link.settings.max_depth // _TRUST, 1)
-        dispatches = link.transport.bulk
-        self.result.done = link.patiently(lambda: dispatches.open(self.version, self.opening), self._max_wait) == "done"
+        connection = self.connection
+        self._check_every = max(connection.settings.max_depth // _CHECKS_PER_MAILBOX, 1)
+        dispatches = connection.transport.bulk
+        self.result.done = (
+            connection.retry_while_full(lambda: dispatches.open(self.version, self.opening), self._max_wait) == "done"
+        )
 
     def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> PartitionResult:
         """Send commands that have ids: `Envelope(command, command_id=…)`. They are accepted when this returns.
 
         Raises:
-            InvalidCommand: One has no id, or a delay or deadline, which dispatches do not have.
-            DispatchStalled: A limit held it up for longer than `max_wait`.
+            InvalidCommand: A command has no id, or has a delay or deadline, which a dispatch does not support.
+            DispatchStalled: A limit blocked it for longer than `max_wait`.
             DispatchFenced: The dispatch is not open any more.
         """
         for command in commands:
@@ -157,10 +154,10 @@ class PartitionDispatcher:
         return self.result
 
     def pack(self, command: Message[Any] | Envelope[Any], *, sequence: int = 0) -> tuple[int, LoadItem]:
-        """The shard of a command, and its packed form for `add`.
+        """Return the shard of a command, and its packed form for `add`.
 
         Raises:
-            InvalidCommand: It cannot be sent, or not so.
+            InvalidCommand: The command cannot be sent, or has no id.
         """
         if not isinstance(command, Envelope) or command.command_id is None:
             raise InvalidCommand(
@@ -170,61 +167,61 @@ class PartitionDispatcher:
             raise InvalidCommand(
                 "the commands of a dispatch have no delay or deadline of their own: use CommandBus.dispatch_batch"
             )
-        link = self.link
-        out = link.builder.of_item(command)
+        connection = self.connection
+        out = connection.builder.of_item(command)
         if out.entity_type is not None:
-            link.agree(out.entity_type, self._max_wait)
-        submission = link.builder.build(out)
-        flags = flags_of(self.opening, at_most_once=out.at_most_once)
+            connection.agree(out.entity_type, self._max_wait)
+        submission = connection.builder.build(out)
+        flags = envelope_flags(self.opening, at_most_once=out.at_most_once)
         envelope = WireEnvelope(
             out.command_id, out.name, out.entity_type, out.entity_id, out.payload, flags,
             correlation_id=self.version.dispatch_id if flags & KEEP_OUTCOME else None, headers=out.headers or None,
         )  # fmt: skip
-        check = check_of(out.name, out.payload)
-        item = (submission.mailbox, out.command_id, check, link.builder.pack(envelope), out.entity_id or "", sequence)
-        return link.shard_of(submission.mailbox), item
+        check = payload_check(out.name, out.payload)
+        item = (submission.mailbox, out.command_id, check, connection.builder.pack(envelope), out.entity_id or "", sequence)
+        return connection.shard_of(submission.mailbox), item
 
     def add(self, shard: int, items: Iterable[LoadItem]) -> None:
-        """Put packed commands of one shard in line."""
-        line = self._lines.setdefault(shard, Line())
-        before = len(line)
-        line.extend(items)
-        self.result.rows += len(line) - before
-        if len(line) >= self._batch_size:
-            self._send(shard, line, least=self._batch_size)
-            if line.aside and self._bytes_aside() > _MOST_ASIDE:
-                self._await_room(_MOST_ASIDE // 2)
+        """Queue packed commands of one shard, and send full chunks."""
+        queue = self._queues.setdefault(shard, SendQueue())
+        before = len(queue)
+        queue.extend(items)
+        self.result.rows += len(queue) - before
+        if len(queue) >= self._batch_size:
+            self._send(shard, queue, least=self._batch_size)
+            if queue.blocked and self._blocked_bytes() > _MAX_BLOCKED_BYTES:
+                self._drain_blocked(_MAX_BLOCKED_BYTES // 2)
 
     def add_all(self, rows: Iterable[tuple[int, LoadItem] | Reject]) -> None:
-        """Put rows in line; those that are no commands are rejected.
+        """Queue rows, and reject those that are no commands.
 
-        An entity's rows keep their order and come to stand together, as far as `rows` has them: a request that names few mailboxes
-        costs the server half of one where each row has another.
+        An entity's rows keep their order and are grouped, within `rows`: a request that names few mailboxes costs the server half of one in
+        which each row has another.
         """
-        lines: dict[str, list[LoadItem]] = {}
+        by_mailbox: dict[str, list[LoadItem]] = {}
         shards: dict[str, int] = {}
         for row in rows:
             if isinstance(row, Reject):
                 self.reject(row)
                 continue
             shard, item = row
-            line = lines.get(item[0])
-            if line is None:
-                lines[item[0]] = [item]
+            items = by_mailbox.get(item[0])
+            if items is None:
+                by_mailbox[item[0]] = [item]
                 shards[item[0]] = shard
             else:
-                line.append(item)
+                items.append(item)
         by_shard: dict[int, list[list[LoadItem]]] = {}
-        for mailbox, line in lines.items():
-            by_shard.setdefault(shards[mailbox], []).append(line)
-        for shard, together in by_shard.items():
-            self.add(shard, chain.from_iterable(together))
+        for mailbox, items in by_mailbox.items():
+            by_shard.setdefault(shards[mailbox], []).append(items)
+        for shard, groups in by_shard.items():
+            self.add(shard, chain.from_iterable(groups))
 
     def reject(self, reject: Reject, *, read: bool = True) -> None:
-        """Note a row that is no command, or fail, or forget it, as `on_invalid` says.
+        """Store, raise or drop a row that is no command, as `on_invalid` says.
 
         Raises:
-            InvalidRows: It may not be, or there are too many.
+            InvalidRows: `on_invalid` is `raise`, or there are too many rejects.
         """
         self.result.rows += read
         self.result.rejected += 1
@@ -239,66 +236,66 @@ class PartitionDispatcher:
         if self._on_invalid == "quarantine":
             self._rejects.append(reject)
             if len(self._rejects) >= _REJECTS:
-                self._note_rejects()
+                self._store_rejects()
         elif self._max_rejects is not None and self.result.rejected > self._max_rejects:
             raise self._too_many()
 
     def flush(self) -> None:
-        """Send all that is in line.
+        """Send all queued commands.
 
         Raises:
             CommandBusError: As `dispatch_batch`.
         """
-        for shard, line in self._lines.items():
-            self._send(shard, line, least=1)
-        self._await_room(0)
-        self._note_rejects()
-        self.result.entities = len(self._touched)
+        for shard, queue in self._queues.items():
+            self._send(shard, queue, least=1)
+        self._drain_blocked(0)
+        self._store_rejects()
+        self.result.entities = len(self._sent)
         self.result.seconds = time.monotonic() - self._began
 
-    def _send(self, shard: int, line: Line, *, least: int) -> None:
-        """Send what stands in front, until fewer than `least` are left there."""
-        while len(line) >= least:
-            if line.aside and time.monotonic() >= self._again_at:
-                self._retry(shard, line)
-            chunk = line.take(self._batch_size)
+    def _send(self, shard: int, queue: SendQueue, *, least: int) -> None:
+        """Send the front of a queue, until fewer than `least` commands are left there."""
+        while len(queue) >= least:
+            if queue.blocked and time.monotonic() >= self._retry_at:
+                self._retry(shard, queue)
+            chunk = queue.take(self._batch_size)
             if not chunk:
-                return  # what was left went aside
+                return  # the rest of the front was blocked
             refusal = self._load(shard, chunk)
-            line.put_aside(refusal.own)
-            line.give_back(refusal.common)
+            queue.block(refusal.own)
+            queue.put_back(refusal.common)
             if refusal.rows < len(chunk):
-                self._stall.headway()
+                self._stall.progressed()
             if refusal.common:
                 self._pause(refusal)
 
-    def _retry(self, shard: int, line: Line) -> Refusal:
-        """Ask once more for some of those that stand aside, and for longer and longer not again while none is accepted."""
-        chunk = line.take_aside(self._batch_size)
+    def _retry(self, shard: int, queue: SendQueue) -> Refusal:
+        """Send some of the blocked commands again, and back off as long as none is accepted."""
+        chunk = queue.take_blocked(self._batch_size)
         refusal = self._load(shard, chunk)
-        line.put_aside(refusal.own + refusal.common)
-        line.rejoin()
+        queue.block(refusal.own + refusal.common)
+        queue.unblock()
         if refusal.rows < len(chunk):
-            self._stall.headway()
-            self._again = _SHORTEST_PAUSE
+            self._stall.progressed()
+            self._retry_pause = _SHORTEST_PAUSE
         else:
-            self._again = min(self._again * 2, _LONGEST_PAUSE)
-        self._again_at = time.monotonic() + self._again
+            self._retry_pause = min(self._retry_pause * 2, _LONGEST_PAUSE)
+        self._retry_at = time.monotonic() + self._retry_pause
         return refusal
 
-    def _await_room(self, most: int) -> None:
-        """Wait until what stands aside takes no more bytes than that; there is nothing else to do."""
-        while self._bytes_aside() > most:
-            refusals = [self._retry(shard, line) for shard, line in self._lines.items() if line.aside]
+    def _drain_blocked(self, most: int) -> None:
+        """Wait until the blocked commands take no more bytes than that; there is nothing else to do."""
+        while self._blocked_bytes() > most:
+            refusals = [self._retry(shard, queue) for shard, queue in self._queues.items() if queue.blocked]
             refused = [refusal for refusal in refusals if refusal.rows]
             if refused:
                 self._pause(refused[0])
 
-    def _bytes_aside(self) -> int:
-        return sum(line.aside_bytes for line in self._lines.values())
+    def _blocked_bytes(self) -> int:
+        return sum(queue.blocked_bytes for queue in self._queues.values())
 
     def _pause(self, refusal: Refusal) -> None:
-        """Wait a little, say so when it has been long, or give up.
+        """Wait a little, warn after a long time, or give up.
 
         Raises:
             DispatchStalled: Nothing could be added for `max_wait`.
@@ -308,27 +305,27 @@ class PartitionDispatcher:
         if what == "give up":
             raise self._stalled(refusal)
         if what == "warn":
-            self._warn(now - (stall.since or now), stall.left(now), refusal)
+            self._warn(now - (stall.since or now), stall.remaining(now), refusal)
         slept = stall.next_pause(refusal.retry_after) * random.uniform(0.5, 1.0)
         time.sleep(slept)
         self.result.waited += slept
 
     def _warn(self, waited: float, left: float, refusal: Refusal) -> None:
-        live = self.link.live_workers()
+        live = self.connection.live_workers()
         workers = (
-            "who works there cannot be read" if live is None else f"{live} live workers" if live else "no worker lives there"
+            "the live workers cannot be read" if live is None else f"{live} live workers" if live else "no worker lives there"
         )
         text = (
             f"dispatch {self.version.dispatch_id!r}, partition {self.result.partition}: nothing could be added for {waited:.0f} s "
-            f"({refusal.told(self._lines.values())}); {workers}; it gives up in {left:.0f} s (max_wait)"
+            f"({refusal.description(self._queues.values())}); {workers}; it gives up in {left:.0f} s (max_wait)"
         )
         try:
             if self._watched:
-                link = self.link
-                link.wait(link.transport.bulk.note(self.version, text))
+                connection = self.connection
+                connection.wait(connection.transport.bulk.note(self.version, text))
                 return
         except CommandBusError:
-            pass  # the server has no memory, say: then whoever reads this process's log is told
+            pass  # the server is out of memory, for example: then this process's log has the warning
         _log.warning("%s", text)
 
     def _stalled(self, refusal: Refusal) -> DispatchStalled:
@@ -336,40 +333,46 @@ class PartitionDispatcher:
         accepted = result.added + result.duplicates  # an earlier attempt may have brought them
         return DispatchStalled(
             f"dispatch {self.version.dispatch_id!r}, partition {result.partition}: nothing could be added for "
-            f"{self._max_wait:g} s ({refusal.told(self._lines.values())}), {accepted:,} rows of it are in their mailboxes. "
+            f"{self._max_wait:g} s ({refusal.description(self._queues.values())}), {accepted:,} rows of it are in their mailboxes. "
             "Are workers running? A re-run goes on from there",
-            accepted=accepted, waited=result.waited, retry_after=refusal.retry_after, limit=refusal.why,
+            accepted=accepted, waited=result.waited, retry_after=refusal.retry_after, limit=refusal.limit,
         )  # fmt: skip
 
-    def _suspects(self, chunk: list[LoadItem]) -> tuple[set[str], list[str]]:
-        """The mailboxes that may be full for all that this partition knows (new ones, and those it has put much into); the new ones."""
-        touched, trust = self._touched, self._trust
-        suspects: set[str] = set()
+    def _mailboxes_to_check(self, chunk: list[LoadItem]) -> tuple[set[str], list[str]]:
+        """Return the mailboxes that may be full (new ones, and those that have received much), and of these the new ones."""
+        sent, every = self._sent, self._check_every
+        to_check: set[str] = set()
         new: list[str] = []
         for mailbox, more in Counter(map(itemgetter(0), chunk)).items():
-            count = touched.get(mailbox, 0)
-            if -(-count // trust) * trust < count + more:  # a multiple of it is among them
-                suspects.add(mailbox)
-                if mailbox not in touched:
+            count = sent.get(mailbox, 0)
+            if -(-count // every) * every < count + more:  # reaches the next multiple of it
+                to_check.add(mailbox)
+                if mailbox not in sent:
                     new.append(mailbox)
-            touched[mailbox] = count + more
-        return suspects, new
+            sent[mailbox] = count + more
+        return to_check, new
 
     def _load(self, shard: int, chunk: list[LoadItem]) -> Refusal:
-        """Send one chunk; what of it was refused."""
-        link = self.link
-        suspects, new = self._suspects(chunk)
-        home = self._homes.of(chunk, new)
-        work = link.transport.bulk.load(
-            self.version, shard, chunk, backlog=self._max_backlog, sequenced=self._sequenced, suspects=suspects, home=home
+        """Send one chunk, and return what was refused."""
+        connection = self.connection
+        to_check, new = self._mailboxes_to_check(chunk)
+        entity_owner = self._owners.declare(chunk, new)
+        work = connection.transport.bulk.load(
+            self.version,
+            shard,
+            chunk,
+            backlog=self._max_backlog,
+            sequenced=self._sequenced,
+            suspects=to_check,
+            entity_owner=entity_owner,
         )
         try:
-            loaded = link.wait(work)
-        except QueueFull as error:  # the server's memory
-            self._distrust(chunk)
+            loaded = connection.wait(work)
+        except QueueFull as error:  # the server is out of memory
+            self._check_next_time(chunk)
             return Refusal([], chunk, error.limit, error.retry_after)
         result = self.result
-        self._homes.told()
+        self._owners.confirm()
         result.shared += loaded.shared
         if loaded.done:
             result.done = True
@@ -382,28 +385,28 @@ class PartitionDispatcher:
             return Refusal()
         result.duplicates += admissions.count(Admission.DUPLICATE)
         for item, admission in zip(chunk, admissions, strict=True):
-            if admission in UNFIT:
+            if admission in PERMANENT_REFUSALS:
                 self.result.conflicts += admission is Admission.CONFLICT
-                self.reject(unfit(item, admission), read=False)
-                self._distrust([item])
+                self.reject(permanent_reject(item, admission), read=False)
+                self._check_next_time([item])
         refusal = Refusal.of(chunk, admissions, _LONGEST_PAUSE)
-        self._distrust(refusal.own)
-        self._distrust(refusal.common)
+        self._check_next_time(refusal.own)
+        self._check_next_time(refusal.common)
         return refusal
 
-    def _distrust(self, items: list[LoadItem]) -> None:
-        """Look at their mailboxes again next time."""
+    def _check_next_time(self, items: list[LoadItem]) -> None:
+        """Have the server check these mailboxes with the next chunk."""
         for item in items:
-            self._touched[item[0]] = 0
+            self._sent[item[0]] = 0
 
-    def _note_rejects(self) -> None:
+    def _store_rejects(self) -> None:
         rejects, self._rejects = self._rejects, []
         if not rejects or self.result.done:
             return
-        link = self.link
+        connection = self.connection
         rows = [(reject.key, reject.record) for reject in rejects]
-        dispatches = link.transport.bulk
-        if not link.patiently(lambda: dispatches.reject(self.version, rows, self._max_rejects), self._max_wait):
+        dispatches = connection.transport.bulk
+        if not connection.retry_while_full(lambda: dispatches.reject(self.version, rows, self._max_rejects), self._max_wait):
             raise self._too_many()
 
     def _too_many(self) -> InvalidRows:
@@ -415,11 +418,11 @@ class PartitionDispatcher:
         )
 
 
-def check_of(name: str, payload: bytes) -> bytes:
-    """Four bytes that differ between different payloads under one id."""
+def payload_check(name: str, payload: bytes) -> bytes:
+    """Return four bytes that differ between different payloads under one id."""
     return crc32(payload, crc32(name.encode())).to_bytes(4, "big")
 
 
-def flags_of(opening: Opening, *, at_most_once: bool) -> int:
-    """The flags of a dispatch's envelopes."""
+def envelope_flags(opening: Opening, *, at_most_once: bool) -> int:
+    """Return the flags of a dispatch's envelopes."""
     return IN_DISPATCH | (KEEP_OUTCOME if opening.keep_ms else 0) | (AT_MOST_ONCE if at_most_once else 0)

@@ -1,4 +1,4 @@
-"""`Watch`: a driver's look at a dispatch that its tasks load: how fast it goes, and what holds a task up."""
+"""`ProgressWatch`: logs on the driver how fast a dispatch is loaded, and what its tasks wait for."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from types import TracebackType
 from typing import Self
 
 from command_bus.errors import CommandBusError
-from command_bus.spark.target import Link
+from command_bus.spark.target import TargetConnection
 from command_bus.transport.bulk import DispatchFacts, Version
 
-__all__ = ["Watch"]
+__all__ = ["ProgressWatch"]
 
 _log = logging.getLogger("command_bus.spark")
-_LOOK_EVERY = 1.5
-_TELL_EVERY = 10.0
+_READ_EVERY = 1.5
+_LOG_EVERY = 10.0
 
 
-class Watch:
-    """Logs in a thread of its own while it is entered: progress at INFO every ten seconds, standstills of tasks as warnings.
+class ProgressWatch:
+    """Logs in a thread of its own, as a context manager: progress at INFO every ten seconds, stalled tasks as warnings.
 
     Args:
-        link: To the dispatch's server.
-        version: That is loaded.
+        connection: To the dispatch's server.
+        version: The version that is loaded.
     """
 
-    def __init__(self, link: Link, version: Version) -> None:
-        self._link = link
+    def __init__(self, connection: TargetConnection, version: Version) -> None:
+        self._connection = connection
         self._version = version
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="command_bus.spark.watch", daemon=True)
@@ -43,24 +43,24 @@ class Watch:
         self._thread.join()
 
     def _run(self) -> None:
-        told, before = time.monotonic(), None
-        while not self._over.wait(_LOOK_EVERY):
-            facts = self._look()
+        logged, before = time.monotonic(), None
+        while not self._over.wait(_READ_EVERY):
+            facts = self._read()
             if facts is None:
                 continue
             now, loaded = time.monotonic(), facts.added + facts.duplicates
             if before is None:
-                told, before = now, loaded
-            elif now - told >= _TELL_EVERY:
-                rate = (loaded - before) / (now - told)
+                logged, before = now, loaded
+            elif now - logged >= _LOG_EVERY:
+                rate = (loaded - before) / (now - logged)
                 _log.info("dispatch %r: %s rows sent, %s rows/s", self._version.dispatch_id, f"{loaded:,}", f"{rate:,.0f}")
-                told, before = now, loaded
-        self._look()  # for what was said last
+                logged, before = now, loaded
+        self._read()  # for the last note
 
-    def _look(self) -> DispatchFacts | None:
-        """How it stands, and hand on what tasks have noted; None while that cannot be read: the tasks say what they cannot do."""
+    def _read(self) -> DispatchFacts | None:
+        """Return the record of the dispatch, and log a new note of a task; None if the server cannot be read, which the tasks report."""
         try:
-            facts = self._link.wait(self._link.transport.bulk.facts(self._version.dispatch_id))
+            facts = self._connection.wait(self._connection.transport.bulk.facts(self._version.dispatch_id))
         except CommandBusError:
             return None
         if facts is not None and facts.note and facts.note != self._noted:

@@ -1,4 +1,4 @@
-"""Ids made by chance, found in Spark's plan: they survive a task that is run again, and duplicate everything in a job that is."""
+"""Random ids, found in Spark's plan: a retried task keeps them, but a repeated job makes new ones and so duplicates everything."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from command_bus.errors import InvalidSettings
-from command_bus.spark.reconciliation.statuses import column
+from command_bus.spark.quoting import column_named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["chance_in", "check_ids"]
+__all__ = ["check_repeatable_ids", "random_function_in"]
 
-_CHANCE = re.compile(r"\b(uuid|monotonically_increasing_id|randn?|spark_partition_id|shuffle)\(", re.IGNORECASE)
+_RANDOM = re.compile(r"\b(uuid|monotonically_increasing_id|randn?|spark_partition_id|shuffle)\(", re.IGNORECASE)
 _PROJECT = "Project ["
 _REFERENCE = re.compile(r"#(\d+)L?")
 _NAMED = re.compile(r"^(.*) AS .*#(\d+)L?$", re.DOTALL)
 
 
-def check_ids(rows: DataFrame, name: str) -> None:
-    """See that a column of ids is the same when the rows are computed again.
+def check_repeatable_ids(rows: DataFrame, name: str) -> None:
+    """Check that a column has the same ids when the rows are computed again.
 
     Raises:
-        InvalidSettings: It is made by a function of chance or of the partition, as far as Spark's plan tells.
+        InvalidSettings: A random function, or one of the partition, makes it, as far as Spark's plan shows.
     """
     classic: Any = getattr(rows, "_jdf", None)
-    if classic is not None and not _CHANCE.search(classic.queryExecution().analyzed().toString()):
-        return  # which costs nothing: that plan is made already
-    frame: Any = rows.select(column(name))
+    if classic is not None and not _RANDOM.search(classic.queryExecution().analyzed().toString()):
+        return  # cheap: that plan is made already
+    frame: Any = rows.select(column_named(name))
     plan = frame._jdf.queryExecution().toString() if classic is not None else frame._explain_string(mode="extended")  # noqa: SLF001
-    found = chance_in(plan)
+    found = random_function_in(plan)
     if found is not None:
         raise InvalidSettings(
             f"the command ids are made by {found}(), which gives the same rows other ids when they are computed again: a job that is run "
@@ -39,10 +39,10 @@ def check_ids(rows: DataFrame, name: str) -> None:
         )
 
 
-def chance_in(plan: str) -> str | None:
-    """The function of chance that the output of a plan (as Spark explains it, `extended`) is made by, or None.
+def random_function_in(plan: str) -> str | None:
+    """Return the random function that makes the output of a plan (as Spark explains it, `extended`), or None.
 
-    What a cache or a file holds is what it is: looked at is only what stands above it.
+    A cache or a file always returns the same rows, so only the steps above it count.
     """
     text = plan.partition("== Optimized Logical Plan ==")[2].partition("== Physical Plan ==")[0]
     projections = [_parts(line) for line in takewhile(lambda each: "InMemoryRelation" not in each, text.strip().splitlines())]
@@ -52,7 +52,7 @@ def chance_in(plan: str) -> str | None:
     seen: set[str] = set()
     while outputs:
         expression = outputs.pop()
-        found = _CHANCE.search(expression)
+        found = _RANDOM.search(expression)
         if found is not None:
             return found[1].lower()
         references = {number for number in _REFERENCE.findall(expression) if number in made} - seen
@@ -62,7 +62,7 @@ def chance_in(plan: str) -> str | None:
 
 
 def _parts(line: str) -> list[str]:
-    """The expressions of a projection: what stands between commas that are in no brackets. None in a line of another kind."""
+    """Return the expressions of a projection, split at commas outside brackets; an empty list for other lines."""
     opening = line.find(_PROJECT)
     if opening < 0:
         return []

@@ -1,64 +1,64 @@
-"""`Refusal`: what of a chunk was not accepted for now, and who has to wait for it: its own mailbox, or everybody."""
+"""`Refusal`: the commands of a chunk that were refused for now, and by which limit: their mailbox's own, or one of the namespace."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from command_bus.spark.writing.send_queue import Line
+from command_bus.spark.writing.send_queue import SendQueue
 from command_bus.transport.bulk import LoadItem
 from command_bus.transport.submissions import Admission
 
-__all__ = ["OF_ONE", "REFUSED", "Refusal"]
+__all__ = ["LIMITS", "MAILBOX_LIMITS", "Refusal"]
 
-REFUSED = {
+LIMITS = {
     Admission.ENTITY_FULL: "entity", Admission.TOTAL_FULL: "total", Admission.PREDECESSOR_REFUSED: "predecessor",
     Admission.DRAINING: "drain",
 }  # fmt: skip
-OF_ONE = frozenset({"entity", "drain"})
-"""Limits that hold for one mailbox as far as one can see: others are tried."""
+MAILBOX_LIMITS = frozenset({"entity", "drain"})
+"""Limits that may hold for one mailbox only: others are tried."""
 
 
 @dataclass(slots=True)
 class Refusal:
-    """What of a chunk was not accepted, in order.
+    """The commands of a chunk that were refused, in order.
 
     Attributes:
-        own: What its own mailbox refuses.
-        common: What a limit of all refuses.
-        why: Which limit; one of all comes first.
-        retry_after: Seconds after which a new try is sensible.
+        own: Commands that their own mailbox refuses.
+        common: Commands that a limit of the namespace refuses.
+        limit: The name of the limit; a limit of the namespace comes first.
+        retry_after: Seconds after which a retry makes sense.
     """
 
     own: list[LoadItem] = field(default_factory=list["LoadItem"])
     common: list[LoadItem] = field(default_factory=list["LoadItem"])
-    why: str = ""
+    limit: str = ""
     retry_after: float = 0.0
 
     @classmethod
     def of(cls, chunk: Sequence[LoadItem], admissions: Sequence[Admission], retry_after: float) -> Refusal:
-        """What is to be asked for again."""
-        reasons: dict[str, str] = {}
+        """Return the commands to send again."""
+        by_mailbox: dict[str, str] = {}
         refusal = cls(retry_after=retry_after)
         for item, admission in zip(chunk, admissions, strict=True):
-            if admission in REFUSED:
-                why = reasons.setdefault(item[0], REFUSED[admission])  # those behind the first are refused as its followers
-                (refusal.own if why in OF_ONE else refusal.common).append(item)
-        whys = [*reasons.values()]
-        refusal.why = next((why for why in whys if why not in OF_ONE), whys[0] if whys else "")
+            if admission in LIMITS:
+                limit = by_mailbox.setdefault(item[0], LIMITS[admission])  # those behind the first are refused because it was
+                (refusal.own if limit in MAILBOX_LIMITS else refusal.common).append(item)
+        limits = [*by_mailbox.values()]
+        refusal.limit = next((limit for limit in limits if limit not in MAILBOX_LIMITS), limits[0] if limits else "")
         return refusal
 
     @property
     def rows(self) -> int:
-        """How many commands."""
+        """Number of refused commands."""
         return len(self.own) + len(self.common)
 
-    def told(self, lines: Iterable[Line]) -> str:
-        """Which limit, and for whom it is waited: `total limit`, or `entity limit: waiting for truck:t1 and 2 others, 700 rows stand aside`."""
-        if self.why not in OF_ONE:
-            return f"{self.why} limit"
-        lines = [*lines]
-        names = [name for line in lines for name in line.aside] or [item[0] for item in self.own[:1]]
+    def description(self, queues: Iterable[SendQueue]) -> str:
+        """Return the limit and its mailboxes: `total limit`, or `entity limit: waiting for truck:t1 and 2 others, 700 rows stand aside`."""
+        if self.limit not in MAILBOX_LIMITS:
+            return f"{self.limit} limit"
+        queues = [*queues]
+        names = [name for queue in queues for name in queue.blocked] or [item[0] for item in self.own[:1]]
         others = f" and {len(names) - 1:,} others" if len(names) > 1 else ""
-        rows = sum(line.rows_aside for line in lines)
-        return f"{self.why} limit: waiting for {names[0][:200] if names else '?'}{others}, {rows:,} rows stand aside"
+        rows = sum(queue.blocked_rows for queue in queues)
+        return f"{self.limit} limit: waiting for {names[0][:200] if names else '?'}{others}, {rows:,} rows stand aside"

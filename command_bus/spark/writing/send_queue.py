@@ -1,7 +1,7 @@
-"""`Line`: the commands of one shard that wait to be sent, where those of a mailbox that refuses stand aside without holding up the others.
+"""`SendQueue`: the commands of one shard that wait to be sent; those of a full mailbox are blocked without holding up the others.
 
-Order is per mailbox, so nothing else has to wait for one that is full. What stands aside keeps its place before all later commands of
-its mailbox, which go behind it until none is left. Values only: nothing here sends or waits.
+Order is per mailbox, so no other commands need to wait for a full one. Blocked commands stay ahead of all later commands of their
+mailbox, which are queued behind them until none is left. This module neither sends nor waits.
 """
 
 from __future__ import annotations
@@ -13,58 +13,58 @@ from operator import itemgetter
 
 from command_bus.transport.bulk import LoadItem
 
-__all__ = ["MAX_CHUNK_BYTES", "Line"]
+__all__ = ["MAX_CHUNK_BYTES", "SendQueue"]
 
 MAX_CHUNK_BYTES = 1024 * 1024
 _SIZE_OF_ITEM = 400  # bytes of a command in this process, beside its envelope
 
 
-class Line:
-    """In front what goes next; aside, by mailbox, what was refused.
+class SendQueue:
+    """Commands to send next, and blocked commands by mailbox.
 
     Attributes:
-        aside: The commands that stand aside, by mailbox, in order.
-        aside_bytes: How much memory these take, about.
+        blocked: The blocked commands by mailbox, in order.
+        blocked_bytes: The memory that these take, approximately.
     """
 
-    __slots__ = ("_at", "_items", "aside", "aside_bytes")
+    __slots__ = ("_at", "_items", "blocked", "blocked_bytes")
 
     def __init__(self) -> None:
-        self.aside: dict[str, deque[LoadItem]] = {}
-        self.aside_bytes = 0
+        self.blocked: dict[str, deque[LoadItem]] = {}
+        self.blocked_bytes = 0
         self._items: list[LoadItem] = []
         self._at = 0
 
     def __len__(self) -> int:
-        """How many stand in front."""
+        """Return the number of commands that are not blocked."""
         return len(self._items) - self._at
 
     @property
-    def rows_aside(self) -> int:
-        """How many stand aside."""
-        return sum(map(len, self.aside.values()))
+    def blocked_rows(self) -> int:
+        """Number of blocked commands."""
+        return sum(map(len, self.blocked.values()))
 
     def extend(self, items: Iterable[LoadItem]) -> None:
-        """Put commands at the end."""
+        """Append commands."""
         if self._at:
             del self._items[: self._at]
             self._at = 0
         self._items.extend(items)
 
     def take(self, count: int) -> list[LoadItem]:
-        """Take the next ones, as many as fit one request; those of mailboxes that have refused go aside on the way."""
-        if not self.aside:
-            first = head(self._items[self._at : self._at + count])
+        """Take the next commands, as many as fit one request; those of blocked mailboxes are blocked on the way."""
+        if not self.blocked:
+            first = fitting_prefix(self._items[self._at : self._at + count])
             self._at += len(first)
             return first
         chunk: list[LoadItem] = []
         size = 0
         while self._at < len(self._items) and len(chunk) < count:
             item = self._items[self._at]
-            waiting = self.aside.get(item[0])
+            waiting = self.blocked.get(item[0])
             if waiting is not None:
                 waiting.append(item)
-                self.aside_bytes += _size(item)
+                self.blocked_bytes += _size(item)
             else:
                 size += len(item[3])
                 if size > MAX_CHUNK_BYTES and chunk:
@@ -73,38 +73,38 @@ class Line:
             self._at += 1
         return chunk
 
-    def give_back(self, items: Sequence[LoadItem]) -> None:
-        """Put what was taken from the front back there."""
+    def put_back(self, items: Sequence[LoadItem]) -> None:
+        """Put commands that were taken from the front back there."""
         self._at -= len(items)
         self._items[self._at : self._at + len(items)] = items
 
-    def take_aside(self, count: int) -> list[LoadItem]:
-        """Take the first ones of mailboxes that have refused, as many as fit one request; the next call begins with other mailboxes."""
-        share = max(count // max(len(self.aside), 1), 1)
+    def take_blocked(self, count: int) -> list[LoadItem]:
+        """Take the first commands of blocked mailboxes, as many as fit one request; the next call begins with other mailboxes."""
+        share = max(count // max(len(self.blocked), 1), 1)
         chunk: list[LoadItem] = []
-        for mailbox in list(islice(self.aside, count)):
-            waiting = self.aside.pop(mailbox)
+        for mailbox in list(islice(self.blocked, count)):
+            waiting = self.blocked.pop(mailbox)
             chunk += [waiting.popleft() for _ in range(min(share, len(waiting)))]
-            self.aside[mailbox] = waiting
-        self.aside_bytes -= sum(map(_size, chunk))
-        fitting = head(chunk)
-        self.put_aside(chunk[len(fitting) :])
+            self.blocked[mailbox] = waiting
+        self.blocked_bytes -= sum(map(_size, chunk))
+        fitting = fitting_prefix(chunk)
+        self.block(chunk[len(fitting) :])
         return fitting
 
-    def put_aside(self, items: Sequence[LoadItem]) -> None:
-        """Let commands stand aside, before all others of their mailboxes."""
+    def block(self, items: Sequence[LoadItem]) -> None:
+        """Block commands, ahead of all others of their mailboxes."""
         for item in reversed(items):
-            self.aside.setdefault(item[0], deque()).appendleft(item)
-            self.aside_bytes += _size(item)
+            self.blocked.setdefault(item[0], deque()).appendleft(item)
+            self.blocked_bytes += _size(item)
 
-    def rejoin(self) -> None:
-        """Let mailboxes of which nothing stands aside any more go on in front."""
-        for mailbox in [mailbox for mailbox, waiting in self.aside.items() if not waiting]:
-            del self.aside[mailbox]
+    def unblock(self) -> None:
+        """Unblock the mailboxes that have no blocked commands left."""
+        for mailbox in [mailbox for mailbox, waiting in self.blocked.items() if not waiting]:
+            del self.blocked[mailbox]
 
 
-def head(items: list[LoadItem]) -> list[LoadItem]:
-    """As many of the first ones as fit one request, at least one."""
+def fitting_prefix(items: list[LoadItem]) -> list[LoadItem]:
+    """Return as many of the first commands as fit one request, at least one."""
     if sum(map(len, map(itemgetter(3), items))) <= MAX_CHUNK_BYTES:
         return items
     size = 0

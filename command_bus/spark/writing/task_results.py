@@ -1,4 +1,4 @@
-"""What a task tells of its rows: figures, and the rows that are no commands. Imports nothing of Spark."""
+"""The result of a task: counts, and the rows that are no commands. Imports nothing of Spark."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from zlib import crc32
 from command_bus.transport.bulk import LoadItem
 from command_bus.transport.submissions import Admission
 
-__all__ = ["UNFIT", "PartitionResult", "Reject", "unfit"]
+__all__ = ["PERMANENT_REFUSALS", "PartitionResult", "Reject", "permanent_reject"]
 
-UNFIT = {
+PERMANENT_REFUSALS = {
     Admission.CONFLICT: (
         "conflict",
         (
@@ -26,26 +26,26 @@ UNFIT = {
     ),
     Admission.OUT_OF_SEQUENCE: ("out_of_sequence", "its sequence number is not above the last one of its entity"),
 }
-"""Of commands that can never be accepted: the reason, and what it means."""
+"""Refusals of commands that can never be accepted: the reason, and its explanation."""
 
 
 @dataclass(slots=True)
 class PartitionResult:
-    """What became of the rows of a partition.
+    """The result of a partition.
 
     Attributes:
         partition: Its number, -1 if unknown.
-        rows: That were read.
-        added: That are in their mailboxes because of this attempt.
-        duplicates: That were there already: an earlier attempt, or the same row twice.
-        rejected: That are no commands, or cannot be accepted (a conflict of ids, a sequence number that went back).
-        conflicts: Of the rejected ones, those whose command id is in with another payload.
+        rows: Rows that were read.
+        added: Commands that this attempt has put into their mailboxes.
+        duplicates: Rows whose command was there already: of an earlier attempt, or of an equal row.
+        rejected: Rows that are no commands, or cannot be accepted (a conflict of ids, a decreasing sequence number).
         entities: Distinct mailboxes.
-        shared: Entities of which another task of the same run has rows as well: their order is left to chance.
-        digest: Of the rows' command ids, see `fingerprints`.
-        waited: Seconds that limits held it up.
-        seconds: In all.
-        done: Whether its version had been committed already, so that nothing was added.
+        waited: Seconds that limits blocked it.
+        seconds: Total time.
+        done: Whether its version was committed already, so that nothing was added.
+        shared: Entities of which another task of the same run has rows too: their order is left to chance.
+        digest: Of the rows' command ids, see `fingerprint`.
+        conflicts: Rejected rows whose command id was accepted with another payload.
     """
 
     partition: int = -1
@@ -67,8 +67,8 @@ class Reject:
     """A row that is no command.
 
     Attributes:
-        key: Tells it from others, whichever attempt meets it.
-        record: Why, and what it was, as JSON.
+        key: The same for the same row in every attempt.
+        record: The reason and the row, as JSON.
     """
 
     key: str
@@ -78,16 +78,16 @@ class Reject:
     def of(
         cls, *, command_id: str | None, command: str, entity: str | None, reason: str, error: str, row: dict[str, Any]
     ) -> Reject:
-        """The reject of a row; long values are cut."""
+        """Return the reject of a row; long values are cut."""
         shown = {name: _shown(value) for name, value in row.items()}
         facts = {"command_id": command_id, "command": command, "entity": entity, "reason": reason, "error": error, "row": shown}
         record = json.dumps(facts, ensure_ascii=False, default=str).encode("utf-8", "replace")
         return cls(f"{command_id or ''}#{crc32(record):08x}", record)
 
 
-def unfit(item: LoadItem, admission: Admission) -> Reject:
-    """The reject of a packed command that cannot be accepted."""
-    reason, text = UNFIT[admission]
+def permanent_reject(item: LoadItem, admission: Admission) -> Reject:
+    """Return the reject of a packed command that can never be accepted."""
+    reason, text = PERMANENT_REFUSALS[admission]
     mailbox, command_id, check, _, entity, number = item
     row = {"mailbox": mailbox, "sequence": number, "payload_check": check.hex()}
     return Reject.of(command_id=command_id, command="", entity=entity or None, reason=reason, error=text, row=row)

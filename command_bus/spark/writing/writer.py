@@ -1,7 +1,7 @@
 """The writers of the data source: planned on the driver, run in tasks, committed on the driver.
 
-Spark makes a batch writer once, pickles it to the tasks and to a process that commits; of a stream it makes a new one for every
-micro-batch and yet another for its commit. So a writer is data: what it knows of a dispatch is the dispatch's id and version.
+Spark makes a batch writer once and pickles it to the tasks and to a process that commits. For a stream it makes a new writer for every
+micro-batch, and another for its commit. So a writer is data: it identifies a dispatch by id and version.
 """
 
 from __future__ import annotations
@@ -10,47 +10,46 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from command_bus.errors import CommandBusError, InvalidSettings
+from command_bus.errors import InvalidSettings
+from command_bus.spark.errors import without_spark_frames
 from command_bus.spark.options import WriteOptions
-from command_bus.spark.target import PLANNING, Target, link_to
-from command_bus.spark.writing.columns import in_arrow
-from command_bus.spark.writing.encoder import BatchEncoder, uncollected
-from command_bus.spark.writing.fingerprint import Fingerprint, check_repeated, digest_of
+from command_bus.spark.target import PLANNING_PATIENCE, Target, connection_to
+from command_bus.spark.writing.columns import map_in_arrow
+from command_bus.spark.writing.command_mapping import CommandMapping, check_columns, command_mappings, mapper_of
+from command_bus.spark.writing.encoder import BatchEncoder, gc_paused
+from command_bus.spark.writing.fingerprint import Fingerprint, check_same_rows, ids_digest
 from command_bus.spark.writing.partition import PartitionDispatcher
-from command_bus.spark.writing.routes import Route, check_columns, mapper_of, routes_of
 from command_bus.spark.writing.task_results import PartitionResult
 from command_bus.transport.bulk import Opening, Version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["BatchWriter", "PartitionTask", "StreamWriter", "Writing", "commit_dispatch", "told"]
-
-T = TypeVar("T")
+__all__ = ["BatchWriter", "PartitionTask", "StreamWriter", "WritePlan", "commit_dispatch"]
 
 _log = logging.getLogger("command_bus.spark")
 _COMMIT_WAIT = 300.0
 _INNER = ("shared", "digest", "conflicts")
-"""Of a task's result, what no summary holds: an older release could not read it."""
+"""Fields of a task's result that no summary holds: an older release could not read them."""
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
 
 @dataclass
 class PartitionDone(WriterCommitMessage):
-    """What a task tells the driver.
+    """A task's message to the driver.
 
     Attributes:
-        result: What became of its rows.
+        result: The counts of the task.
         owner: The query that the dispatch belongs to; empty for a batch.
     """
 
@@ -59,16 +58,16 @@ class PartitionDone(WriterCommitMessage):
 
 
 @dataclass(frozen=True)
-class Writing:
-    """A write, planned: all that a task needs.
+class WritePlan:
+    """A planned write: all that a task needs.
 
     Attributes:
-        options: As given.
-        target: Where to.
-        columns: Of the rows.
+        options: The options as given.
+        target: The server and namespace.
+        columns: The columns of the rows.
         commands: The wire names of its commands, sorted; empty with a mapper.
         made_of: The columns that commands are made of, with their types; empty with a mapper.
-        watched: Whether the driver reads what tasks say of a standstill.
+        watched: Whether the driver reads the tasks' warnings about stalls.
     """
 
     options: WriteOptions
@@ -79,45 +78,45 @@ class Writing:
     watched: bool = False
 
     @classmethod
-    def plan(cls, options: WriteOptions, schema: StructType) -> Writing:
-        """Check everything that can be checked before a task runs: options, columns, commands, the server.
+    def build(cls, options: WriteOptions, schema: StructType) -> WritePlan:
+        """Check all that can be checked before a task runs: options, columns, commands, the server.
 
         Raises:
-            InvalidSettings: Something does not fit; the message says what.
+            InvalidSettings: A check failed; the message says which.
             TransportUnavailable: The server cannot be reached.
         """
         target = Target.resolve(options.url, options.namespace)
-        link = link_to(target, PLANNING)
+        connection = connection_to(target, PLANNING_PATIENCE)
         arrow = _arrow_schema(schema)
         options = replace(options, url=target.url, namespace=target.namespace)
         if options.mapper is not None:
             mapper_of(options.mapper)
             check_columns(options, {}, arrow)
             return cls(options, target, tuple(arrow.names))
-        routes = routes_of(options, arrow.names, link.described)
-        check_columns(options, routes, arrow)
-        read = _read_by(options, routes)
+        mappings = command_mappings(options, arrow.names, connection.describe)
+        check_columns(options, mappings, arrow)
+        read = _read_by(options, mappings)
         made_of = "; ".join(f"{name} {arrow.field(name).type}" for name in sorted(read))
-        return cls(options, target, tuple(arrow.names), ",".join(sorted(routes)), made_of)
+        return cls(options, target, tuple(arrow.names), ",".join(sorted(mappings)), made_of)
 
-    def narrowed(self, keep: Collection[str]) -> Writing:
-        """The same with the columns that the commands are made of, and others to keep: what nobody reads need not be shuffled."""
+    def narrowed(self, keep: Collection[str]) -> WritePlan:
+        """Return the plan with only the columns that commands are made of, and others to keep: unused columns need not be shuffled."""
         options = self.options
         if options.mapper is not None:
             return self
-        routes = routes_of(options, self.columns, link_to(self.target).described)
-        read = _read_by(options, routes) | set(keep)
+        mappings = command_mappings(options, self.columns, connection_to(self.target).describe)
+        read = _read_by(options, mappings) | set(keep)
         return replace(self, columns=tuple(name for name in self.columns if name in read))
 
     @property
     def opening(self) -> Opening:
-        """How the dispatch is remembered."""
+        """How long the dispatch is remembered."""
         options = self.options
         what = options.command if not options.command.startswith("pickle:") else "(a class of the driver)"
         return Opening(what=what, remember_ms=options.remember_ms, keep_ms=options.outcomes_ms, keep_max=options.max_outcomes)
 
     def fingerprint(self, results: Sequence[PartitionResult]) -> Fingerprint:
-        """Of the rows that tasks have read."""
+        """Return the fingerprint of the rows that tasks have read."""
         rows, digest = sum(each.rows for each in results), sum(each.digest for each in results)
         return Fingerprint(rows, digest, self.commands, self.made_of)
 
@@ -126,7 +125,7 @@ class Writing:
 
         Args:
             batches: The rows.
-            version: What is loaded.
+            version: The version that is loaded.
             owner: The query that the dispatch belongs to.
             run: The run of the job, see `PartitionDispatcher`.
         """
@@ -151,23 +150,23 @@ class Writing:
         with dispatcher:
             encoder = self.encoder(dispatcher)
             for batch in batches:
-                dispatcher.result.digest += digest_of(batch.column(options.command_id_column).cast(pa.binary()).to_pylist())
+                dispatcher.result.digest += ids_digest(batch.column(options.command_id_column).cast(pa.binary()).to_pylist())
                 if dispatcher.result.done:  # committed before: there is nothing to add, only rows to count
                     dispatcher.result.rows += batch.num_rows
                     dispatcher.result.duplicates += batch.num_rows
                     continue
-                with uncollected():
+                with gc_paused():
                     rows = encoder.encode(batch)
                 dispatcher.add_all(rows)
         return dispatcher.result
 
     def encoder(self, dispatcher: PartitionDispatcher) -> BatchEncoder:
-        """What packs the rows of a partition."""
+        """Return the encoder for the rows of a partition."""
         options = self.options
         mapper = mapper_of(options.mapper) if options.mapper is not None else None
-        routes = {} if mapper is not None else routes_of(options, self.columns, dispatcher.link.described)
+        mappings = {} if mapper is not None else command_mappings(options, self.columns, dispatcher.connection.describe)
         return BatchEncoder(
-            routes,
+            mappings,
             dispatcher,
             id_column=options.command_id_column,
             command_column=options.command_column,
@@ -179,54 +178,55 @@ class Writing:
 
 @dataclass(frozen=True)
 class PartitionTask:
-    """Sends one partition, as a function for `mapInArrow`: Spark pickles it to the tasks and collects what it yields."""
+    """Sends one partition, as a function for `mapInArrow`: Spark pickles it to the tasks and collects its rows."""
 
-    writing: Writing
+    plan: WritePlan
     version: Version
     token: str = field(default_factory=lambda: secrets.token_hex(4))
 
     RESULT: ClassVar[str] = "result string, owner string"
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One row: what became of the partition's rows."""
+        """Yield one row: the result of the partition."""
         done = self.run(batches)
         yield pa.RecordBatch.from_pydict({"result": [json.dumps(asdict(done.result))], "owner": [done.owner]})
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> PartitionDone:
-        """Send the rows. With a version, they are a micro-batch (`foreachBatch`), and the dispatch belongs to the query."""
-        query = _told_by_spark(_QUERY_ID) if self.writing.options.version is not None else None
-        return PartitionDone(told(self.writing.run, batches, self.version, query or "", self.token), query or "")
+        """Send the rows. If the options have a version, they are a micro-batch (`foreachBatch`), and the dispatch belongs to the query."""
+        query = _task_property(_QUERY_ID) if self.plan.options.version is not None else None
+        with without_spark_frames():
+            return PartitionDone(self.plan.run(batches, self.version, query or "", self.token), query or "")
 
     def commit(self, done: Sequence[PartitionDone], seconds: float) -> bool:
-        """Close the dispatch for good: whoever writes on adds nothing.
+        """Close the dispatch for good: later writes add nothing.
 
         Returns:
-            Whether there was anything to close. Of a micro-batch without rows Spark may leave no task, and so nobody knows whose it was.
+            Whether there was anything to close. Spark may run no task for a micro-batch without rows, and then its query is unknown.
         """
-        if not done and self.writing.options.version is not None:
+        if not done and self.plan.options.version is not None:
             return False
-        opening = replace(self.writing.opening, owner=done[0].owner if done else "")
-        _commit(self.writing, self.version, opening, [each.result for each in done], seconds)
+        opening = replace(self.plan.opening, owner=done[0].owner if done else "")
+        _commit(self.plan, self.version, opening, [each.result for each in done], seconds)
         return True
 
     def dispatch(self, rows: DataFrame) -> bool:
-        """Send all partitions of a DataFrame and commit; as `commit`."""
+        """Send all partitions of a DataFrame and commit; returns as `commit` does."""
         began = time.time()
-        told_rows = in_arrow(rows, self, self.RESULT).collect()
+        rows_of_tasks = map_in_arrow(rows, self, self.RESULT).collect()
         return self.commit(
-            [PartitionDone(PartitionResult(**json.loads(row.result)), row.owner) for row in told_rows], time.time() - began
+            [PartitionDone(PartitionResult(**json.loads(row.result)), row.owner) for row in rows_of_tasks], time.time() - began
         )
 
 
 class BatchWriter(DataSourceArrowWriter):
     """`df.write`: one dispatch with the version 0."""
 
-    def __init__(self, writing: Writing) -> None:
-        if writing.options.dispatch_id is None:
+    def __init__(self, plan: WritePlan) -> None:
+        if plan.options.dispatch_id is None:
             raise InvalidSettings("option dispatchId is missing: name this dispatch, so that running it again adds nothing twice")
-        self._task = PartitionTask(writing, Version(writing.options.dispatch_id, writing.options.version or 0))
+        self._task = PartitionTask(plan, Version(plan.options.dispatch_id, plan.options.version or 0))
         self._began = time.time()
-        link_to(writing.target).warn_if_nobody_works()
+        connection_to(plan.target).warn_without_workers()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send one partition."""
@@ -235,38 +235,41 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Close the dispatch for good."""
         done = [message for message in messages if isinstance(message, PartitionDone)]
-        told(self._task.commit, done, time.time() - self._began)
+        with without_spark_frames():
+            self._task.commit(done, time.time() - self._began)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Leave the dispatch open: running it again goes on from there."""
+        """Leave the dispatch open: a repeated write completes it."""
         _log.warning(
             "dispatch %r failed and stays open: run it again under the same id to complete it", self._task.version.dispatch_id
         )
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream`: one dispatch with a version per micro-batch; a micro-batch that is replayed adds nothing."""
+    """`df.writeStream`: one dispatch with a version per micro-batch; a replayed micro-batch adds nothing."""
 
-    def __init__(self, writing: Writing) -> None:
-        self._writing = writing
+    def __init__(self, plan: WritePlan) -> None:
+        self._plan = plan
         self._token = secrets.token_hex(4)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send one partition of a micro-batch."""
-        query, batch = _told_by_spark(_QUERY_ID), _told_by_spark(_BATCH_ID)
+        query, batch = _task_property(_QUERY_ID), _task_property(_BATCH_ID)
         if query is None or batch is None:
-            raise InvalidSettings("this writer runs in streaming queries: Spark did not tell the query and the batch")
-        name = self._writing.options.dispatch_id or f"stream-{query}"
+            raise InvalidSettings("this writer runs in streaming queries: Spark did not give the query and the batch")
+        name = self._plan.options.dispatch_id or f"stream-{query}"
         version = Version(name, int(batch))
-        return StreamPartitionDone(told(self._writing.run, iterator, version, query, self._token), query, name)
+        with without_spark_frames():
+            return StreamPartitionDone(self._plan.run(iterator, version, query, self._token), query, name)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Close the micro-batch for good."""
         done = [message for message in messages if isinstance(message, StreamPartitionDone)]
         if done:
-            opening = replace(self._writing.opening, owner=done[0].owner)
+            opening = replace(self._plan.opening, owner=done[0].owner)
             version = Version(done[0].dispatch_id, batchId)
-            told(_commit, self._writing, version, opening, [message.result for message in done], 0.0)
+            with without_spark_frames():
+                _commit(self._plan, version, opening, [message.result for message in done], 0.0)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Leave the micro-batch open: the query replays it."""
@@ -275,7 +278,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 @dataclass
 class StreamPartitionDone(PartitionDone):
-    """What a task of a stream tells the driver: also which dispatch it was, as the writer that commits is another."""
+    """The message of a stream's task to the driver. It names the dispatch, because another writer commits."""
 
     dispatch_id: str = ""
 
@@ -289,49 +292,49 @@ def commit_dispatch(
     *,
     fingerprint: Fingerprint | None = None,
 ) -> None:
-    """Close a version of a dispatch and leave its summary.
+    """Close a version of a dispatch and store its summary.
 
     Args:
-        target: Where.
-        version: What was loaded.
-        opening: As it was opened.
-        results: Of its tasks.
-        seconds: That it took.
-        fingerprint: Of its rows: a version that is committed already must have been made of the same.
+        target: The server and namespace.
+        version: The version that was loaded.
+        opening: The opening as the tasks gave it.
+        results: The results of its tasks.
+        seconds: The time it took.
+        fingerprint: The fingerprint of its rows: a version that is committed already must have been made of the same.
 
     Raises:
-        DispatchConflict: It belongs to another writer, or was committed with other rows.
+        DispatchConflict: The version belongs to another writer, or was committed with other rows.
         TransportUnavailable: The server cannot be reached.
     """
-    link = link_to(target)
-    dispatches = link.transport.bulk
-    done = link.patiently(lambda: dispatches.open(version, opening), _COMMIT_WAIT) == "done"
+    connection = connection_to(target)
+    dispatches = connection.transport.bulk
+    done = connection.retry_while_full(lambda: dispatches.open(version, opening), _COMMIT_WAIT) == "done"
     if fingerprint is not None and (done or any(result.done for result in results)):
-        facts = link.wait(dispatches.facts(version.dispatch_id))
-        known = link.wait(dispatches.fingerprints(version.dispatch_id))
-        if facts is not None and check_repeated(version, facts, known, fingerprint) is None:
+        facts = connection.wait(dispatches.facts(version.dispatch_id))
+        known = connection.wait(dispatches.fingerprints(version.dispatch_id))
+        if facts is not None and check_same_rows(version, facts, known, fingerprint) is None:
             _log.warning(
                 "dispatch %r, version %d was committed before; of what rows is not known", version.dispatch_id, version.number
             )
     if done:
-        return  # a job that is run again: what is known of the first run stays
+        return  # a repeated job: the record of the first run stays
     partitions = [{name: value for name, value in asdict(result).items() if name not in _INNER} for result in results]
     conflicts = sum(result.conflicts for result in results)
     summary = json.dumps(
         {"version": version.number, "seconds": round(seconds, 3), "partitions": partitions, "conflicts": conflicts}
     )
     rows = "" if fingerprint is None else str(fingerprint)
-    link.patiently(lambda: dispatches.commit(version, summary, opening.remember_ms, rows), _COMMIT_WAIT)
+    connection.retry_while_full(lambda: dispatches.commit(version, summary, opening.remember_ms, rows), _COMMIT_WAIT)
 
 
-def _commit(writing: Writing, version: Version, opening: Opening, results: Sequence[PartitionResult], seconds: float) -> None:
-    """Close a version, and say so if entities had rows in several tasks."""
-    fingerprint = writing.fingerprint(results)
-    if writing.options.version is not None or opening.owner:
+def _commit(plan: WritePlan, version: Version, opening: Opening, results: Sequence[PartitionResult], seconds: float) -> None:
+    """Close a version, and warn if entities had rows in several tasks."""
+    fingerprint = plan.fingerprint(results)
+    if plan.options.version is not None or opening.owner:
         fingerprint = replace(fingerprint, commands="", columns="")  # a stream's program may change between crash and replay
-    commit_dispatch(writing.target, version, opening, results, seconds, fingerprint=fingerprint)
+    commit_dispatch(plan.target, version, opening, results, seconds, fingerprint=fingerprint)
     shared = sum(result.shared for result in results)
-    if shared and writing.options.sequence_column is None:
+    if shared and plan.options.sequence_column is None:
         _log.warning(
             "dispatch %r: entities had rows in several tasks (%s times), which wrote at the same time: their order was left to chance. Arrange "
             "the rows with command_bus.spark.in_order(…) before the write, or name a sequenceColumn; keepOrder = true makes this an "
@@ -340,15 +343,15 @@ def _commit(writing: Writing, version: Version, opening: Opening, results: Seque
         )  # fmt: skip
 
 
-def _read_by(options: WriteOptions, routes: Mapping[str, Route]) -> set[str]:
-    """The columns that commands are made of."""
+def _read_by(options: WriteOptions, mappings: Mapping[str, CommandMapping]) -> set[str]:
+    """Return the columns that commands are made of."""
     named = (options.command_id_column, options.command_column, options.sequence_column)
-    fed = (column for route in routes.values() for column in route.columns.values())
+    fed = (column for mapping in mappings.values() for column in mapping.columns.values())
     return {name for name in (*named, *fed) if name is not None}
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
-    """What the batches will look like."""
+    """Return the schema of the batches."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     try:
@@ -357,16 +360,7 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
         return to_arrow_schema(schema)
 
 
-def _told_by_spark(name: str) -> str | None:
-    """A property that Spark gives the tasks of a query."""
+def _task_property(name: str) -> str | None:
+    """Return a property that Spark gives the tasks of a query."""
     context = TaskContext.get()
     return None if context is None else context.getLocalProperty(name)
-
-
-def told(work: Callable[..., T], *arguments: Any) -> T:
-    """Do it; an error of ours without the frames and the chain of causes that Spark would print in full."""
-    try:
-        return work(*arguments)
-    except CommandBusError as error:
-        error.__cause__ = error.__context__ = error.__traceback__ = None
-        raise error from None

@@ -1,6 +1,6 @@
 """Conformance tests: the promises that every transport must keep, for authors of another client, server or topology.
 
-A transport is a `ClientFactory` (`command_bus.transport.redis.connection.connections`), which makes clients of some server. In your
+A transport is a `ClientFactory` (`command_bus.transport.redis.connection.factory`), which makes clients of some server. In your
 test module:
 
     from command_bus.testing.conformance.suite import test_promise

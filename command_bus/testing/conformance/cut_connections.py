@@ -8,7 +8,7 @@ from redis import Redis as SyncRedis
 from redis import exceptions as redis_errors
 from redis.asyncio import Redis
 
-from command_bus.transport.redis.connection.connections import ClientFactory
+from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.connection.pipe import Requests
 
 __all__ = ["Severable"]

@@ -12,7 +12,7 @@ from command_bus.admin.info import DeadLetter
 from command_bus.bus import CommandBus
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.testing.conformance.cut_connections import Severable
-from command_bus.transport.redis.connection.connections import ClientFactory
+from command_bus.transport.redis.connection.factory import ClientFactory
 
 __all__ = ["LEASE", "PromiseSandbox", "expect", "until"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from command_bus.testing.conformance.fixtures import PromiseSandbox
 from command_bus.testing.conformance.promises import PROMISES, Promise
-from command_bus.transport.redis.connection.connections import ClientFactory
+from command_bus.transport.redis.connection.factory import ClientFactory
 
 __all__ = ["test_promise"]
 

@@ -1,12 +1,13 @@
-"""Redis users with the least rights: what each role of a namespace sends, and nothing else.
+"""Redis users with the least rights: each role of a namespace may send what it needs, and nothing else.
 
     for line in acl_lines("worker", "shop", password="…"):
         client.execute_command(line)
 
-Three facts shape the lines. What a script does is checked against its caller, so a role needs every command that its scripts use, on
-the keys that they use. Whoever may load scripts may load any: it reaches no key that its caller does not reach, but one that writes and
-never ends stops the server, for all who use it. So workers load them, and who sends does not. And an ACL speaks of commands and keys, not
-of arguments and entries: who may append to a mailbox may append anything, and trim it while doing so. `docs/security.md` has the list.
+Three facts shape the lines. A server checks what a script does against the script's caller, so a role needs every command that its
+scripts use, on the keys that they use. A user that may load scripts may load any script. It reaches no key that its caller does not reach,
+but a script that writes and never ends stops the server for everyone. So workers load scripts, and producers do not. And an ACL covers
+commands and keys, not arguments and entries: a user that may append to a mailbox may append anything, and trim it while doing so.
+`docs/security.md` has the list.
 
 From Redis 7 on, rights differ by key (*selectors*): a producer may write a mailbox and not delete from it. Redis 6.2 has one list of
 commands and one of keys for each user: there a role may do with any of its keys what it may do with one.
@@ -19,12 +20,13 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Literal, get_args
 
 from command_bus.errors import InvalidSettings
+from command_bus.transport.redis.keys import ShardKeys
 
 __all__ = ["Role", "acl_lines"]
 
 Role = Literal["producer", "worker", "operator", "pipeline"]
-"""Who dispatches and calls; who runs commands; who looks, pauses, replays and cancels; a producer that also loads dispatches from
-Spark and reads what became of them."""
+"""A producer dispatches and calls; a worker runs commands; an operator reads, pauses, replays and cancels; a pipeline is a producer that
+also loads dispatches from Spark and reads their outcomes."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _NO_PASSWORD: Final = re.compile(r"[\s\x00-\x1f\x7f]")
@@ -37,23 +39,24 @@ _UNKNOWN_TO_62: Final = frozenset({"+blmpop"})
 
 _LOADING: Final = "script|load"
 
-# By role: which commands on which keys, each of them used. `%R~` and `%W~` would add nothing: the commands are named one by one.
+# By role: which commands on which keys, each of them used. Keys are named as in `ShardKeys`; `*` follows a prefix. `%R~` and `%W~`
+# would add nothing: the commands are named one by one.
 _SENDING: Final = (
     ("hmget hsetnx hlen", "meta"),
     ("xgroup|create xinfo|groups xadd", "ready"),
     ("hget hmget hset exists", "active"),
     ("hget hincrby", "stats"),
     ("exists hmget", "paused"),
-    ("exists hget hincrby", "later"),
-    ("exists", "later paused watched"),  # one request may name all three
+    ("exists hget hincrby", "delayed_counts"),
+    ("exists", "delayed_counts paused watched"),  # one request may name all three
     ("hgetall", "watched"),
     ("xadd", "events"),
     ("zadd zrange zscore", "due"),
     ("hset", "delayed"),
-    ("xadd xlen", "m:*"),
-    ("set get mget", "k:*"),
-    ("get set", "p:*"),
-    ("blmpop brpop rpop del", "in:*"),
+    ("xadd xlen", "mailboxes*"),
+    ("set get mget", "marks*"),
+    ("get set", "last_batches*"),
+    ("blmpop brpop rpop del", "inboxes*"),
     ("hget", "commands"),
     ("hgetall", "workers"),  # a call that timed out says why
 )
@@ -72,11 +75,11 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("hgetall", "meta"),
         ("hscan", "active paused"),
         ("hmget", "parked"),
-        ("hmget hscan", "later"),
-        ("xrange", "m:*"),
+        ("hmget hscan", "delayed_counts"),
+        ("xrange", "mailboxes*"),
         ("xrange xrevrange", "dead"),
-        ("hmget hgetall hset hsetnx hexists hincrby hlen hdel hscan pexpire pttl unlink", "b:*"),
-        ("xrange xrevrange xinfo|stream", "b:*"),
+        ("hmget hgetall hset hsetnx hexists hincrby hlen hdel hscan pexpire pttl unlink", "bulk*"),
+        ("xrange xrevrange xinfo|stream", "bulk*"),
         ("zadd zrange zremrangebyscore", "dispatches"),
     ),
     "worker": (
@@ -87,17 +90,17 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("hdel hexists hscan", "active"),
         ("hget hset hexists", "parked"),
         ("hget hdel", "delayed"),
-        ("hdel", "later"),
+        ("hdel", "delayed_counts"),
         ("get set", "fence"),
         ("zrem", "due"),
-        ("xrange xread xdel del", "m:*"),
-        ("lpush pexpire", "in:*"),
+        ("xrange xread xdel del", "mailboxes*"),
+        ("lpush pexpire", "inboxes*"),
         ("xadd", "dead"),
         ("hset hdel", "workers"),
         ("hset", "commands"),
         ("hgetall hset pexpire", "interrupts"),
-        ("hmget", "b:*"),
-        ("xadd xtrim pexpire", "b:*"),
+        ("hmget", "bulk*"),
+        ("xadd xtrim pexpire", "bulk*"),
     ),
     "operator": (
         *_FIGURES,
@@ -109,17 +112,17 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("hget hmget hset hdel hscan", "paused"),
         ("hget hmget hdel hexists", "parked"),
         ("hget hdel hscan", "delayed"),
-        ("hget hmget hdel hexists hincrby hscan", "later"),
+        ("hget hmget hdel hexists hincrby hscan", "delayed_counts"),
         ("hget hset hdel pexpire", "interrupts"),
         ("exists hgetall hset hdel del", "watched"),
         ("xadd xread xrange xrevrange pexpire persist", "events"),
         ("zrange zrem zscore", "due"),
-        ("xadd xlen xrange xdel del", "m:*"),
+        ("xadd xlen xrange xdel del", "mailboxes*"),
         ("xrange xdel", "dead"),
-        ("get set", "k:*"),
-        ("lpush pexpire", "in:*"),
-        ("hmget", "b:*"),
-        ("xadd pexpire", "b:*"),
+        ("get set", "marks*"),
+        ("lpush pexpire", "inboxes*"),
+        ("hmget", "bulk*"),
+        ("xadd pexpire", "bulk*"),
     ),
 }
 
@@ -133,24 +136,24 @@ def acl_lines(
     selectors: bool = True,
     load_scripts: bool = False,
 ) -> list[str]:
-    """The `ACL SETUSER` command that makes a user of this role, as one line per user; an application has one for each role.
+    """Return the `ACL SETUSER` command that makes a user of this role, as one line per user; an application has one user for each role.
 
-    A user that exists is reset: run it again to change a password. It holds for every server alike, replicas and nodes of a cluster
-    too, where ACLs are not replicated.
+    A user that exists is reset: run it again to change a password. Run it on every server, also on replicas and nodes of a cluster: ACLs
+    are not replicated.
 
     Args:
         role: What the user is for.
-        namespace: Whose keys it may touch.
-        user: Its name; by default `command_bus-<namespace>-<role>`.
-        password: In the clear; without one the user stays disabled until it is given one (`ACL SETUSER <user> on >…`).
-        selectors: Whether rights differ by key; Redis 6.2 cannot do that.
-        load_scripts: Whether a producer or pipeline may load scripts, and so stop the server by one that never ends. Without,
-            it can run only what others have loaded: every worker loads all scripts of its version, when it starts and within about a
-            second after the server lost them. Until then what is sent is tried again, and fails with `TransportUnavailable` after
-            `dispatch_timeout`. Workers and operators always may.
+        namespace: Whose keys it may use.
+        user: Name of the user; by default `command_bus-<namespace>-<role>`.
+        password: In clear text; without one the user stays disabled until it is given one (`ACL SETUSER <user> on >…`).
+        selectors: Whether rights differ by key; Redis 6.2 does not support that.
+        load_scripts: Whether a producer or pipeline may load scripts, and so stop the server by one that never ends. Without this right
+            it can run only scripts that are loaded: every worker loads all scripts of its version, when it starts and within about a
+            second after the server lost them. Until then a request is repeated, and fails with `TransportUnavailable` after
+            `dispatch_timeout`. Workers and operators always have the right.
 
     Raises:
-        InvalidSettings: A name or password cannot stand in such a line.
+        InvalidSettings: A name or password cannot be written in such a line.
     """
     if role not in get_args(Role):
         raise InvalidSettings(f"role: one of {', '.join(get_args(Role))}, not {role!r}")
@@ -167,18 +170,19 @@ def acl_lines(
     every_key = " ".join(dict.fromkeys(key for _, keys in grants for key in keys.split()))
     grants = (("evalsha", every_key), *grants)
     if selectors:
-        rules = [f"({' '.join([*_keys(namespace, keys), *_allowed(commands)])})" for commands, keys in grants]
+        rules = [f"({' '.join([*_patterns(namespace, keys), *_allowed(commands)])})" for commands, keys in grants]
     else:
         rules = [
-            *dict.fromkeys(key for _, keys in grants for key in _keys(namespace, keys)),
+            *dict.fromkeys(key for _, keys in grants for key in _patterns(namespace, keys)),
             *dict.fromkeys(command for commands, _ in grants for command in _allowed(commands) if command not in _UNKNOWN_TO_62),
         ]
     return [" ".join([*head, *rules])]
 
 
-def _keys(namespace: str, names: str) -> Iterable[str]:
-    """The patterns of keys, in every shard. A namespace has no characters that a pattern would read otherwise."""
-    return [f"~{{{namespace}:*}}:{name}" for name in names.split()]
+def _patterns(namespace: str, names: str) -> Iterable[str]:
+    """Return the patterns of keys, in every shard. A namespace has no characters that mean something in a pattern."""
+    keys = ShardKeys(namespace, "*")
+    return [f"~{getattr(keys, name.removesuffix('*'))}{'*' if name.endswith('*') else ''}" for name in names.split()]
 
 
 def _allowed(commands: str) -> list[str]:

@@ -1,13 +1,13 @@
-"""The one owner of key names.
+"""The names of all keys.
 
-All keys of a shard share the hash tag `{namespace:shard}`, so that one script may touch them on Redis Cluster. An entity's id is
+All keys of a shard share the hash tag `{namespace:shard}`, so that one script may use them on Redis Cluster. An entity's id is
 percent-encoded before it becomes part of a key: a `}` in an id would move its keys to another slot, and a newline or NUL would make
 them unreadable. The encoded name `type:id` (or `type/lane`) is the *mailbox* name; it decides the shard.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 from zlib import crc32
 
 from command_bus.transport.mailboxes import _encoded
@@ -19,22 +19,52 @@ GROUP: Final = "workers"
 
 
 class ShardKeys:
-    """The names of one shard's keys."""
+    """The names of one shard's keys.
+
+    Args:
+        namespace: Name of the namespace.
+        shard: Number of the shard; `*` makes the patterns of the keys of all shards.
+
+    Attributes:
+        prefix: What all names begin with: the hash tag and a colon.
+        meta: Hash of what all clients must agree on; of the first shard only.
+        ready: Stream of activations, the mailboxes that a worker may hold.
+        active: Hash of mailbox name -> record (see `mailbox_record`).
+        fence: The highest fence.
+        stats: Hash of counters.
+        due: Sorted set of retries and delayed commands, by the ms when they are due.
+        delayed: Hash of command id -> mailbox name and envelope.
+        delayed_counts: Hash of mailbox name -> number of delayed commands.
+        paused: Hash of scope -> hold.
+        parked: Hash of mailbox name -> id of its dead letter.
+        dead: Stream of dead letters.
+        workers: Hash of consumer name -> what the worker publishes of itself.
+        interrupts: Hash of mailbox name -> request to end an attempt.
+        watched: Hash of entity type -> number of events to keep.
+        events: Stream of events.
+        commands: Hash of wire name -> description of a command; of the first shard only.
+        dispatches: Sorted set of dispatch ids, by the ms when they expire.
+        mailboxes: Prefix of the mailboxes' names.
+        marks: Prefix of the marks' names.
+        last_batches: Prefix of the names of producers' last batches.
+        bulk: Prefix of the names of a dispatch's keys.
+        inboxes: Prefix of the inboxes' names.
+    """
 
     __slots__ = (
-        "_bulk",
-        "_lasts",
         "active",
+        "bulk",
         "commands",
         "dead",
         "delayed",
+        "delayed_counts",
         "dispatches",
         "due",
         "events",
         "fence",
         "inboxes",
         "interrupts",
-        "later",
+        "last_batches",
         "mailboxes",
         "marks",
         "meta",
@@ -47,7 +77,7 @@ class ShardKeys:
         "workers",
     )
 
-    def __init__(self, namespace: str, shard: int) -> None:
+    def __init__(self, namespace: str, shard: int | Literal["*"]) -> None:
         self.prefix = prefix = f"{{{namespace}:{shard}}}:"
         self.meta = prefix + "meta"
         self.ready = prefix + "ready"
@@ -56,7 +86,7 @@ class ShardKeys:
         self.stats = prefix + "stats"
         self.due = prefix + "due"
         self.delayed = prefix + "delayed"
-        self.later = prefix + "later"
+        self.delayed_counts = prefix + "later"
         self.paused = prefix + "paused"
         self.parked = prefix + "parked"
         self.dead = prefix + "dead"
@@ -69,56 +99,56 @@ class ShardKeys:
         self.mailboxes = prefix + "m:"
         self.marks = prefix + "k:"
         self.inboxes = prefix + "in:"
-        self._lasts = prefix + "p:"
-        self._bulk = prefix + "b:"
+        self.last_batches = prefix + "p:"
+        self.bulk = prefix + "b:"
 
     def mailbox(self, name: str) -> str:
-        """The stream of a mailbox."""
+        """Return the name of a mailbox's stream."""
         return self.mailboxes + name
 
     def mark(self, command_id: str) -> str:
-        """The dedup mark of a command id, which becomes its stored reply."""
+        """Return the name of a command id's mark (see `transport.marks`)."""
         return self.marks + command_id
 
-    def last(self, producer: str) -> str:
-        """How a producer's last batch was answered."""
-        return self._lasts + producer
+    def last_batch(self, producer: str) -> str:
+        """Return the name of the answer to a producer's last batch."""
+        return self.last_batches + producer
 
     def inbox(self, process: str) -> str:
-        """The list that the replies for one process are pushed to."""
+        """Return the name of the list of replies to one process."""
         return self.inboxes + process
 
     def dispatch(self, dispatch_id: str) -> str:
-        """The record of a dispatch."""
-        return self._bulk + _encoded(dispatch_id)
+        """Return the name of a dispatch's record."""
+        return self.bulk + _encoded(dispatch_id)
 
     def ids(self, dispatch_id: str) -> str:
-        """The command ids that an open dispatch has accepted."""
-        return self._bulk + _encoded(dispatch_id) + ":ids"
+        """Return the name of the command ids that an open dispatch has accepted."""
+        return self.bulk + _encoded(dispatch_id) + ":ids"
 
     def sequences(self, dispatch_id: str) -> str:
-        """The last sequence number of each entity, for dispatches whose rows have one."""
-        return self._bulk + _encoded(dispatch_id) + ":seq"
+        """Return the name of each entity's last sequence number, for dispatches whose rows have one."""
+        return self.bulk + _encoded(dispatch_id) + ":seq"
 
     def homes(self, dispatch_id: str) -> str:
-        """Which task writes each entity's commands, while the dispatch is open."""
-        return self._bulk + _encoded(dispatch_id) + ":home"
+        """Return the name of the tasks by entity: each writes its entities' commands while the dispatch is open."""
+        return self.bulk + _encoded(dispatch_id) + ":home"
 
     def fingerprints(self, dispatch_id: str) -> str:
-        """Of what rows each version was made."""
-        return self._bulk + _encoded(dispatch_id) + ":rows"
+        """Return the name of the fingerprints of each version's rows."""
+        return self.bulk + _encoded(dispatch_id) + ":rows"
 
     def outcomes(self, dispatch_id: str) -> str:
-        """The stream of what became of a dispatch's commands."""
-        return self._bulk + _encoded(dispatch_id) + ":out"
+        """Return the name of the stream of outcomes of a dispatch's commands."""
+        return self.bulk + _encoded(dispatch_id) + ":out"
 
     def keeping(self, dispatch_id: str | None, otherwise: str) -> tuple[str, str]:
         """Return record and outcomes of the dispatch that keeps an outcome; without one `otherwise` twice, which a script leaves alone."""
         return (otherwise, otherwise) if dispatch_id is None else (self.dispatch(dispatch_id), self.outcomes(dispatch_id))
 
     def rejects(self, dispatch_id: str) -> str:
-        """The rows of a dispatch that are no commands."""
-        return self._bulk + _encoded(dispatch_id) + ":bad"
+        """Return the name of the rows of a dispatch that are no commands."""
+        return self.bulk + _encoded(dispatch_id) + ":bad"
 
 
 class KeySpace:
@@ -132,5 +162,5 @@ class KeySpace:
         self.shards = tuple(ShardKeys(namespace, shard) for shard in range(shards))
 
     def shard_of(self, mailbox: str) -> int:
-        """The shard of a mailbox: a stable hash of its name."""
+        """Return the shard of a mailbox: a stable hash of its name."""
         return 0 if self.count == 1 else crc32(mailbox.encode()) % self.count

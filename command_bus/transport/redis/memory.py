@@ -1,12 +1,12 @@
 """A server in this process: the bus's own code over fakeredis, for unit tests without a server.
 
-Two things that fakeredis 2.40 gets wrong about blocking reads are put right here:
+Two faults of fakeredis 2.40 in blocking reads are corrected here:
 
-- It keeps one waiting after its connection was closed: the ghost swallows the next message. Here a connection that is closed takes its
-  waiting read with it. (Cause: `AsyncFakeSocket._blocking` starts a task that nobody ends.)
-- It answers `XREADGROUP … COUNT … BLOCK` at once where there is nothing to read. A reader that asks again then turns in a circle; since
-  Python 3.12, whose `wait_for` does not yield to the event loop for an answer that is there, nothing else runs any more. Here it blocks,
-  and ends with the next write once its group is deleted. (Cause: an empty dict of `_xreadgroup` where `_blocking` expects None.)
+- A read goes on waiting after its connection was closed, and swallows the next message. Here closing a connection ends its blocked read.
+  (Cause: `AsyncFakeSocket._blocking` starts a task that is never ended.)
+- `XREADGROUP … COUNT … BLOCK` returns at once when there is nothing to read. A reader that asks again then spins. Since Python 3.12, whose
+  `wait_for` does not yield to the event loop for an answer that is there, nothing else runs any more. Here the read blocks, and ends with
+  the next write once its group is deleted. (Cause: `_xreadgroup` returns an empty dict where `_blocking` expects None.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
 from command_bus.errors import MissingExtra
-from command_bus.transport.redis.connection.pipe import Unpiped
+from command_bus.transport.redis.connection.pipe import ClientRequests
 
 try:
     import fakeredis
@@ -31,7 +31,7 @@ __all__ = ["MemoryClients"]
 
 
 class _Socket(AsyncFakeSocket):
-    """A socket whose reads block until there is something, and that knows the task of its blocked read."""
+    """A socket whose reads block until there is something to read, and that knows the task of its blocked read."""
 
     blocked: asyncio.Task[Any] | None = None
 
@@ -83,9 +83,9 @@ class MemoryClients:
         """See `ClientFactory`."""
         return self._client()
 
-    def pipe(self, block: float = 0.0) -> Unpiped:
+    def pipe(self, block: float = 0.0) -> ClientRequests:
         """See `ClientFactory`: there is no socket."""
-        return Unpiped(self._client())
+        return ClientRequests(self._client())
 
     def thread(self, patience: float) -> SyncRedis:
         """See `ClientFactory`."""

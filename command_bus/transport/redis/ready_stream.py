@@ -1,8 +1,9 @@
-"""The ready stream and its consumer group: made at the start, made anew if somebody deleted them."""
+"""The ready stream and its consumer group: create them at the start, and again if they were deleted."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from redis.asyncio import Redis
@@ -12,24 +13,41 @@ from command_bus.errors import CommandBusError
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_not_permitted
 from command_bus.transport.redis.keys import GROUP, ShardKeys
-from command_bus.transport.redis.scripts import REPAIR
+from command_bus.transport.redis.scripts import REACTIVATE
 
-__all__ = ["ensure_ready", "mailbox_of", "repair_page"]
+__all__ = ["delete_entries", "ensure_ready", "mailbox_of", "repair_page"]
 
 _log = logging.getLogger("command_bus.worker")
 _PAGE = 200
 
 
 def mailbox_of(fields: dict[bytes, bytes]) -> str:
-    """The mailbox that an activation names. Bytes that no mailbox is named with name none: such an entry is dropped in time."""
+    """Return the mailbox that an activation names. Bytes that are no mailbox's name give a name without a mailbox; the entry is then dropped."""
     return fields[b"e"].decode(errors="backslashreplace")
 
 
-async def ensure_ready(connections: Connections, keys: ShardKeys) -> bool:
-    """Create the group, reading from the stream's very beginning; whether it was absent.
+async def delete_entries(connections: Connections, keys: ShardKeys, entries: Sequence[str]) -> None:
+    """Delete entries of the ready stream that this worker was given and that no mailbox needs.
 
-    If it was, mailboxes whose activation went with it get a new one: nothing that was accepted may be stuck. Who may only send may not
-    look at them: workers do, when they next look at every mailbox.
+    Raises:
+        CommandBusError: The server cannot be asked.
+    """
+
+    async def delete(client: Redis) -> None:
+        pipeline = client.pipeline(transaction=False)
+        pipeline.xack(keys.ready, GROUP, *entries)
+        pipeline.xdel(keys.ready, *entries)
+        await pipeline.execute()
+
+    if entries:
+        await connections.ask(delete)
+
+
+async def ensure_ready(connections: Connections, keys: ShardKeys) -> bool:
+    """Create the group, reading from the stream's very beginning; return whether it was absent.
+
+    If it was, mailboxes whose activation was deleted with it get a new one: no accepted command may be stuck. A producer has no right to
+    check them; then workers do it, when they next check every mailbox.
 
     Raises:
         CommandBusError: The server cannot be asked.
@@ -47,22 +65,34 @@ async def ensure_ready(connections: Connections, keys: ShardKeys) -> bool:
 
 
 async def _repair_all(connections: Connections, keys: ShardKeys) -> None:
-    cursor, repaired = await repair_page(connections, keys, 0)
+    cursor, repaired, _ = await repair_page(connections, keys, 0)
     while cursor:
-        cursor, more = await repair_page(connections, keys, cursor)
+        cursor, more, _ = await repair_page(connections, keys, cursor)
         repaired += more
     if repaired:
         _log.warning("%s: %d mailboxes had lost their activation and got a new one", keys.ready, repaired)
 
 
-async def repair_page(connections: Connections, keys: ShardKeys, cursor: int) -> tuple[int, int]:
-    """Look at some mailboxes with work and give those a new activation that have lost theirs: the next cursor, and how many."""
-    page: Any = await connections.ask(lambda client: client.hscan(keys.active, cursor, count=_PAGE))
-    following, states = page
+async def repair_page(connections: Connections, keys: ShardKeys, cursor: int) -> tuple[int, int, float]:
+    """Give a new activation to those mailboxes of a page that have lost theirs.
+
+    Returns:
+        The next cursor, how many mailboxes got one, and which part of all mailboxes with work the page was.
+    """
+
+    async def read(client: Redis) -> Any:
+        pipeline = client.pipeline(transaction=False)
+        pipeline.hlen(keys.active)
+        pipeline.hscan(keys.active, cursor, count=_PAGE)
+        return await pipeline.execute()
+
+    count, (following, states) = await connections.ask(read)
     repaired = (
-        int(await connections.run(REPAIR, [keys.ready, keys.active, keys.paused, keys.parked], [GROUP, *states])) if states else 0
+        int(await connections.run(REACTIVATE, [keys.ready, keys.active, keys.paused, keys.parked], [GROUP, *states]))
+        if states
+        else 0
     )
-    return int(following), repaired
+    return int(following), repaired, len(states) / count if count else 1.0
 
 
 async def _create_group(client: Redis, keys: ShardKeys) -> bool:

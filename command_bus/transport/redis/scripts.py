@@ -1,69 +1,93 @@
-"""The Lua steps, loaded once, addressed by their content: a rolling deploy may run two versions side by side."""
+"""The Lua scripts, read once. The server knows them by the digest of their text, so two versions may run side by side."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
 
 __all__ = [
     "ADVANCE",
+    "BULK_COMMIT",
+    "BULK_LOAD",
     "CLAIM",
-    "DISPATCH",
+    "DELAYED_MAILBOXES",
     "ENQUEUE",
-    "FORGET",
-    "HOMES",
-    "LETTER",
-    "LOAD",
-    "OPERATE",
+    "HOLD",
+    "MAILBOX_HEADS",
+    "OUTCOME_OFFSET",
     "PROMOTE",
+    "REACTIVATE",
     "REMOVE",
-    "REPAIR",
+    "REMOVE_WORKER",
     "SCRIPTS",
-    "SKIP",
-    "SURVEY",
-    "TELLING",
+    "SETTLE_DEAD_LETTER",
     "Script",
 ]
+
+_FOLDER = files("command_bus.transport.redis").joinpath("lua")
+_USES = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script and the digest by which the server knows it."""
+    """A script with the digest by which the server knows it.
+
+    Attributes:
+        name: Name of its file.
+        text: The shared parts, then the script's own file.
+        sha: Digest of the text.
+        shared: Names of the shared parts.
+    """
 
     name: str
     text: str
     sha: str
+    shared: tuple[str, ...] = ()
 
 
-def _read(name: str) -> str:
-    return files("command_bus.transport.redis").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+def _read(*path: str) -> str:
+    return _FOLDER.joinpath(*path).read_text(encoding="utf-8")
 
 
 def _load(name: str) -> Script:
-    text = _read(name)
-    if "teller(" in text:
-        text = TELLING + text
-    return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
-
-
-TELLING = _read("telling")
-"""The beginning of every script that tells of events."""
+    """Read a script, and the parts in `lua/shared/` that its line `-- uses: …` lists, in that order."""
+    body = _read(f"{name}.lua")
+    uses = _USES.search(body)
+    shared = tuple(uses[1].split(", ")) if uses else ()
+    text = "".join([*(_read("shared", f"{part}.lua") for part in shared), body])
+    return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest(), shared)
 
 
 ENQUEUE = _load("enqueue")
 ADVANCE = _load("advance")
 PROMOTE = _load("promote")
-HOMES = _load("homes")
+DELAYED_MAILBOXES = _load("delayed_mailboxes")
 CLAIM = _load("claim")
-OPERATE = _load("operate")
+HOLD = _load("hold")
 REMOVE = _load("remove")
-REPAIR = _load("repair")
-LETTER = _load("letter")
-FORGET = _load("forget")
-LOAD = _load("load")
-DISPATCH = _load("dispatch")
-SKIP = _load("skip")
-SURVEY = _load("survey")
+REACTIVATE = _load("reactivate")
+SETTLE_DEAD_LETTER = _load("settle_dead_letter")
+REMOVE_WORKER = _load("remove_worker")
+BULK_LOAD = _load("bulk_load")
+BULK_COMMIT = _load("bulk_commit")
+OUTCOME_OFFSET = _load("outcome_offset")
+MAILBOX_HEADS = _load("mailbox_heads")
 
-SCRIPTS = (ENQUEUE, ADVANCE, PROMOTE, HOMES, CLAIM, OPERATE, REMOVE, REPAIR, LETTER, FORGET, LOAD, DISPATCH, SKIP, SURVEY)
+SCRIPTS = (
+    ENQUEUE,
+    ADVANCE,
+    PROMOTE,
+    DELAYED_MAILBOXES,
+    CLAIM,
+    HOLD,
+    REMOVE,
+    REACTIVATE,
+    SETTLE_DEAD_LETTER,
+    REMOVE_WORKER,
+    BULK_LOAD,
+    BULK_COMMIT,
+    OUTCOME_OFFSET,
+    MAILBOX_HEADS,
+)

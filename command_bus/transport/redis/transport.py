@@ -18,15 +18,17 @@ from command_bus.transport.redis.admin.statistics import RedisStatistics
 from command_bus.transport.redis.admin.type_records import RedisTypeRecords
 from command_bus.transport.redis.bulk.dispatches import RedisBulkDispatches
 from command_bus.transport.redis.connection.clients import clients_of
-from command_bus.transport.redis.connection.connections import ClientFactory, Connections, Replicas
+from command_bus.transport.redis.connection.connections import Connections, Replicas
 from command_bus.transport.redis.connection.credentials import connection_options
-from command_bus.transport.redis.connection.tls_probe import telling_tls
+from command_bus.transport.redis.connection.factory import ClientFactory
+from command_bus.transport.redis.connection.tls_probe import with_tls_hint
 from command_bus.transport.redis.keys import KeySpace
-from command_bus.transport.redis.namespace import Namespace, ServerFacts, open_namespace
+from command_bus.transport.redis.namespace import Namespace, open_namespace
 from command_bus.transport.redis.sending.locator import RedisLocator
 from command_bus.transport.redis.sending.marks import RedisMarks
 from command_bus.transport.redis.sending.producer import StreamProducer
 from command_bus.transport.redis.sending.rpc import RpcHandler
+from command_bus.transport.redis.server_check import ServerFacts
 from command_bus.transport.tasks import all_of
 
 __all__ = ["RedisTransport"]
@@ -38,7 +40,7 @@ class RedisTransport:
     Attributes:
         connections: Of this process.
         keys: The shards' key names.
-        facts: What the server said of itself.
+        facts: Facts of the server; of several, those of the oldest version.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class RedisTransport:
             connections, keys, max_total_depth=settings.max_total_depth, max_pending=settings.max_pending
         )
         self.producer: Producer = self._stream  # an observer may stand before it
-        self.replies = RpcHandler(connections, keys, bites=facts.bites)
+        self.replies = RpcHandler(connections, keys, has_blmpop=facts.has_blmpop)
         self.locations = RedisLocator(connections, keys)
         patience = settings.dispatch_timeout
         self.bulk = RedisBulkDispatches(
@@ -88,8 +90,8 @@ class RedisTransport:
         keys = KeySpace(settings.namespace, settings.shards)
         try:
             deadline = mono() + settings.dispatch_timeout  # a server that restarts just now is waited for
-            async with telling_tls(server if isinstance(server, str) else ""):
-                facts, namespace = await connections.insist(lambda: open_namespace(connections, keys, settings), deadline)
+            async with with_tls_hint(server if isinstance(server, str) else ""):
+                facts, namespace = await connections.retry_until(lambda: open_namespace(connections, keys, settings), deadline)
         except BaseException:
             await connections.close()
             raise
@@ -98,7 +100,7 @@ class RedisTransport:
     @property
     def reconnects(self) -> int:
         """See `Transport`."""
-        return self.connections.all_reconnects
+        return self.connections.reconnects
 
     def worker_side(self, options: WorkerSideOptions) -> WorkerSide:
         """See `Transport`."""

@@ -1,8 +1,8 @@
-"""Where Spark looks for the data source `command_bus`: it imports every top-level module called `pyspark_…` and takes `DefaultSource`.
+"""The module in which Spark finds the data source `command_bus`: Spark imports every top-level module called `pyspark_…` and takes `DefaultSource`.
 
-One such module that fails to import, or whose `DefaultSource` is no data source, hides the sources of all others from Spark, without a
-word. So whatever is wrong with this installation, this import succeeds; the fallback tells who uses the format. Without PySpark nobody
-asks, and there is no `DefaultSource`.
+If one such module fails to import, or its `DefaultSource` is no data source, Spark silently finds none of the sources of any module. So
+this import always succeeds, whatever is wrong with the installation; the fallback raises when the format is used. Without PySpark there
+is no `DefaultSource`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ __all__: list[str] = []
 
 try:
     from command_bus.spark.source import CommandBusSource as DefaultSource
-except Exception:  # noqa: BLE001 - see above: of a broken installation anything may come
+except Exception:  # noqa: BLE001 - see above: a broken installation may raise anything
     try:
         from pyspark_command_bus.unavailable import UnavailableSource as DefaultSource  # type: ignore[assignment]  # another class
     except Exception:  # noqa: BLE001, S110 - no PySpark, or one before 4.0

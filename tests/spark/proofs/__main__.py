@@ -11,7 +11,7 @@ from pathlib import Path
 from command_bus.embedded import EmbeddedServer
 from tests.spark.cluster import HOST, Cluster
 from tests.spark.proofs.claims import Proof
-from tests.spark.scene import Place
+from tests.spark.trucks import Namespace
 
 TWO_HOSTS = (HOST, "127.0.0.2")
 
@@ -26,10 +26,10 @@ def main() -> int:
         return max(subprocess.run(command, check=False).returncode for command in commands)
     proof = Proof()
     with tempfile.TemporaryDirectory(prefix="proof-") as text, EmbeddedServer.start(tcp=True) as server:
-        folder, place = Path(text), Place(server.url)
+        folder, namespace = Path(text), Namespace(server.url)
         print(f"{arguments.proof}:", flush=True)
         with proof.timed("in all"):
-            run(proof, arguments, folder, place)
+            run(proof, arguments, folder, namespace)
     print(f"{arguments.proof}: {'FAILED: ' + '; '.join(proof.failed) if proof.failed else 'proved'}", flush=True)
     return 1 if proof.failed else 0
 
@@ -59,42 +59,42 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run(proof: Proof, arguments: argparse.Namespace, folder: Path, place: Place) -> None:
+def run(proof: Proof, arguments: argparse.Namespace, folder: Path, namespace: Namespace) -> None:
     match arguments.proof:
         case "million":
             from tests.spark.proofs.million import prove
 
             with Cluster(folder) as cluster:
-                prove(proof, cluster, place, rows=arguments.rows, entities=arguments.entities, workers=arguments.workers)
+                prove(proof, cluster, namespace, rows=arguments.rows, entities=arguments.entities, workers=arguments.workers)
         case "speculation":
             from tests.spark.proofs.faults import speculation
 
             with Cluster(folder, TWO_HOSTS) as cluster:
-                speculation(proof, cluster, place, rows=arguments.rows)
+                speculation(proof, cluster, namespace, rows=arguments.rows)
         case "lost-executor":
             from tests.spark.proofs.faults import lost_executor
 
             with Cluster(folder) as cluster:
-                lost_executor(proof, cluster, place, rows=arguments.rows)
+                lost_executor(proof, cluster, namespace, rows=arguments.rows)
         case "order":
             from tests.spark.proofs.order import order
 
             with Cluster(folder) as cluster:
-                order(proof, cluster, place, rows=arguments.rows)
+                order(proof, cluster, namespace, rows=arguments.rows)
         case "batches":
             from tests.spark.proofs.batches import batches
 
             with Cluster(folder, (HOST,)) as cluster:
-                batches(proof, cluster, place, folder)
+                batches(proof, cluster, namespace, folder)
         case "ship":
             from tests.spark.proofs.ship import ship
 
             with Cluster(folder, (HOST,)) as cluster:
-                ship(proof, cluster, place, arguments.ways)
+                ship(proof, cluster, namespace, arguments.ways)
         case _:
             from tests.spark.proofs.connect import connect
 
-            connect(proof, folder, place)
+            connect(proof, folder, namespace)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Streams: micro-batches of which a filter leaves nothing, and a checkpoint that is restored after the dispatch went on."""
+"""Streams: micro-batches that a filter leaves empty, and a checkpoint that is restored after the dispatch went on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from command_bus.spark import command_id, dispatch_batch_writer, in_order
 from tests.spark.cluster import Cluster, session
 from tests.spark.proofs.claims import Proof
-from tests.spark.scene import Move, Place
+from tests.spark.trucks import Move, Namespace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,16 +25,16 @@ ROWS = "truck string, seq long"
 Start = Callable[["DataFrame", Path], None]
 
 
-def batches(proof: Proof, cluster: Cluster, place: Place, folder: Path) -> None:
-    """Both ways of writing a stream."""
+def batches(proof: Proof, cluster: Cluster, namespace: Namespace, folder: Path) -> None:
+    """Run both ways of writing a stream."""
     with session(cluster, "batches") as spark:
         for way in ("foreachBatch", "writeStream"):
-            here, home = Place(place.url), folder / way
+            here, home = Namespace(namespace.url), folder / way
             (home / "arrivals").mkdir(parents=True)
             _prove(proof, spark, way, _start(way, here), here, home)
 
 
-def _prove(proof: Proof, spark: SparkSession, way: str, start: Start, place: Place, home: Path) -> None:
+def _prove(proof: Proof, spark: SparkSession, way: str, start: Start, namespace: Namespace, home: Path) -> None:
     arrivals, checkpoint = home / "arrivals", home / "checkpoint"
 
     def run(keep: str) -> None:
@@ -46,14 +46,16 @@ def _prove(proof: Proof, spark: SparkSession, way: str, start: Start, place: Pla
     run("seq not in (0, 2, 3)")
     _arrive(arrivals, 4)
     run("seq not in (0, 2, 3)")
-    proof.claim(f"{way}: empty micro-batches fail nothing", place.seqs() == {"a": [1, 4]}, place.seqs())
+    proof.claim(f"{way}: empty micro-batches fail nothing", namespace.seqs() == {"a": [1, 4]}, namespace.seqs())
     shutil.copytree(checkpoint, home / "saved")
     _arrive(arrivals, 5)
     run("true")
     shutil.rmtree(checkpoint)
     shutil.copytree(home / "saved", checkpoint)
     run("true")
-    proof.claim(f"{way}: a restored checkpoint before the same rows adds nothing", place.seqs() == {"a": [1, 4, 5]}, place.seqs())
+    proof.claim(
+        f"{way}: a restored checkpoint before the same rows adds nothing", namespace.seqs() == {"a": [1, 4, 5]}, namespace.seqs()
+    )
     shutil.rmtree(checkpoint)
     shutil.copytree(home / "saved", checkpoint)
     (arrivals / "5.json").unlink()
@@ -72,16 +74,16 @@ def _arrive(arrivals: Path, number: int) -> None:
     os.utime(file, (1e9 + number, 1e9 + number))
 
 
-def _start(way: str, place: Place) -> Start:
+def _start(way: str, namespace: Namespace) -> Start:
     def by_batch(rows: DataFrame, checkpoint: Path) -> None:
-        write = dispatch_batch_writer(Move, dispatch_id="d", key=["truck", "seq"], order_by="seq", **place.where)
+        write = dispatch_batch_writer(Move, dispatch_id="d", key=["truck", "seq"], order_by="seq", **namespace.options)
         stream = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
         stream.trigger(availableNow=True).start().awaitTermination(120)
 
     def by_format(rows: DataFrame, checkpoint: Path) -> None:
         named = in_order(rows.withColumn("command_id", command_id("truck", "seq")), "truck")
         options = {
-            **place.where,
+            **namespace.options,
             "command": f"{Move.__module__}:Move",
             "keepOrder": "true",
             "checkpointLocation": str(checkpoint),

@@ -1,4 +1,4 @@
-"""What a proof reports: named figures, and claims that hold or do not."""
+"""The report of a proof: named figures, and claims that hold or do not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Proof"]
 
 @dataclass
 class Proof:
-    """Prints as it goes.
+    """Prints figures and claims as it goes.
 
     Attributes:
         failed: The claims that do not hold.
@@ -22,11 +22,11 @@ class Proof:
     failed: list[str] = field(default_factory=list[str])
 
     def figure(self, name: str, value: Any) -> None:
-        """Something that was measured."""
+        """Print a measurement."""
         print(f"  {name:<44} {value:,}" if isinstance(value, int | float) else f"  {name:<44} {value}", flush=True)
 
     def claim(self, text: str, holds: Any, *evidence: Any) -> None:
-        """Something that must hold."""
+        """Check a claim."""
         shown = ", ".join(map(str, evidence))
         print(f"  {'ok ' if holds else 'NOT'} {text}{f': {shown}' if shown else ''}", flush=True)
         if not holds:
@@ -34,7 +34,7 @@ class Proof:
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """How long it takes."""
+        """Measure how long a block takes."""
         began = monotonic()
         yield
         self.figure(f"{name} [s]", round(monotonic() - began, 1))

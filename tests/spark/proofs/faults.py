@@ -1,4 +1,4 @@
-"""Two faults that need a cluster: a speculative attempt that loses, and writes on after the commit; an executor killed in mid-write."""
+"""Two faults that need a cluster: a speculative attempt that loses and writes on after the commit; an executor killed while it writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from redis import Redis
 from command_bus.spark import dispatch_dataframe
 from tests.spark.cluster import Cluster, executors, session
 from tests.spark.proofs.claims import Proof
-from tests.spark.scene import Move, Place, journeys, until
+from tests.spark.trucks import Move, Namespace, journeys, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +23,8 @@ __all__ = ["lost_executor", "speculation"]
 TRUCKS = 100
 
 
-def speculation(proof: Proof, cluster: Cluster, place: Place, *, rows: int) -> None:
-    """One task's first attempt falls asleep half-way; its twin on the other host wins; the loser wakes up after the commit."""
+def speculation(proof: Proof, cluster: Cluster, namespace: Namespace, *, rows: int) -> None:
+    """Let one task's first attempt sleep half-way; its twin on the other host wins; the loser wakes up after the commit."""
     settings = {
         "spark.speculation": "true",
         "spark.speculation.interval": "200ms",
@@ -36,12 +36,12 @@ def speculation(proof: Proof, cluster: Cluster, place: Place, *, rows: int) -> N
     each = rows // TRUCKS
     with session(cluster, "speculation", **settings) as spark:
         report = dispatch_dataframe(
-            journeys(spark, TRUCKS, each), None, mapper=sleeper(place, each), entity="truck", key=["truck", "seq"],
-            order_by="seq", dispatch_id="d", partitions=4, batch_size=100, **place.where,
+            journeys(spark, TRUCKS, each), None, mapper=sleeper(namespace, each), entity="truck", key=["truck", "seq"],
+            order_by="seq", dispatch_id="d", partitions=4, batch_size=100, **namespace.options,
         )  # fmt: skip
         print(f"  {report}")
-        with Redis.from_url(place.url, decode_responses=True) as client:
-            claim_all(proof, place, each, "when save() returned")
+        with Redis.from_url(namespace.url, decode_responses=True) as client:
+            claim_all(proof, namespace, each, "when save() returned")
             proof.claim("an attempt fell asleep", client.exists("asleep"), client.get("asleep"))
             proof.claim("its twin was faster", report.partitions and report.resent > 0, f"{report.resent:,} rows sent again")
             until(lambda: int(client.get("chunks after the commit") or 0) > 0, 60)
@@ -52,12 +52,12 @@ def speculation(proof: Proof, cluster: Cluster, place: Place, *, rows: int) -> N
             proof.claim(
                 "the loser wrote on after the commit", now > 0, f"{now} chunks, {client.get('added after the commit') or 0} added"
             )
-        claim_all(proof, place, each, "a while later")
+        claim_all(proof, namespace, each, "a while later")
 
 
-def sleeper(place: Place, each: int) -> Callable[[dict[str, Any]], Move]:
-    """Makes commands; in the first attempt of the task 0 it stops half-way until the dispatch is committed, and tells what is sent then."""
-    url, namespace = place.url, place.namespace
+def sleeper(namespace: Namespace, each: int) -> Callable[[dict[str, Any]], Move]:
+    """Return a mapper whose first attempt of task 0 stops half-way until the dispatch is committed, and counts what is sent then."""
+    url, name = namespace.url, namespace.name
 
     def command_of(row: dict[str, Any]) -> Move:
         from pyspark import TaskContext
@@ -67,16 +67,16 @@ def sleeper(place: Place, each: int) -> Callable[[dict[str, Any]], Move]:
             with Redis.from_url(url) as client:
                 if client.set("asleep", f"partition 0, attempt 0, process {os.getpid()}", nx=True):
                     deadline = time.monotonic() + 120
-                    while not client.hexists(f"{{{namespace}:0}}:b:d", "done") and time.monotonic() < deadline:
+                    while not client.hexists(f"{{{name}:0}}:b:d", "done") and time.monotonic() < deadline:
                         time.sleep(0.01)
-                    tell(url)
+                    count_sends(url)
         return Move(truck=row["truck"], seq=row["seq"])
 
     return command_of
 
 
-def tell(url: str) -> None:
-    """From now on count what this process's dispatchers send."""
+def count_sends(url: str) -> None:
+    """Count from now on what this process's dispatchers send."""
     from command_bus.spark.writing.partition import PartitionDispatcher
 
     load: Any = PartitionDispatcher._load
@@ -93,18 +93,18 @@ def tell(url: str) -> None:
     patched._load = counted
 
 
-def lost_executor(proof: Proof, cluster: Cluster, place: Place, *, rows: int) -> None:
-    """SIGKILL one of two executors when a third of the rows has landed."""
+def lost_executor(proof: Proof, cluster: Cluster, namespace: Namespace, *, rows: int) -> None:
+    """Kill one of two executors (SIGKILL) when a third of the rows is in mailboxes."""
     each = rows // TRUCKS
     settings = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1000"}
     with session(cluster, "lost-executor", **settings) as spark:
         killed: list[tuple[int, int]] = []
-        killer = threading.Thread(target=lambda: killed.append(_kill_one(cluster, place, rows // 3)))
+        killer = threading.Thread(target=lambda: killed.append(_kill_one(cluster, namespace, rows // 3)))
         killer.start()
         with proof.timed("dispatched"):
             report = dispatch_dataframe(
                 journeys(spark, TRUCKS, each, partitions=8), Move, key=["truck", "seq"], order_by="seq", dispatch_id="d",
-                partitions=8, **place.where,
+                partitions=8, **namespace.options,
             )  # fmt: skip
         killer.join()
         print(f"  {report}")
@@ -114,23 +114,23 @@ def lost_executor(proof: Proof, cluster: Cluster, place: Place, *, rows: int) ->
             *(f"process {pid} when {depth:,} rows had landed" for pid, depth in killed),
         )
         proof.claim("its half-written tasks were sent again", report.resent > 0, f"{report.resent:,} rows")
-        claim_all(proof, place, each, "when save() returned")
+        claim_all(proof, namespace, each, "when save() returned")
 
 
-def _kill_one(cluster: Cluster, place: Place, landed: int) -> tuple[int, int]:
-    depth = until(lambda: (now := place.depth()) >= landed and now, 300)
+def _kill_one(cluster: Cluster, namespace: Namespace, landed: int) -> tuple[int, int]:
+    depth = until(lambda: (now := namespace.depth()) >= landed and now, 300)
     pid = executors(cluster)[0]
     os.kill(pid, signal.SIGKILL)
     return pid, depth
 
 
-def claim_all(proof: Proof, place: Place, each: int, when: str) -> None:
-    """Every row is in its mailbox, once and in order."""
+def claim_all(proof: Proof, namespace: Namespace, each: int, when: str) -> None:
+    """Check that every row is in its mailbox, once and in order."""
     rows = TRUCKS * each
-    landed = place.landed()
+    landed = namespace.landed()
     proof.claim(
         f"{when}: nothing twice, nothing missing",
         len({one.command_id for one in landed}) == len(landed) == rows,
         f"{len(landed):,}",
     )
-    proof.claim(f"{when}: in order", place.seqs() == {f"t{truck}": list(range(each)) for truck in range(TRUCKS)})
+    proof.claim(f"{when}: in order", namespace.seqs() == {f"t{truck}": list(range(each)) for truck in range(TRUCKS)})

@@ -1,4 +1,4 @@
-"""Order behind joins on the entity and skew, at a size where many tasks write at a time; the order before handlers and after them."""
+"""Order after joins on the entity and with skew, at a size where many tasks write at a time; before handlers and after them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from command_bus.spark import dispatch_dataframe, reconcile
 from tests.spark.cluster import Cluster, session
 from tests.spark.drain import draining
 from tests.spark.proofs.claims import Proof
-from tests.spark.scene import Move, Place, until
+from tests.spark.trucks import Move, Namespace, until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,18 +36,18 @@ CASES = {
 }
 
 
-def order(proof: Proof, cluster: Cluster, place: Place, *, rows: int) -> None:
-    """Dispatch what was joined on the entity, look into the mailboxes, then let workers run it."""
+def order(proof: Proof, cluster: Cluster, namespace: Namespace, *, rows: int) -> None:
+    """Dispatch rows that were joined on the entity, check the mailboxes, then let workers run the commands."""
     with session(cluster, "order") as spark:
         for name, (how, settings) in CASES.items():
-            here = Place(place.url)
+            here = Namespace(namespace.url)
             for setting in {ADAPTIVE: "true", **SKEW}:
                 spark.conf.unset(setting)
             for setting, value in settings.items():
                 spark.conf.set(setting, value)
             report = dispatch_dataframe(
                 _joined(spark, rows, how), Move, key=["truck", "seq"], order_by="seq", dispatch_id="d", outcomes="1 hour",
-                **here.where,
+                **here.options,
             )  # fmt: skip
             print(f"  {name}: {report}", flush=True)
             seqs = here.seqs()

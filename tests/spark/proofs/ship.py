@@ -1,4 +1,4 @@
-"""The ways in which the library reaches executors that have not got it, each tried with a Python of its own.
+"""The ways in which the library reaches executors that lack it, each with a Python of its own.
 
 These Pythons are bare virtual environments that borrow the packages of this one by a path, which leaves out what is installed as
 editable: so they have all that the library needs, but not the library. Their cluster does not know this checkout.
@@ -23,7 +23,7 @@ from typing import Any
 from tests.spark.cluster import Cluster
 from tests.spark.conftest import ROOT, SETTINGS
 from tests.spark.proofs.claims import Proof
-from tests.spark.scene import Place
+from tests.spark.trucks import Namespace
 
 __all__ = ["ship"]
 
@@ -34,21 +34,21 @@ class Carry(Command[None], entity="truck"):
     truck: EntityId
     seq: int
 """
-Told = dict[str, str]
+Answer = dict[str, str]
 
 
-def ship(proof: Proof, cluster: Cluster, place: Place, ways: list[str]) -> None:
-    """Try the ways."""
+def ship(proof: Proof, cluster: Cluster, namespace: Namespace, ways: list[str]) -> None:
+    """Run the ways."""
     yard = Yard(cluster)
     for name in ways or list(WAYS):
         print(f" {name}: {WAYS[name].__doc__}")
         with proof.timed(name):
-            WAYS[name](proof, yard, Place(place.url))
+            WAYS[name](proof, yard, Namespace(namespace.url))
 
 
 @dataclass
 class Yard:
-    """What is built once, and runs jobs."""
+    """Builds environments once, and runs jobs."""
 
     cluster: Cluster
     made: dict[str, Path] = field(default_factory=dict[str, Path])
@@ -58,7 +58,7 @@ class Yard:
         return self.cluster.folder
 
     def python(self, name: str, *wheels: Path) -> Path:
-        """A virtual environment with everything that the library needs, and with these wheels."""
+        """Return a virtual environment with all dependencies of the library, and with these wheels."""
         home = self.folder / name
         venv.create(home, with_pip=False, symlinks=True)
         site = next(home.glob("lib/python*/site-packages"))
@@ -81,7 +81,7 @@ class Yard:
 
     @cached_property
     def wheels(self) -> list[Path]:
-        """Of the library, and of the distribution by which Spark finds its format."""
+        """The wheels of the library, and of the distribution by which Spark finds its format."""
         out = self.folder / "dist"
         for project in (ROOT, ROOT / "integrations" / "pyspark_command_bus"):
             build = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", out, project]
@@ -95,7 +95,7 @@ class Yard:
 
     @cached_property
     def zipped(self) -> Path:
-        """The package and all that is in it."""
+        """A zip of the whole package."""
         archive = self.folder / "command_bus.zip"
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
             for file in sorted((ROOT / "command_bus").rglob("*")):
@@ -104,9 +104,16 @@ class Yard:
         return archive
 
     def job(
-        self, place: Place, driver: Path, *, files: tuple[Path, ...] = (), imports: bool, python: str = "", **settings: str
-    ) -> Told:
-        """Run the job, and give what it tells."""
+        self,
+        namespace: Namespace,
+        driver: Path,
+        *,
+        files: tuple[Path, ...] = (),
+        imports: bool,
+        python: str = "",
+        **settings: str,
+    ) -> Answer:
+        """Run the job, and return its output."""
         shipped = self.folder / "shipped.py"
         shipped.write_text(SHIPPED)
         conf = {
@@ -120,40 +127,42 @@ class Yard:
         environment = _plain() | {"PYSPARK_PYTHON": python or str(driver), "PYSPARK_SUBMIT_ARGS": f"{submit} pyspark-shell"}
         script = Path(__file__).with_name("ship_job.py")
         run = subprocess.run(
-            [driver, script, place.url, place.namespace, str(ROWS), str(imports)],
+            [driver, script, namespace.url, namespace.name, str(ROWS), str(imports)],
             cwd=self.folder, env=environment, capture_output=True, text=True, check=False, timeout=300,
         )  # fmt: skip
-        told = [line for line in run.stdout.splitlines() if line.startswith("TOLD ")]
-        if not told:
+        lines = [line for line in run.stdout.splitlines() if line.startswith("ANSWER ")]
+        if not lines:
             return {"python": "", "library": "", "problem": run.stderr[-1500:]}
-        answer: Told = json.loads(told[0][5:])
+        answer: Answer = json.loads(lines[0].removeprefix("ANSWER "))
         return answer
 
 
-def by_zip(proof: Proof, yard: Yard, place: Place) -> None:
+def by_zip(proof: Proof, yard: Yard, namespace: Namespace) -> None:
     """--py-files command_bus.zip; the driver imports command_bus.spark"""
-    told = yard.job(place, yard.bare, files=(yard.zipped,), imports=True)
-    arrived(proof, place, told)
-    proof.claim("executors import it from the zip", "command_bus.zip" in told["library"], told["library"])
+    answer = yard.job(namespace, yard.bare, files=(yard.zipped,), imports=True)
+    arrived(proof, namespace, answer)
+    proof.claim("executors import it from the zip", "command_bus.zip" in answer["library"], answer["library"])
 
 
-def by_wheel(proof: Proof, yard: Yard, place: Place) -> None:
+def by_wheel(proof: Proof, yard: Yard, namespace: Namespace) -> None:
     """--py-files with a wheel: Spark sends it and does not import from it"""
-    told = yard.job(place, yard.bare, files=(yard.wheels[0],), imports=False)
+    answer = yard.job(namespace, yard.bare, files=(yard.wheels[0],), imports=False)
     proof.claim(
-        "it does not work, as documented", not place.landed() and told["problem"], told["problem"][:150].replace("\n", " ")
+        "it does not work, as documented",
+        not namespace.landed() and answer["problem"],
+        answer["problem"][:150].replace("\n", " "),
     )
-    proof.claim("because nobody can import it", "No module named 'command_bus'" in told["library"], told["library"])
+    proof.claim("because no process can import it", "No module named 'command_bus'" in answer["library"], answer["library"])
 
 
-def by_install(proof: Proof, yard: Yard, place: Place) -> None:
+def by_install(proof: Proof, yard: Yard, namespace: Namespace) -> None:
     """pip install in the Python of driver and executors, or in their container; Spark finds the format by itself"""
-    told = yard.job(place, yard.installed, imports=False)
-    arrived(proof, place, told)
-    proof.claim("executors import what is installed", str(yard.installed.parents[1]) in told["library"], told["library"])
+    answer = yard.job(namespace, yard.installed, imports=False)
+    arrived(proof, namespace, answer)
+    proof.claim("executors import what is installed", str(yard.installed.parents[1]) in answer["library"], answer["library"])
 
 
-def by_archive(proof: Proof, yard: Yard, place: Place) -> None:
+def by_archive(proof: Proof, yard: Yard, namespace: Namespace) -> None:
     """spark.archives=environment.tar.gz#environment with a whole virtual environment; the driver has a link of that name"""
     home = yard.installed.parents[1]
     archive = yard.folder / "environment.tar.gz"
@@ -161,27 +170,35 @@ def by_archive(proof: Proof, yard: Yard, place: Place) -> None:
         target.add(home, arcname=".")
     link = yard.folder / "environment"
     link.symlink_to(home)  # the driver plans with the same PYSPARK_PYTHON
-    told = yard.job(
-        place, yard.installed, imports=False, python="./environment/bin/python", **{"spark.archives": f"{archive}#environment"}
+    answer = yard.job(
+        namespace,
+        yard.installed,
+        imports=False,
+        python="./environment/bin/python",
+        **{"spark.archives": f"{archive}#environment"},
     )
-    arrived(proof, place, told)
+    arrived(proof, namespace, answer)
     here = str(yard.folder / "work")
     proof.claim(
-        "executors run the Python of the archive", here in told["python"] or "./environment" in told["python"], told["python"]
+        "executors run the Python of the archive",
+        here in answer["python"] or "./environment" in answer["python"],
+        answer["python"],
     )
-    proof.claim("and import from it", here in told["library"], told["library"])
+    proof.claim("and import from it", here in answer["library"], answer["library"])
 
 
-def arrived(proof: Proof, place: Place, told: dict[str, Any]) -> None:
-    """Every row landed once, in order."""
-    landed = place.landed()
+def arrived(proof: Proof, namespace: Namespace, answer: dict[str, Any]) -> None:
+    """Check that every row is in its mailbox once, in order."""
+    landed = namespace.landed()
     proof.claim(
-        "every row landed once, in order", len(landed) == ROWS and place.seqs() == EXPECTED, told["problem"] or f"{len(landed):,}"
+        "every row landed once, in order",
+        len(landed) == ROWS and namespace.seqs() == EXPECTED,
+        answer["problem"] or f"{len(landed):,}",
     )
 
 
 EXPECTED = {f"t{truck}": list(range(ROWS // 10)) for truck in range(10)}
-WAYS: dict[str, Callable[[Proof, Yard, Place], None]] = {
+WAYS: dict[str, Callable[[Proof, Yard, Namespace], None]] = {
     "zip": by_zip,
     "wheel": by_wheel,
     "installed": by_install,
@@ -190,6 +207,6 @@ WAYS: dict[str, Callable[[Proof, Yard, Place], None]] = {
 
 
 def _plain() -> dict[str, str]:
-    """The environment without what would show the way to this checkout."""
+    """Return the environment without variables that lead to this checkout."""
     hidden = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_SUBMIT_ARGS", "VIRTUAL_ENV")
     return {name: value for name, value in os.environ.items() if name not in hidden}

@@ -19,7 +19,7 @@ __all__: list[str] = []
 
 
 def where(batches: Iterable[Any]) -> Iterator[Any]:
-    """What executors run and import."""
+    """Return what executors run and import."""
     import pyarrow as pa
 
     for batch in batches:
@@ -53,7 +53,7 @@ def main() -> None:
         ).mode("append").save()
     except Exception as error:
         problem = str(error)[:1000]
-    print("TOLD " + json.dumps({**found.asDict(), "problem": problem}))
+    print("ANSWER " + json.dumps({**found.asDict(), "problem": problem}))
     spark.stop()
 
 

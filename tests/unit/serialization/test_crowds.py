@@ -85,7 +85,7 @@ def test_a_flood_is_refused(name: str) -> None:
 
 @pytest.fixture
 def comparisons(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many comparisons of UUIDs there were."""
+    """Return how many UUIDs were compared."""
     counted = [0]
     compare: Callable[[UUID, object], bool] = UUID.__eq__
 

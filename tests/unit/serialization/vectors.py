@@ -1,8 +1,8 @@
-"""The values whose bytes are fixed, and the one command that writes them: `python -m tests.unit.serialization.vectors`.
+"""Values whose bytes are fixed. One command writes the files: `python -m tests.unit.serialization.vectors`.
 
 Each group is a file in `golden/`, a line per vector: its name, and its bytes in hexadecimal. Other languages' implementations can be
 tested against the same files. A difference means that workers and producers of two versions would no longer understand each other:
-raise the version and keep reading the old one, rather than write the files anew.
+raise the version and keep reading the old one, rather than write the files again.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ GROUPS = {
 
 
 def read(group: str) -> dict[str, bytes]:
-    """The recorded vectors of a group by name."""
+    """Return the recorded vectors of a group by name."""
     lines = (FOLDER / f"{group}.hex").read_text(encoding="ascii").splitlines()
     return {name: bytes.fromhex(text) for name, text in (line.split() for line in lines)}
 

@@ -1,4 +1,4 @@
-"""An encoder of rows without a server: for tests of what a row becomes."""
+"""An encoder of rows without a server, for tests of the commands that rows become."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from command_bus import BusSettings, Command
 from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.target import Target
+from command_bus.spark.writing.command_mapping import command_mappings
 from command_bus.spark.writing.encoder import BatchEncoder
 from command_bus.spark.writing.partition import PartitionDispatcher, Reject
-from command_bus.spark.writing.routes import routes_of
 from command_bus.transport.bulk import Opening
 
 __all__ = ["Offline", "encode", "why"]
 
 
 class Offline(PartitionDispatcher):
-    """A dispatcher as far as an encoder needs it: settings and names, no server."""
+    """A dispatcher as an encoder needs it: settings and names, no server."""
 
     def __init__(self, *, keep: bool = False, **options: Any) -> None:
         super().__init__(Target("redis://nowhere", "t"), dispatch_id="dispatch-1", opening=Opening(keep_ms=1000 if keep else 0))
@@ -31,20 +31,20 @@ class Offline(PartitionDispatcher):
         )
 
     @property
-    def link(self) -> Any:
+    def connection(self) -> Any:
         return self._offline
 
 
 def encode(
     columns: dict[str, Any], /, *commands: type[Command[Any]] | str, dispatcher: Any = None, mapper: Any = None, **options: Any
 ) -> list[Any]:
-    """Give what becomes of each row; the commands are importable classes, or their names."""
+    """Return the command or reject of each row; commands are importable classes, or their names."""
     batch = pa.record_batch({name: value if isinstance(value, pa.Array) else pa.array(value) for name, value in columns.items()})
     names = ",".join(each if isinstance(each, str) else f"{each.__module__}:{each.__qualname__}" for each in commands)
     chosen = WriteOptions(command=names, **options)
     used: Any = dispatcher or Offline()
     encoder = BatchEncoder(
-        {} if mapper is not None else routes_of(chosen, batch.schema.names),
+        {} if mapper is not None else command_mappings(chosen, batch.schema.names),
         used,
         id_column=chosen.command_id_column,
         command_column=chosen.command_column,
@@ -56,6 +56,6 @@ def encode(
 
 
 def why(reject: Any) -> str:
-    """Give the reason of a row that is no command."""
+    """Return the reason of a reject."""
     assert isinstance(reject, Reject)
     return str(json.loads(reject.record)["error"])

@@ -1,4 +1,4 @@
-"""What Arrow judges in bulk, pydantic would have judged the same: the fast way and the careful way give equal bytes and equal refusals."""
+"""Arrow's checks in bulk and pydantic's row by row give equal bytes and equal refusals."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from command_bus.serialization.models import codec_for
 pa = pytest.importorskip("pyarrow")
 
 from command_bus.spark.options import WriteOptions  # noqa: E402
+from command_bus.spark.writing.command_mapping import check_columns, command_mappings  # noqa: E402
 from command_bus.spark.writing.field_checks import plans_of  # noqa: E402
-from command_bus.spark.writing.partition import Reject, check_of  # noqa: E402 - after the skip
-from command_bus.spark.writing.routes import check_columns, routes_of  # noqa: E402
+from command_bus.spark.writing.partition import Reject, payload_check  # noqa: E402 - after the skip
 from tests.unit.spark.encoders import Offline, encode, why  # noqa: E402
 
 
@@ -59,7 +59,7 @@ class Checked(Command[None], entity="thing", name="test.checked"):
 
 
 class Lowered(Command[None], entity="thing", name="test.lowered"):
-    """Of scalars, with a validator of the entity id."""
+    """A command of scalars, with a validator of the entity id."""
 
     thing: EntityId
     count: int
@@ -110,13 +110,13 @@ class Long(Command[None], name="test.long"):
 
 
 class Classes(Command[None], name="test.classes"):
-    """Its pattern means `a` or `e` to the model; another engine finds it in `a]`."""
+    """A command whose pattern means `a` or `e` to the model; another engine finds it in `a]`."""
 
     note: Annotated[str, Field(pattern=r"^[a-z&&[ae]]$")]
 
 
 class Ping(Command[None], name="test.ping"):
-    """Has no fields."""
+    """A command without fields."""
 
 
 class Place(BaseModel):
@@ -162,7 +162,7 @@ TYPES = {
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(ROWS, min_size=1, max_size=12))
-def test_arrow_and_pydantic_agree_row_by_row(rows: list[dict[str, Any]]) -> None:
+def test_arrow_and_pydantic_agree(rows: list[dict[str, Any]]) -> None:
     columns = {name: pa.array([row[name] for row in rows], kind) for name, kind in TYPES.items()}
     dispatcher = Offline(keep=True)
     codec = codec_for(Sample)
@@ -180,8 +180,8 @@ def test_arrow_and_pydantic_agree_row_by_row(rows: list[dict[str, Any]]) -> None
             continue
         shard, (mailbox, command_id, check, envelope, entity, number) = packed
         assert (shard, command_id, entity, number) == (3, row["command_id"], row["thing"], 0)
-        out = dispatcher.link.builder.of_item(Envelope(message, command_id=row["command_id"]))
-        assert mailbox == dispatcher.link.builder.build(out).mailbox
+        out = dispatcher.connection.builder.of_item(Envelope(message, command_id=row["command_id"]))
+        assert mailbox == dispatcher.connection.builder.build(out).mailbox
         found = unpack_envelope(envelope)
         assert (found.command_id, found.name, found.entity_type, found.entity_id) == (
             command_id,
@@ -190,11 +190,11 @@ def test_arrow_and_pydantic_agree_row_by_row(rows: list[dict[str, Any]]) -> None
             row["thing"],
         )
         assert found.payload == codec.encode(message)
-        assert check == check_of("test.sample", found.payload)
+        assert check == payload_check("test.sample", found.payload)
         assert (found.flags, found.correlation_id) == (IN_DISPATCH | KEEP_OUTCOME, "dispatch-1")
 
 
-def test_a_batch_of_good_rows_never_meets_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_valid_batches_skip_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = {"command_id": ["a", "b"], "thing": [1, 2], "count": [1, 2], "ratio": [1, 2], "label": ["x", "y"]}
     monkeypatch.setattr(codec_for(Sample), "_validate", lambda fields: pytest.fail(f"validated {fields}"))
     first, second = encode(columns, Sample)
@@ -206,7 +206,7 @@ def test_a_batch_of_good_rows_never_meets_the_model(monkeypatch: pytest.MonkeyPa
     assert message == Sample(thing=2, count=2, ratio=2.0, label="y")
 
 
-def test_which_fields_arrow_can_judge() -> None:
+def test_fields_that_arrow_can_check() -> None:
     plans, all_of_them = plans_of(Sample)
     assert all_of_them
     assert [(plan.name, plan.kind, plan.nullable) for plan in plans][:5] == [
@@ -216,13 +216,13 @@ def test_which_fields_arrow_can_judge() -> None:
     assert not plans_of(Rich)[1]
 
 
-def test_validators_of_the_model_are_heard() -> None:
+def test_validators_run() -> None:
     good, bad = encode({"command_id": ["a", "b"], "thing": ["x", "x"], "count": [2, 3]}, Checked)
     assert good[1][1] == "a"
     assert "odd" in why(bad)
 
 
-def test_values_that_arrow_gives_other_shapes_reach_the_model() -> None:
+def test_nested_values_reach_the_model() -> None:
     at = datetime(2026, 11, 21, 12, tzinfo=UTC)
     columns = {
         "command_id": ["a"],
@@ -284,13 +284,13 @@ def test_rows_that_are_too_large_are_rejected_alone() -> None:
     assert "limit is 200" in why(bad)
 
 
-def test_a_row_without_an_entity_id_is_told_of_by_its_column() -> None:
+def test_a_missing_entity_id_names_its_column() -> None:
     columns = {"command_id": ["a"], "meter": pa.array([None], pa.string()), "count": [1]}
     (row,) = encode(columns, Once, columns={"thing": "meter"})
     assert why(row) == "meter is null: it is the entity id of test.once, which every row needs"
 
 
-def test_rejects_are_told_apart_by_what_they_are() -> None:
+def test_reject_keys_depend_on_the_row() -> None:
     columns = {"command_id": ["a", "a", "a"], "thing": ["x"] * 3, "count": [1, 3, 3]}
     rejects = encode(columns, Checked)
     assert len({reject.key for reject in rejects}) == 2  # the last two are the same row
@@ -307,37 +307,37 @@ def test_rejects_are_told_apart_by_what_they_are() -> None:
         ({}, {"sequence_column": "thing"}, "is a column of integers"),
     ],
 )
-def test_what_no_row_could_pass_is_told_where_the_query_is_planned(columns: Any, options: Any, text: str) -> None:
+def test_impossible_columns_are_refused_at_planning(columns: Any, options: Any, text: str) -> None:
     kinds = {"command_id": pa.string(), "thing": pa.string(), "count": pa.int64()} | columns
     schema = pa.schema(list(kinds.items()))
     chosen = WriteOptions(command=f"{__name__}:Once", **options)
     with pytest.raises(InvalidSettings) as caught:
-        check_columns(chosen, routes_of(chosen, schema.names), schema)
+        check_columns(chosen, command_mappings(chosen, schema.names), schema)
     assert text in caught.value.message
 
 
-def test_a_missing_column_is_named_with_those_that_there_are() -> None:
+def test_a_missing_column_is_named() -> None:
     with pytest.raises(InvalidSettings, match=r"test\.once needs columns that are not there: count; there are command_id, thing"):
-        routes_of(WriteOptions(command=f"{__name__}:Once"), ["command_id", "thing"])
+        command_mappings(WriteOptions(command=f"{__name__}:Once"), ["command_id", "thing"])
     with pytest.raises(InvalidSettings, match=r"count \(from column 'n'\)"):
-        routes_of(WriteOptions(command=f"{__name__}:Once", columns={"count": "n"}), ["command_id", "thing"])
+        command_mappings(WriteOptions(command=f"{__name__}:Once", columns={"count": "n"}), ["command_id", "thing"])
     with pytest.raises(InvalidSettings, match=r"feeds 'other', but test\.once has the fields thing, count"):
-        routes_of(WriteOptions(command=f"{__name__}:Once", columns={"other": "n"}), ["command_id", "thing", "count"])
+        command_mappings(WriteOptions(command=f"{__name__}:Once", columns={"other": "n"}), ["command_id", "thing", "count"])
 
 
 @pytest.mark.parametrize("text", ["nonsense", "no.such.module:Thing", f"{__name__}:Missing", f"{__name__}:Offline"])
-def test_a_command_that_cannot_be_found_says_where_it_was_looked_for(text: str) -> None:
+def test_an_unknown_command_is_refused(text: str) -> None:
     with pytest.raises(InvalidSettings, match="no class can be imported by this name"):
-        routes_of(WriteOptions(command=text), ["command_id"], lambda _: None)
+        command_mappings(WriteOptions(command=text), ["command_id"], lambda _: None)
 
 
-def test_several_commands_need_a_column_that_tells_them_apart() -> None:
+def test_several_commands_need_a_column() -> None:
     with pytest.raises(InvalidSettings, match="2 commands need option commandColumn"):
-        routes_of(WriteOptions(command=f"{__name__}:Once,{__name__}:Checked"), ["command_id", "thing", "count"])
+        command_mappings(WriteOptions(command=f"{__name__}:Once,{__name__}:Checked"), ["command_id", "thing", "count"])
 
 
-def test_55_a_validator_of_the_entity_id_is_heard_and_may_not_move_a_row() -> None:
-    """Rows are arranged by the column: what a validator makes of `ABC` may have its other rows in another task."""
+def test_55_a_validator_may_not_change_the_entity_of_a_row() -> None:
+    """Rows are arranged by the column: other rows of the entity that the validator makes of `ABC` may be in another task."""
     columns = {"command_id": ["a", "b", "c"], "thing": ["abc", "ABC", "bad1"], "count": [1, 2, 3]}
     good, moved, bad = encode(columns, Lowered)
     assert good[1][0] == "thing:abc"
@@ -346,7 +346,7 @@ def test_55_a_validator_of_the_entity_id_is_heard_and_may_not_move_a_row() -> No
     assert "a bad one" in why(bad)
 
 
-def test_a_mapper_s_command_has_the_entity_of_its_column() -> None:
+def test_a_mapper_may_not_change_the_entity_of_a_row() -> None:
     columns = {"command_id": ["a", "b", "c"], "key": ["x", "Y", None], "count": [1, 2, 3]}
 
     def mapper(row: dict[str, Any]) -> Command[None]:
@@ -356,18 +356,18 @@ def test_a_mapper_s_command_has_the_entity_of_its_column() -> None:
     assert good[1][0] == "thing:x"
     assert why(moved).startswith("its command has another entity id than column 'key'")
     assert free[1][0] == "~:c"  # without an entity there is no order to keep
-    assert encode(columns, mapper=mapper)[1][1][0] == "thing:y"  # nobody said by which column they are arranged
+    assert encode(columns, mapper=mapper)[1][1][0] == "thing:y"  # no column was named by which they are arranged
 
 
 @pytest.mark.parametrize("command", [Whole, Single])
-def test_serializers_are_heard(command: type[Command[None]]) -> None:
+def test_serializers_run(command: type[Command[None]]) -> None:
     (packed,) = encode({"command_id": ["a"], "thing": ["x"], "count": [1]}, command)
-    out = Offline().link.builder.of_item(Envelope(command.model_validate({"thing": "x", "count": 1}), command_id="a"))
+    out = Offline().connection.builder.of_item(Envelope(command.model_validate({"thing": "x", "count": 1}), command_id="a"))
     assert unpack_envelope(packed[1][3]).payload == out.payload
     assert b"count\xcd\x03\xe9" in out.payload  # 1,001
 
 
-def test_54_values_that_python_cannot_hold_are_faults_of_their_rows() -> None:
+def test_54_unreadable_values_reject_only_their_rows() -> None:
     notes = pa.array([b"ok", b"\xff", b"ok", b"ok", b"\xff"])
     columns = {
         "command_id": ["a", "b", "c", "d", "e"],
@@ -388,8 +388,8 @@ def test_54_values_that_python_cannot_hold_are_faults_of_their_rows() -> None:
     assert (rows[0]["note"], rows[1]["day"], rows[2]["at"]) == ("\\xff", "9000000", "1700000000000000000")
 
 
-def test_every_column_of_a_vectorised_batch_may_hold_such_a_value() -> None:
-    """Also those of ids, names and entities, and for a mapper."""
+def test_any_column_may_hold_an_unreadable_value() -> None:
+    """Including those of ids, names and entities, and with a mapper."""
     clean = {"command_id": ["a", "b"], "thing": ["x", "y"], "count": [1, 2], "what": ["test.once"] * 2}
     goods = {"command_id": b"a", "thing": b"x", "what": b"test.once"}
     for name, good in goods.items():
@@ -404,12 +404,12 @@ def test_every_column_of_a_vectorised_batch_may_hold_such_a_value() -> None:
 
 
 def texts(good: bytes) -> Any:
-    """A good text and one that is no UTF-8."""
+    """Return a good text and one that is no UTF-8."""
     raw = pa.array([good, b"\xff"])
     return pa.Array.from_buffers(pa.string(), 2, raw.buffers())
 
 
-def test_instants_are_sent_in_utc_whatever_zone_the_session_shows() -> None:
+def test_instants_are_sent_in_utc() -> None:
     payloads = set()
     for zone in ("UTC", "Europe/Berlin", "America/New_York"):
         at = pa.array([datetime(2026, 7, 1, 12, tzinfo=UTC)], pa.timestamp("us", zone))
@@ -425,17 +425,17 @@ def test_a_command_without_fields_is_sent_for_every_row() -> None:
     assert codec_for(Ping).decode(unpack_envelope(packed[0][1][3]).payload) == Ping()
 
 
-def test_integers_beyond_the_floats_are_rounded_as_python_does() -> None:
+def test_large_integers_are_rounded_like_in_python() -> None:
     (packed,) = encode({"command_id": ["a"], "thing": ["x"], "count": [1], "ratio": [2**53 + 1], "label": ["a"]}, Sample)
     assert codec_for(Sample).decode(unpack_envelope(packed[1][3]).payload).ratio == float(2**53 + 1)
 
 
 @pytest.mark.parametrize("command", [Preset, Huge, Long, Classes])
-def test_what_arrow_and_the_model_may_see_differently_the_model_judges(command: type[Command[None]]) -> None:
+def test_ambiguous_checks_are_left_to_the_model(command: type[Command[None]]) -> None:
     columns = {"command_id": ["a"]} | ({"note": ["a]"]} if command is Classes else {})
     (packed,) = encode(columns, command, dispatcher=Offline(max_payload=200))
     with pytest.raises(InvalidCommand) as caught:
-        Offline(max_payload=200).link.builder.of_item(
+        Offline(max_payload=200).connection.builder.of_item(
             codec_for(command).validate({n: v[0] for n, v in columns.items() if n == "note"})
         )
     assert why(packed) == caught.value.message

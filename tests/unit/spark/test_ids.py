@@ -1,4 +1,4 @@
-"""Command ids in plain Python: those of texts and whole numbers stay for ever, and different keys have different ones."""
+"""Command ids in plain Python: those of texts and whole numbers never change, and different keys have different ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from command_bus.spark.ids import command_id_of, unordered
+from command_bus.spark.ids import command_id_of, unsupported_key_type
 
 NASTY = st.one_of(st.none(), st.text(alphabet="\x00\x01\x02\x1f\\x", max_size=4))
 BERLIN_SUMMER, BERLIN_WINTER = timezone(timedelta(hours=2)), timezone(timedelta(hours=1))
@@ -31,11 +31,11 @@ BERLIN_SUMMER, BERLIN_WINTER = timezone(timedelta(hours=2)), timezone(timedelta(
         ((b"a",), command_id_of(("a",))),
     ],
 )
-def test_ids_of_before_stay(values: tuple[Any, ...], found: str) -> None:
+def test_ids_are_stable(values: tuple[Any, ...], found: str) -> None:
     assert command_id_of(values) == found
 
 
-def test_a_namespace_keeps_sources_apart() -> None:
+def test_namespaces_give_different_ids() -> None:
     assert command_id_of(["a"], namespace=uuid.UUID(int=5)) == "600a9f98-ad12-5d66-9df6-e92006fe2034"
 
 
@@ -68,7 +68,7 @@ def test_an_instant_has_one_id_in_all_zones() -> None:
 
 
 @pytest.mark.parametrize("value", [1.5, ["a"], {"a": 1}, object()])
-def test_what_spark_would_write_otherwise_is_refused(value: Any) -> None:
+def test_unsupported_values_are_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="a command id is made of text, bytes"):
         command_id_of([value])
 
@@ -86,5 +86,5 @@ def test_what_spark_would_write_otherwise_is_refused(value: Any) -> None:
         ("string", False),
     ],
 )
-def test_types_without_one_text_are_refused(kind: str, refused: bool) -> None:
-    assert unordered(kind) is refused
+def test_unsupported_types_are_refused(kind: str, refused: bool) -> None:
+    assert unsupported_key_type(kind) is refused

@@ -1,4 +1,4 @@
-"""The options of the data source: forgiving in case, strict in everything else."""
+"""The options of the data source: tolerant of case, strict otherwise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from command_bus.spark.options import WriteOptions, duration_ms
 GIVEN = {"command": "shop:Take", "dispatchId": "d"}
 
 
-def test_names_have_any_case_and_values_are_text() -> None:
+def test_names_ignore_case_and_values_are_text() -> None:
     options = WriteOptions.parse(
         {
             "COMMAND": "shop:Take",
@@ -55,7 +55,7 @@ def test_a_dispatch_is_remembered_at_least_as_long_as_its_outcomes() -> None:
         ({**GIVEN, "columns": "a=b,c"}, "write it like 'field=column, other=column2'"),
     ],
 )
-def test_what_is_wrong_is_said_with_what_would_be_right(options: dict[str, str], text: str) -> None:
+def test_errors_name_the_right_option(options: dict[str, str], text: str) -> None:
     with pytest.raises(InvalidSettings) as caught:
         WriteOptions.parse(options)
     assert text in caught.value.message
@@ -78,7 +78,7 @@ def test_durations(text: str, ms: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "7", "days", "-1 s", "1 fortnight"])
-def test_what_is_no_duration(text: str) -> None:
+def test_invalid_durations_are_refused(text: str) -> None:
     with pytest.raises(InvalidSettings, match="is no duration"):
         duration_ms(text, "x")
 
@@ -91,7 +91,7 @@ def test_a_mapper_needs_no_command() -> None:
 @pytest.mark.parametrize("word", ["no", "0", "False"])
 def test_classes_by_value_can_be_forbidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, word: str) -> None:
     pytest.importorskip("pyarrow")
-    from command_bus.spark.writing.routes import mapper_of, routes_of
+    from command_bus.spark.writing.command_mapping import command_mappings, mapper_of
 
     class Touch:
         def __reduce__(self) -> tuple[Any, ...]:
@@ -100,7 +100,7 @@ def test_classes_by_value_can_be_forbidden(monkeypatch: pytest.MonkeyPatch, tmp_
     hostile = "pickle:" + base64.b64encode(pickle.dumps(Touch())).decode()
     monkeypatch.setenv("COMMAND_BUS_SPARK_PICKLE", word)
     with pytest.raises(InvalidSettings, match="forbids classes and functions by value"):
-        routes_of(WriteOptions.parse({**GIVEN, "command": hostile}), ["sku"])
+        command_mappings(WriteOptions.parse({**GIVEN, "command": hostile}), ["sku"])
     with pytest.raises(InvalidSettings, match="forbids"):
         mapper_of(hostile)
     assert not (tmp_path / "it-ran").exists()

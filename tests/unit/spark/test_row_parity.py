@@ -1,4 +1,4 @@
-"""A row becomes what plain Python would send: for generated models and rows, the same ids, payloads, mailboxes and refusals."""
+"""A row becomes the command that plain Python would send: for generated models and rows, the same ids, payloads, mailboxes and refusals."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic_core import to_json
 
 from command_bus import Command, CommandBusError, EntityId
 from command_bus.messages.outgoing import Envelope
@@ -51,7 +52,7 @@ class Unreadable:
 
 
 def texts(values: list[Any]) -> Any:
-    """Text as Spark gives it: whatever bytes there are."""
+    """Return text as Spark passes it, with any bytes."""
     raw = [None if value is None else value.raw if isinstance(value, Unreadable) else value.encode() for value in values]
     column = pa.array(raw, pa.binary())
     return pa.Array.from_buffers(pa.string(), len(column), column.buffers(), column.null_count)
@@ -186,7 +187,8 @@ class Whole:
 class Single:
     @field_serializer("f0", check_fields=False)
     def _single(self, value: Any) -> Any:
-        return [str(value)]
+        # Not str(): equal instants may differ in their repr, by fold or by the object that means UTC.
+        return [to_json(value, bytes_mode="base64", inf_nan_mode="strings", serialize_unknown=True).decode()]
 
 
 class Computed:
@@ -207,7 +209,7 @@ BASES: list[Any] = [None, None, None, None, Lower, Turned, Whole, Single, Comput
 
 @dataclass(frozen=True)
 class Example:
-    """A model with its rows; a field that has no column takes its default."""
+    """A model with its rows; a field without a column takes its default."""
 
     model: type[Command[None]]
     rows: list[dict[str, Any]]
@@ -240,7 +242,7 @@ def examples(draw: Any) -> Example:
 
 
 def expected(example: Example, dispatcher: Offline, row: dict[str, Any]) -> Any:
-    """Give what plain Python makes of a row: what a dispatcher packs, or how its refusal may begin."""
+    """Return what plain Python makes of a row: what a dispatcher packs, or how its refusal may begin."""
     unread = [name for name, value in row.items() if isinstance(value, Unreadable)]
     if unread:
         return tuple(f"column {name!r} holds" for name in unread)

@@ -1,4 +1,4 @@
-"""Where rows go: what a driver's settings mean for its tasks, and what is said of a URL that cannot be read."""
+"""The target of a write: a driver's settings travel to its tasks, and errors show no password."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from command_bus.spark.options import ReadOptions, WriteOptions
 from command_bus.spark.target import Target
 
 
-def test_limits_and_durability_of_the_driver_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_travel_to_executors(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {
         "MAX_DEPTH": "100", "MAX_TOTAL_DEPTH": "1000", "MAX_PAYLOAD": "2000", "MAX_NESTING": "5", "DURABILITY": "replicated",
         "WAIT_REPLICAS": "2", "WAIT_TIMEOUT": "0.5", "ALLOW_EVICTION": "true",
@@ -44,7 +44,7 @@ def test_limits_and_durability_of_the_driver_travel(monkeypatch: pytest.MonkeyPa
         "redis+sentinel://u:hunter2#x@h:1/m",
     ],
 )
-def test_a_mistake_in_a_url_tells_no_password(url: str) -> None:
+def test_url_errors_show_no_password(url: str) -> None:
     with pytest.raises(InvalidSettings, match="url") as caught:
         Target.resolve(url, "t")
     assert "hunter2" not in str(caught.value)
@@ -59,7 +59,7 @@ def test_a_mistake_in_a_url_tells_no_password(url: str) -> None:
         "rediss+cluster://h1:7000,h2:7001", "redis://[::1]:6379",
     ],
 )  # fmt: skip
-def test_a_sound_url_passes(url: str) -> None:
+def test_valid_urls_pass(url: str) -> None:
     assert Target.resolve(url, "t").url == url
 
 

@@ -1,4 +1,4 @@
-"""What is read becomes columns: of outcomes by the page, of other views by the row; and how streams are cut, counted and shared out."""
+"""Rows of views as columns: of outcomes by the page, of other views by the row; and how streams are split, counted and shared out."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from pyspark.sql.pandas.types import from_arrow_schema  # noqa: E402 - after the
 
 from command_bus.messages.policies import Lanes, PerEntity  # noqa: E402
 from command_bus.spark.options import ReadOptions  # noqa: E402
-from command_bus.spark.reading.offsets import BEGINNING, Position, offset_of, positions_of, shares  # noqa: E402
+from command_bus.spark.reading.offsets import BEGINNING, StreamOffset, fair_shares, format_offset, parse_offset  # noqa: E402
 from command_bus.spark.reading.outcome_batches import UNREADABLE, outcome_batch  # noqa: E402
-from command_bus.spark.reading.spans import Span, before, cut, pack_spans, rows_per_task  # noqa: E402
+from command_bus.spark.reading.spans import Span, id_before, pack_spans, rows_per_task, split_span  # noqa: E402
 from command_bus.spark.reading.views import (  # noqa: E402
     arrow_schema_of,
     batch_of,
@@ -70,7 +70,7 @@ def record(outcome: Outcome, status: Any = "completed", **facts: Any) -> bytes:
     return OutcomeRecord(status, **known, reply=reply).pack()
 
 
-def rows_of(*records: bytes) -> list[dict[str, Any]]:
+def batch_rows(*records: bytes) -> list[dict[str, Any]]:
     ids = [f"{NOON}-{number}".encode() for number in range(len(records))]
     batch = outcome_batch("d", 3, (ids, list(records)))
     assert batch.schema == arrow_schema_of("outcomes")
@@ -80,11 +80,11 @@ def rows_of(*records: bytes) -> list[dict[str, Any]]:
 
 class TestSchemas:
     @pytest.mark.parametrize("view", VIEWS)
-    def test_spark_and_arrow_are_told_the_same(self, view):
+    def test_spark_and_arrow_schemas_agree(self, view):
         assert from_arrow_schema(arrow_schema_of(view)) == schema_of(view)
 
     @pytest.mark.parametrize("view", VIEWS)
-    def test_no_rows_are_a_batch_too(self, view):
+    def test_a_batch_may_be_empty(self, view):
         assert batch_of(view, []).schema == arrow_schema_of(view)
 
     def test_the_columns_of_outcomes_are_the_documented_ones(self):
@@ -97,7 +97,7 @@ class TestSchemas:
 
 class TestOutcomes:
     def test_every_column_of_a_completed_command(self):
-        [row] = rows_of(record(Completed(pack({"left": 3})), command_id="c-1"))
+        [row] = batch_rows(record(Completed(pack({"left": 3})), command_id="c-1"))
         assert row == {
             "dispatch_id": "d", "command_id": "c-1", "command": "Pay", "entity_type": "account", "entity": "a-1",
             "status": "completed", "attempt": 1, "worker": "w", "accepted_at": datetime(2026, 11, 21, 11, 59, 58, tzinfo=UTC),
@@ -120,9 +120,9 @@ class TestOutcomes:
         ],
         ids=lambda value: type(value).__name__ if not isinstance(value, str | None) else "",
     )
-    def test_what_went_wrong_is_told_between_commands_that_did_not(self, outcome, error_type, message, result):
+    def test_failures_are_read_among_successes(self, outcome, error_type, message, result):
         plain = record(Completed(pack(1)))
-        rows = rows_of(plain, record(outcome, "rejected", command_id="bad"), plain)
+        rows = batch_rows(plain, record(outcome, "rejected", command_id="bad"), plain)
         assert [row["command_id"] for row in rows] == ["c", "bad", "c"]
         assert [row["result"] for row in rows] == ["1", result, "1"]
         assert [(row["error_type"], row["error_message"]) for row in rows] == [(None, None), (error_type, message), (None, None)]
@@ -148,14 +148,14 @@ class TestOutcomes:
         ],
         ids=repr,
     )
-    def test_a_result_is_json_alone_and_beside_dates(self, value, text):
+    def test_results_are_json(self, value, text):
         packed = pack(value)
-        assert [row["result"] for row in rows_of(record(Completed(packed)))] == [text]
-        mixed = rows_of(record(Completed(packed)), record(Completed(pack(AT_NOON))))
+        assert [row["result"] for row in batch_rows(record(Completed(packed)))] == [text]
+        mixed = batch_rows(record(Completed(packed)), record(Completed(pack(AT_NOON))))
         assert [row["result"] for row in mixed] == [text, '"2026-11-21T12:00:00Z"']
 
-    def test_what_never_started_has_no_times_and_no_entity_is_null(self):
-        [row] = rows_of(
+    def test_missing_times_and_entities_are_null(self):
+        [row] = batch_rows(
             record(
                 Cancelled("x"), "cancelled", entity_type=None, entity_id=None, accepted_ms=0, first_started_ms=0, message="d:1"
             )
@@ -169,18 +169,18 @@ class TestOutcomes:
          pack([1, "completed", "n", None, None, 1, "w", 0, 0, 1, "m", b"\x01"]), record(Completed(b"\x01"), attempt="x")],
         ids=range(10),
     )  # fmt: skip
-    def test_a_record_that_cannot_be_read_is_a_row_and_spoils_no_other(self, damaged):
+    def test_an_unreadable_record_affects_no_other(self, damaged):
         plain = record(Completed(pack(1)))
-        first, bad, last = rows_of(plain, damaged, plain)
+        first, bad, last = batch_rows(plain, damaged, plain)
         assert (first["status"], last["status"], first["result"], last["result"]) == ("completed", "completed", "1", "1")
         assert (bad["status"], bad["command_id"]) == (UNREADABLE, None)
         assert (bad["dispatch_id"], bad["shard"], bad["entry"], bad["finished_at"]) == ("d", 3, f"{NOON}-1", AT_NOON)
         assert "bytes" in bad["error_message"]
 
-    def test_a_reply_of_a_later_version_leaves_the_rest_of_its_record(self):
+    def test_a_later_reply_leaves_its_record_readable(self):
         reply = pack([9, "c-9", 0, b"\x01"])
         later = OutcomeRecord("completed", "Pay", None, None, 1, "w", 0, 0, 1, "5-1", reply).pack()
-        rows = rows_of(later, record(Completed(pack(1))))
+        rows = batch_rows(later, record(Completed(pack(1))))
         assert [(row["status"], row["command_id"], row["error_type"], row["result"]) for row in rows] == [
             ("completed", "c-9", UNREADABLE, None),
             ("completed", "c", None, "1"),
@@ -188,7 +188,7 @@ class TestOutcomes:
 
 
 class TestRows:
-    def test_a_dead_letter_tells_its_dispatch_where_that_keeps_outcomes(self):
+    def test_a_dead_letter_has_its_dispatch_if_outcomes_are_kept(self):
         facts = DeadLetterRecord(reason="failed", command_id="c", name="Pay", attempts=3, accepted_ms=NOON, failed_ms=NOON)
         for flags, dispatch in ((IN_DISPATCH | KEEP_OUTCOME, "d"), (IN_DISPATCH, None), (0, None)):
             envelope = WireEnvelope("c", "Pay", "account", "a-1", pack({"n": 1}), flags, correlation_id="d")
@@ -197,7 +197,7 @@ class TestRows:
             assert (shown["id"], shown["dispatch_id"], shown["payload"], shown["parked"]) == ("0-5-1", dispatch, '{"n":1}', True)
             assert (shown["failed_at"], shown["first_started_at"], shown["traceback"]) == (AT_NOON, None, None)
 
-    def test_a_letter_of_damaged_bytes_is_shown_all_the_same(self):
+    def test_a_dead_letter_of_damaged_bytes_is_shown(self):
         shown = batch_of(
             "deadLetters", [dead_letter_row(StoredDeadLetter("0-5-1", "", b"\xc1", b"junk", parked=False))]
         ).to_pylist()[0]
@@ -229,7 +229,7 @@ class TestRows:
             ("~:c-1", (None, None)),
         ],
     )
-    def test_a_mailbox_tells_its_entity_as_far_as_it_knows_it(self, mailbox, parts):
+    def test_an_entity_is_null_if_its_mailbox_has_no_name(self, mailbox, parts):
         assert mailbox_parts(mailbox) == parts
         row = entity_row(StoredEntity(mailbox, "waiting", 2, 0, 0), 1)
         assert batch_of("entities", [row]).to_pylist()[0]["entity"] == parts[1]
@@ -246,7 +246,7 @@ class TestRows:
             (1000, 0, [OutcomeStream(4, None, "1-0", "9-0")], (4, None, None)),  # Redis 6 does not count
         ],
     )
-    def test_a_dispatch_says_what_is_pending_only_where_it_knows(self, keep_ms, age_ms, streams, counts):
+    def test_pending_is_null_if_unknown(self, keep_ms, age_ms, streams, counts):
         facts = DispatchFacts("d", version=0, first_ms=NOON, added=10, keep_ms=keep_ms)
         shown = batch_of("dispatches", [dispatch_row(facts, streams, NOON + age_ms)]).to_pylist()[0]
         assert (shown["outcomes"], shown["trimmed"], shown["pending"]) == counts
@@ -255,10 +255,10 @@ class TestRows:
     @pytest.mark.parametrize(
         ("version", "opened", "state"), [(-1, 0, "open"), (0, None, "committed"), (4, 5, "open"), (-1, None, "open")]
     )
-    def test_a_dispatch_is_open_while_a_version_is(self, version, opened, state):
+    def test_a_dispatch_is_open_while_a_version_is_open(self, version, opened, state):
         assert dispatch_row(DispatchFacts("d", version=version, opened=opened), [None], NOON)[1] == state
 
-    def test_json_of_what_json_has_no_words_for(self):
+    def test_json_of_other_types(self):
         assert json.loads(json_text({"a": [Decimal(1), {2}, b"\xff", float("-inf")]})) == {"a": ["1", [2], "_w==", "-Infinity"]}
 
 
@@ -277,8 +277,8 @@ class Recorded(RedisBulkOutcomes):
 
 class TestSpans:
     @pytest.mark.parametrize(("entry", "left"), [("5-3", "5-2"), ("5-0", f"4-{2**64 - 1}"), ("0-0", ""), ("5", f"4-{2**64 - 1}")])
-    def test_before_an_id(self, entry, left):
-        assert before(entry) == left
+    def test_id_before(self, entry, left):
+        assert id_before(entry) == left
 
     @pytest.mark.parametrize(
         ("times", "pieces", "ends"),
@@ -291,16 +291,16 @@ class TestSpans:
         ],
         ids=["even", "gap", "one", "two", "whole"],
     )
-    async def test_a_span_is_cut_by_time_without_its_gaps(self, times, pieces, ends):
+    async def test_a_span_is_split_by_time_without_gaps(self, times, pieces, ends):
         first, last = f"{min(times)}-0", f"{max(times)}-0"
-        parts = await cut(Recorded(*times), Span("d", 0, before(first), last, 100), first, pieces)
+        parts = await split_span(Recorded(*times), Span("d", 0, id_before(first), last, 100), first, pieces)
         assert [part.until for part in parts] == [f"{end}-0" for end in ends]
-        assert [part.after for part in parts] == [before(first), *(part.until for part in parts[:-1])], (
+        assert [part.after for part in parts] == [id_before(first), *(part.until for part in parts[:-1])], (
             "nothing between them is left out"
         )
         assert sum(part.rows for part in parts) >= 100
 
-    def test_short_ones_are_put_together_in_order(self):
+    def test_short_spans_are_grouped_in_order(self):
         spans = [Span("d", 0, "", str(number), rows) for number, rows in enumerate([3, 4, 9, 1, 1, 1])]
         assert [[span.rows for span in task] for task in pack_spans(spans, 8)] == [[3, 4], [9], [1, 1, 1]]
         assert pack_spans([], 8) == []
@@ -308,58 +308,58 @@ class TestSpans:
     @pytest.mark.parametrize(
         ("total", "partitions", "rows"), [(1_000_000, None, 250_000), (1_000_000, 10, 100_000), (5, 10, 1), (0, None, 1)]
     )
-    def test_tasks_are_of_a_second_or_as_many_as_are_asked_for(self, total, partitions, rows):
+    def test_rows_per_task(self, total, partitions, rows):
         assert rows_per_task(total, partitions) == rows
 
 
-class TestPositions:
+class TestOffsets:
     def stream(self, length: int, added: int | None, first: int = 0, last: int = 100) -> OutcomeStream:
         return OutcomeStream(length, added, f"{first or last - length + 1}-0", f"{last}-0")
 
     def test_offsets_are_written_and_read(self):
-        positions = {("b", 1): Position("5-1", 3), ("a", 0): Position("6-0"), ("b", 0): Position("7-0", 0)}
-        offset = offset_of(positions)
+        positions = {("b", 1): StreamOffset("5-1", 3), ("a", 0): StreamOffset("6-0"), ("b", 0): StreamOffset("7-0", 0)}
+        offset = format_offset(positions)
         assert json.dumps(offset) == '{"a": {"0": "6-0"}, "b": {"0": "7-0/0", "1": "5-1/3"}}'
-        assert positions_of(json.loads(json.dumps(offset))) == positions
+        assert parse_offset(json.loads(json.dumps(offset))) == positions
 
     @pytest.mark.parametrize("text", ["", "x", "5-1/", "5-1/x", "/3"])
-    def test_a_position_of_another_make_is_refused(self, text):
+    def test_an_invalid_offset_is_refused(self, text):
         with pytest.raises(InvalidSettings, match="checkpointLocation"):
-            Position.parse(text)
+            StreamOffset.parse(text)
 
     @pytest.mark.parametrize(
         ("position", "stream", "left", "lost"),
         [
-            (Position("100-0", 10), (10, 10), 0, 0),
-            (Position("97-0", 7), (10, 10), 3, 0),
-            (Position("97-0"), (10, 10), 10, 0),  # not known: at most all
-            (Position("97-0", 7), (10, None), 10, 0),  # Redis 6
-            (Position("97-0", 7), (2, 10), 2, 1),  # one was trimmed unread
-            (Position("97-0", 7), (3, 10), 3, 0),  # just what was read is trimmed
-            (Position(BEGINNING, 0), (4, 10), 4, 6),
-            (Position(BEGINNING, 6), (4, 10), 4, 0),
+            (StreamOffset("100-0", 10), (10, 10), 0, 0),
+            (StreamOffset("97-0", 7), (10, 10), 3, 0),
+            (StreamOffset("97-0"), (10, 10), 10, 0),  # not known: at most all
+            (StreamOffset("97-0", 7), (10, None), 10, 0),  # Redis 6
+            (StreamOffset("97-0", 7), (2, 10), 2, 1),  # one was trimmed unread
+            (StreamOffset("97-0", 7), (3, 10), 3, 0),  # just what was read is trimmed
+            (StreamOffset(BEGINNING, 0), (4, 10), 4, 6),
+            (StreamOffset(BEGINNING, 6), (4, 10), 4, 0),
             (
-                Position("97-0", 50),
+                StreamOffset("97-0", 50),
                 (10, 60, 99),
                 10,
                 0,
             ),  # 50 were read, but only 50 are trimmed in a stream that begins behind: just so
-            (Position("97-0", 51), (10, 60, 99), 10, 0),  # 51 were read, and 50 trimmed: it is another stream
-            (Position("97-0", 5), (2, 5, 99), 2, 0),  # likewise; by its counts alone there were nothing left
-            (Position("200-0"), (10, 10), 0, 0),  # from a time on that is still to come
+            (StreamOffset("97-0", 51), (10, 60, 99), 10, 0),  # 51 were read, and 50 trimmed: it is another stream
+            (StreamOffset("97-0", 5), (2, 5, 99), 2, 0),  # another stream too; by its counts alone nothing would be left
+            (StreamOffset("200-0"), (10, 10), 0, 0),  # from a time on that is still to come
         ],
     )
-    def test_what_is_left_and_what_was_lost(self, position, stream, left, lost):
+    def test_left_and_lost(self, position, stream, left, lost):
         found = self.stream(*stream)
         assert (position.left(found), position.lost(found)) == (left, lost)
 
-    def test_a_position_moves_past_what_was_lost(self):
-        assert Position("90-0", 3).passed(self.stream(5, 10), "98-0", 3) == Position("98-0", 8)
-        assert Position("90-0").passed(self.stream(5, 10), "98-0", 3) == Position("98-0")
+    def test_an_offset_moves_past_lost_outcomes(self):
+        assert StreamOffset("90-0", 3).passed(self.stream(5, 10), "98-0", 3) == StreamOffset("98-0", 8)
+        assert StreamOffset("90-0").passed(self.stream(5, 10), "98-0", 3) == StreamOffset("98-0")
 
     @given(st.lists(st.integers(1, 1000), max_size=20), st.integers(0, 3000))
-    def test_shares_use_the_budget_and_nobody_gets_more_than_another_leaves(self, wanted, budget):
-        given_ = shares(wanted, budget)
+    def test_shares_are_fair_and_use_the_budget(self, wanted, budget):
+        given_ = fair_shares(wanted, budget)
         assert sum(given_) == min(budget, sum(wanted))
         assert all(0 <= share <= want for share, want in zip(given_, wanted, strict=True))
         unserved = [share for share, want in zip(given_, wanted, strict=True) if share < want]
@@ -377,7 +377,7 @@ class TestOptions:
             ("2026-11-21", NOON - 12 * 3_600_000),
         ],
     )
-    def test_times_are_numbers_or_iso_texts(self, text, ms):
+    def test_times_are_milliseconds_or_iso_texts(self, text, ms):
         assert ReadOptions.parse({"startingTimestamp": text}).since_ms == ms
 
     @pytest.mark.parametrize(
@@ -393,10 +393,10 @@ class TestOptions:
             ({"pageSize": "0"}, "at least 1"),
         ],
     )
-    def test_a_wrong_option_says_what_it_should_be(self, options, message):
+    def test_wrong_options_name_the_right_ones(self, options, message):
         with pytest.raises(InvalidSettings, match=message):
             ReadOptions.parse(options)
 
-    def test_names_of_options_and_views_come_in_any_case(self):
+    def test_option_and_view_names_ignore_case(self):
         read = ReadOptions.parse({"VIEW": "dead_letters", "dispatchid": "d", "PushDown": "TRUE"})
         assert (read.view, read.dispatch_id, read.pushdown) == ("deadLetters", "d", True)

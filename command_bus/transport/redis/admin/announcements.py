@@ -1,4 +1,4 @@
-"""What workers publish of themselves and of their commands."""
+"""`RedisAnnouncements`: the records that workers publish of themselves and of their commands."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ class RedisAnnouncements(RetryingRequests):
     """Implements `Announcements`."""
 
     async def describe(self, records: dict[str, bytes]) -> None:
-        """Leave what a worker says of its commands, by wire name, for clients without their classes."""
+        """Store a worker's descriptions of its commands, by wire name, for clients without their classes."""
         mapping: Any = records
         if records:
             first = self._keys.shards[0]
             await self._ask_once(first, lambda client: client.hset(first.commands, mapping=mapping))
 
     async def described(self, name: str) -> bytes | None:
-        """What the last worker said of a command, or None."""
+        """Return the last description of a command, or None."""
         first = self._keys.shards[0]
         record: bytes | None = await self._ask_once(first, lambda client: client.hget(first.commands, name))
         return record
 
     async def workers(self) -> list[tuple[int, bytes]]:
-        """What the workers say of themselves, live and lost ones, once for each shard, with the shard's time in ms."""
+        """Return the records of the workers, live and lost ones, once for each shard, with the shard's time in ms."""
         found: list[tuple[int, bytes]] = []
         for keys in self._keys.shards:
 
@@ -43,7 +43,7 @@ class RedisAnnouncements(RetryingRequests):
         return found
 
     async def commands(self) -> dict[str, bytes]:
-        """What was last said of each command."""
+        """Return the last description of each command."""
         keys = self._keys.shards[0]
         found: dict[bytes, bytes] = await self._ask(keys, lambda client: client.hgetall(keys.commands))
         return {name.decode(errors="backslashreplace"): record for name, record in found.items()}

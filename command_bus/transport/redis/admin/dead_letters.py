@@ -9,7 +9,7 @@ from typing import Any
 from command_bus.transport.records import StoredDeadLetter
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP
-from command_bus.transport.redis.scripts import LETTER
+from command_bus.transport.redis.scripts import SETTLE_DEAD_LETTER
 from command_bus.transport.steps import Settlement
 
 __all__ = ["RedisDeadLetters"]
@@ -21,14 +21,14 @@ class RedisDeadLetters(RetryingRequests):
     """Implements `DeadLetterStore`."""
 
     async def all(self) -> AsyncIterator[StoredDeadLetter]:
-        """All letters, oldest first per shard."""
+        """Yield all letters, oldest first per shard."""
         for index, keys in enumerate(self._keys.shards):
             async for page in self._entries(keys, keys.dead, "-"):
                 for entry, fields in page:
                     yield _letter(index, entry, fields)
 
     async def get(self, letter_id: str) -> StoredDeadLetter | None:
-        """One letter, or None."""
+        """Return one letter, or None."""
         place = self._place(letter_id)
         if place is None:
             return None
@@ -38,7 +38,7 @@ class RedisDeadLetters(RetryingRequests):
         return _letter(index, found[0][0], found[0][1]) if found else None
 
     async def oldest_ms(self) -> int | None:
-        """When the oldest letter of all was written, by the server's clock, or None."""
+        """Return when the oldest letter of all was written, by the server's clock, or None."""
         pages = await asyncio.gather(
             *(self._ask_once(keys, lambda client, key: client.xrange(key, count=1), keys.dead) for keys in self._keys.shards)
         )
@@ -61,16 +61,16 @@ class RedisDeadLetters(RetryingRequests):
             keys.events,
         ]
         args = [GROUP, verb, entry, letter.mailbox, left.mark_ms, left.mark, left.outcome]
-        return bool(await self._run_once(keys, LETTER, names, args) != b"gone")
+        return bool(await self._run_once(keys, SETTLE_DEAD_LETTER, names, args) != b"gone")
 
     async def newest(self, shard: int, high: str = "+") -> str | None:
-        """The id of a shard's newest dead letter up to a bound, which is written as for XRANGE; None if there is none."""
+        """Return the id of a shard's newest dead letter up to a bound, which is written as for XRANGE; None if there is none."""
         keys = self._keys.shards[shard]
         found = await self._ask(keys, lambda client: client.xrevrange(keys.dead, high, "-", count=1))
         return found[0][0].decode() if found else None
 
     async def page(self, shard: int, after: str, until: str, count: int) -> list[tuple[str, StoredDeadLetter]]:
-        """Dead letters behind `after` (empty: from the first on) up to and with `until`, oldest first, by their ids in the shard."""
+        """Return dead letters behind `after` (empty: from the first on) up to and with `until`, oldest first, by their ids in the shard."""
         keys = self._keys.shards[shard]
         page = await self._ask(keys, lambda client: client.xrange(keys.dead, f"({after}" if after else "-", until, count=count))
         return [(entry.decode(), _letter(shard, entry, fields)) for entry, fields in page]

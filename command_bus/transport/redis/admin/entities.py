@@ -1,6 +1,6 @@
-"""What the views of operators read shard by shard: the entities that have work or are stopped, and the dead letters.
+"""`RedisEntities`: read the entities that have work or are stopped, shard by shard.
 
-Nothing here is a snapshot. Entities come by scans, so one that comes or goes meanwhile may be told of or not; each at most once.
+Nothing here is a snapshot. Entities are found by scans, so one that comes or goes during a scan may be missing; each is listed at most once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from command_bus.transport.records import EntityState, Hold, MailboxHead, Stored
 from command_bus.transport.redis.admin.holds import parse_hold
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys
-from command_bus.transport.redis.scripts import HOMES, SURVEY
+from command_bus.transport.redis.mailbox_record import parse_record
+from command_bus.transport.redis.scripts import DELAYED_MAILBOXES, MAILBOX_HEADS
 
 __all__ = ["RedisEntities", "surveyed"]
 
@@ -26,17 +27,17 @@ _DUE_PAGE = 1000
 _LAST_MS = 2.0**53  # up to here a score is exact
 _FARTHEST = 100_000  # members of `due` that are looked through for the first of a mailbox
 _BYTES = 4 << 20  # of delayed commands that one script looks at: a few milliseconds
-_STATES: dict[bytes, EntityState] = {b"r": "waiting", b"h": "running", b"w": "retrying"}
+_STATES: dict[str, EntityState] = {"r": "waiting", "h": "running", "w": "retrying"}
 
 
 class RedisEntities(RetryingRequests):
     """Implements `EntityReader`."""
 
     async def pages(self, shard: int) -> AsyncIterator[list[StoredEntity]]:
-        """The entities of a shard, page by page: what has work, then what only is paused or has only delayed commands."""
+        """Yield the entities of a shard, page by page: those with work, then those that are only paused or have only delayed commands."""
         keys = self._keys.shards[shard]
         seen: set[bytes] = set()
-        for source in (keys.active, keys.paused, keys.later):
+        for source in (keys.active, keys.paused, keys.delayed_counts):
             cursor = 0
             while True:
                 cursor, page = await self._scan(keys, source, cursor)
@@ -48,38 +49,41 @@ class RedisEntities(RetryingRequests):
                     break
 
     async def look(self, mailbox: str) -> StoredEntity:
-        """One mailbox, whether there is work in it or not."""
+        """Return one mailbox, also one without work."""
         return (await self._look(self._keys.shards[self._keys.shard_of(mailbox)], [mailbox.encode()]))[0]
 
     async def now_ms(self) -> int:
-        """The first shard's clock."""
+        """Return the first shard's time."""
         seconds, micros = await self._ask(self._keys.shards[0], lambda client: client.time())
         return int(seconds * 1000 + micros // 1000)
 
     async def head(self, mailbox: str, count: int) -> MailboxHead:
-        """A mailbox with its first `count` entries."""
+        """Return a mailbox with its first `count` entries."""
         index = self._keys.shard_of(mailbox)
         keys = self._keys.shards[index]
         entries: Any = await self._ask(keys, lambda client: client.xrange(keys.mailbox(mailbox), count=max(count, 1)))
         record: bytes | None = await self._ask(keys, lambda client: client.hget(keys.active, mailbox))
-        state, activation = [*(record or b"").split(b"|"), b""][:2]
-        lease = await self._lease(keys, activation.decode(errors="replace")) if state == b"h" else None
-        found = tuple((entry.decode(), (fields or {}).get(b"e", b"")) for entry, fields in entries)
-        return MailboxHead(lease, found[:count], index)
+        found = parse_record(record)
+        lease = await self._lease(keys, found.activation) if found.state == "h" else None
+        first = tuple((entry.decode(), (fields or {}).get(b"e", b"")) for entry, fields in entries[:count])
+        return MailboxHead(lease, first, index)
 
     async def retry_times(self, mailboxes: Sequence[str]) -> dict[str, int]:
-        """When the retries of these mailboxes are due, where one waits."""
+        """Return when the retries of these mailboxes are due, where one waits."""
         return {
             name.removeprefix("r:"): at for name, at in (await self._scores([(box, f"r:{box}") for box in mailboxes])).items()
         }
 
     async def delayed_times(self, mailbox: str, command_ids: Sequence[str]) -> dict[str, int]:
-        """When these delayed commands take their place."""
+        """Return when these delayed commands enter their mailbox."""
         scores = await self._scores([(mailbox, f"d:{command}") for command in command_ids])
         return {name.removeprefix("d:"): at for name, at in scores.items()}
 
     async def first_delayed(self, mailboxes: Iterable[str]) -> dict[str, int]:
-        """When the first delayed command of each of these takes its place; of those left out none is among the first of its shard."""
+        """Return when the first delayed command of each mailbox enters it.
+
+        Mailboxes are left out whose delayed commands are not among the first 100,000 due members of their shard.
+        """
         by_shard: dict[int, set[str]] = {}
         for mailbox in mailboxes:
             by_shard.setdefault(self._keys.shard_of(mailbox), set()).add(mailbox)
@@ -95,19 +99,19 @@ class RedisEntities(RetryingRequests):
         return found
 
     async def _due_page(self, keys: ShardKeys, start: int) -> tuple[int, list[tuple[str, int]]]:
-        """How many members of `due` were looked at from one on, and of the delayed commands among them mailbox and time, first ones first."""
+        """Return how many members of `due` were read from `start` on, and mailbox and time of the delayed commands among them, in order."""
         members: Any = await self._ask(
             keys, lambda client: client.zrange(keys.due, start, start + _DUE_PAGE - 1, withscores=True)
         )
         at = [place for place, (name, _) in enumerate(members) if name[:2] == b"d:"]
         if not at:
             return len(members), []
-        homes = await self._run(keys, HOMES, [keys.delayed], [_BYTES, *(members[place][0][2:] for place in at)])
+        homes = await self._run(keys, DELAYED_MAILBOXES, [keys.delayed], [_BYTES, *(members[place][0][2:] for place in at)])
         passed = len(members) if len(homes) == len(at) else at[len(homes)]
         return passed, [(home.decode(errors="replace"), _ms(members[place][1])) for home, place in zip(homes, at, strict=False)]
 
     async def _scores(self, places: Sequence[tuple[str, str]]) -> dict[str, int]:
-        """The scores of members of `due`, by the mailbox that tells the shard."""
+        """Return the scores of members of `due`; each place is a mailbox, which determines the shard, and a member."""
         by_shard: dict[int, list[str]] = {}
         for mailbox, member in places:
             by_shard.setdefault(self._keys.shard_of(mailbox), []).append(member)
@@ -133,14 +137,14 @@ class RedisEntities(RetryingRequests):
 
         async def read(client: Redis) -> Any:
             pipeline = client.pipeline(transaction=False)
-            for source in (keys.active, keys.paused, keys.parked, keys.later):
+            for source in (keys.active, keys.paused, keys.parked, keys.delayed_counts):
                 pipeline.hmget(source, names)
             pipeline.hmget(keys.paused, wide)
             return await pipeline.execute()
 
         records, paused, parked, later, held = await self._ask(keys, read)
         holds = {scope: parse_hold(scope, value) for scope, value in zip([*texts, *wide], [*paused, *held], strict=True) if value}
-        lengths = await self._run(keys, SURVEY, [keys.mailbox(text) for text in texts], [])
+        lengths = await self._run(keys, MAILBOX_HEADS, [keys.mailbox(text) for text in texts], [])
         return [
             surveyed(text, holds, *facts)
             for text, *facts in zip(texts, records, parked, later, lengths[::2], lengths[1::2], strict=True)
@@ -155,23 +159,23 @@ def surveyed(
     holds: dict[str, Hold],
     record: bytes | None,
     parked: bytes | None,
-    later: bytes | None,
+    delayed: bytes | None,
     length: int,
     head: bytes,
 ) -> StoredEntity:
-    """What the keys say of a mailbox together. A paused entity whose command still runs is running.
+    """Return a mailbox, combined from its keys. A paused entity whose command still runs is running.
 
     Args:
         mailbox: Its name.
         holds: What is paused or drained, by scope.
         record: Its field of `active`, or None.
-        parked: That of `parked`, or None.
-        later: That of `later`, or None.
+        parked: Its field of `parked`, or None.
+        delayed: Its field of `later`, or None.
         length: Of its stream.
         head: The id of the stream's oldest entry, or empty.
     """
-    state, _, fence, _, attempt, first, holder = ((record or b"").split(b"|") + [b""] * 6)[:7]
-    shown = _STATES.get(state, "waiting")
+    fields = parse_record(record)
+    shown = _STATES.get(fields.state, "waiting")
     found = [holds[scope] for scope in (mailbox, scope_of(mailbox), EVERYTHING) if scope in holds]
     paused = next((hold for hold in found if hold.mode == "paused"), None)
     if shown != "running" and parked is not None:
@@ -183,24 +187,24 @@ def surveyed(
     return StoredEntity(
         mailbox,
         shown,
-        max(length, 0) + _number(later),
+        max(length, 0) + _number(delayed),
         int(head.partition(b"-")[0] or 0),
-        _number(attempt),
-        holder.decode(errors="replace"),
-        _number(first.removeprefix(b"-")),
-        _number(fence) // 1000,
+        fields.attempt,
+        fields.holder,
+        abs(fields.first_ms),
+        fields.started_us // 1000,
         (parked or b"").decode(errors="replace"),
         paused or next(iter(found), None),
     )
 
 
 def _number(value: bytes | None) -> int:
-    """A number as the scripts write it; 0 for what is none."""
+    """Return a number as the scripts write it; 0 for other values."""
     return int(value) if value is not None and value.isdigit() else 0
 
 
 def _ms(score: float) -> int:
-    """A time as a score: who adds one may add infinity."""
+    """Return a score as a time in ms: a client may have added infinity."""
     return int(max(min(score, _LAST_MS), 0.0))
 
 

@@ -1,7 +1,7 @@
-"""`RedisEventStreams`: what happened to commands, one stream per shard, written by the scripts that made it happen.
+"""`RedisEventStreams`: events of commands, one stream per shard, written by the scripts that change the commands.
 
-Whether an entity type is watched stands in a hash on the server, which the scripts look into only if it exists: it is switched on and off
-while everything runs, for all processes at once, and costs nothing while it is off. A stream keeps about as many entries as the hash says.
+A hash on the server lists the watched entity types, and the scripts read it only if it exists. So watching is switched on and off at run
+time, for all processes at once, and costs nothing while it is off. A stream keeps about as many entries as the hash says.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from command_bus.errors import TransportUnavailable
 from command_bus.transport.records import START, StoredEvent
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
-from command_bus.transport.redis.connection.outage import Attempts
+from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.pipe import Requests
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
@@ -29,7 +29,7 @@ __all__ = ["RedisEventStreams"]
 _BLOCK = 2.0
 _PAGE = 500
 _AHEAD = 4
-"""Pages that are read ahead of whoever listens."""
+"""Pages that are read ahead of the listener."""
 _AFTERWARDS_MS = 24 * 3600 * 1000
 """How long events stay once nothing is watched any more."""
 _log = logging.getLogger("command_bus.transport")
@@ -47,7 +47,7 @@ class RedisEventStreams(RetryingRequests):
         self._closed = False
 
     async def watch(self, types: Sequence[str], kept: int) -> None:
-        """Tell of these types from now on (`*`: of all), keeping about as many events per shard."""
+        """Publish events of these types from now on (`*`: of all), and keep about as many per shard."""
 
         async def switch(client: Redis, keys: ShardKeys) -> None:
             pipeline = client.pipeline(transaction=False)
@@ -59,30 +59,30 @@ class RedisEventStreams(RetryingRequests):
         await self._everywhere(switch)
 
     async def unwatch(self, types: Sequence[str]) -> None:
-        """Tell of them no more; without any, of nothing."""
+        """Stop publishing events of these types; without any, of all types."""
 
         async def switch(client: Redis, keys: ShardKeys) -> None:
             await (client.hdel(keys.watched, *types) if types else client.delete(keys.watched))
             if not await client.exists(keys.watched):
                 await client.pexpire(keys.events, _AFTERWARDS_MS)
-            if await client.exists(keys.watched):  # again since: somebody watches
+            if await client.exists(keys.watched):  # it exists again: another client watches
                 await client.persist(keys.events)
 
         await self._everywhere(switch)
 
     async def watched(self) -> dict[str, int]:
-        """What is watched on all shards, and how many events were asked for with each."""
+        """Return the types that are watched on all shards, each with the number of events to keep."""
         found: list[dict[bytes, bytes]] = await self._everywhere(lambda client, keys: client.hgetall(keys.watched))
         everywhere = set(found[0]).intersection(*found[1:])
         return {name.decode(errors="backslashreplace"): _kept(found[0][name]) for name in sorted(everywhere)}
 
     async def ends(self) -> list[str]:
-        """The id of the last event of each shard."""
+        """Return the id of the last event of each shard."""
         last: list[Any] = await self._everywhere(lambda client, keys: client.xrevrange(keys.events, count=1))
         return [entries[0][0].decode() if entries else START for entries in last]
 
     async def kept(self, places: Sequence[str]) -> AsyncIterator[StoredEvent]:
-        """What lies behind a place in each shard, and happened before this began; shard by shard.
+        """Yield the events behind a place in each shard up to now, shard by shard.
 
         Raises:
             TransportUnavailable: The server cannot be reached.
@@ -98,9 +98,9 @@ class RedisEventStreams(RetryingRequests):
                 place = page[-1][0].decode()
 
     async def follow(self, places: Sequence[str]) -> AsyncIterator[StoredEvent]:
-        """What comes behind a place in each shard, in order per shard, until the streams are closed.
+        """Yield the events behind a place in each shard, in order per shard, until the streams are closed.
 
-        A server that does not answer is asked again and again.
+        Requests are repeated while a server does not answer.
         """
         if self._closed:
             return
@@ -137,7 +137,7 @@ class RedisEventStreams(RetryingRequests):
 
 @dataclass(slots=True)
 class _Feed:
-    """Reads one shard's stream, a few pages ahead of whoever listens."""
+    """Reads one shard's stream, a few pages ahead of the listener."""
 
     connections: Connections
     keys: ShardKeys
@@ -149,7 +149,7 @@ class _Feed:
     async def run(self) -> None:
         connections = self.connections.at(self.keys.prefix)
         pipe = connections.pipe(_BLOCK)
-        attempts = Attempts(connections.outage, "cannot read events", _log, lasts=False)
+        attempts = LoggedBackoff(connections.outage, "cannot read events", _log, lasts=False)
         try:
             while True:
                 try:
@@ -182,7 +182,7 @@ def _range(client: Redis, stream: str, low: str, high: str) -> Any:
 
 
 def _kept(value: bytes) -> int:
-    """How many are kept; 0 for what is no number."""
+    """Return how many events are kept; 0 if the value is no number."""
     return int(value) if value.isdigit() else 0
 
 

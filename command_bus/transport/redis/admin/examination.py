@@ -1,4 +1,4 @@
-"""What a server and a namespace say of themselves, for whoever judges them. Nothing is changed, and what is not permitted is left out."""
+"""`examine`: read the facts by which a server and a namespace are diagnosed. Changes nothing; leaves out what is not permitted."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 from command_bus.clock import mono
 from command_bus.transport.redis.connection.clients import clients_of
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.tls_probe import telling_tls
+from command_bus.transport.redis.connection.tls_probe import with_tls_hint
 from command_bus.transport.redis.keys import KeySpace
-from command_bus.transport.redis.scripts import SURVEY
+from command_bus.transport.redis.scripts import MAILBOX_HEADS
 
 __all__ = ["Examination", "examine"]
 
@@ -23,19 +23,19 @@ _CONFIG = ("maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "timeou
 
 @dataclass(slots=True)
 class Examination:
-    """Findings; None or empty where nothing was learnt.
+    """Findings; None or empty where there is none.
 
     Attributes:
         label: The server, without password.
         round_trip: Seconds of one request, the quickest of three.
         skew: Seconds by which the server's clock is ahead of this one.
-        skew_within: The error of that.
+        skew_within: Margin of error of `skew`.
         info: As INFO gives it.
         config: As CONFIG GET gives it.
         user: As ACL WHOAMI gives it.
-        denied: What this user may not do of what was tried.
-        scripts: Whether scripts can be loaded and run; or why not.
-        meta: What the namespace recorded; empty if there is none.
+        denied: Requests that were tried and that this user may not send.
+        scripts: Why scripts cannot be loaded and run; None if they can.
+        meta: The namespace's record; empty if there is none.
         as_cluster: Whether the URL says that it is a cluster.
     """
 
@@ -64,8 +64,8 @@ async def examine(url: str, namespace: str, options: dict[str, Any], patience: f
     place = connections.at(shard.prefix)
     found = Examination(connections.label, as_cluster=getattr(connections.factory, "cluster", False))
     try:
-        async with telling_tls(url):
-            await place.insist(lambda: place.ask(lambda client: client.ping()), mono() + patience)
+        async with with_tls_hint(url):
+            await place.retry_until(lambda: place.ask(lambda client: client.ping()), mono() + patience)
         await place.ask(_clock, found)
         found.info = await place.ask(_tried, "INFO", found, lambda client: client.info()) or {}
         for name in _CONFIG:
@@ -93,7 +93,7 @@ async def _clock(client: Redis, found: Examination) -> None:
 
 
 async def _tried(client: Redis, what: str, found: Examination, request: Any) -> Any:
-    """The answer; None where it is not permitted, or the server has no such command."""
+    """Return the answer; None if it is not permitted, or the server has no such command."""
     try:
         return await request(client)
     except NoPermissionError:
@@ -106,13 +106,13 @@ async def _tried(client: Redis, what: str, found: Examination, request: Any) -> 
 
 
 async def _scripts(client: Redis, key: str) -> str | None:
-    """Why scripts do not run; None if they do. The one that is tried reads the length of a mailbox that nobody has."""
+    """Return why scripts do not run; None if they do. The script that is tried reads the length of a mailbox that no command has."""
     try:
         try:
-            await client.evalsha(SURVEY.sha, 1, key)
+            await client.evalsha(MAILBOX_HEADS.sha, 1, key)
         except NoScriptError:
-            await client.script_load(SURVEY.text)
-            await client.evalsha(SURVEY.sha, 1, key)
+            await client.script_load(MAILBOX_HEADS.text)
+            await client.evalsha(MAILBOX_HEADS.sha, 1, key)
     except ResponseError as error:
         return str(error)
     return None

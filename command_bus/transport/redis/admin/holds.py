@@ -1,15 +1,15 @@
 """Pause, drain and resume: one mailbox, all of an entity type, or everything.
 
-What is paused or drained stands in one hash per shard, and the scripts look into it only if it exists: with nothing paused it costs
-nothing. A scope is a field there (`account:a-17`, `account:*`, `*`), so that entities which have no key yet are held as well.
+One hash per shard lists the paused and drained scopes, and the scripts read it only if it exists: while nothing is paused, it costs
+nothing. A scope is a field of the hash (`account:a-17`, `account:*`, `*`), so entities without any key yet are held as well.
 
-A pause is one write per shard. What is ready then meets it when it is about to start, and is set aside. A resume takes the field away and
-wakes what was set aside, page by page; each mailbox is woken by one script that looks again at everything that may hold it. Whoever
-resumes and dies on the way leaves mailboxes that nothing holds: resuming again wakes them, and so does the workers' repair (`Upkeep`) within
-about five minutes.
+A pause is one write per shard. A ready mailbox is set aside when its next command is about to start. A resume deletes the field and wakes
+the mailboxes that were set aside, page by page; one script per mailbox checks again everything that may hold it. If the process that
+resumes dies before it is done, mailboxes stay set aside though nothing holds them: resuming again wakes them, and so does the workers'
+repair (`Upkeep`) within about five minutes.
 
-A step is repeated when its answer is lost, and the repetition finds everything as it was asked for. So whether something changed is
-decided by what was there before the first try. Of two that ask for the same at the same moment, both may be answered that it changed.
+A request is repeated when its answer is lost, and the repetition finds the state that was asked for. So the state before the first try
+decides whether something changed. If two operators ask for the same at the same moment, both may be answered that it changed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from command_bus.transport.records import Hold, Mode
 from command_bus.transport.redis.admin.type_records import HELD, MAILBOXES
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys
-from command_bus.transport.redis.scripts import OPERATE
+from command_bus.transport.redis.scripts import HOLD
 
 __all__ = ["RedisHolds", "parse_hold"]
 
@@ -35,7 +35,7 @@ _WANTED: dict[Verb, Mode | None] = {"pause": "paused", "drain": "draining", "res
 
 
 def parse_hold(scope: str, value: bytes) -> Hold:
-    """What a field of the hash says; a value without mode (of an earlier version) is a pause with a reason."""
+    """Return the hold in a field of the hash; a value without a mode (of an earlier version) is a pause with a reason."""
     mode, _, rest = value.partition(b"|")
     since, bar, reason = rest.partition(b"|")
     if mode not in (b"p", b"d") or not bar or not since.isdigit():
@@ -59,7 +59,7 @@ class RedisHolds(RetryingRequests):
         return await self._operate("resume", scope, "")
 
     async def wide(self) -> list[Hold]:
-        """What is paused or drained as a type or as a whole, the bus first, then by name."""
+        """Return the holds of types and of the whole bus: the bus first, then by name."""
         scopes = await self._known()
         pages = await asyncio.gather(
             *(self._ask(shard, lambda client, key: client.hmget(key, scopes), shard.paused) for shard in self._keys.shards)
@@ -75,18 +75,18 @@ class RedisHolds(RetryingRequests):
         return found
 
     async def types(self) -> list[str]:
-        """All entity types that this namespace has seen."""
+        """Return all entity types that this namespace has seen."""
         return await self._recorded(MAILBOXES, HELD)
 
     async def used(self) -> list[str]:
-        """The entity types that were sent to, or that settings have named: not those that were only paused, drained or resumed."""
+        """Return the entity types that were sent to or named in settings: not those that were only paused, drained or resumed."""
         return await self._recorded(MAILBOXES)
 
     async def _recorded(self, *prefixes: bytes) -> list[str]:
         first = self._keys.shards[0]
         meta: dict[bytes, bytes] = await self._ask(first, lambda client, key: client.hgetall(key), first.meta)
         names = {name.partition(b":")[2].decode(errors="replace") for name in meta if name.startswith(prefixes)}
-        return sorted(filter(is_entity_type, names))  # what cannot be one is nobody's
+        return sorted(filter(is_entity_type, names))  # other names are invalid
 
     async def _known(self) -> list[str]:
         return [EVERYTHING, type_scope(None), *(type_scope(name) for name in await self.types())]
@@ -105,7 +105,7 @@ class RedisHolds(RetryingRequests):
         return any(before != _WANTED[verb] for before in modes)
 
     async def _mode(self, shard: ShardKeys, scope: str) -> Mode | None:
-        """How a shard holds exactly this scope; None if it does not."""
+        """Return the hold of exactly this scope in a shard, or None."""
         value: bytes | None = await self._ask(shard, lambda client: client.hget(shard.paused, scope))
         return None if value is None else parse_hold(scope, value).mode
 
@@ -115,7 +115,7 @@ class RedisHolds(RetryingRequests):
             await self._wake(shard, scope)
 
     async def _wake(self, shard: ShardKeys, scope: str) -> None:
-        """Wake what was set aside: a scan tells of every field that stays, and what is set aside stays until it is woken."""
+        """Wake the mailboxes that were set aside. They stay until they are woken, so a scan finds them all."""
         cursor = 0
         while True:
             answer: Any = await self._ask(shard, lambda client, at: client.hscan(shard.active, at, count=_PAGE), cursor)
@@ -128,7 +128,7 @@ class RedisHolds(RetryingRequests):
                 return
 
     async def _record(self, entity_type: str) -> None:
-        """Make the type known, so that the hold is told of, even if no command of it was ever sent. Its mailboxes stay open to choice."""
+        """Record the type, so that the hold is listed even if no command of it was ever sent. Its mailbox policy stays open."""
         first = self._keys.shards[0]
         await self._ask(first, lambda client, key: client.hsetnx(key, f"held:{entity_type}", "1"), first.meta)
 
@@ -137,4 +137,4 @@ class RedisHolds(RetryingRequests):
     ) -> None:
         names = list(mailboxes)
         keys = [shard.ready, shard.active, shard.paused, shard.parked, shard.due, shard.watched, shard.events]
-        await self._run(shard, OPERATE, keys + [shard.mailbox(name) for name in names], [GROUP, verb, scope, reason, *names])
+        await self._run(shard, HOLD, keys + [shard.mailbox(name) for name in names], [GROUP, verb, scope, reason, *names])

@@ -1,4 +1,4 @@
-"""Requests to end an attempt: one field of a hash per shard, under the mailbox's name."""
+"""`RedisInterrupts`: operators' requests to end a running attempt; `InterruptHandler` carries them out."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 from command_bus.transport.interrupts import Attempt, Interrupt
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import ShardKeys
+from command_bus.transport.redis.mailbox_record import parse_record
 
 __all__ = ["RedisInterrupts", "fill_request"]
 
@@ -21,7 +22,7 @@ class RedisInterrupts(RetryingRequests):
     """Implements `Interrupts`."""
 
     async def running(self, mailbox: str) -> Attempt | None:
-        """What runs in a mailbox now, or None."""
+        """Return the attempt that runs in a mailbox now, or None."""
         keys = self._shard(mailbox)
 
         async def read(client: Redis) -> Any:
@@ -31,13 +32,14 @@ class RedisInterrupts(RetryingRequests):
             return await pipeline.execute()
 
         record, (seconds, micros) = await self._ask(keys, read)
-        state, _, fence, message, attempt, _, holder = [*(record or b"").decode().split("|"), *[""] * 6][:7]
-        if state != "h":
+        found = parse_record(record)
+        if found.state != "h":
             return None
+        message = found.message
         entries = await self._ask(keys, lambda client: client.xrange(keys.mailbox(mailbox), message, message))
         envelope = (entries[0][1] or {}).get(b"e", b"") if entries else b""
         now_ms = int(seconds) * 1000 + int(micros) // 1000
-        return Attempt(f"{fence}|{message}", int(attempt or 0), holder, envelope, now_ms)
+        return Attempt(found.running, found.attempt, found.holder, envelope, now_ms)
 
     async def request(self, mailbox: str, interrupt: Interrupt) -> None:
         """Ask the holder of a mailbox to end an attempt."""
@@ -45,13 +47,13 @@ class RedisInterrupts(RetryingRequests):
         await self._ask(keys, _write, keys, mailbox, interrupt)
 
     async def answer(self, mailbox: str) -> Interrupt | None:
-        """The request as it stands, with what the holder said; None if there is none."""
+        """Return the request with the holder's answer; None if there is none."""
         keys = self._shard(mailbox)
         value = await self._ask(keys, lambda client: client.hget(keys.interrupts, mailbox))
         return None if value is None else Interrupt.unpack(value)
 
     async def withdraw(self, mailbox: str) -> None:
-        """Take back what was asked for."""
+        """Delete the request."""
         keys = self._shard(mailbox)
         await self._ask(keys, lambda client: client.hdel(keys.interrupts, mailbox))
 
@@ -60,7 +62,7 @@ class RedisInterrupts(RetryingRequests):
 
 
 def fill_request(pipeline: Any, keys: ShardKeys, interrupts: Mapping[str, Interrupt]) -> None:
-    """Write fields, by mailbox, and let the hash end by itself."""
+    """Add the writes of requests, by mailbox, to a pipeline, and the expiry of the hash."""
     pipeline.hset(keys.interrupts, mapping={mailbox: interrupt.pack() for mailbox, interrupt in interrupts.items()})
     pipeline.pexpire(keys.interrupts, _KEPT_MS)
 

@@ -55,18 +55,18 @@ class RedisMailboxes(RetryingRequests):
         async def read(client: Redis) -> Any:
             pipeline = client.pipeline(transaction=False)
             pipeline.xlen(keys.mailbox(mailbox))
-            pipeline.hget(keys.later, mailbox)
+            pipeline.hget(keys.delayed_counts, mailbox)
             return await pipeline.execute()
 
         length, later = await self._ask_once(keys, read)
         return int(length) + int(later or 0)
 
     async def waiting(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
-        """What waits in a mailbox, page by page, delayed commands last."""
+        """Yield the commands that wait in a mailbox, page by page, delayed commands last."""
         async for page in self.lined_up(mailbox):
             yield page
         keys = self._keys_of(mailbox)
-        if not await self._ask_once(keys, lambda client: client.hexists(keys.later, mailbox)):
+        if not await self._ask_once(keys, lambda client: client.hexists(keys.delayed_counts, mailbox)):
             return
         async for delayed in self.delayed(self._keys.shard_of(mailbox)):
             found = [command for home, command in delayed if home == mailbox]
@@ -74,13 +74,13 @@ class RedisMailboxes(RetryingRequests):
                 yield found
 
     async def lined_up(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
-        """What waits in a mailbox now, page by page, without the delayed commands."""
+        """Yield the commands that wait in a mailbox now, page by page, without the delayed ones."""
         keys = self._keys_of(mailbox)
         async for page in self._entries(keys, keys.mailbox(mailbox), "-"):
             yield [Waiting(entry.decode(), fields.get(b"e", b"")) for entry, fields in page]
 
     async def delayed(self, shard: int) -> AsyncIterator[list[tuple[str, Waiting]]]:
-        """The delayed commands of a shard with their mailboxes, page by page."""
+        """Yield the delayed commands of a shard with their mailboxes, page by page."""
         keys = self._keys.shards[shard]
         cursor, size = 0, PageSize(_PAGE)
         while True:
@@ -107,7 +107,7 @@ class RedisMailboxes(RetryingRequests):
             keys.stats,
             keys.due,
             keys.delayed,
-            keys.later,
+            keys.delayed_counts,
             keys.parked,
             keys.dead,
             keys.mailbox(mailbox),
@@ -126,7 +126,7 @@ class RedisMailboxes(RetryingRequests):
         return int(await self._run_once(keys, REMOVE, names, args))
 
     async def find_delayed(self, command_id: str, mailbox: str | None = None) -> tuple[str, bytes] | None:
-        """A delayed command by its id: the mailbox that it will stand in, and its envelope. Only of this mailbox, if one is named."""
+        """Return the mailbox and the envelope of a delayed command. With `mailbox`, only if it is in that one."""
         shards = self._keys.shards if mailbox is None else [self._keys_of(mailbox)]
         values = await asyncio.gather(
             *(self._ask_once(shard, lambda client, key: client.hget(key, command_id), shard.delayed) for shard in shards)
@@ -138,7 +138,7 @@ class RedisMailboxes(RetryingRequests):
         return None
 
     async def names(self) -> AsyncIterator[str]:
-        """Every mailbox that has work, in no order, perhaps one twice."""
+        """Yield every mailbox that has work, in no order, some perhaps twice."""
         for shard in self._keys.shards:
             cursor = 0
             while True:
@@ -153,7 +153,7 @@ class RedisMailboxes(RetryingRequests):
                     break
 
     async def contents(self, shard: int) -> AsyncIterator[list[Contents]]:
-        """The mailboxes of a shard with the envelopes in them, oldest first."""
+        """Yield the mailboxes of a shard with the envelopes in them, oldest first."""
         keys, size = self._keys.shards[shard], PageSize(_LOT)
         async for page in self._entities.pages(shard):
             left = deque((entity, "-") for entity in page if entity.depth)
@@ -182,7 +182,7 @@ class RedisMailboxes(RetryingRequests):
 
 
 def _lot(left: deque[_Place], each: int, most: int) -> list[_Place]:
-    """What is read in one round trip, taken from what is left: at least one mailbox, each with at most `each` of its commands."""
+    """Take from the rest what is read in one round trip: at least one mailbox, each with at most `each` of its commands."""
     lot = [left.popleft()]
     size = min(lot[0][0].depth, each)
     while left and size + min(left[0][0].depth, each) <= most:

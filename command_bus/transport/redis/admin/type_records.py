@@ -1,6 +1,6 @@
-"""What a namespace has recorded of its entity types: which mailboxes their entities have, and that one was paused or drained.
+"""The records of a namespace's entity types: their mailbox policies, and types that were paused or drained.
 
-A field of `meta` each, `mailbox:<type>` and `held:<type>`. Whoever may send may write them, so a name may be any bytes.
+Each is a field of `meta`: `mailbox:<type>` and `held:<type>`. A user that may send may write them, so a name may be any bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MAILBOXES, HELD = b"mailbox:", b"held:"
 
 
 def type_of_field(field: bytes) -> str | None:
-    """The entity type that a field is of, what is no text in it escaped; None for another field."""
+    """Return the entity type of a field, with bytes that are no text escaped; None for another field."""
     prefix = next((each for each in (MAILBOXES, HELD) if field.startswith(each)), None)
     return None if prefix is None else field.removeprefix(prefix).decode(errors="backslashreplace")
 
@@ -23,7 +23,7 @@ class RedisTypeRecords(RetryingRequests):
     """Implements `TypeRecords`."""
 
     async def all(self) -> dict[str, TypeRecord]:
-        """All of them, by type."""
+        """Return all records, by type."""
         first = self._keys.shards[0]
         meta: dict[bytes, bytes] = await self._ask(first, lambda client: client.hgetall(first.meta))
         fields: dict[str, dict[bytes, bytes]] = {}
@@ -38,7 +38,7 @@ class RedisTypeRecords(RetryingRequests):
         await self._ask(first, lambda client: client.hdel(first.meta, *record.fields))
 
     async def restore(self, record: TypeRecord) -> None:
-        """Write a record again, where nobody else has meanwhile."""
+        """Write a record again, unless another client has written it since."""
         first = self._keys.shards[0]
         for field, value in record.fields.items():
             await self._ask(first, lambda client, field=field, value=value: client.hsetnx(first.meta, field, value))

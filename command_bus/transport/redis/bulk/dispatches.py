@@ -1,4 +1,4 @@
-"""`RedisBulkDispatches`: dispatches in bulk, by the steps load.lua and dispatch.lua.
+"""`RedisBulkDispatches`: dispatches in bulk, by the scripts bulk_load.lua and bulk_commit.lua.
 
 Every request is idempotent under its version, so one whose reply was lost is simply asked again.
 """
@@ -17,12 +17,12 @@ from redis.asyncio import Redis
 
 from command_bus.clock import mono
 from command_bus.errors import DispatchConflict, DispatchFenced, Unconfirmed
-from command_bus.transport.bulk import DispatchFacts, Home, Loaded, LoadItem, Opening, OpenState, Version
+from command_bus.transport.bulk import DispatchFacts, EntityOwner, Loaded, LoadItem, Opening, OpenState, Version
 from command_bus.transport.redis.bulk.outcomes import RedisBulkOutcomes
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
-from command_bus.transport.redis.scripts import DISPATCH, LOAD, Script
+from command_bus.transport.redis.scripts import BULK_COMMIT, BULK_LOAD, Script
 from command_bus.transport.submissions import Admission
 
 __all__ = ["RedisBulkDispatches"]
@@ -77,7 +77,7 @@ class RedisBulkDispatches(RetryingRequests):
         backlog: int | None = None,
         sequenced: bool = False,
         suspects: Collection[str] | None = None,
-        home: Home | None = None,
+        entity_owner: EntityOwner | None = None,
     ) -> Loaded:
         """See `BulkDispatches`. At most 1,000 items.
 
@@ -103,28 +103,28 @@ class RedisBulkDispatches(RetryingRequests):
             version.number, -(-total // self._keys.count), self._max_depth, len(keys.mailboxes), self._remembered(dispatch_id),
             int(sequenced), len(boxes) if suspects is None else len(suspects),
             pack(f">{len(runs)}H", *runs), b"".join([item[2] for item in items]),
-            "" if home is None else f"{home.run}|{home.partition}", int(home is not None and home.strict),
+            "" if entity_owner is None else f"{entity_owner.run}|{entity_owner.partition}", int(entity_owner is not None and entity_owner.strict),
             *[item[3] for item in items],
         ]  # fmt: skip
         if sequenced:
             args += [item[5] for item in items]
             args += entities
-        if home is not None:
-            args += home.entities
+        if entity_owner is not None:
+            args += entity_owner.entities
         names = [
-            keys.ready, keys.active, keys.stats, keys.paused, keys.later,
+            keys.ready, keys.active, keys.stats, keys.paused, keys.delayed_counts,
             keys.dispatch(dispatch_id), keys.ids(dispatch_id), keys.sequences(dispatch_id),
             keys.watched, keys.events, keys.homes(dispatch_id),
         ]  # fmt: skip
         prefix = keys.mailboxes
         names += [prefix + mailbox for mailbox in boxes]
-        answer: bytes = await self._insist(keys, LOAD, names, args)
+        answer: bytes = await self._retry(keys, BULK_LOAD, names, args)
         if answer == _DONE:
             return Loaded(done=True, admissions=[])
         if answer == _GONE:
             raise _fenced(version)
-        if home is not None and answer[:6] == _SPLIT:
-            raise _split(version, home, answer)
+        if entity_owner is not None and answer[:6] == _SPLIT:
+            raise _split(version, entity_owner, answer)
         count = len(items)
         return Loaded(done=False, admissions=[_ADMISSIONS[code] for code in answer[:count]], shared=int(answer[count:] or 0))
 
@@ -209,14 +209,14 @@ class RedisBulkDispatches(RetryingRequests):
             shard.dispatch(name), shard.ids(name), shard.rejects(name), shard.dispatches, shard.homes(name),
             shard.fingerprints(name),
         ]  # fmt: skip
-        answer: bytes = await self._insist(shard, DISPATCH, names, [verb, version.number, name, self._remembered(name), *args])
+        answer: bytes = await self._retry(shard, BULK_COMMIT, names, [verb, version.number, name, self._remembered(name), *args])
         return answer
 
     def _remembered(self, dispatch_id: str) -> int:
         return self._remember_ms.get(dispatch_id) or Opening().remember_ms
 
-    async def _insist(self, keys: ShardKeys, script: Script, names: list[str], args: list[Any]) -> Any:
-        """A step, repeated until it is answered, and its effect confirmed where replicas must."""
+    async def _retry(self, keys: ShardKeys, script: Script, names: list[str], args: list[Any]) -> Any:
+        """Run a script, repeated until it is answered and, where replicas must have its effect, confirmed."""
         place = self._connections.at(keys.prefix)
 
         async def run() -> Any:
@@ -227,7 +227,7 @@ class RedisBulkDispatches(RetryingRequests):
                 )
             return answer
 
-        return await place.insist(run, mono() + self._patience)
+        return await place.retry_until(run, mono() + self._patience)
 
 
 def _fenced(version: Version) -> DispatchFenced:
@@ -237,17 +237,17 @@ def _fenced(version: Version) -> DispatchFenced:
     )
 
 
-def _split(version: Version, home: Home, answer: bytes) -> DispatchConflict:
+def _split(version: Version, entity_owner: EntityOwner, answer: bytes) -> DispatchConflict:
     _, other, entity = answer.decode(errors="replace").split("|", 2)
     return DispatchConflict(
-        f"dispatch {version.dispatch_id!r}: rows of {entity[:200]!r} are in two tasks (partitions {other} and {home.partition}), which "
+        f"dispatch {version.dispatch_id!r}: rows of {entity[:200]!r} are in two tasks (partitions {other} and {entity_owner.partition}), which "
         "write at the same time, so their order would be left to chance. Arrange the rows with command_bus.spark.in_order(…) just "
         "before they are written, without a join or another repartition behind it"
     )
 
 
 def _facts(dispatch_id: str, records: list[dict[bytes, bytes]], left_ms: int) -> DispatchFacts:
-    """The shards' records as one: a version is committed when it is in every shard."""
+    """Combine the shards' records into one: a version is committed when every shard has committed it."""
     totals: Counter[bytes] = Counter()
     for record in records:
         for name in (b"added", b"duplicates", b"rejected"):

@@ -14,12 +14,12 @@ from redis.exceptions import ResponseError
 
 from command_bus.transport.bulk import OutcomePage, OutcomeStream
 from command_bus.transport.redis.connection.retrying import RetryingRequests
-from command_bus.transport.redis.scripts import SKIP
+from command_bus.transport.redis.scripts import OUTCOME_OFFSET
 
 __all__ = ["RedisBulkOutcomes"]
 
 _PLACES = 500  # asked at a time
-_STRIDE = 10_000  # entries that one call steps over: the server does nothing else meanwhile
+_STRIDE = 10_000  # entries that one call steps over: the server does nothing else for so long
 _AS_SENT = b"XRANGE"  # redis-py knows how to read the answer to "XRANGE"
 
 
@@ -76,7 +76,7 @@ class RedisBulkOutcomes(RetryingRequests):
         at, total = after, 0
         while total < count:
             stride = min(count - total, _STRIDE)
-            found, last = await self._run(self._keys.shards[shard], SKIP, [key], [_behind(at), until, stride])
+            found, last = await self._run(self._keys.shards[shard], OUTCOME_OFFSET, [key], [_behind(at), until, stride])
             total += int(found)
             at = last.decode() or at
             if found < stride:

@@ -1,4 +1,4 @@
-"""How long to wait before a request is tried again."""
+"""`Backoff`: the pauses before a request is repeated."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Backoff:
         self._delay = 0.02
 
     def next(self) -> float:
-        """Seconds to wait before the next try."""
+        """Return the seconds to wait before the next try."""
         delay, self._delay = self._delay, min(self._delay * 2, 2.0)
         return delay * self._random.uniform(0.5, 1.0)
 
     def reset(self) -> None:
-        """Start again: something worked."""
+        """Start again with the shortest pause."""
         self._delay = 0.02

@@ -1,4 +1,4 @@
-"""`clients_of`: clients for whatever a URL names: one server, the primary behind Sentinels, or a Redis Cluster."""
+"""`clients_of`: clients for a URL of one server, of the primary behind Sentinels, or of a Redis Cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redis.retry import Retry as SyncRetry
 
 from command_bus.errors import InvalidSettings
 from command_bus.server_urls import ALL_SCHEMES, SCHEMES_OF_SEVERAL, url_fault
-from command_bus.transport.redis.connection.connections import CONNECT_TIMEOUT, SOCKET_TIMEOUT, ClientFactory, UrlClients, packing
+from command_bus.transport.redis.connection.factory import CONNECT_TIMEOUT, SOCKET_TIMEOUT, ClientFactory, UrlClients, packing
 from command_bus.transport.redis.connection.failover import following, following_pool
 from command_bus.transport.redis.connection.pipe import Pipe
 from command_bus.transport.redis.connection.topology import (
@@ -29,7 +29,7 @@ __all__ = ["ALL_SCHEMES", "FollowingClients", "clients_of"]
 
 
 def clients_of(url: str, options: Mapping[str, Any] | None = None) -> ClientFactory:
-    """The clients of a URL; nothing is connected yet.
+    """Return the clients of a URL; nothing is connected yet.
 
     Args:
         url: Of the server or servers.
@@ -49,10 +49,10 @@ def clients_of(url: str, options: Mapping[str, Any] | None = None) -> ClientFact
 
 
 def _tried(clients: ClientFactory) -> ClientFactory:
-    """Make a connection without connecting it: what it says of an option is not shown, as it may quote a password.
+    """Make a connection without connecting it, to check its options. redis-py's error is not shown, because it may quote a password.
 
     Raises:
-        InvalidSettings: It takes no such option, or no such value of one.
+        InvalidSettings: A connection has no such option, or the option takes no such value.
     """
     try:
         clients.thread(SOCKET_TIMEOUT).connection_pool.make_connection()
@@ -68,8 +68,8 @@ class FollowingClients:
 
     Args:
         url: Which servers.
-        locator: Knows where the primary is; None for that of slot 0, where any will do.
-        cluster: The cluster's map, of which each shard has its own locator.
+        locator: Finds the primary; None for that of slot 0, where any primary will do.
+        cluster: The cluster's map, which has a locator for each shard.
     """
 
     def __init__(self, url: TopologyUrl, locator: Locator | None, cluster: ClusterMap | None = None) -> None:

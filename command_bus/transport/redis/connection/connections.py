@@ -1,152 +1,39 @@
-"""Connections: a pipe for scripts, one for each blocking read, and a client for what is rare.
-
-redis-py 8 repeats a request up to ten times when a reply is lost, and its default socket timeout (5 s) is shorter than a blocking
-read: one cut reply made two entries of one XADD, and `XREADGROUP BLOCK 7000` failed after a minute. So connections here never retry
-by themselves, and a blocking read has a connection of its own whose timeout is longer than its block. RESP2 everywhere: replies have
-one shape on every server.
-"""
+"""`Connections`: the connections of one process, a pipe for scripts and plain requests and one for each blocking read."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import hiredis
-from redis import Redis as SyncRedis
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, NoScriptError
-from redis.retry import Retry as SyncRetry
 
 from command_bus.clock import mono
 from command_bus.errors import BusClosed, TransportUnavailable, Unconfirmed, UnsuitableServer
-from command_bus.settings import redacted
 from command_bus.transport.redis.connection.backoff import Backoff
-from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
-from command_bus.transport.redis.connection.leaving import leaving, sync_leaving
-from command_bus.transport.redis.connection.outage import Outage
+from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, NotPrimary, is_redirect, translated
+from command_bus.transport.redis.connection.factory import ClientFactory
+from command_bus.transport.redis.connection.outage_log import OutageLog
 from command_bus.transport.redis.connection.pipe import Pipe, Requests
 from command_bus.transport.redis.connection.pipe_client import PipeRedis
 from command_bus.transport.redis.scripts import SCRIPTS, Script
 from command_bus.transport.tasks import all_of
 
-__all__ = ["ClientFactory", "Connections", "UrlClients", "packing"]
+__all__ = ["Connections", "Replicas"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-SOCKET_TIMEOUT = 5.0
-CONNECT_TIMEOUT = 5.0
 _SCRIPTS_EVERY = 1.0
-
-
-class ClientFactory(Protocol):
-    """Makes clients of one server; the seam where fakeredis, or a client for another topology, is put in."""
-
-    label: str
-
-    def at(self, tag: str) -> ClientFactory:
-        """Clients of the server that has the keys with a hash tag; itself, if one server has all."""
-        ...
-
-    def commands(self) -> Redis:
-        """A client for short requests."""
-        ...
-
-    def pipe(self, block: float = 0.0) -> Requests:
-        """A connection of its own for scripts, or for reads that block up to `block` seconds."""
-        ...
-
-    def thread(self, patience: float) -> SyncRedis:
-        """A synchronous client for the thread that renews leases; it waits `patience` seconds for an answer."""
-        ...
-
-
-class UrlClients:
-    """Clients of the server behind a URL.
-
-    Args:
-        url: Of the server.
-        options: Further arguments of its connections (see `credentials`); the URL's own parts come before them.
-    """
-
-    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
-        self._url = url
-        self._options = dict(options or {})
-        self.label = redacted(url).split("?", maxsplit=1)[0]
-
-    def at(self, tag: str) -> ClientFactory:
-        """See `ClientFactory`."""
-        return self
-
-    def commands(self) -> Redis:
-        """See `ClientFactory`."""
-        return self._client(SOCKET_TIMEOUT, 16)
-
-    def pipe(self, block: float = 0.0) -> Pipe:
-        """See `ClientFactory`."""
-        return Pipe(self._client(SOCKET_TIMEOUT, 1), block + SOCKET_TIMEOUT)
-
-    def _client(self, socket_timeout: float, connections: int) -> Redis:
-        pool = BlockingConnectionPool.from_url(
-            self._url,
-            **self._options,
-            protocol=2,
-            decode_responses=False,
-            socket_timeout=socket_timeout,
-            socket_connect_timeout=CONNECT_TIMEOUT,
-            max_connections=connections,
-            timeout=SOCKET_TIMEOUT,  # who finds all connections in use waits for one
-            health_check_interval=0,
-            retry=Retry(NoBackoff(), 0),
-        )
-        pool.connection_class = packing(leaving(cast("Any", pool.connection_class)))
-        return Redis.from_pool(pool)
-
-    def thread(self, patience: float) -> SyncRedis:
-        """See `ClientFactory`."""
-        client: SyncRedis = SyncRedis.from_url(
-            self._url,
-            **self._options,
-            protocol=2,
-            decode_responses=False,
-            socket_timeout=patience,
-            socket_connect_timeout=patience,
-            max_connections=2,
-            health_check_interval=0,
-            retry=SyncRetry(NoBackoff(), 0),
-        )
-        pool: Any = client.connection_pool
-        pool.connection_class = sync_leaving(pool.connection_class)
-        return client
-
-
-class _Packing:
-    """Packs requests in C: redis-py's asyncio connections do it in Python, which takes six times as long."""
-
-    def pack_command(self, *args: Any) -> list[bytes]:
-        """The request as it goes over the wire."""
-        name, *rest = args
-        words = name.split() if isinstance(name, str) else (name,)  # 'CLIENT SETINFO' are two
-        request: Any = (*words, *rest)
-        return [hiredis.pack_command(request)]
-
-
-@lru_cache
-def packing(kind: Any) -> Any:
-    """A class of connections (plain, TLS, socket file), with fast packing."""
-    return type(f"Fast{kind.__name__}", (_Packing, kind), {})
 
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """How many replicas confirm what must not be lost with the primary, and how many seconds they get."""
+    """Number of replicas that confirm what must not be lost with the primary, and the seconds that they get."""
 
     count: int
     patience: float
@@ -157,13 +44,18 @@ class Connections:
 
     Args:
         factory: Makes them.
-        replicas: Who must confirm what `run_confirmed` writes; None: nobody.
+        replicas: Which replicas must confirm what `run_confirmed` writes; None if none must.
+        first: The bus's first connections, which count for all servers; None if these are the first.
+
+    Attributes:
+        reconnects: Requests that were repeated because a server did not answer; of the first connections, those of all servers.
     """
 
-    def __init__(self, factory: ClientFactory, replicas: Replicas | None = None) -> None:
+    def __init__(self, factory: ClientFactory, replicas: Replicas | None = None, first: Connections | None = None) -> None:
+        self._first = first or self
         self.factory = factory
         self.label = factory.label
-        self.outage = Outage(self.label)
+        self.outage = OutageLog(self.label)
         self._replicas = replicas
         self._commands: Redis | None = None
         self._patient: Redis | None = None
@@ -175,19 +67,18 @@ class Connections:
         self._closed = False
 
     def at(self, tag: str) -> Connections:
-        """The connections to the server that has the keys with a hash tag: these, unless shards live on several servers."""
+        """Return the connections to the server that has the keys with a hash tag: these, unless shards are on several servers."""
         place = self._places.get(tag)
         if place is None and self._closed:
             return self
         if place is None:
             factory = self.factory.at(tag)
-            place = self._places[tag] = self if factory is self.factory else Connections(factory, self._replicas)
+            place = self._places[tag] = self if factory is self.factory else Connections(factory, self._replicas, self._first)
         return place
 
-    @property
-    def all_reconnects(self) -> int:
-        """How often a request was tried again for want of an answer, on all servers."""
-        return self.reconnects + sum(place.reconnects for place in self._places.values() if place is not self)
+    def count_reconnect(self) -> None:
+        """Count a request that is repeated because the server did not answer."""
+        self._first.reconnects += 1
 
     @property
     def commands(self) -> Redis:
@@ -199,7 +90,7 @@ class Connections:
 
     @property
     def _confirming(self) -> Redis:
-        """The client whose connections may wait for replicas: a WAIT keeps back all that follows on its connection."""
+        """The client whose connections may wait for replicas: WAIT delays all later requests of its connection."""
         if self._patient is None:
             self._refuse_if_closed()
             self._patient = self.factory.commands()
@@ -207,13 +98,13 @@ class Connections:
 
     @property
     def scripts(self) -> Requests:
-        """What scripts are sent over."""
+        """The connection that scripts are sent over."""
         if self._scripts is None:
             self._scripts = self.pipe()
         return self._scripts
 
     def pipe(self, block: float = 0.0) -> Requests:
-        """A new connection, for one reader that blocks up to `block` seconds."""
+        """Return a new connection, for one reader that blocks up to `block` seconds."""
         self._refuse_if_closed()
         pipe = self.factory.pipe(block)
         self._pipes.append(pipe)
@@ -226,7 +117,7 @@ class Connections:
         await pipe.close()
 
     async def close(self) -> None:
-        """Close every client; idempotent. Whoever still asks is told that the bus was closed."""
+        """Close every client; idempotent. Later requests raise `BusClosed`."""
         self._closed = True
         places, self._places = self._places, {}
         pipes, self._pipes, self._scripts = self._pipes, [], None
@@ -243,7 +134,7 @@ class Connections:
             raise BusClosed("the bus was closed")
 
     async def run(self, script: Script, keys: list[str], args: list[Any]) -> Any:
-        """Run a script once; load it where the server does not know it.
+        """Run a script once; load it if the server does not know it.
 
         Raises:
             CommandBusError: As `translated` decides.
@@ -261,9 +152,9 @@ class Connections:
             raise translated(error, self.label, writes=True) from error
 
     async def load_scripts(self, wanted: Script | None = None) -> None:
-        """Load all scripts, `wanted` last: if it breaks off, that one is missed again.
+        """Load all scripts, `wanted` last: if loading breaks off, that one is missing again and loading is repeated.
 
-        All, because a producer may lack the right: after a restart the first worker that misses one brings them back for everybody.
+        All are loaded because a producer may lack the right: after a restart the first worker that misses one loads them for all clients.
         """
         try:
             for script in (*(script for script in SCRIPTS if script is not wanted), *([wanted] if wanted else [])):
@@ -277,7 +168,7 @@ class Connections:
             raise translated(error, self.label) from error
 
     async def keep_scripts(self) -> None:
-        """Look about once a second whether the server has all scripts, and load them if it lost them (a restart, SCRIPT FLUSH)."""
+        """Check about once a second whether the server has all scripts; load them if it lost them (a restart, SCRIPT FLUSH)."""
         now = mono()
         if now - self._scripts_seen < _SCRIPTS_EVERY:
             return
@@ -291,14 +182,14 @@ class Connections:
                 await self.load_scripts()
 
     async def run_confirmed(self, script: Script, keys: list[str], args: list[Any], written: str) -> tuple[Any, bool]:
-        """Run a script, and wait for the replicas that must have what it wrote; whether they have.
+        """Run a script, and wait for the replicas that must have what it wrote; return its answer and whether they have it.
 
         Args:
             script: To be run.
             keys: Its keys.
             args: Its arguments.
-            written: A hash of the same shard, for a write that follows: WAIT waits for the last write of its connection, and a script that
-                was run before writes nothing.
+            written: A hash of the same shard, for a write behind the script: WAIT waits for the last write of its connection, and a
+                script that is repeated may write nothing.
 
         Raises:
             CommandBusError: As `translated` decides.
@@ -325,19 +216,26 @@ class Connections:
         raise TransportUnavailable(f"{self.label} does not keep scripts", outcome_unknown=True)
 
     async def ask(self, request: Callable[Concatenate[Redis, P], Any], *args: P.args, **options: P.kwargs) -> Any:
-        """Send a plain request once, with its errors translated: `request(client, *args)`.
+        """Send a plain request, `request(client, *args)`, and return its answer; its errors are translated.
+
+        It is sent once. Only if a node of a Redis Cluster answers that another one has the slot, which applies nothing, is it sent once
+        more, to the node that has it now.
 
         Raises:
             CommandBusError: As `translated` decides.
         """
         try:
-            answer = request(self.commands, *args, **options)
-            return await answer if inspect.isawaitable(answer) else answer
+            try:
+                return await _answer_to(request(self.commands, *args, **options))
+            except NotPrimary as error:
+                if not is_redirect(error):
+                    raise
+                return await _answer_to(request(self.commands, *args, **options))
         except CONNECTION_ERRORS as error:
             raise translated(error, self.label) from error
 
-    async def insist(self, attempt: Callable[[], Awaitable[T]], deadline: float) -> T:
-        """Repeat an idempotent request until it has an answer, with backoff; `deadline` is monotonic.
+    async def retry_until(self, attempt: Callable[[], Awaitable[T]], deadline: float) -> T:
+        """Repeat an idempotent request with backoff until it has an answer; `deadline` is monotonic.
 
         Raises:
             TransportUnavailable: The deadline passed; `outcome_unknown` if any try may have been applied.
@@ -355,7 +253,12 @@ class Connections:
                 if mono() + pause >= deadline and isinstance(error, Unconfirmed):
                     raise
                 unknown = unknown or isinstance(error, Unconfirmed) or error.outcome_unknown
-                self.reconnects += 1
+                self.count_reconnect()
                 if mono() + pause >= deadline:
                     raise TransportUnavailable(error.message, outcome_unknown=unknown) from error
                 await asyncio.sleep(pause)
+
+
+async def _answer_to(request: Any) -> Any:
+    """Return the answer to a request that was built; a request without one, such as a filled pipeline, is its own answer."""
+    return await request if inspect.isawaitable(request) else request

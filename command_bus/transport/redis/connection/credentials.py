@@ -1,8 +1,8 @@
-"""Who a client is, and whom it trusts: the arguments of its connections that come from the settings and not from the URL.
+"""User, password and TLS files of a client: the arguments of its connections that come from the settings, not from the URL.
 
-The client takes the parts of a URL before any argument, so these fill what the URL leaves open: a URL without secrets can stand in a
+redis-py takes the parts of a URL before any argument, so these fill in what the URL lacks: a URL without secrets can be kept in a
 configuration file, and the password comes from the environment. The development server has neither users nor TLS: without a URL
-nothing of this is used.
+none of this is used.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _tls(settings: BusSettings) -> dict[str, Any]:
     """At least TLS 1.2, and the files of the settings, tried now: later they would look like a server that cannot be reached."""
     options: dict[str, Any] = {"ssl_min_version": ssl.TLSVersion.TLSv1_2}
     if unverified(settings.server_url or "") is None:
-        options["ssl_check_hostname"] = True  # redis-py before 6 takes a certificate for any host unless it is told
+        options["ssl_check_hostname"] = True  # the default of redis-py before 6 accepts a certificate of any host
     trial = ssl.create_default_context()
     try:
         if settings.tls_ca is not None:

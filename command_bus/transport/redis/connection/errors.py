@@ -1,7 +1,7 @@
-"""Redis's errors, translated once, at the edge.
+"""Translation of redis-py's errors into the bus's.
 
-What matters about an error is whether the request *certainly was not applied* (refused before it ran) or is *ambiguous* (the
-connection broke after it was sent). Only steps that may be repeated are asked again.
+An error says either that the request *certainly was not applied* (refused before it ran), or it is *ambiguous* (the connection broke
+after it was sent). Only requests that may run twice are repeated after an ambiguous error.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ __all__ = [
     "is_not_permitted",
     "is_of_a_replica",
     "is_read_only",
+    "is_redirect",
     "translated",
     "was_unblocked",
 ]
 
 CONNECTION_ERRORS = (redis_errors.RedisError, OSError, TimeoutError)
-"""What redis-py raises for a request that did not succeed."""
+"""The errors that redis-py raises for a request that did not succeed."""
 
 
 class CutOff(redis_errors.ConnectionError):
@@ -30,7 +31,7 @@ class CutOff(redis_errors.ConnectionError):
 
 
 class NotPrimary(redis_errors.ConnectionError):
-    """The server is not the primary (any more), and the connection to it was ended for that; `said` is how it put it."""
+    """The server is not the primary (any more), so the connection to it was ended. `said` is the server's error."""
 
     def __init__(self, said: redis_errors.ResponseError) -> None:
         super().__init__(f"{type(said).__name__}: {said}")
@@ -47,9 +48,9 @@ _BUSY_ERRORS = (  # in a pipeline the code is cut off the text
 
 
 def translated(error: BaseException, where: str, *, writes: bool = False) -> CommandBusError:
-    """The typed error for one of redis-py's; `where` names the server without its password.
+    """Return the typed error for one of redis-py's; `where` names the server without its password.
 
-    What a request that `writes` in several steps, a script, ended with unexpectedly may have come after some of them.
+    `writes` marks a script, which writes in several steps: an unexpected error of it may have come after some of them.
     """
     text = str(error).removesuffix(".")  # it becomes a part of a sentence
     upper = _inner(error)
@@ -62,7 +63,7 @@ def translated(error: BaseException, where: str, *, writes: bool = False) -> Com
     if upper.startswith(("MOVED", "CROSSSLOT", "ASK ")):
         return UnsuitableServer(f"{where} is a node of a Redis Cluster, given as a single server: {text}")
     if "NOGROUP" in upper:
-        return TransportUnavailable(f"{where}: the ready stream or its group was deleted; a worker makes them anew")
+        return TransportUnavailable(f"{where}: the ready stream or its group was deleted; a worker creates them again")
     if upper.startswith("UNBLOCKED"):
         return TransportUnavailable(f"{where} let go of a request that waited: {text}", outcome_unknown=True)
     if isinstance(error, _BUSY_ERRORS) or upper.startswith(_BUSY):
@@ -83,33 +84,43 @@ def _of_no_primary(error: BaseException, where: str) -> TransportUnavailable:
 
 
 def is_read_only(error: BaseException) -> bool:
-    """Whether a replica refused to write."""
+    """Return whether a replica refused to write."""
     return isinstance(error, redis_errors.ReadOnlyError) or _inner(error).startswith("READONLY")
 
 
+def is_redirect(error: BaseException) -> bool:
+    """Return whether a node of a Redis Cluster answered that another node has the slot. Such a node has applied nothing.
+
+    redis-py before 6 knows no redirections outside of its own cluster client: there they are plain errors.
+    """
+    if isinstance(error, NotPrimary):
+        error = error.said
+    return isinstance(error, redis_errors.MovedError | redis_errors.AskError) or str(error).startswith(("MOVED ", "ASK "))
+
+
 def was_unblocked(error: BaseException) -> bool:
-    """Whether a request waited at a primary that became a replica."""
+    """Return whether a request was blocked at a primary that became a replica."""
     return "instance state changed" in str(error)
 
 
 def _inner(error: BaseException) -> str:
-    """What a server says, in capitals; before Redis 7, what happens inside a script is told after where it happened."""
+    """Return the server's error in capitals. Before Redis 7, an error inside a script begins with its place in the script."""
     return str(error).upper().rpartition(": -")[2]
 
 
 def is_not_permitted(error: CommandBusError) -> bool:
-    """Whether a request failed because the user lacks a right."""
+    """Return whether a request failed because the user lacks a right."""
     return error.__cause__ is not None and _is_denied(error.__cause__)
 
 
 def _is_denied(error: BaseException) -> bool:
-    """Whether an ACL refused a request, or what a script does."""
+    """Return whether an ACL refused a request, or a command of a script."""
     denials = ("NOPERM", "ACL FAILURE IN SCRIPT", "THE USER EXECUTING THE SCRIPT CAN'T")
     return isinstance(error, redis_errors.NoPermissionError) or _inner(error).startswith(denials)
 
 
 def is_of_a_replica(error: CommandBusError) -> bool:
-    """Whether a request failed because a replica refused to write."""
+    """Return whether a request failed because a replica refused to write."""
     cause = error.__cause__
     return cause is not None and is_read_only(cause.said if isinstance(cause, NotPrimary) else cause)
 
@@ -124,14 +135,14 @@ _TLS_FAULTS = {  # as OpenSSL words them; asking again would not help
 
 
 def _tls_fault(upper: str) -> str | None:
-    """What is wrong with a TLS connection, from what redis-py makes of OpenSSL's error."""
+    """Return what is wrong with a TLS connection, from redis-py's wording of OpenSSL's error."""
     if "SSL" not in upper:
         return None
     return next((fault for sign, fault in _TLS_FAULTS.items() if sign in upper), None)
 
 
 def _never_sent(error: BaseException) -> bool:
-    """Whether the connection was never made, so that nothing can have been applied."""
+    """Return whether the connection was never made, so that nothing can have been applied."""
     if isinstance(error, CutOff):  # whatever else its waiter was busy with
         return False
     seen: BaseException | None = error

@@ -1,7 +1,7 @@
-"""`PageSize`: how many entries to ask for at a time, where nobody knows beforehand how large they are.
+"""`PageSize`: how many entries to ask for at a time, when their size is not known beforehand.
 
-A payload may have a few bytes or many megabytes. Requests that count entries alone would make the server copy hundreds of megabytes in
-one go, while all others wait, and would not get through a slow link in time. What the last answers observe is the best guess at the next.
+A payload may have a few bytes or many megabytes. Requests of a fixed number of entries would make the server copy hundreds of megabytes at
+once, while all other clients wait, and would not get through a slow link in time. The size of the last answers is the best estimate.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PageSize:
         self.count = self._entries()
 
     def observe(self, size: int, entries: int) -> None:
-        """An answer came: so many bytes for so many entries. Large ones are believed at once, small ones by and by."""
+        """Record an answer: so many bytes for so many entries. Large entries shrink the page at once, small ones widen it gradually."""
         if entries:
             guess = max(size // entries, self._guess // 2)
             if guess != self._guess:

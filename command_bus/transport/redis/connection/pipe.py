@@ -1,9 +1,9 @@
 """`Pipe`: a connection for plain requests and their answers, without the layers of a client.
 
 redis-py spends 40 to 50 us of Python on a request, most of it in its connection pool, its retries and its stream reader. A pipe lets
-it make the connection (TLS, users, Sentinel and Cluster are its business and that of `following`), and then takes over the transport:
-requests are packed and answers parsed by hiredis, any number of them is under way at once, and they are answered in their order. A
-connection that broke is made anew with the next request; what was under way fails, and nothing is ever repeated here.
+redis-py make the connection (with TLS, users, and the look-up of the primary by `following`), and then takes over the transport. hiredis
+packs requests and parses answers. Any number of requests is in flight at once, and they are answered in their order. After a connection
+broke, the next request connects again. Requests in flight fail, and none is repeated here.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from command_bus.clock import mono
 from command_bus.transport.redis.connection.errors import CutOff
 from command_bus.transport.tasks import end_tasks
 
-__all__ = ["Pipe", "Requests", "Unpiped"]
+__all__ = ["ClientRequests", "Pipe", "Requests"]
 
 
 class Requests(Protocol):
-    """Sends requests and gives their answers as they come: bytes, int, None or lists of these."""
+    """Sends requests and returns their answers unparsed: bytes, int, None or lists of these."""
 
     async def request(self, *request: Any) -> Any:
-        """The answer to one request.
+        """Return the answer to one request.
 
         Raises:
             RedisError, OSError: As redis-py's: an error reply, or the connection failed.
@@ -38,12 +38,12 @@ class Requests(Protocol):
         ...
 
     async def close(self) -> None:
-        """End it; what is under way fails."""
+        """Close the connection; requests in flight fail."""
         ...
 
 
-class Unpiped:
-    """The same over a client whose connections are no sockets of ours."""
+class ClientRequests:
+    """Implements `Requests` over a client, for connections without a socket."""
 
     def __init__(self, client: Redis) -> None:
         self._client = client
@@ -66,8 +66,8 @@ class _Answers(asyncio.Protocol):
     """Reads answers off one connection, in the order of the requests.
 
     Args:
-        connection: redis-py's, connected; its transport is ours from now on.
-        patience: Seconds that an answer may take, without a byte of any: a large one may take long to arrive.
+        connection: redis-py's, connected; its transport belongs to this object from now on.
+        patience: Seconds that an answer may take while no byte arrives: a large answer may take long to arrive.
     """
 
     def __init__(self, connection: Any, patience: float) -> None:
@@ -83,11 +83,11 @@ class _Answers(asyncio.Protocol):
         self._transport: asyncio.Transport = connection._writer.transport  # noqa: SLF001
         self.broken = False
         self._transport.set_protocol(self)
-        if self._transport.is_closing():  # whoever had it before was told so
+        if self._transport.is_closing():  # its former protocol was informed
             self.end(_CLOSED)
 
     def send(self, request: tuple[Any, ...]) -> asyncio.Future[Any]:
-        """Send a request; its answer.
+        """Send a request; return the future of its answer.
 
         Raises:
             RedisConnectionError: The connection is broken: nothing was sent.
@@ -113,9 +113,7 @@ class _Answers(asyncio.Protocol):
                     fatal = self._left(answer)
                     if not waiting.done():
                         waiting.set_exception(fatal or answer)
-                    if (
-                        fatal is not None
-                    ):  # for this request; those behind it are on their way, and nobody will say what becomes of them
+                    if fatal is not None:  # for this request; those behind it are in flight, and their outcome is unknown
                         self.end(f"given up: {fatal}")
                         return
                 elif not waiting.done():
@@ -128,7 +126,7 @@ class _Answers(asyncio.Protocol):
         self.end(f"Connection lost: {exc}" if exc else _CLOSED)
 
     def end(self, why: str, kind: type[Exception] = CutOff) -> None:
-        """Close the connection, and fail what is under way, each with an error of its own."""
+        """Close the connection; fail the requests in flight, each with an error of its own."""
         if self.broken:
             return
         self.broken = True
@@ -155,7 +153,7 @@ class _Answers(asyncio.Protocol):
 
 
 def _broken_by(error: Exception) -> Exception | None:
-    """The error, if it ends the connection: the server is loading, has too many clients, wants a password."""
+    """Return the error if it ends the connection: the server is loading, has too many clients, or requires a password."""
     return error if isinstance(error, RedisConnectionError) else None
 
 
@@ -193,7 +191,7 @@ class Pipe:
         await self._client.aclose()
 
     async def _connected(self) -> _Answers:
-        """Connect once for all who wait for it; who is cancelled meanwhile does not cancel it for the others."""
+        """Connect once for all callers; a caller that is cancelled does not cancel it for the others."""
         if self._connecting is None:
             if self._closed:
                 raise RedisConnectionError("the connection was closed")

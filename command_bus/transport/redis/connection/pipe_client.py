@@ -1,6 +1,6 @@
 """`PipeRedis`: redis-py's commands and the parsers of their answers, over a pipe.
 
-What is rare shares the connection of the scripts, so that a process has one connection for all that does not block.
+Rare requests share the connection of the scripts, so that a process has one connection for all requests that do not block.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PARSERS: Any = dict(_template.response_callbacks)
 
 
 def _words(request: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A request as it goes over the wire: redis-py's 'CLIENT ID' are two words."""
+    """Return a request as it goes over the wire: redis-py's 'CLIENT ID' are two words."""
     name = request[0]
     return (*name.split(), *request[1:]) if type(name) is str and " " in name else request
 
@@ -34,21 +34,21 @@ def _parsed(name: str, answer: Any, options: dict[str, Any]) -> Any:
 
 
 class PipeRedis(Redis):
-    """A client without a pool: its requests leave over a pipe, which somebody else closes."""
+    """A client without a pool: it sends its requests over a pipe, and does not close it."""
 
     def __init__(self, pipe: Requests) -> None:
         self._pipe = pipe
         self.response_callbacks = _PARSERS
 
     def __del__(self, *_: Any) -> None:
-        """There is no connection that would have to be closed."""
+        """Do nothing: there is no connection to close."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """See redis-py."""
         return _parsed(args[0], await self._pipe.request(*_words(args)), options)
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> _PipedPipeline:  # noqa: FBT002 - redis-py's
-        """Requests that leave together; never a transaction."""
+        """Return a pipeline, whose requests are sent together; never a transaction."""
         return _PipedPipeline(self._pipe)
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:

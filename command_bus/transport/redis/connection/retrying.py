@@ -1,4 +1,4 @@
-"""`RetryingRequests`: requests to the shards of a namespace that may be repeated, and are until the server answers or patience ends."""
+"""`RetryingRequests`: idempotent requests to shards, repeated until the server answers or a time is over."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAGE = 200
 
 
 class RetryingRequests:
-    """What reads and operates on a namespace has in common.
+    """Base class of what reads and operates on a namespace.
 
     Args:
         connections: Of this process.
@@ -37,17 +37,17 @@ class RetryingRequests:
         self._patience = patience
 
     async def _ask(self, shard: ShardKeys, request: Any, *args: Any) -> Any:
-        """The answer to a plain request: `request(client, *args)`."""
+        """Return the answer to a plain request, `request(client, *args)`."""
         place = self._connections.at(shard.prefix)
-        return await place.insist(lambda: place.ask(request, *args), mono() + self._patience)
+        return await place.retry_until(lambda: place.ask(request, *args), mono() + self._patience)
 
     async def _run(self, shard: ShardKeys, script: Script, names: list[str], args: list[Any]) -> Any:
-        """The answer of a script."""
+        """Return the answer of a script."""
         place = self._connections.at(shard.prefix)
-        return await place.insist(lambda: place.run(script, names, args), mono() + self._patience)
+        return await place.retry_until(lambda: place.run(script, names, args), mono() + self._patience)
 
     async def _ask_once(self, shard: ShardKeys, request: Any, *args: Any) -> Any:
-        """Return the answer to a plain request that is sent once: somebody waits who would rather know now."""
+        """Return the answer to a plain request that is sent once: an interactive caller prefers an error to a wait."""
         return await self._connections.at(shard.prefix).ask(request, *args)
 
     async def _run_once(self, shard: ShardKeys, script: Script, names: list[str], args: list[Any]) -> Any:
@@ -73,7 +73,7 @@ class RetryingRequests:
             size.observe(sum(len(value) for _, fields in page for value in fields.values()), len(page))
 
     async def _everywhere(self, request: Any) -> list[Any]:
-        """The answers of all shards, in their order, to `request(client, keys of the shard)`."""
+        """Return the answers of all shards, in their order, to `request(client, keys of the shard)`."""
         return await asyncio.gather(*(self._ask(shard, request, shard) for shard in self._keys.shards))
 
 

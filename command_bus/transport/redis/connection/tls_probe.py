@@ -1,4 +1,7 @@
-"""What a server speaks that cannot be reached: TLS on one side alone looks like a server that hangs up, or one that says nothing."""
+"""`with_tls_hint`: find out whether a server cannot be reached because only one side uses TLS.
+
+TLS on one side alone looks like a server that closes the connection, or one that never answers.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ from urllib.parse import urlsplit
 
 from command_bus.errors import TransportUnavailable
 
-__all__ = ["telling_tls"]
+__all__ = ["with_tls_hint"]
 
-_PATIENCE = 1.0  # seconds for one look at a server that was in vain asked for longer
+_PATIENCE = 1.0  # seconds for one look at a server that was asked in vain for longer
 _PORT = 6379
 
 
 @asynccontextmanager
-async def telling_tls(url: str) -> AsyncGenerator[None]:
+async def with_tls_hint(url: str) -> AsyncGenerator[None]:
     """Add to the error of a server that cannot be reached what is wrong, if it speaks TLS and the URL does not, or the reverse.
 
     Raises:
@@ -47,7 +50,7 @@ async def _hint(url: str) -> str | None:
 
 
 async def _speaks_tls(host: str, port: int) -> bool:
-    """Whether it shakes hands. Nothing is sent over that connection, so it does not matter whose certificate it has."""
+    """Return whether the server shakes hands. Nothing is sent over that connection, so any certificate will do."""
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
     _, writer = await asyncio.open_connection(host, port, ssl=anybody)
@@ -56,7 +59,7 @@ async def _speaks_tls(host: str, port: int) -> bool:
 
 
 async def _speaks_plainly(host: str, port: int) -> bool:
-    """Whether it answers to a PING, be it with a refusal."""
+    """Return whether the server answers a PING, be it with a refusal."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
         writer.write(b"PING\r\n")

@@ -1,9 +1,9 @@
 """Servers that move: the primary that Sentinels watch, and the primaries of a Redis Cluster.
 
-A connection asks where its primary is whenever it connects (see `following`). Everything else is as with one server. In a cluster all
-keys of a shard share a hash tag, so a shard has one primary at a time, and a bus talks to each shard as to a server of its own; a slot
-that is being moved refuses steps (ASK, TRYAGAIN) until it has arrived, and idempotent steps are asked again anyway. redis-py's own
-cluster client is not used: it asks the server for the keys of every XREADGROUP and repeats requests by itself.
+A connection looks up its primary whenever it connects (see `following`). Everything else is as with one server. In a cluster all keys of
+a shard share a hash tag, so a shard has one primary at a time, and a bus uses each shard like a server of its own. A slot that is being
+moved refuses scripts (ASK, TRYAGAIN) until the move is over; idempotent scripts are repeated anyway. redis-py's own cluster client is not
+used: it asks the server for the keys of every XREADGROUP and repeats requests by itself.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class TopologyUrl:
     Attributes:
         kind: `sentinel` or `cluster`.
         places: Of the Sentinels, or of some nodes of the cluster.
-        service: What the Sentinels call the primary.
-        tls: Whether connections are encrypted; `options` then has the rest.
+        service: The Sentinels' name for the primary.
+        tls: Whether connections use TLS; `options` then has the files.
         options: Of connections to the servers, as redis-py names them.
         sentinel_options: Of connections to Sentinels.
     """
@@ -92,7 +92,7 @@ class TopologyUrl:
         return cls(kind, tuple(_place(each, kind) for each in hosts.split(",")), service, tls, options, asked)
 
     def filled(self, given: Mapping[str, Any]) -> TopologyUrl:
-        """With further options, where the URL leaves them open; Sentinels have users of their own, and the same authority."""
+        """Return the URL with further options, where it has none of its own. Sentinels have other users and the same certificates."""
         of_tls = {name: value for name, value in given.items() if name.startswith("ssl_")}
         return replace(self, options={**given, **self.options}, sentinel_options={**of_tls, **self.sentinel_options})
 
@@ -108,7 +108,7 @@ class TopologyUrl:
 
 
 def _place(text: str, kind: str) -> Place:
-    """Host and port; a text that is neither may be a part of a password, so it is not told."""
+    """Return host and port. A text that is neither may be part of a password, so the error does not quote it."""
     host, colon, port = text.rpartition(":")
     if not colon or text.endswith("]"):
         host, port = text, str(_PORTS[kind])
@@ -120,26 +120,26 @@ def _place(text: str, kind: str) -> Place:
 
 
 class Locator(Protocol):
-    """Knows where a primary is; called from several threads."""
+    """Finds a primary; called from several threads."""
 
     def locate(self) -> Place:
-        """Where it is now. Blocks, a second for each node that does not answer.
+        """Return host and port of the primary. Blocks, a second for each node that does not answer.
 
         Raises:
-            redis.exceptions.ConnectionError: Nobody knows.
+            redis.exceptions.ConnectionError: No node knows it.
         """
         ...
 
     def moved(self) -> None:
-        """What it told last is not true, or the server there is gone. Blocks never: an event loop says it."""
+        """Discard the last result: it is not true, or the server there is gone. Never blocks: an event loop calls it."""
         ...
 
 
 class _Nodes:
-    """Who can be asked, in turn: first who answered last, and at the end who did not answer. Threads may ask at once; none waits for another.
+    """Nodes that can be asked, in turn: first the one that answered last. Threads may ask at once; none waits for another.
 
     Args:
-        label: What is looked for, for people.
+        label: What is looked for, for error texts.
         places: Of the nodes.
     """
 
@@ -148,14 +148,14 @@ class _Nodes:
         self._places = tuple(dict.fromkeys(places))
 
     def add(self, places: Iterable[Place]) -> None:
-        """Know further ones."""
+        """Add further nodes."""
         self._places = tuple(dict.fromkeys((*self._places, *places)))
 
     def ask(self, question: Callable[[Place], T]) -> T:
-        """The answer of the first that has one.
+        """Return the answer of the first node that has one.
 
         Raises:
-            redis.exceptions.ConnectionError: None has.
+            redis.exceptions.ConnectionError: No node answers.
         """
         places, problem = self._places, None
         for position, place in enumerate(places):
@@ -171,12 +171,12 @@ class _Nodes:
 
 
 def _look_options() -> dict[str, Any]:
-    """How nodes are asked: each has a moment, and is asked once; redis-py would ask ten times more."""
+    """Return the options of requests to nodes: a short timeout and one try. By default redis-py would try ten times more."""
     return {"socket_timeout": _LOOK, "socket_connect_timeout": _LOOK, "retry": Retry(NoBackoff(), 0)}
 
 
 class SentinelPrimary:
-    """The primary of a service, as its Sentinels tell it; they are asked each time."""
+    """The primary of a service. Its Sentinels are asked each time."""
 
     def __init__(self, url: TopologyUrl) -> None:
         self._url = url
@@ -201,7 +201,7 @@ class SentinelPrimary:
 
 
 class ClusterMap:
-    """The primaries of a cluster by slot; asked for when it is first needed, and again after any of them was not there.
+    """The primaries of a cluster by slot. It is asked for when first needed, and again after a primary could not be reached.
 
     Args:
         url: Some of its nodes.
@@ -210,14 +210,14 @@ class ClusterMap:
     def __init__(self, url: TopologyUrl) -> None:
         self._url = url
         self._nodes = _Nodes(url.label, url.places)
-        self._asking = threading.Lock()  # of those who need an answer: one asks for all. Whoever forgets takes no lock
+        self._asking = threading.Lock()  # of threads that need an answer: one asks for all. `forget` takes no lock
         self._ranges: list[_Range] = []
 
     def primary_of(self, slot: int) -> Place:
-        """Where a slot's keys are.
+        """Return the place of a slot's keys.
 
         Raises:
-            redis.exceptions.ConnectionError: No node answers, or no one has the slot.
+            redis.exceptions.ConnectionError: No node answers, or no node has the slot.
         """
         for first, last, place in self._ranges or self._asked():
             if first <= slot <= last:
@@ -230,11 +230,11 @@ class ClusterMap:
         self._ranges = []
 
     def shard(self, tag: str) -> Locator:
-        """The primary of all keys with a hash tag."""
+        """Return the locator of all keys with a hash tag."""
         return _SlotPrimary(self, key_slot(tag.encode()))
 
     def _asked(self) -> list[_Range]:
-        """The map as a node tells it. What is forgotten meanwhile is found out again when the place that it names turns out wrong."""
+        """Ask a node for the map. If the map is discarded in between, a wrong place is noticed again when it is used."""
         with self._asking:
             ranges = self._ranges
             if not ranges:
@@ -254,7 +254,7 @@ class ClusterMap:
 
 
 def _plain_slots(client: Any) -> Any:
-    """CLUSTER SLOTS as the server gives it."""
+    """Return the unparsed answer to CLUSTER SLOTS."""
     connection = client.connection_pool.make_connection()  # before redis-py 5.3 `get_connection` wants a command's name
     try:
         connection.send_command("CLUSTER", "SLOTS")
@@ -264,7 +264,7 @@ def _plain_slots(client: Any) -> Any:
 
 
 def _slots(answer: Any, asked: str) -> tuple[int, int, list[Place]]:
-    """One range with its nodes, the primary first. A node without a host is the one that was asked."""
+    """Return one range with its nodes, the primary first. A node without a host is the one that was asked."""
     first, last, *nodes = answer
     return int(first), int(last), [((node[0] or b"").decode() or asked, int(node[1])) for node in nodes]
 

@@ -1,8 +1,10 @@
--- claim: take over leases that nobody has renewed since they were looked at.
+-- claim: take over leases that were not renewed since they were read.
+--
+-- uses: memory_limit
 --
 -- KEYS[1]   ready     stream of activations; its pending entries are the leases
 -- ARGV[1]   group     of consumers
--- ARGV[2]   owner     who takes them
+-- ARGV[2]   owner     consumer name of the worker that takes them
 -- ARGV[3]   idle      ms for which they must be idle by the server's clock; 0 where that clock has gone back
 -- ARGV[4…]  for each lease: the activation, its renewal sequence as it was read
 --
@@ -10,7 +12,7 @@
 
 local ready, group, owner, idle = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local taken = {}
-redis.call('XACK', ready, group, '0-0')
+pass_memory_limit(ready, group)
 for arg = 4, #ARGV, 2 do
   local pending = redis.call('XPENDING', ready, group, ARGV[arg], ARGV[arg], 1)[1]
   if pending and pending[4] == tonumber(ARGV[arg + 1]) then

@@ -1,14 +1,16 @@
 -- enqueue: accept commands into their mailboxes, in order, and activate the entities that were idle.
 --
+-- uses: record, activation, holds, admission, events
+--
 -- KEYS[1]   ready     stream of activations
--- KEYS[2]   active    hash: mailbox name -> state
+-- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
 -- KEYS[3]   stats     hash of counters
 -- KEYS[4]   due       sorted set of what becomes due, by ms
 -- KEYS[5]   delayed   hash: command id -> mailbox name, newline, envelope
 -- KEYS[6]   later     hash: mailbox name -> number of delayed commands
--- KEYS[7]   paused    hash: scope -> mode|since in ms|why (see operate.lua)
+-- KEYS[7]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
 -- KEYS[8]   last      number of the producer's last batch, a colon, and how it was answered
--- KEYS[9]   watched   hash: entity type -> how many events are kept (see telling.lua)
+-- KEYS[9]   watched   hash: entity type -> number of events to keep (see shared/events.lua)
 -- KEYS[10]  events    stream of what happened to commands of watched types
 -- KEYS[11…] the mailboxes, then the mark of each command that has one, in their order
 -- ARGV[1]   number    of this batch, growing per producer: asked again it is answered as the first time
@@ -22,12 +24,12 @@
 -- ARGV[9…]  for each command its envelope; then for each with a mark its digest, in their order; then for each that is delayed its ms
 --           and its id. Few arguments: each costs 0.2 us
 --
--- returns 'gone' if it was asked before and its answer is not there any more; else one character per command: + accepted, = duplicate, ! same id with another payload, e mailbox full,
---         t shard full, p an earlier command of this mailbox was refused, d it is being drained,
---         w the mailbox takes nothing: a key is of another type, or somebody has used up the ids of its stream
+-- returns 'gone' if it was asked before and its answer is not there any more; else one character per command: + accepted, = duplicate,
+--         ! same id with another payload, e mailbox full, t shard full, p an earlier command of this mailbox was refused, d it is being
+--         drained, w the mailbox takes nothing: a key is of another type, or somebody has used up the ids of its stream
 --
--- Nothing is written before the first SET or XADD, so that a server at its memory limit refuses the whole batch with nothing done. What has
--- gone wrong with one mailbox is told of its commands alone; behind the first write nothing fails, whatever others left in a counter.
+-- Nothing is written before the first SET or XADD, so that a server at its memory limit refuses the whole batch with nothing done. A fault of
+-- one mailbox is answered to its commands alone. After the first write nothing fails, whatever a counter holds.
 
 local ready, active, stats, due, delayed, later, paused, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local number, limit, prefix, places, kinds = tonumber(ARGV[1]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[7], ARGV[8]
@@ -41,12 +43,12 @@ if answered then
   if before == number then return sub(answered, colon + 1) end
   if before > number then return {err = 'STALE a later batch of this producer was answered'} end
 elseif number > 1 and ARGV[2] == '1' then
-  return 'gone'  -- the clock has jumped, or the key is lost: nobody can tell
+  return 'gone'  -- the clock has jumped, or the key is lost: the answer is unknown
 end
 
-local any, tell = call('EXISTS', later, paused, KEYS[9]) > 0, nil  -- delayed commands, paused mailboxes, or watched types
+local any, publish = call('EXISTS', later, paused, KEYS[9]) > 0, nil  -- delayed commands, paused mailboxes, or watched types
 if any and call('EXISTS', KEYS[9]) == 1 then
-  tell = teller(KEYS[9], KEYS[10])
+  publish = publisher(KEYS[9], KEYS[10])
   any = call('EXISTS', later, paused) > 0
 end
 local free = limit - (tonumber(call('HGET', stats, 'depth')) or 0)
@@ -59,24 +61,15 @@ for space, many in string.gmatch(ARGV[6], '(%d+):(%d+) ') do
   end
 end
 local boxes = #names
-local states = call('HMGET', active, unpack(names))
+local records = call('HMGET', active, unpack(names))
 
--- Which mailboxes are held, and which refuse commands.
 local held, drained = {}, {}
 if any then
-  for box, name in ipairs(names) do
-    for _, value in ipairs(call('HMGET', paused, name, string.match(name, '^[^:/]*') .. ':*', '*')) do
-      if value and sub(value, 1, 2) == 'd|' then
-        drained[box] = true
-      elseif value then
-        held[box] = true
-      end
-    end
-  end
+  for box, name in ipairs(names) do held[box], drained[box] = holds_of(paused, name) end
 end
 
 for box = 1, boxes do
-  if states[box] then  -- an idle one is empty
+  if records[box] then  -- an idle one is empty
     local length = redis.pcall('XLEN', KEYS[10 + box])
     room[box] = type(length) == 'number' and room[box] - length
   end
@@ -84,7 +77,7 @@ for box = 1, boxes do
 end
 
 local first_due = nil
--- Keep a delayed command until it is due; the error, if its mailbox is none.
+-- Keep a delayed command until it is due; return the error if its mailbox is of another type.
 local function postpone(box, id, delay, envelope)
   local length, name = redis.pcall('XLEN', KEYS[10 + box]), names[box]
   if type(length) == 'table' then return length end
@@ -112,36 +105,14 @@ local function known(mark, digest)
   return sub(value, 2, 9) == digest and '=' or '!'
 end
 
-local outcomes, refused, states_now = {}, {}, {active}
+local outcomes, refused = {}, {}
+local activate, spoiled, changed = activator(ready, active, names, held, records)
 
--- Activate a mailbox that was idle. Where the ready stream takes nothing, it is as if its entry were lost: see repair.lua.
-local function activate(box)
-  if states[box] then return nil end
-  local name = names[box]
-  states[box] = true
-  states_now[#states_now + 1] = name
-  if held[box] then
-    states_now[#states_now + 1] = 's||||0|0|'
-  else
-    local activation = redis.pcall('XADD', ready, '*', 'e', name)
-    states_now[#states_now + 1] = 'r|' .. (type(activation) == 'string' and activation or '0-0') .. '|||0|0|'
-  end
-end
-
--- Put a command into its mailbox, and activate that if it was idle; the error, if there is one.
+-- Put a command into its mailbox, and activate that if it was idle; return the error, if there is one.
 local function put(box, envelope)
   local added = redis.pcall('XADD', KEYS[10 + box], '*', 'e', envelope)
   if type(added) == 'table' then return added end
   activate(box)
-end
-
--- Whether an error is one of the mailbox, not of the server. One whose ids are used up is activated: whoever empties it deletes it, ids and all.
-local function spoiled(box, fault)
-  if string.find(tostring(fault.err), ' ID', 1, true) then
-    activate(box)
-    return true
-  end
-  return string.find(tostring(fault.err), 'WRONGTYPE', 1, true)
 end
 
 local count = #places / 2
@@ -185,9 +156,9 @@ for i = 1, count do
       free = free - 1
       accepted = accepted + 1
       outcome = '+'
-      if tell then tell('accepted', names[box], ARGV[head + i], '', '', '', (kind == 'd' or kind == 'b') and ARGV[delays - 1] or '') end
+      if publish then publish('accepted', names[box], ARGV[head + i], '', '', '', (kind == 'd' or kind == 'b') and ARGV[delays - 1] or '') end
     else
-      if mark then redis.pcall('SET', mark, '', 'PX', 1) end  -- not deleted: who may only dispatch must not delete marks
+      if mark then redis.pcall('SET', mark, '', 'PX', 1) end  -- not deleted: a producer may not delete marks
       if not spoiled(box, fault) and accepted == 0 then return fault end  -- at the memory limit: this would have been the first write
       room[box], outcome = false, 'w'
     end
@@ -196,9 +167,9 @@ for i = 1, count do
 end
 
 local answer = table.concat(outcomes)
-if #states_now > 1 then call('HSET', unpack(states_now)) end
+if #changed > 1 then call('HSET', unpack(changed)) end
 if accepted > 0 then
-  redis.pcall('HINCRBY', stats, 'depth', accepted)  -- a counter that cannot grow costs nobody the answer
+  redis.pcall('HINCRBY', stats, 'depth', accepted)  -- a counter that cannot grow must not cost the answer
   redis.pcall('HINCRBY', stats, 'accepted', accepted)
 end
 if accepted > 0 or next(refused) then  -- at the memory limit there is no room for it, but nothing was accepted either

@@ -1,52 +1,41 @@
--- promote: what has become due takes its place: delayed commands enter their mailbox, retries become ready.
+-- promote: move what has become due: delayed commands enter their mailbox, retries become ready.
+--
+-- uses: memory_limit, record, activation, holds, delayed
 --
 -- KEYS[1]   ready     stream of activations
--- KEYS[2]   active    hash: mailbox name -> state
+-- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
 -- KEYS[3]   due       sorted set of what becomes due, by ms
 -- KEYS[4]   delayed   hash: command id -> mailbox name, newline, envelope
 -- KEYS[5]   later     hash: mailbox name -> number of delayed commands
--- KEYS[6]   paused    hash: scope -> mode|since in ms|why (see operate.lua)
+-- KEYS[6]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
 -- KEYS[7…]  the mailbox of each member
 -- ARGV[1]   group     of consumers
 -- ARGV[2…]  for each member: the member of `due` (r:<mailbox name> or d:<command id>), its mailbox name, its score as it was read
 --
 -- returns {how many were promoted, ms until the next is due or -1}
 --
--- The members were read before; each is checked again here, so that several workers may promote at once. One whose score is still what
--- was read is promoted even if that lies ahead: the server's clock has gone back, and who asks has waited its time out. A command whose
--- mailbox takes nothing stays delayed, for another second; nothing fails behind the first write.
+-- Each member is checked again here, so that several workers may promote at once. A member whose score is still what was read is promoted
+-- even if the score lies ahead: the server's clock has gone back, and the worker has waited for it by its own clock. A command whose mailbox
+-- takes nothing stays delayed for another second. After the first write nothing fails.
 
 local ready, active, due, delayed, later, paused = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-redis.call('XACK', ready, ARGV[1], '0-0')
+pass_memory_limit(ready, ARGV[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local any_paused = redis.call('EXISTS', paused) == 1
-local function stopped(name)
-  for _, value in ipairs(redis.call('HMGET', paused, name, string.match(name, '^[^:/]*') .. ':*', '*')) do
-    if value and string.sub(value, 1, 2) ~= 'd|' then return true end
-  end
-  return false
-end
-
 local function wake(name, attempt, first)
-  if any_paused and stopped(name) then
-    redis.call('HSET', active, name, 's||||' .. attempt .. '|' .. first .. '|')
-  else
-    local id = redis.pcall('XADD', ready, '*', 'e', name)
-    id = type(id) == 'string' and id or '0-0'  -- as if it were lost: see repair.lua
-    redis.call('HSET', active, name, 'r|' .. id .. '|||' .. attempt .. '|' .. first .. '|')
-  end
+  local held = any_paused and holds_of(paused, name)
+  redis.call('HSET', active, name, held and pack_record('s', '', attempt, first) or queue(ready, name, attempt, first))
 end
 
 local function retry(name)
-  local record = redis.call('HGET', active, name)
-  if not record then return end
-  local state, attempt, first = string.match(record, '^(%a)|[^|]*|[^|]*|[^|]*|([^|]*)|([^|]*)|')
+  local state, _, _, _, attempt, first = parse_record(redis.call('HGET', active, name) or '')
   if state == 'w' then wake(name, attempt, first) end
 end
 
--- Put a delayed command into its mailbox; false if that takes nothing. One whose ids are used up is woken: whoever empties it deletes it.
+-- Put a delayed command into its mailbox; return false if that takes nothing. A mailbox whose ids are used up is woken: the worker that
+-- empties it deletes it.
 local function admit(id, name, box)
   local value = redis.call('HGET', delayed, id)
   if not value then return true end
@@ -55,8 +44,7 @@ local function admit(id, name, box)
   local added = redis.pcall('XADD', box, '*', 'e', string.sub(value, cut + 1))
   if type(added) == 'string' then
     redis.call('HDEL', delayed, id)
-    local left = redis.pcall('HINCRBY', later, name, -1)
-    if type(left) ~= 'number' or left <= 0 then redis.call('HDEL', later, name) end
+    count_down_delayed(later, name)
   elseif not string.find(tostring(added.err), ' ID', 1, true) then
     return false
   end

@@ -1,4 +1,4 @@
-"""What a batch of commands looks like to enqueue.lua: few arguments, because each costs time on the server."""
+"""Keys and arguments of enqueue.lua for a batch of commands: few arguments, because each costs time on the server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINDS = {(False, False): "p", (True, False): "m", (False, True): "d", (True, Tr
 def enqueue_arguments(
     keys: ShardKeys, head_keys: list[str], head: list[Any], submissions: Iterable[Submission]
 ) -> tuple[list[str], list[Any]]:
-    """The keys and arguments of a batch, as the header of the script lays down.
+    """Return the keys and arguments of a batch, in the order that the header of the script gives.
 
     Args:
         keys: Of the shard.

@@ -1,6 +1,6 @@
-"""`RedisLocator`: where one command is, read in a single request, for a caller who waited in vain.
+"""`RedisLocator`: find where one command is, in a single request, for a caller whose wait timed out.
 
-A sender may have fewer rights than an operator: what it may not read is left out, and the rest is told.
+A sender may have fewer rights than an operator: what it may not read is left out.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from command_bus.transport.redis.admin.holds import parse_hold
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
+from command_bus.transport.redis.mailbox_record import parse_record
 
 __all__ = ["RedisLocator"]
 
@@ -39,7 +40,7 @@ class RedisLocator:
         self._keys = keys
 
     async def look(self, mailbox: str, command_id: str) -> CommandLocation:
-        """Where a command of this mailbox is.
+        """Return where a command of this mailbox is.
 
         Raises:
             CommandBusError: The server cannot be asked.
@@ -60,7 +61,7 @@ class RedisLocator:
         )
 
     async def line(self, mailbox: str) -> Sequence[tuple[str, bytes]]:
-        """The first entries of a mailbox with their message ids, as many as a place in line is looked for in.
+        """Return the first entries of a mailbox with their message ids: as many as are searched for a command's position.
 
         Raises:
             CommandBusError: The server cannot be asked, or this user may not read mailboxes.
@@ -88,7 +89,7 @@ async def _look(client: Redis, keys: ShardKeys, mailbox: str, command_id: str) -
     pipeline = client.pipeline(transaction=False)
     pipeline.hget(keys.active, mailbox)
     pipeline.hmget(keys.paused, [mailbox, scope_of(mailbox), EVERYTHING])
-    pipeline.hget(keys.later, mailbox)
+    pipeline.hget(keys.delayed_counts, mailbox)
     pipeline.xlen(keys.mailbox(mailbox))
     pipeline.get(keys.mark(command_id))
     pipeline.zscore(keys.due, f"r:{mailbox}")
@@ -99,8 +100,8 @@ async def _look(client: Redis, keys: ShardKeys, mailbox: str, command_id: str) -
 
 
 def _is_parked(record: bytes | None, holds: Mapping[str, Hold]) -> bool:
-    """Whether a dead letter stops a mailbox: it is stopped, and nothing is paused. Senders may not read which letter."""
-    return (record or b"").startswith(b"s") and not any(hold.mode == "paused" for hold in holds.values())
+    """Return whether a dead letter stops a mailbox: it is stopped, and nothing is paused. Senders may not read which letter."""
+    return parse_record(record).state == "s" and not any(hold.mode == "paused" for hold in holds.values())
 
 
 def _permitted(answer: Any) -> Any:

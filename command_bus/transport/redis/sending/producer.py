@@ -22,7 +22,7 @@ from command_bus.clock import mono
 from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable, Unconfirmed, UnsuitableServer
 from command_bus.randomness import token
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.outage import Attempts
+from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import ENQUEUE
 from command_bus.transport.redis.sending.enqueue_arguments import enqueue_arguments
@@ -33,7 +33,7 @@ __all__ = ["StreamProducer"]
 
 MAX_COMMANDS = 512
 MAX_BYTES = 1024 * 1024
-"""What one script call carries at most: it keeps a script near 1 to 2 ms, so that nobody else waits longer."""
+"""Most commands of one script call: a script then takes about 1 to 2 ms, and no other client waits longer."""
 _log = logging.getLogger("command_bus.transport")
 
 _ANSWER_KEPT = 3600.0
@@ -43,7 +43,7 @@ When half of them are over, its absence says nothing any more: what is asked aga
 """
 
 _ADMISSIONS = {ord(admission.value): admission for admission in Admission}
-_STALE = 0.1  # seconds in line after which what carries a deadline is sealed anew
+_STALE = 0.1  # seconds in the queue after which envelopes with a deadline are packed again
 _AGAIN = 1  # where the arguments say that the batch may have been applied before, and that an answer must be there
 _ACCEPTED = b"+"
 _GONE = b"gone"
@@ -97,7 +97,7 @@ class StreamProducer:
     async def _enqueue_in_chunks(
         self, submissions: Sequence[Submission], timeout: float, silent: UnavailableShards
     ) -> list[Admission | CommandBusError]:
-        """The shards side by side, each chunk by chunk; a refused command keeps its mailbox's later ones back."""
+        """Send to all shards at once, to each chunk by chunk. A refused command holds back the later ones of its mailbox."""
         by_shard: dict[int, list[int]] = {}
         for index, submission in enumerate(submissions):
             by_shard.setdefault(self._keys.shard_of(submission.mailbox), []).append(index)
@@ -129,7 +129,7 @@ class StreamProducer:
     async def _answers(
         self, shard: int, submissions: Sequence[Submission], timeout: float, silent: UnavailableShards
     ) -> list[Admission] | CommandBusError:
-        """What a shard answers, or why there is no answer. One that was silent before is not asked."""
+        """Return a shard's answers, or the error. A shard that did not answer before is not asked."""
         if (error := silent.get(shard)) is not None:
             return _unsent(error)
         try:
@@ -148,7 +148,7 @@ class StreamProducer:
         return self._room(shard, len(submissions)).submit(submissions, mono() + timeout)
 
     def _room(self, shard: int, commands: int) -> _Shard:
-        """The line of a shard, if it may take so many more.
+        """Return the queue of a shard if it may take so many more.
 
         Raises:
             TransportUnavailable: It may not.
@@ -164,7 +164,7 @@ class StreamProducer:
         return 0 < len(submissions) <= self._most and sum(len(submission.envelope) for submission in submissions) <= MAX_BYTES
 
     def _chunks(self, submissions: Sequence[Submission], indices: list[int]) -> list[list[int]]:
-        """What of these leaves together."""
+        """Yield the chunks that are sent together."""
         chunks: list[list[int]] = []
         size = MAX_BYTES + 1
         for index in indices:
@@ -186,10 +186,10 @@ class _Shard:
 
     def __init__(self, connections: Connections, keys: ShardKeys, limit: int) -> None:
         self._connections = connections
-        self._attempts = Attempts(connections.outage, "cannot send commands", _log, lasts=False)
+        self._backoff = LoggedBackoff(connections.outage, "cannot send commands", _log, lasts=False)
         self._keys = keys
         self._head_keys = [
-            keys.ready, keys.active, keys.stats, keys.due, keys.delayed, keys.later, keys.paused, keys.last(token(8).hex()),
+            keys.ready, keys.active, keys.stats, keys.due, keys.delayed, keys.delayed_counts, keys.paused, keys.last_batch(token(8).hex()),
             keys.watched, keys.events,
         ]  # fmt: skip
         self._limit = limit
@@ -230,7 +230,7 @@ class _Shard:
                     [*batch, *self._line],
                     error
                     if isinstance(error, CommandBusError)
-                    else BusClosed("the bus was closed, or its event loop ended, meanwhile"),
+                    else BusClosed("the bus was closed, or its event loop ended, in between"),
                 )
                 self._line.clear()
                 raise
@@ -252,8 +252,8 @@ class _Shard:
         return batch
 
     async def _send(self, batch: list[_Waiting], *, stale: bool) -> None:
-        """Send until there is an answer; whoever's deadline passes meanwhile is told so. `stale` says whether it has waited in line for long."""
-        self._attempts.begin()
+        """Send until there is an answer. Commands whose deadline passes before fail. `stale` means that the batch has waited for long."""
+        self._backoff.begin()
         unknown: CommandBusError | None = None  # set once the batch may have been applied: from then on it must stay as it is
         asked: list[_Waiting] = []
         number = 0
@@ -272,12 +272,12 @@ class _Shard:
             except CommandBusError as refusal:
                 return self._fail(batch, refusal if unknown is None else _in_doubt(refusal))
             if isinstance(answer, bytes):
-                self._attempts.worked()
+                self._backoff.worked()
                 return self._fail(batch, unknown) if answer == _GONE and unknown else self._resolve(asked, answer)
             error = answer
             if isinstance(error, Unconfirmed) or (unknown is None and getattr(error, "outcome_unknown", False)):
                 unknown = error
-            pause = self._attempts.failed(error)
+            pause = self._backoff.failed(error)
             batch = self._expire(batch, unknown or error, pause)
             self._line = deque(self._expire(list(self._line), _unsent(error), pause))
             stale = True
@@ -286,10 +286,10 @@ class _Shard:
         return None
 
     async def _ask(self, keys: list[str], args: list[Any], deadline: float) -> bytes | CommandBusError:
-        """The answer, or why it is worth asking again.
+        """Return the answer, or the error if the request may be repeated.
 
         Raises:
-            CommandBusError: It is not.
+            CommandBusError: It may not be repeated.
         """
         try:
             async with asyncio.timeout(max(deadline - mono(), 0.001)):
@@ -297,7 +297,7 @@ class _Shard:
         except TimeoutError:
             return TransportUnavailable(f"no answer from {self._connections.label} in time", outcome_unknown=True)
         except TransportUnavailable as unavailable:
-            self._connections.reconnects += 1
+            self._connections.count_reconnect()
             return unavailable
         if confirmed:
             return bytes(answer)
@@ -307,14 +307,14 @@ class _Shard:
         )
 
     def _arguments(self, batch: list[_Waiting], number: int) -> tuple[list[str], list[Any]]:
-        """The keys and arguments of a batch."""
+        """Return the keys and arguments of a batch."""
         patience = max(0.0, max(waiting.deadline for waiting in batch) - mono())
         head = [number, 0, int((_ANSWER_KEPT + patience) * 1000), self._limit]
         submissions = itertools.chain.from_iterable(waiting.submissions for waiting in batch)
         return enqueue_arguments(self._keys, self._head_keys, head, submissions)
 
     def _resolve(self, asked: list[_Waiting], answer: bytes) -> None:
-        """Tell everybody; those who waited no longer have been told that they cannot know."""
+        """Give each caller its answer. Callers whose deadline has passed already have an error with an unknown outcome."""
         if _ACCEPTED in answer:  # else the server may have had no memory to keep it
             self._answer_kept_until = max(waiting.deadline for waiting in asked) + _ANSWER_KEPT
         start = 0
@@ -346,24 +346,24 @@ class _Shard:
 
 
 def _in_doubt(refusal: CommandBusError) -> CommandBusError:
-    """What a refusal means for a batch that may have been applied before it was refused."""
+    """Return the error of a batch that was refused, but may have been applied before that."""
     return TransportUnavailable(f"it may have been accepted before this: {refusal.message}", outcome_unknown=True)
 
 
 def _renew(batch: list[_Waiting]) -> bool:
-    """Seal anew what says how long its caller waits; whether anything does. Only the envelopes change: it is the same batch."""
+    """Pack again the envelopes that contain a deadline; return whether there are any. Only the envelopes change, so it is the same batch."""
     found = False
     for waiting in batch:
         for submission in waiting.submissions:
             if submission.renewed is not None:
                 found = True
-                with suppress(Exception):  # an application's cipher may raise anything: then it stays as it was sealed
+                with suppress(Exception):  # an application's cipher may raise anything: then the envelope stays
                     submission.envelope = submission.renewed()
     return found
 
 
 def _unsent(error: CommandBusError) -> CommandBusError:
-    """The error of commands behind the one that failed: these were certainly not sent."""
+    """Return the error of commands behind those that failed: they were certainly not sent."""
     if isinstance(error, TransportUnavailable | Unconfirmed):
         return TransportUnavailable(f"not sent, because what went before failed: {error.message}")
     return UnsuitableServer(error.message) if isinstance(error, UnsuitableServer) else error

@@ -1,7 +1,7 @@
 """`RpcHandler`: one reply inbox per process and shard, whatever the number of calls in flight.
 
-A worker pushes replies (LPUSH) to the caller's inbox in the step that settles the command; one blocking read per shard receives them,
-in bigger bites where the server can (BLMPOP, Redis 7), and wakes the callers by command id. A pop takes a reply off the server before
+A worker pushes replies (LPUSH) to the caller's inbox in the step that settles the command. One blocking read per shard receives them,
+many at a time where the server has BLMPOP (Redis 7), and wakes the callers by command id. A pop removes a reply from the server before
 it has arrived, so a reply can be lost with its connection: after every read error the stored replies of all calls in flight are read
 again by command id.
 """
@@ -21,7 +21,7 @@ from command_bus.serialization.reply import reply_id
 from command_bus.transport.marks import reply_in
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
-from command_bus.transport.redis.connection.outage import Attempts
+from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.pipe import Requests
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.tasks import end_tasks
@@ -29,7 +29,7 @@ from command_bus.transport.tasks import end_tasks
 __all__ = ["RpcHandler"]
 
 BLOCK = 2.0
-_BITE = 256
+_PAGE = 256
 _log = logging.getLogger("command_bus.rpc")
 
 
@@ -43,18 +43,18 @@ class PendingReply:
         self._future = future
 
     def arrive(self, record: bytes | None) -> None:
-        """The reply is there (or will not be)."""
+        """Set the reply; None if there will be none in time."""
         if not self._future.done():
             self._future.set_result(record)
 
     def fail(self, error: Exception) -> None:
-        """There will be no reply."""
+        """Set the error: there will be no reply."""
         if not self._future.done():
             self._future.set_exception(error)
-            self._future.exception()  # looked at: its caller may be told something else, for want of an answer to the command
+            self._future.exception()  # retrieved: without an answer to the command itself, its caller gets another error
 
     async def within(self, deadline: float) -> bytes | None:
-        """The reply record, or None if it does not come until then."""
+        """Return the reply record, or None if it does not come by then."""
         timer = asyncio.get_running_loop().call_later(max(deadline - mono(), 0.0), self.arrive, None)
         try:
             return await self._future
@@ -68,19 +68,19 @@ class RpcHandler:
     Args:
         connections: Of this process.
         keys: The shards.
-        bites: Whether the server has BLMPOP.
+        has_blmpop: Whether the server has BLMPOP.
     """
 
-    def __init__(self, connections: Connections, keys: KeySpace, *, bites: bool) -> None:
+    def __init__(self, connections: Connections, keys: KeySpace, *, has_blmpop: bool) -> None:
         self.process = token(8).hex()
         self._connections = connections
         self._keys = keys
-        self._bites = bites
+        self._has_blmpop = has_blmpop
         self._waiting: dict[str, list[PendingReply]] = {}  # several, if calls share an id that they were given
         self._readers: list[asyncio.Task[None]] = []
 
     def expect(self, command_id: str) -> PendingReply:
-        """Be ready for the reply to a command; the readers are started with the first call."""
+        """Register a wait for the reply to a command; the first call starts the readers."""
         loop = asyncio.get_running_loop()
         if not self._readers:
             for shard in self._keys.shards:
@@ -90,14 +90,14 @@ class RpcHandler:
         return pending
 
     def forget(self, pending: PendingReply) -> None:
-        """The caller waits no longer; a reply that comes now is dropped."""
+        """Unregister a wait; a reply that comes now is dropped."""
         waiting = self._waiting[pending.command_id]
         waiting.remove(pending)
         if not waiting:
             del self._waiting[pending.command_id]
 
     async def close(self) -> None:
-        """Stop receiving; whoever still waits is told `BusClosed`."""
+        """Stop receiving; calls that still wait raise `BusClosed`."""
         for pending in [pending for waiting in self._waiting.values() for pending in waiting]:
             pending.fail(BusClosed("the bus was closed while a call waited for its reply"))
         await end_tasks(self._readers)
@@ -113,7 +113,7 @@ class RpcHandler:
     async def _receive(self, keys: ShardKeys) -> None:
         pipe = self._connections.at(keys.prefix).pipe(BLOCK)
         inbox = keys.inbox(self.process)
-        attempts = Attempts(self._connections.at(keys.prefix).outage, "cannot receive replies", _log)
+        backoff = LoggedBackoff(self._connections.at(keys.prefix).outage, "cannot receive replies", _log)
         rereads: list[float] = []
         while True:
             try:
@@ -121,9 +121,9 @@ class RpcHandler:
                     await self._reread(keys)
                     rereads.pop(0)
                 replies = await self._pop(pipe, inbox)
-                attempts.worked()
+                backoff.worked()
             except CommandBusError as error:
-                await asyncio.sleep(attempts.failed(error))
+                await asyncio.sleep(backoff.failed(error))
                 # Once now, and once when the server can no longer pop replies for the connection that broke.
                 rereads = [0.0, mono() + BLOCK + 1.0]
                 continue
@@ -132,25 +132,25 @@ class RpcHandler:
 
     async def _pop(self, pipe: Requests, inbox: str) -> list[bytes]:
         try:
-            if self._bites:
+            if self._has_blmpop:
                 try:
-                    popped: Any = await pipe.request("BLMPOP", BLOCK, 1, inbox, "RIGHT", "COUNT", _BITE)
+                    popped: Any = await pipe.request("BLMPOP", BLOCK, 1, inbox, "RIGHT", "COUNT", _PAGE)
                     return list(popped[1]) if popped else []
                 except ResponseError as error:
                     if "unknown command" not in str(error).lower() and not isinstance(error, NoPermissionError):
                         raise
-                    self._bites = False
+                    self._has_blmpop = False
             single: Any = await pipe.request("BRPOP", inbox, BLOCK)
             if not single:
                 return []
-            more: Any = await pipe.request("RPOP", inbox, _BITE)
+            more: Any = await pipe.request("RPOP", inbox, _PAGE)
             return [single[1], *(more or [])]
         except CONNECTION_ERRORS as error:
             raise translated(error, self._connections.label) from error
 
     def _deliver(self, record: bytes) -> None:
         command_id = reply_id(record)
-        for pending in self._waiting.get(command_id, ()):  # nobody, if it comes too late
+        for pending in self._waiting.get(command_id, ()):  # none, if it comes too late
             pending.arrive(record)
 
     async def _reread(self, keys: ShardKeys) -> None:
@@ -160,8 +160,8 @@ class RpcHandler:
             CommandBusError: The server cannot be asked.
         """
         waiting = list(self._waiting)
-        for start in range(0, len(waiting), _BITE):
-            page = waiting[start : start + _BITE]
+        for start in range(0, len(waiting), _PAGE):
+            page = waiting[start : start + _PAGE]
             names = [keys.mark(command) for command in page]
             marks: Any = await self._connections.at(keys.prefix).ask(lambda client, keys: client.mget(keys), names)
             for mark in marks:

@@ -1,12 +1,12 @@
 """`ConsumerLoop`: reads activations, never more than there are free slots, and runs each in a task of its own.
 
 One reader and one blocking connection per shard. XREADGROUP wakes exactly one worker per activation and needs no polling. Its COUNT is
-per stream, so every reader takes its slots before it asks; how several share them, and which may block, `Slots` decides. What arrives
-for a read that blocked without slots, when all were taken meanwhile, is handed back at once. Fetches start small and double while full
-ones follow one another: a worker that always asks for all it could run would starve the others when its handlers are short.
+per stream, so every reader takes its slots before it asks; `Slots` decides how readers share them, and which may block. A read that
+blocks without slots may return activations when all slots are taken; they are given back at once. Fetches start small and double while
+full ones follow one another: a worker that always asked for all that it could run would starve the others when its handlers are short.
 
-Being delivered is not being started: an entry may have been assigned to a connection that broke. After every read error the worker
-therefore looks up what is pending in its own name without being held here, and has it settled: ready again, or interrupted.
+A delivered activation may not have arrived: it may have been assigned to a connection that broke. So after every read error the worker
+looks up the activations that are pending in its name and not held here, and has them settled: ready again, or interrupted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from command_bus.clock import mono
@@ -26,9 +25,9 @@ from command_bus.serialization.text import printable
 from command_bus.transport.interfaces import Steps
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
-from command_bus.transport.redis.connection.outage import Attempts
+from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.ready_stream import ensure_ready, mailbox_of
+from command_bus.transport.redis.ready_stream import delete_entries, ensure_ready, mailbox_of
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.slots import Ask, Slots
 from command_bus.transport.steps import GiveBack, Lease
@@ -56,8 +55,8 @@ class ConsumerLoop:
         leases: Holds what was read.
         steps: Gives back what exceeds the slots.
         run: Runs one mailbox under its lease until it gives it up.
-        wake: Called when something became due earlier than known (a tick arrived).
-        settle: Decides what becomes of activations that are this worker's, but that it does not hold.
+        wake: Called when something is due earlier than was known (a tick arrived).
+        settle: Settles activations that are assigned to this worker, but that it does not hold.
     """
 
     def __init__(
@@ -93,12 +92,12 @@ class ConsumerLoop:
             reader.start()
 
     async def stop_reading(self) -> None:
-        """Read no more; what was delivered meanwhile is handed back untouched."""
+        """Stop reading; give back activations that are delivered until then."""
         await asyncio.gather(*(reader.stop() for reader in self._readers))
 
     @property
     def most(self) -> int:
-        """What a single read may fetch at most."""
+        """Most activations that a single read may fetch."""
         return self._slots.total
 
     @property
@@ -121,9 +120,9 @@ class ConsumerLoop:
         return await self._slots.ask(shard, wanted)
 
     def arrived(self, shard: int, ask: Ask, entries: _Entries) -> list[str]:
-        """Start what was read; the ids of ticks, which are nobody's."""
+        """Start what was read; return the ids of ticks, which name no mailbox."""
         ticks = [entry for entry, fields in entries if b"e" not in fields]
-        # One that is held here already is read again if somebody deleted the group: it goes on as it is.
+        # An activation that is held here already is delivered again if the group was deleted: it goes on.
         activations = [
             (entry, mailbox_of(fields)) for entry, fields in entries if b"e" in fields and not self.knows(shard, entry)
         ]
@@ -137,19 +136,19 @@ class ConsumerLoop:
         return ticks
 
     def renew_leases(self) -> None:
-        """Renew what is held, now."""
+        """Renew all held leases now."""
         self._leases.renew_soon()
 
     def failed(self, shard: int, ask: Ask) -> None:
-        """Return the slots of a read that came to nothing."""
+        """Return the slots of a read that failed."""
         self._slots.answered(shard, ask, 0, 0)
 
     def knows(self, shard: int, activation: str) -> bool:
-        """Whether this activation is held here."""
+        """Return whether this activation is held here."""
         return self._leases.holds(shard, activation)
 
     def hand_back(self, shard: int, entries: _Entries) -> list[str]:
-        """Give delivered activations back untouched; the ids of ticks."""
+        """Give back delivered activations; return the ids of ticks."""
         for entry, fields in entries:
             if b"e" in fields:
                 self._hand_back(shard, mailbox_of(fields), entry)
@@ -199,19 +198,19 @@ class _Reader:
         self._stopping = False
         self._fetch, self._last_full = _FIRST_FETCH, 0.0
         self._recheck_at: float | None = None
-        self._attempts = Attempts(self._connections.outage, "cannot read work", _log)
+        self._backoff = LoggedBackoff(self._connections.outage, "cannot read work", _log)
         self._task: asyncio.Task[None] | None = None
         self._read_at = -math.inf
         self._full = False
 
     @property
     def silent_for(self) -> float:
-        """Seconds since it last asked with success, infinite after a failure; 0 while there is no slot to ask for."""
+        """Seconds since its last successful read, infinite after a failure; 0 while it waits for a slot."""
         return 0.0 if self._full else mono() - self._read_at
 
     @property
     def reads(self) -> bool:
-        """Whether it goes on: all tasks of an event loop that shuts down are cancelled before any of them learns of it."""
+        """Whether it goes on. An event loop that shuts down cancels all tasks before any of them runs again."""
         return not self._stopping and self._task is not None and not self._task.done() and not self._task.cancelling()
 
     def start(self) -> None:
@@ -219,7 +218,7 @@ class _Reader:
         self._task = asyncio.get_running_loop().create_task(self._read_for_ever(), name=f"command_bus.reader{self._keys.prefix}")
 
     async def stop(self) -> None:
-        """Wake the blocked read, wait for it, and give back what a broken connection may have been assigned."""
+        """Wake the blocked read, wait for it, and give back activations that a broken connection may have been assigned."""
         self._stopping = True
         if self._task is None:
             return
@@ -256,13 +255,13 @@ class _Reader:
                 if self._recheck_at is not None and mono() >= self._recheck_at:
                     self._recheck_at = None
                     await self._adopt()
-                self._attempts.worked()
+                self._backoff.worked()
             except Exception as error:  # noqa: BLE001 - whatever it is, this shard must be read
                 await self._mend(error)
             self._fetch = self._next_fetch(len(entries), ask.count)
 
     def _next_fetch(self, fetched: int, asked: int) -> int:
-        """How much to ask for next: twice as much after full reads in quick succession, little after a pause."""
+        """Return how much to ask for next: twice as much after full reads in quick succession, little after a pause."""
         if fetched < asked:
             return self._fetch if fetched else _FIRST_FETCH
         quick = mono() - self._last_full < _SOON
@@ -270,9 +269,9 @@ class _Reader:
         return min(self._fetch * 2, self._loop.most) if quick else _FIRST_FETCH
 
     async def _mend(self, error: Exception) -> None:
-        """After a failed read: wait, see to the group, and take up what is pending in our name, now and a block later."""
+        """Wait after a failed read, create the group if needed, and settle what is pending in our name, now and a block later."""
         self._client_id, self._read_at = 0, -math.inf
-        await asyncio.sleep(self._attempts.failed(error, unexpected=not isinstance(error, CommandBusError)))
+        await asyncio.sleep(self._backoff.failed(error, unexpected=not isinstance(error, CommandBusError)))
         if await self._recover():
             self._recheck_at = mono() + BLOCK
 
@@ -309,13 +308,13 @@ class _Reader:
             return -1  # not permitted, or a server that lacks it: reading works without
 
     async def _recover(self) -> bool:
-        """After a read error: make sure that the group exists, and take up what is pending in our name."""
+        """Create the group if it is gone, and settle what is pending in our name."""
         try:
             if await ensure_ready(self._connections, self._keys):
                 # No renewal yet: it would find nothing of ours pending. What runs here is read again first, and goes on.
-                _log.warning("%s: the consumer group was gone and is created anew", self._keys.ready)
+                _log.warning("%s: the consumer group was gone and is created again", self._keys.ready)
             else:
-                self._loop.renew_leases()  # whoever reads now must not take them for abandoned
+                self._loop.renew_leases()  # recovery must not take them for abandoned
             await self._adopt()
         except CommandBusError:
             return False
@@ -324,7 +323,7 @@ class _Reader:
     async def _adopt(self) -> None:
         """Settle what is pending in our name without being held here.
 
-        It is not simply run: a command of it may have been started by this very worker, which then lost sight of its lease.
+        It is not simply run: this worker may have started a command of it, and lost track of its lease since.
         """
         entries = await self._unknown_pending()
         if entries:
@@ -333,7 +332,7 @@ class _Reader:
             await self._loop.settle(self._shard, [(entry, mailbox_of(fields)) for entry, fields in entries if b"e" in fields])
 
     async def _unknown_pending(self) -> _Entries:
-        """Activations that are pending in our name without being held here."""
+        """Return activations that are pending in our name without being held here."""
         pending: Any = await self._connections.ask(
             lambda client: client.xpending_range(
                 self._keys.ready, GROUP, min="-", max="+", count=10_000, consumername=self._owner
@@ -347,13 +346,4 @@ class _Reader:
         return [(entry.decode(), fields) for entry, fields in claimed if entry is not None and fields]
 
     async def _discard(self, ticks: list[str]) -> None:
-        if not ticks:
-            return
-
-        async def delete(client: Redis) -> None:
-            pipeline = client.pipeline(transaction=False)
-            pipeline.xack(self._keys.ready, GROUP, *ticks)
-            pipeline.xdel(self._keys.ready, *ticks)
-            await pipeline.execute()
-
-        await self._connections.ask(delete)
+        await delete_entries(self._connections, self._keys, ticks)

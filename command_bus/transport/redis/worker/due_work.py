@@ -1,15 +1,15 @@
-"""`DueWork`: wakes what has become due, retries and delayed commands, at its time and by one worker of many.
+"""`DueWork`: promotes retries and delayed commands when they are due, usually by one worker of many.
 
-The times in `due` are the server's. All workers learn of them, so all would wake at the same moment, and all but one in vain. Therefore
-whoever finds that another was faster lets some time pass in future before it looks, and whoever promotes something lets none pass: soon
-one worker does it, on time, and the others would only if it did not. A new earliest time is told to one worker (a tick); that one does not
-wait either. And whoever promotes learns of the next time: so for each there is somebody who is not late.
+The times in `due` are the server's. All workers read them, so all would wake at the same moment, and all but one in vain. Therefore a
+worker that loses the race waits longer next time, and the winner does not wait: soon one worker promotes, on time, and the others would
+only if it did not. One worker gets a tick when there is a new earliest time; it does not wait either. And the worker that promotes reads
+the next time: so for each time there is a worker that is not late.
 
-A server's clock that goes back moves all of that into the future. What a worker has seen before has its time on the worker's own clock
-as well, and is promoted when that has come.
+A server's clock that goes back moves all times into the future. Members that a worker has read before also have a time on the worker's
+own clock, and are promoted when that time comes.
 
-A delayed command may have many megabytes. Its envelope never leaves the server on its way into its mailbox, and one script moves about a
-megabyte of them, so that all others are served in between.
+A delayed command may have many megabytes. Its envelope stays on the server when it moves into its mailbox, and one script moves about a
+megabyte, so that other clients are served in between.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from command_bus.clock import mono
 from command_bus.randomness import JITTER
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, ShardKeys
-from command_bus.transport.redis.scripts import HOMES, PROMOTE
+from command_bus.transport.redis.scripts import DELAYED_MAILBOXES, PROMOTE
 from command_bus.transport.redis.worker.periodic import run_periodically
 
 __all__ = ["DueTimes", "DueWork", "Member"]
@@ -51,7 +51,7 @@ class _Seen(NamedTuple):
 
 
 class DueTimes:
-    """What is due next, by this process's own clock, and whether this worker is the one to see to it."""
+    """The next due times by this process's own clock, and whether this worker promotes without a wait."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
@@ -59,12 +59,12 @@ class DueTimes:
         self.lateness = 0.0
         """Seconds that this worker lets pass, because another is faster."""
 
-    def told(self) -> None:
-        """There is a new earliest time, and only this worker was told."""
+    def ticked(self) -> None:
+        """Record a tick: there is a new earliest time, and only this worker knows it."""
         self.lateness = 0.0
 
     def looked(self, members: Sequence[tuple[str, float]], server_ms: int, now: float) -> list[Member]:
-        """The earliest members were read, in their order: those that are due."""
+        """Record the earliest members in their order; return those that are due."""
         first = min(self._seen.items(), key=lambda item: item[1].at, default=None)
         seen: dict[str, _Seen] = {}
         due: list[Member] = []
@@ -82,7 +82,10 @@ class DueTimes:
         return due
 
     def promoted(self, members: Collection[Member], count: int, left_ms: int, now: float) -> None:
-        """These were asked for, so many were promoted by us; the next of all is due in `left_ms` by the server's clock, or -1."""
+        """Record which members this worker asked to promote, how many of them it did promote, and when the next is due.
+
+        `left_ms` is by the server's clock; -1 if there is none.
+        """
         for member in members:
             self._seen.pop(member.name, None)
         if count:
@@ -116,7 +119,7 @@ class DueWork:
     Args:
         connections: To its server.
         keys: Of the shard.
-        every: Seconds between two looks at most: for what nobody has told of, as its time was told to a worker that is lost.
+        every: Most seconds between two looks: the tick of a new time may have gone to a worker that was lost.
     """
 
     def __init__(self, connections: Connections, keys: ShardKeys, *, every: float = 1.0) -> None:
@@ -128,7 +131,7 @@ class DueWork:
 
     def wake(self) -> None:
         """Something may be due earlier than known."""
-        self._times.told()
+        self._times.ticked()
         self._woken.set()
 
     async def run(self) -> None:
@@ -146,7 +149,7 @@ class DueWork:
         while due := await self._due():
             placed = await self._placed(due)
             args: list[Any] = [GROUP]
-            names = [keys.ready, keys.active, keys.due, keys.delayed, keys.later, keys.paused]
+            names = [keys.ready, keys.active, keys.due, keys.delayed, keys.delayed_counts, keys.paused]
             for member, mailbox in placed:
                 args += (member.name, mailbox, int(member.score))
                 names.append(keys.mailbox(mailbox))
@@ -169,7 +172,9 @@ class DueWork:
     async def _placed(self, members: Sequence[Member]) -> list[tuple[Member, str]]:
         """Members with their mailboxes: of the first ones as many as may be promoted at once, by the bytes that this moves."""
         delayed = [member.name[2:] for member in members if member.name[:2] == "d:"]
-        found: list[bytes] = await self._connections.run(HOMES, [self._keys.delayed], [_MOST, *delayed]) if delayed else []
+        found: list[bytes] = (
+            await self._connections.run(DELAYED_MAILBOXES, [self._keys.delayed], [_MOST, *delayed]) if delayed else []
+        )
         homes = iter([name.decode() for name in found])
         placed: list[tuple[Member, str]] = []
         for member in members:

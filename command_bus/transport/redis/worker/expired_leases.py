@@ -1,12 +1,12 @@
-"""`LeaseWatch`: which leases are over, told from what is pending, by two clocks.
+"""`LeaseWatch`: finds leases that have expired, from the pending entries, by two clocks.
 
-By the server's clock a lease is over when its entry has been idle for its length. That clock can jump ahead, so one that looks more than
-half over is watched for the rest of its time on our own clock. And it can go back: then idle times are 0 until it has caught up, be it an
-hour. So, more rarely, all leases are looked at: one that is idle for nothing whenever we look, and whose renewal sequence has stood still for
-a whole lease by our own clock, is over, whatever the server's says.
+By the server's clock a lease is over when its entry has been idle for its length. That clock can jump ahead, so a lease that looks more
+than half over is watched for the rest of its time on our own clock. The clock can also go back: then idle times are 0 until it has caught
+up, for an hour perhaps. So, more rarely, all leases are checked: a lease is over if its idle time is 0 whenever we look and its renewal
+sequence has not changed for a whole lease by our own clock, whatever the server's clock says.
 
-Both take the renewal sequence, the entry's delivery count, for the sign of life: every renewal counts it up. Renewals that overtook one
-another on their way may count it down, to what was seen before; then the idle time shows that somebody lives.
+Both use the renewal sequence, which is the entry's delivery count, as the sign of life: every renewal increases it. Renewals that overtook
+one another may decrease it to a value that was seen before; then the idle time shows that the owner lives.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _WHOLE_LOOK, _SHORTEST_LOOK = 0.5, 2.0
 
 
 def rest_of(lease: float, idle: float) -> float:
-    """Seconds to watch a suspect before it is taken over.
+    """Return the seconds to watch a suspect before it is taken over.
 
-    Until the lease ends; but if that is soon, or seems to be over already (the server's clock jumped, or nobody was watching), longer than the
-    third of it after which an owner that lives renews.
+    That is until the lease ends. If that is soon, or seems to be past (the server's clock jumped, or no worker was watching), it is longer
+    than the third of a lease after which a live owner renews.
     """
     return max(lease * SHORTEST_WATCH, lease - idle) if idle < lease else lease / 2
 
 
 class Held(NamedTuple):
-    """A pending entry: a lease that somebody holds, or held."""
+    """A pending entry: a lease that a worker holds or held."""
 
     activation: str
     sequence: int
@@ -47,8 +47,8 @@ class Held(NamedTuple):
 class _Suspect(NamedTuple):
     """A lease that may be over: the renewal sequence that was seen, since when it is idle, and how long it is watched.
 
-    Either shows a sign of life: a renewal counts the sequence up, and a claim (of what a broken connection was assigned, say) only
-    begins the idle time anew.
+    Both values show a sign of life: a renewal increases the sequence, and a claim (of an activation that a broken connection was assigned,
+    say) only restarts the idle time.
     """
 
     sequence: int
@@ -82,7 +82,7 @@ class LeaseWatch:
         return max(1, int(self._lease * 1000 * SUSPECT))
 
     def idle(self, held: Iterable[Held], now: float) -> list[Held]:
-        """These are all that are idle for `least_idle`: those that are over."""
+        """Return those that are over, from all leases that are idle for `least_idle`."""
         suspects: dict[str, _Suspect] = {}
         expired: list[Held] = []
         for item in held:
@@ -98,17 +98,17 @@ class LeaseWatch:
         return expired
 
     def wants_all(self, now: float) -> bool:
-        """Whether it is time to look at all leases."""
+        """Return whether it is time to check all leases."""
         return now >= self._whole_look_at
 
     def all(self, held: Iterable[Held], asked: float, answered: float) -> list[Held]:
-        """These are all that there are, read between two moments: those that are over by our clock alone."""
+        """Return those that are over by our clock alone, from all leases, read between two moments."""
         known: dict[str, _Known] = {}
         expired: list[Held] = []
         still = math.inf
         for item in held:
             if item.idle > 0:
-                continue  # the server's clock is past its last renewal, and tells how long ago that was
+                continue  # the server's clock is past its last renewal, so the idle time is right
             before = self._frozen.get(item.activation)
             if before is None or before.sequence != item.sequence:
                 before = _Known(item.sequence, answered)

@@ -1,11 +1,11 @@
 """`LeaseKeeper`: renews leases from a thread, so that a handler that blocks the event loop keeps its entity.
 
-A lease is the pending entry of an activation; its idle time is its age. XCLAIM with JUSTID makes it young again, in one native
-command for all that this worker holds, and answers which are still pending: the others are lost, because whoever reclaims an
-activation replaces it by a new one. RETRYCOUNT writes a growing number into the entry's delivery count: the renewal sequence by
-which `PendingRecovery` sees that an owner lives even when the server's clock has jumped.
+A lease is the pending entry of an activation; its idle time is its age. XCLAIM with JUSTID resets the idle time, in one native command
+for all leases of this worker, and returns those that are still pending. The others are lost, because a worker that takes over an
+activation replaces it by a new one. RETRYCOUNT writes a growing number into the entry's delivery count. This renewal sequence shows
+`PendingRecovery` that an owner lives even when the server's clock has jumped.
 
-The interpreter lock held for longer than the lease (a C extension that never releases it) stops this thread as well.
+If the interpreter lock is held for longer than the lease (by a C extension that never releases it), this thread stops as well.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from command_bus.serialization.text import printable
 from command_bus.transport.interrupts import Interrupt
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.admin.interrupts import fill_request
-from command_bus.transport.redis.connection.connections import SOCKET_TIMEOUT, ClientFactory
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS
-from command_bus.transport.redis.connection.outage import Attempts, Outage
+from command_bus.transport.redis.connection.factory import SOCKET_TIMEOUT, ClientFactory
+from command_bus.transport.redis.connection.outage_log import LoggedBackoff, OutageLog
 from command_bus.transport.redis.keys import GROUP, KeySpace
+from command_bus.transport.redis.mailbox_record import fence_of
 from command_bus.transport.steps import Lease
 
 __all__ = ["Blocked", "LeaseKeeper", "Page"]
@@ -54,11 +55,11 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """What the thread asks and says while the event loop is blocked: what operators want to end, and that it cannot end.
+    """A request of the thread while the event loop is blocked: read operators' requests, or answer that attempts cannot end.
 
     Attributes:
-        shard: Where.
-        answers: What is said, by mailbox; without any it is asked.
+        shard: The shard that is asked.
+        answers: Answers by mailbox; without any, the requests are read.
     """
 
     shard: int
@@ -73,7 +74,7 @@ class LeaseKeeper:
         keys: The shards.
         owner: This worker's consumer name.
         lease: Seconds that a lease lives without renewal.
-        heartbeat: Gives what this worker says of itself, written beside each renewal; its argument is the server's time in ms, about.
+        heartbeat: Returns what this worker publishes of itself, written with each renewal; its argument is roughly the server's time in ms.
         outages: Of the shards' servers.
     """
 
@@ -85,19 +86,19 @@ class LeaseKeeper:
         owner: str,
         lease: float,
         heartbeat: Callable[[int], bytes],
-        outages: Sequence[Outage] | None = None,
+        outages: Sequence[OutageLog] | None = None,
     ) -> None:
         self._factory = factory
         self._keys = keys
         self._owner = owner
         self._lease = lease
         self._heartbeat = heartbeat
-        of_shards = outages or [Outage(factory.label) for _ in keys.shards]
-        self._attempts = [Attempts(outage, "cannot renew leases", _log) for outage in of_shards]
+        of_shards = outages or [OutageLog(factory.label) for _ in keys.shards]
+        self._backoff = [LoggedBackoff(outage, "cannot renew leases", _log) for outage in of_shards]
         self._held: list[dict[str, Lease]] = [{} for _ in keys.shards]
         self._ahead: list[int | None] = [
             None
-        ] * keys.count  # ms by which a shard's clock is ahead of ours, once it has told its time
+        ] * keys.count  # ms by which a shard's clock is ahead of ours, once its time is known
         self._wake = threading.Event()
         self._stopping = False
         self._renew_now = False
@@ -144,7 +145,7 @@ class LeaseKeeper:
         self._wake.set()
 
     def holds(self, shard: int, activation: str) -> bool:
-        """Whether this activation is known here."""
+        """Return whether this activation is known here."""
         return activation in self._held[shard]
 
     def keeps(self, shard: int, activation: str) -> bool:
@@ -153,7 +154,7 @@ class LeaseKeeper:
         return lease is not None and not lease.lost and (lease.renew_until is None or mono() < lease.renew_until)
 
     def of_shard(self, shard: int) -> list[Lease]:
-        """The leases of a shard that are held."""
+        """Return the leases of a shard that are held."""
         return list(self._held[shard].values())
 
     def cancel_all(self, why: str) -> None:
@@ -181,7 +182,7 @@ class LeaseKeeper:
                 client.close()
 
     def _turn_or_pause(self, clients: list[SyncRedis]) -> float:
-        """A turn; whatever goes wrong in it, there is a next one, and what is over is given up."""
+        """Take a turn. After any error there is a next one, and leases that are over are given up."""
         try:
             return self._turn_with(clients)
         except Exception:  # noqa: BLE001 - as the docstring says
@@ -216,9 +217,9 @@ class LeaseKeeper:
         return min(SOCKET_TIMEOUT, max(self._lease / 3, _SHORTEST_PATIENCE))
 
     def turn(self) -> Generator[Page | Blocked, Any, float]:
-        """One turn of the thread: yields what to ask for, is sent the answers or the error, and returns the seconds until the next.
+        """Take one turn of the thread: yield requests, receive their answers or an error, and return the seconds until the next turn.
 
-        Whoever drives it decides how a request is made and waited for: the thread does, and a simulation in its own time.
+        The caller decides how a request is sent and waited for: the thread does so, and a simulation in its own time.
         """
         now = self._alive_at = mono()
         if now >= self._next_renewal or self._renew_now:
@@ -230,12 +231,12 @@ class LeaseKeeper:
         if self._watch_loop():
             yield from self._answer_for_the_loop()
         now = mono()
-        # Those to come: one that has passed is given up already, and may be held for long yet by a thread that cannot be cancelled.
+        # Only future ones: a lease past its deadline is given up already, but a thread that cannot be cancelled may hold it for long.
         deadlines = [lease.deadline - now for held in self._held for lease in list(held.values()) if lease.deadline > now]
         return 0.01 if self._renew_now else max(0.01, min(self._next_renewal - now, _BLOCKED_AFTER, *deadlines))
 
     def request(self, client: Any, page: Page | Blocked) -> Any:
-        """The pipeline that renews a page, or speaks for a blocked event loop."""
+        """Return the pipeline that renews a page, or answers for a blocked event loop."""
         keys = self._keys.shards[page.shard]
         pipeline = client.pipeline(transaction=False)
         if isinstance(page, Blocked):
@@ -270,10 +271,10 @@ class LeaseKeeper:
         return renewed
 
     def _longest(self) -> float:
-        """Seconds for which the longest attempt has run: a fence is, but for jumps of clocks, the server's time in us at the start."""
+        """Return the seconds for which the longest attempt has run: apart from jumps of clocks, a fence is the server's time of the start in us."""
         longest = 0.0
         for held, ahead in zip(self._held, self._ahead, strict=True):
-            fences = [int(lease.running.partition("|")[0]) for lease in list(held.values()) if lease.running]
+            fences = [fence_of(lease.running) for lease in list(held.values()) if lease.running]
             if fences:
                 longest = max(longest, (wall_ms() + (ahead or 0)) / 1000 - min(fences) / 1_000_000)
         return longest
@@ -281,25 +282,27 @@ class LeaseKeeper:
     def _renewed(self, page: Page, asked: float, answers: Any) -> bool:
         leases = page.leases
         if isinstance(answers, Exception):
-            self._attempts[page.shard].failed(answers)
+            self._backoff[page.shard].failed(answers)
             return False
         time, written, *claimed = answers
         if not isinstance(time, Exception):
             self._renew_now |= self._ahead[page.shard] is None  # what was just written has our own time
             self._ahead[page.shard] = int(time[0]) * 1000 + int(time[1]) // 1000 - wall_ms()
-        if isinstance(written, Exception):  # at the server's memory limit, say: then nobody reads of us, but we work
+        if isinstance(written, Exception):  # at the server's memory limit, say: others do not see this worker, but it works
             _log.warning("cannot write the sign of life: %s", written)
         if not (claimed and isinstance(claimed[0], Exception)):
-            self._attempts[page.shard].worked()
+            self._backoff[page.shard].worked()
         if claimed:
             if isinstance(claimed[0], Exception):
-                self._attempts[page.shard].failed(claimed[0])
+                self._backoff[page.shard].failed(claimed[0])
                 return False
             alive = {_text(item) for item in claimed[0]}
             for lease in leases:
                 if lease.activation in alive:
                     lease.deadline = asked + self._lease
-                    lease.lost = False  # it was late, and nobody took it over: who runs next under it is told of the next loss
+                    lease.lost = (
+                        False  # it was late, but not taken over: the next handler under it must be cancelled at the next loss
+                    )
                 else:
                     self._post_lost(lease, "another worker took it over, or it was settled")
         return True
@@ -316,7 +319,7 @@ class LeaseKeeper:
             self._loop.call_soon_threadsafe(self._lose, lease, why)
 
     def _watch_loop(self) -> bool:
-        """Whether the event loop is blocked. The handler that does it is reported, once per blockage, with the stack that blocks."""
+        """Return whether the event loop is blocked. The stack that blocks it is logged, once per blockage."""
         if self._loop is None or self._loop.is_closed():
             return False
         if self._ping is None:
@@ -335,12 +338,12 @@ class LeaseKeeper:
         return True
 
     def _stack(self) -> list[traceback.FrameSummary]:
-        """Where the event loop's thread is."""
+        """Return where the event loop's thread is."""
         frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way to see another thread's stack
         return list(traceback.extract_stack(frame)) if frame else []
 
     def _answer_for_the_loop(self) -> Generator[Page | Blocked, Any, None]:
-        """Tell operators who want to end an attempt that nothing can while the event loop is blocked, and where it is."""
+        """Answer operators who want to end an attempt that the event loop is blocked, and where."""
         for shard, held in enumerate(self._held):
             running = {lease.mailbox: lease.running for lease in list(held.values()) if lease.running}
             if not running:
@@ -374,7 +377,7 @@ class LeaseKeeper:
     def _lose(self, lease: Lease, why: str) -> None:
         """Cancel the handler of a lost lease. Without a running handler a step is under way, and its answer decides."""
         if self.holds(lease.shard, lease.activation) and lease.cancel is not None and not lease.lost:
-            lease.lost = True  # told once: a thread cannot be cancelled, and may hold it for long yet
+            lease.lost = True  # once: a thread cannot be cancelled, and may hold the lease for long
             self.lost += 1
             entity = mailbox_label(lease.mailbox)
             _log.warning(

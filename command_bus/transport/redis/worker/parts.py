@@ -10,7 +10,7 @@ from command_bus.errors import CommandBusError
 from command_bus.transport.interfaces import Consumer, Decide, Run, WorkerSideOptions
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace
-from command_bus.transport.redis.scripts import FORGET
+from command_bus.transport.redis.scripts import REMOVE_WORKER
 from command_bus.transport.redis.worker.consumer import ConsumerLoop
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.recovery import PendingRecovery
@@ -102,6 +102,6 @@ class RedisWorkerSide:
         try:
             async with asyncio.timeout(_SIGN_OFF):
                 for shard in self._keys.shards:
-                    await self._connections.at(shard.prefix).run(FORGET, [shard.ready, shard.workers], [GROUP, owner])
+                    await self._connections.at(shard.prefix).run(REMOVE_WORKER, [shard.ready, shard.workers], [GROUP, owner])
         except (CommandBusError, TimeoutError) as error:
             _log.warning("worker %s could not sign off: %s", owner, error)

@@ -1,4 +1,4 @@
-"""What a worker does again and again for a shard, for as long as it lives, whatever goes wrong in between."""
+"""`run_periodically`: run a periodic job until cancelled, backing off after errors."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from command_bus.errors import CommandBusError
-from command_bus.transport.redis.connection.outage import Attempts, Outage
+from command_bus.transport.redis.connection.outage_log import LoggedBackoff, OutageLog
 
 __all__ = ["run_periodically"]
 
 _log = logging.getLogger("command_bus.worker")
 
 
-async def run_periodically(turn: Callable[[], Awaitable[float]], woken: asyncio.Event, what: str, outage: Outage) -> None:
-    """Take turns for ever.
+async def run_periodically(turn: Callable[[], Awaitable[float]], woken: asyncio.Event, what: str, outage: OutageLog) -> None:
+    """Run turns until cancelled.
 
     Args:
-        turn: Does its part and tells the seconds until the next turn.
-        woken: Set by whoever wants the next turn now.
-        what: This is, for the log.
+        turn: Does its part and returns the seconds until the next turn.
+        woken: Set to run the next turn now.
+        what: Name of the job, for the log.
         outage: Of the server that it asks.
     """
-    attempts = Attempts(outage, f"{what}: cannot look", _log)
+    backoff = LoggedBackoff(outage, f"{what}: cannot look", _log)
     while True:
         woken.clear()
         try:
             pause = await turn()
-            attempts.worked()
+            backoff.worked()
         except CommandBusError as error:
-            pause = attempts.failed(error)
+            pause = backoff.failed(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, this must go on
-            pause = attempts.failed(error, unexpected=True)
+            pause = backoff.failed(error, unexpected=True)
         try:
             async with asyncio.timeout(pause):
                 await woken.wait()

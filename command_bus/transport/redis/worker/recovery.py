@@ -1,11 +1,11 @@
-"""`PendingRecovery`: takes over expired leases; beside it the tasks that wake what is due and keep a shard in order.
+"""`PendingRecovery`: takes over expired leases, and runs the tasks that promote due work and keep a shard in order.
 
 A lease is the pending entry of an activation. The server's clock, by which it is idle, can jump either way, so `LeaseWatch` watches it on
-this process's own clock as well; and it is taken over (`claim.lua`, which only one of several recoverers wins) only if its renewal
-sequence is still what was seen: nobody renewed it meanwhile.
+this process's own clock as well. And it is taken over (by `claim.lua`, which only one of several workers wins) only if its renewal
+sequence is still the one that was seen: it was not renewed since.
 
-What was started is then settled by the policy of its command: run again, or dead-lettered as interrupted. What was only delivered
-is made ready again, and that is not an attempt.
+A started command is then settled by its policy: run again, or dead-lettered as interrupted. An activation that was only delivered becomes
+ready again, which does not count as an attempt.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from command_bus.transport.interfaces import Steps
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.ready_stream import mailbox_of
+from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
+from command_bus.transport.redis.ready_stream import delete_entries, mailbox_of
 from command_bus.transport.redis.scripts import CLAIM
 from command_bus.transport.redis.worker.due_work import DueWork
 from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, Held, LeaseWatch
-from command_bus.transport.redis.worker.interrupter import Interrupter
+from command_bus.transport.redis.worker.interrupt_handler import InterruptHandler
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.periodic import run_periodically
 from command_bus.transport.redis.worker.upkeep import Upkeep
@@ -41,15 +42,16 @@ _log = logging.getLogger("command_bus.worker")
 _PAGE = 500
 _CLAIMS = 200
 _CHECK, _CHECKS = 1.0, 4
-"""LeaseWatch are looked for so often: in seconds at most, and times per lease, so that a short one is over at most a third of it late."""
+"""How often expired leases are looked for: at most so many seconds apart, and so many times per lease, so that a short one is taken over
+at most a third of its length late."""
 _LOOKS = 64
-"""Shards that are looked at in a second, for suspects and for due work: of more, each is looked at more seldom, for looks cost an idle worker
-its time. Four times per lease remain."""
+"""Shards that are checked in a second, for expired leases and for due work. With more shards each is checked less often, because checks
+cost an idle worker time; but four times per lease at least."""
 
 Decide = Callable[[Started, str], Step | None]
 _LOST = "its worker was lost while it ran"
 _REFUSED_PAUSE = 60.0
-"""Seconds until interrupts are asked for again by a user that may not read them: its ACL is of an earlier release."""
+"""Seconds until interrupts are read again after a refusal: the user's ACL is of an earlier release."""
 _OVER = 0.9
 """The part of a lease that must be over by the server's clock when it is taken: a request that was long under way comes too late for it."""
 
@@ -63,7 +65,7 @@ class PendingRecovery:
         owner: This worker's consumer name.
         lease: Seconds that a lease lives.
         steps: Carries the decisions out.
-        decide: What to do with a command that was interrupted, and why it was; None leaves it to another worker.
+        decide: Returns the step for an interrupted command, given the reason; None leaves it to another worker.
         leases: What this worker holds.
     """
 
@@ -82,7 +84,7 @@ class PendingRecovery:
         every = _CHECK * max(1.0, len(places) / _LOOKS)
         often = min(every, lease / _CHECKS)
         self.watches = [
-            _Watch(place, shard, index, owner, lease, steps, decide, every=often, leases=leases)
+            _ShardRecovery(place, shard, index, owner, lease, steps, decide, every=often, leases=leases)
             for index, (shard, place) in enumerate(places)
         ]
         self.due = [DueWork(place, shard, every=every) for shard, place in places]
@@ -97,11 +99,11 @@ class PendingRecovery:
             self._tasks += [loop.create_task(each, name=f"command_bus.{name} {watch.keys.prefix}") for name, each in work.items()]
 
     def wake(self, shard: int) -> None:
-        """Something may be due earlier than known."""
+        """Check due times again now."""
         self.due[shard].wake()
 
     async def settle(self, shard: int, activations: list[tuple[str, str]], *, ours: bool = False) -> None:
-        """Settle activations (id, mailbox) that nobody holds; with `ours`, none whose holder was another worker, which may live."""
+        """Settle activations (id, mailbox) that no task holds; with `ours`, none whose holder was another worker, which may live."""
         watch = self.watches[shard]
         await asyncio.gather(*(watch.settle(activation, mailbox, ours=ours) for activation, mailbox in activations))
 
@@ -115,8 +117,8 @@ class PendingRecovery:
         await end_tasks(self._tasks)
 
 
-class _Watch:
-    """One shard's watch: as `PendingRecovery`, and looks at least `every` so many seconds."""
+class _ShardRecovery:
+    """The recovery of one shard; it checks at least every `every` seconds."""
 
     def __init__(
         self,
@@ -140,33 +142,33 @@ class _Watch:
         self._lease = lease
         self._steps = steps
         self._decide = decide
-        self._suspects = LeaseWatch(lease)
+        self._lease_watch = LeaseWatch(lease)
         self._leases = leases
-        self._interrupter = Interrupter(connections, keys, lambda: leases.of_shard(shard), self._abandon)
+        self._interrupt_handler = InterruptHandler(connections, keys, lambda: leases.of_shard(shard), self._abandon)
         self._interrupts_at = 0.0
 
     async def run(self) -> None:
         await run_periodically(self.turn, asyncio.Event(), f"{self.keys.prefix} recovery", self._connections.outage)
 
     async def turn(self) -> float:
-        """Take over what is over: the seconds until the next look."""
+        """Take over expired leases; return the seconds until the next check."""
         await self.recover()
         await self._connections.keep_scripts()
-        return self._suspects.next(mono(), self._every * JITTER.uniform(0.8, 1.2))
+        return self._lease_watch.next(mono(), self._every * JITTER.uniform(0.8, 1.2))
 
     async def recover(self) -> None:
-        """Take over what is over, and end what an operator wants to end."""
+        """Take over expired leases, and carry out operators' requests to end attempts."""
         held, interrupts = await self._look()
-        await self._take_over(self._suspects.idle(held, mono()), int(self._lease * 1000 * _OVER))
+        await self._take_over(self._lease_watch.idle(held, mono()), int(self._lease * 1000 * _OVER))
         asked = mono()
-        if self._suspects.wants_all(asked):
+        if self._lease_watch.wants_all(asked):
             held = [each async for page in self._pending(None) for each in page]
-            await self._take_over(self._suspects.all(held, asked, mono()), 0)
-        await self._interrupter.carry_out(interrupts)
+            await self._take_over(self._lease_watch.all(held, asked, mono()), 0)
+        await self._interrupt_handler.carry_out(interrupts)
 
     async def _look(self) -> tuple[list[Held], dict[bytes, bytes]]:
-        """The leases that look more than half over, and what operators want to end: in one request, but for many leases."""
-        idle, asked = self._suspects.least_idle, mono() >= self._interrupts_at
+        """Read the leases that look more than half over, and operators' requests to end attempts; in one request unless there are many leases."""
+        idle, asked = self._lease_watch.least_idle, mono() >= self._interrupts_at
 
         async def look(client: Redis) -> Any:
             pipeline = client.pipeline(transaction=False)
@@ -187,7 +189,7 @@ class _Watch:
         return held, interrupts
 
     async def _pending(self, idle: int | None, after: str = "") -> AsyncIterator[list[Held]]:
-        """The leases that are idle for so long, or all; page by page."""
+        """Yield the leases that are idle for so long, or all; page by page."""
         start = f"({after}" if after else "-"
         while True:
             page: Any = await self._connections.ask(
@@ -199,12 +201,12 @@ class _Watch:
             start = "(" + page[-1]["message_id"].decode()
 
     async def _abandon(self, lease: Lease, why: str) -> None:
-        """Settle an attempt of our own while its handler runs on: the fence refuses what that still does."""
+        """Settle an attempt of our own while its handler runs on: the fence rejects its later steps."""
         await self.settle(lease.activation, lease.mailbox, why=why, running=lease.running)
-        self._leases.renew_soon()  # shows that the lease is over
+        self._leases.renew_soon()  # finds out that the lease is over
 
     async def _take_over(self, suspects: list[Held], idle: int) -> None:
-        """Take over leases that nobody renews; not those of this very worker, which was stopped or cut off and is back."""
+        """Take over leases that are not renewed; not those of this worker, which may have been paused or cut off and is back."""
         expired = [held for held in suspects if not self._leases.keeps(self._shard, held.activation)]
         for start in range(0, len(expired), _CLAIMS):
             args: list[Any] = [GROUP, self._owner, idle]
@@ -219,42 +221,41 @@ class _Watch:
     async def settle(
         self, activation: str, mailbox: str, *, ours: bool = False, idle: bool = False, why: str = _LOST, running: str = ""
     ) -> None:
-        """Decide what becomes of one mailbox whose holder is gone, or abandons it; with `ours`, only if the holder was this worker.
+        """Settle one mailbox whose holder is gone, or abandons it.
 
-        With `running` (fence and message) only if that attempt still runs. With `idle` it seems to be gone, by its lease; but if it has
-        started a command a moment ago, it was paused, and is back.
+        Args:
+            activation: Its activation.
+            mailbox: Its name.
+            ours: Settle it only if the holder was this worker.
+            idle: The holder only seems to be gone, by its lease: if it started a command a moment ago, it was paused, and is back.
+            why: Why the attempt ended.
+            running: Settle it only if this attempt, fence and message, still runs.
         """
-        record, now_us = await self._connections.ask(self._look_at, mailbox)
-        fields = record.decode().split("|") if record else []
+        record, now_us = await self._connections.ask(self._record_of, mailbox)
         lease = Lease(self._shard, mailbox, activation, mono() + self._lease)
-        if not fields or fields[1] != activation:
-            await self._drop([activation])  # its mailbox has moved on: a leftover
+        if record.activation != activation:
+            await self._drop([activation])  # its mailbox has another activation: this one is left over
             return
-        if ours and fields[0] == "h" and fields[-1].partition("#")[0] != self._owner:
-            return  # held by another that may well live: its next renewal claims it back, or its lease ends
-        if idle and fields[0] == "h" and 0 <= now_us - int(fields[2]) < self._lease * 1e6 * SHORTEST_WATCH:
+        if ours and record.state == "h" and record.worker != self._owner:
+            return  # held by another worker that may live: its next renewal claims it back, or its lease ends
+        if idle and record.state == "h" and 0 <= now_us - record.started_us < self._lease * 1e6 * SHORTEST_WATCH:
             return  # its next renewal claims it back, or its lease ends
-        if fields[0] == "r":
+        if record.state == "r":
             self.recovered += 1
             await self._steps.advance(lease, GiveBack(counts=False))
             return
-        _, _, fence, message, attempt, first_ms, holder = fields
-        lease.running = f"{fence}|{message}"
+        lease.running = record.running
         if running and lease.running != running:
             return
-        entries: Any = await self._connections.ask(lambda client: client.xrange(self.keys.mailbox(mailbox), message, message))
-        content = entries[0][1] if entries else {}
-        raw = [part for pair in content.items() for part in pair]
-        started = Started(fence, message, int(attempt), int(first_ms), now_us // 1000, content.get(b"e"), raw)
-        step = self._decide(started, why)
+        step = self._decide(await self._started(mailbox, record, now_us // 1000), why)
         if step is None:
-            return  # its lease will end again, and somebody else take it
-        self._tell(holder.partition("#")[0], mailbox_label(mailbox), int(attempt), why)
+            return  # its lease will end again, and another worker take it
+        self._log_end(record.worker, mailbox_label(mailbox), record.attempt, why)
         if isinstance(step, DeadLetterStep):
-            step.follow = "leave"  # the next command is for whoever reads the new activation: nobody here would run it
+            step.follow = "leave"  # the worker that reads the new activation runs the next command: no task here would
         await self._steps.advance(lease, step)
 
-    def _tell(self, worker: str, entity: str, attempt: int, why: str) -> None:
+    def _log_end(self, worker: str, entity: str, attempt: int, why: str) -> None:
         facts = {"entity": entity, "worker": worker, "attempt": attempt}
         if why is _LOST:
             self.recovered += 1
@@ -270,25 +271,24 @@ class _Watch:
                 "%s is given up beside its handler, which goes on (attempt %s): %s", entity, attempt, printable(why), extra=facts
             )
 
-    async def _look_at(self, client: Redis, mailbox: str) -> tuple[bytes | None, int]:
-        """A mailbox's state, and the server's time in microseconds, which fences are made of."""
+    async def _started(self, mailbox: str, record: MailboxRecord, now_ms: int) -> Started:
+        """Return the command that runs in a mailbox."""
+        message = record.message
+        entries: Any = await self._connections.ask(lambda client: client.xrange(self.keys.mailbox(mailbox), message, message))
+        content = entries[0][1] if entries else {}
+        raw = [part for pair in content.items() for part in pair]
+        return Started(record.fence, message, record.attempt, record.first_ms, now_ms, content.get(b"e"), raw)
+
+    async def _record_of(self, client: Redis, mailbox: str) -> tuple[MailboxRecord, int]:
+        """Return a mailbox's record, and the server's time in microseconds."""
         pipeline = client.pipeline(transaction=False)
         pipeline.hget(self.keys.active, mailbox)
         pipeline.time()
         record, (seconds, micros) = await pipeline.execute()
-        return record, seconds * 1_000_000 + micros
+        return parse_record(record), seconds * 1_000_000 + micros
 
     async def _drop(self, activations: list[str]) -> None:
-        if not activations:
-            return
-
-        async def delete(client: Redis) -> None:
-            pipeline = client.pipeline(transaction=False)
-            pipeline.xack(self.keys.ready, GROUP, *activations)
-            pipeline.xdel(self.keys.ready, *activations)
-            await pipeline.execute()
-
-        await self._connections.ask(delete)
+        await delete_entries(self._connections, self.keys, activations)
 
 
 def _held(page: Any) -> list[Held]:

@@ -1,8 +1,8 @@
-"""`StepBatcher`: moves held mailboxes forward, in few large steps.
+"""`StepBatcher`: sends the steps of held mailboxes in few large batches.
 
-The steps of all entities that are ready in one turn of the event loop leave as one *advance*; while it is under way the next ones
-gather. A step is idempotent under its lease (activation, fence, message), so a lost reply is simply asked again, for ever: a worker
-without its server has nothing better to do.
+The steps of all entities that are ready in one turn of the event loop are sent as one *advance*; while it is in flight the next ones
+gather. A step is idempotent under its lease (activation, fence, message), so after a lost reply it is repeated, without end: a worker
+without its server has nothing else to do.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any
 
 from command_bus.errors import CommandBusError
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.outage import Attempts
+from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
+from command_bus.transport.redis.mailbox_record import parse_started, running_of
 from command_bus.transport.redis.scripts import ADVANCE
 from command_bus.transport.steps import (
     NO_SETTLEMENT,
@@ -63,7 +64,7 @@ class StepBatcher:
         return self._shards[lease.shard].submit(lease, step)
 
     async def close(self, patience: float) -> None:
-        """Wait for what is under way, at most `patience` seconds; then give it up (the leases end by themselves)."""
+        """Wait for steps in flight, at most `patience` seconds; then give them up (the leases end by themselves)."""
         senders = [shard.sender for shard in self._shards if shard.sender is not None]
         if senders:
             await asyncio.wait(senders, timeout=patience)
@@ -75,7 +76,7 @@ class _Shard:
 
     def __init__(self, connections: Connections, keys: ShardKeys, owner: str, reply_ttl_ms: int) -> None:
         self._connections = connections
-        self._attempts = Attempts(connections.outage, "cannot start or settle commands", _log)
+        self._backoff = LoggedBackoff(connections.outage, "cannot start or settle commands", _log)
         self._keys = keys
         self._head_keys = [keys.ready, keys.active, keys.fence, keys.stats, keys.due, keys.paused, keys.parked, keys.dead]
         self._head_keys += [keys.watched, keys.events]
@@ -99,7 +100,7 @@ class _Shard:
             batch = _batch_of(line, self._answers.count)
             try:
                 await self._send(batch)
-            except Exception as error:  # noqa: BLE001 - whoever waits must learn of it, whatever it is
+            except Exception as error:  # noqa: BLE001 - the callers must get it, whatever it is
                 for _, _, waiting in batch:
                     if not waiting.done():
                         waiting.set_exception(error)
@@ -125,7 +126,7 @@ class _Shard:
         self._answers.observe(size, len(batch))
 
     def _give_back(self, lease: Lease) -> None:
-        """Hand a command back untouched that was started for a task which was cancelled meanwhile: nobody runs it."""
+        """Give back a command that was started for a task that is cancelled by now: no task runs it."""
         self.submit(lease, GiveBack(counts=False))
 
     async def _ask(self, keys: list[str], args: list[Any]) -> tuple[list[Any], bool]:
@@ -133,10 +134,10 @@ class _Shard:
             try:
                 answers = await self._connections.run_confirmed(ADVANCE, keys, args, self._keys.stats)
             except CommandBusError as error:
-                self._connections.reconnects += 1
-                await asyncio.sleep(self._attempts.failed(error))
+                self._connections.count_reconnect()
+                await asyncio.sleep(self._backoff.failed(error))
             else:
-                self._attempts.worked()
+                self._backoff.worked()
                 return answers
 
 
@@ -145,7 +146,7 @@ _FOLLOWS = {"stay": "s", "yield": "y", "leave": "l"}
 
 
 def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: list[Any]) -> None:
-    """Append a step's arguments and what keys its operation names, as the header of advance.lua lays down."""
+    """Append a step's arguments, and the keys that its operation names, in the order that the header of advance.lua gives."""
     extra: list[Any] = []
     match step:
         case Done(left, follow, verb):
@@ -169,7 +170,7 @@ def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: l
 
 
 def _leave(keys: ShardKeys, left: Settlement, names: list[str], args: list[Any]) -> str:
-    """Append what a settled command leaves; the letters for it."""
+    """Append what a settled command leaves; return the letters for it."""
     flags = ""
     if left.mark:
         names.append(keys.mark(left.command_id))
@@ -191,7 +192,7 @@ def _leave(keys: ShardKeys, left: Settlement, names: list[str], args: list[Any])
 
 
 def _batch_of(line: deque[_Waiting], most: int) -> list[_Waiting]:
-    """What leaves together: bounded in count and bytes, but at least one."""
+    """Return the steps that are sent together: limited in count and bytes, but at least one."""
     batch: list[_Waiting] = []
     size = 0
     for waiting in itertools.islice(line, most):
@@ -205,7 +206,7 @@ def _batch_of(line: deque[_Waiting], most: int) -> list[_Waiting]:
 
 
 def _size(step: Step) -> int:
-    """About how many bytes a step carries."""
+    """Return roughly how many bytes a step carries."""
     if isinstance(step, _GIVEN_UP):
         return _SMALL + _size_of(step.left) + len(step.record) + len(step.raw)
     return _SMALL + _size_of(step.left) if type(step) is Done and step.left is not NO_SETTLEMENT else _SMALL
@@ -216,11 +217,11 @@ def _size_of(left: Settlement) -> int:
 
 
 def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool) -> Answer:
-    """What a step came to that did not give up its lease, from its two values."""
+    """Return the answer of a step that kept its lease, or failed, from its two values."""
     if state == b"error":
         return StepFailed(body.decode(errors="replace"))
-    fence, message, attempt, first = state.decode().split("|")
-    lease.running = fence + "|" + message
+    fence, message, attempt, first = parse_started(state)
+    lease.running = running_of(fence, message)
     envelope, fields = (body, _NO_FIELDS) if type(body) is bytes else (_envelope_in(body), body)
     return Started(fence, message, int(attempt), int(first), now_ms, envelope, fields, confirmed)
 

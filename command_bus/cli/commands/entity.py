@@ -1,0 +1,206 @@
+"""`command-bus entity`: show one entity, or act on it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from command_bus.cli.commands.entity_view import print_details
+from command_bus.cli.completion import entity_words
+from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.exit_codes import ExitCode
+from command_bus.cli.options import Json, Target, Yes, with_target
+from command_bus.cli.terminal import confirm_or_exit, echo, print_error
+from command_bus.cli.unknown_names import undo_hint, warn_if_unknown
+from command_bus.spelling import did_you_mean
+
+if TYPE_CHECKING:
+    from command_bus.admin.entity import EntityScope
+    from command_bus.admin.info import EntityDetails
+
+__all__ = ["Action", "entity", "parse_entity_words"]
+
+_LEFT_RUNNING = "; the one that runs is left alone"
+
+
+class Action(StrEnum):
+    """Actions on one entity."""
+
+    SHOW = "show"
+    PAUSE = "pause"
+    RESUME = "resume"
+    DRAIN = "drain"
+    PURGE = "purge"
+    ABORT = "abort"
+
+
+@with_target
+def entity(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TYPE:ID",
+            show_default=False,
+            autocompletion=entity_words,
+            help="The entity, also as TYPE ID; then an action [default: show].",
+        ),
+    ],
+    *,
+    reason: Annotated[
+        str, typer.Option("--reason", "-m", show_default=False, help="A note that `entity` and `stats` show.")
+    ] = "",
+    waiting: Annotated[int, typer.Option(min=0, max=1000, help="How many waiting commands to show.")] = 10,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With purge: only count.")] = False,
+    wait: Annotated[float, typer.Option(min=0.1, help="With abort: seconds to wait for the end of the attempt.")] = 10.0,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="With abort: go on without a handler that cannot be ended; it may run beside its successor."
+        ),
+    ] = False,
+    yes: Yes = False,
+    target: Target,
+    as_json: Json = False,
+) -> None:
+    """Show one entity: its worker, the command at its head, what waits, and why it does not go on. Or act on it.
+
+    \b
+    Actions:
+    show    all of that
+    pause   start none of its commands until `resume`; what runs is not touched
+    drain   refuse new commands and finish those it has, until `resume`
+    resume  undo `pause` or `drain` of this entity
+    purge   remove its waiting commands; asks first
+    abort   end the attempt that runs: it counts as interrupted, so another follows, or a dead letter; asks first
+    \b
+    Exit codes: 0 done, 1 there was nothing to resume or abort, what runs cannot be ended, or not confirmed, 2 wrong usage, or no terminal
+    to ask on, 3 no answer to abort in time, 4 no server.
+    """  # noqa: D301
+    entity_type, entity_id, action = parse_entity_words(words)
+    _check_options(action, dry_run=dry_run, force=force)
+    one = _OneEntity(target, entity_type, entity_id)
+    match action:
+        case Action.SHOW:
+            print_details(one.read(waiting), target, as_json=as_json)
+        case Action.ABORT:
+            from command_bus.cli.commands.abort import abort
+
+            abort(target, entity_type, entity_id, reason=reason, wait=wait, force=force, yes=yes, as_json=as_json)
+        case Action.PURGE:
+            one.purge(dry_run=dry_run, yes=yes)
+        case Action.RESUME:
+            one.resume()
+        case _:
+            one.hold(action, reason)
+
+
+def parse_entity_words(words: list[str]) -> tuple[str, str, Action]:
+    """Parse `TYPE:ID [ACTION]` or `TYPE ID [ACTION]` into type, id and action; a type has no colon.
+
+    Raises:
+        typer.Exit: The words have neither form.
+    """
+    entity_type, colon, entity_id = words[0].partition(":")
+    rest = words[1:]
+    if not colon and rest:
+        entity_id, *rest = rest
+    if not entity_id or len(rest) > 1:
+        print_error("name one entity as TYPE:ID or TYPE ID, then an action or none, as in: command-bus entity account:a-17 pause")
+        raise typer.Exit(ExitCode.USAGE)
+    action = rest[0] if rest else Action.SHOW
+    if action not in {*Action}:
+        print_error(f"{action!r} is no action: {', '.join(Action)}{did_you_mean(action, [each.value for each in Action])}")
+        raise typer.Exit(ExitCode.USAGE)
+    return entity_type, entity_id, Action(action)
+
+
+def _check_options(action: Action, *, dry_run: bool, force: bool) -> None:
+    for given, option, fits in ((dry_run, "--dry-run", Action.PURGE), (force, "--force", Action.ABORT)):
+        if given and action is not fits:
+            print_error(f"{option} goes with {fits}")
+            raise typer.Exit(ExitCode.USAGE)
+
+
+class _OneEntity:
+    """Actions on one entity: each method opens a bus, acts, and prints the result."""
+
+    def __init__(self, target: Target, entity_type: str, entity_id: str) -> None:
+        self._target = target
+        self._type, self._id = entity_type, entity_id
+        self._name = f"{entity_type}:{entity_id}"
+
+    def read(self, waiting: int = 0) -> EntityDetails:
+        """Read the entity, and warn if it has no commands and its type is unknown."""
+
+        async def read() -> EntityDetails:
+            async with open_bus(self._target) as bus:
+                found = await bus.entity(self._type, self._id).show(waiting=waiting)
+                if not found.entity.depth:
+                    await warn_if_unknown(bus, entity_type=self._type)
+                return found
+
+        return run_command(read)
+
+    def hold(self, action: Action, reason: str) -> None:
+        """Pause or drain the entity."""
+
+        async def act() -> str:
+            async with open_bus(self._target) as bus:
+                result = await _hold(bus.entity(self._type, self._id), action, reason)
+                state = "paused" if action is Action.PAUSE else "drained"
+                done = undo_hint(state, self._target.command("entity", self._name, "resume"))
+                await warn_if_unknown(bus, entity_type=self._type, done=done)
+                return result
+
+        echo(f"{self._name}: {run_command(act)}")
+
+    def resume(self) -> None:
+        """Undo pause or drain.
+
+        Raises:
+            typer.Exit: The entity itself was neither paused nor drained.
+        """
+
+        async def act() -> bool:
+            async with open_bus(self._target) as bus:
+                return await bus.entity(self._type, self._id).resume()
+
+        if not run_command(act):
+            print_error(f"{self._name} was neither paused nor drained itself{_other_obstacle(self.read())}")
+            raise typer.Exit(ExitCode.FAILED)
+        echo(f"{self._name}: resumed")
+
+    def purge(self, *, dry_run: bool, yes: bool) -> None:
+        """Count the waiting commands, ask, and remove them."""
+        from command_bus.cli.output import pluralize
+
+        found = self.read()
+        count = found.entity.depth - (found.entity.state == "running")
+        echo(f"{self._name}: {pluralize(count, 'waiting command', 'waiting commands')}")
+        if dry_run or not count:
+            return
+        confirm_or_exit("Remove them? It cannot be undone.", yes=yes)
+
+        async def act() -> tuple[int, bool]:
+            async with open_bus(self._target) as bus:
+                scope = bus.entity(self._type, self._id)
+                return await scope.purge(), (await scope.show(waiting=0)).entity.state == "running"
+
+        removed, runs = run_command(act)
+        echo(f"{self._name}: {pluralize(removed, 'command', 'commands')} removed{_LEFT_RUNNING if runs else ''}")
+
+
+async def _hold(scope: EntityScope, action: Action, reason: str) -> str:
+    if action is Action.PAUSE:
+        return "paused" if await scope.pause(reason) else "was paused already"
+    return "draining" if await scope.drain(reason) else "was draining already"
+
+
+def _other_obstacle(found: EntityDetails) -> str:
+    """Return what else keeps the entity from going on, as the end of a sentence; empty if nothing does."""
+    if found.letter is not None:
+        return f": it is parked by dead letter {found.letter.id}, `command-bus dlq replay` or `dlq discard` that"
+    hold = found.entity.hold
+    return f": {hold.what} is {hold.mode}" if hold is not None else ""

@@ -1,0 +1,124 @@
+"""Output of `entity TYPE:ID`: the details of one entity, and commands to paste where it does not go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from command_bus.cli.json_output import to_json
+from command_bus.cli.options import Target
+from command_bus.cli.terminal import echo
+
+if TYPE_CHECKING:
+    from command_bus.admin.info import EntityDetails, EntityInfo, WaitingCommand
+
+__all__ = ["print_details", "suggest_commands"]
+
+_LONG = 30.0  # seconds that a handler has run
+_UNREADABLE = "(its bytes cannot be read)"
+
+
+def print_details(found: EntityDetails, target: Target, *, as_json: bool) -> None:
+    """Print the details of an entity, for people or as JSON."""
+    if as_json:
+        echo(to_json(found))
+        return
+    from command_bus.cli.output import format_fields, format_table
+
+    echo(format_fields([*_detail_lines(found), *suggest_commands(found, target)]))
+    if found.waiting:
+        echo()
+        echo(format_table(["waiting", "command id", "accepted"], [_waiting_row(each) for each in found.waiting]))
+        more = found.entity.depth - 1 - len(found.waiting)
+        if found.head is not None and more > 0:
+            echo(f"and {more:,} more")
+
+
+def suggest_commands(found: EntityDetails, target: Target) -> list[tuple[str, str]]:
+    """Return commands to paste that get an entity going again, each with a label."""
+    entity, hold = found.entity, found.entity.hold
+    if found.letter is not None:
+        return [
+            ("to go on", f"{target.command('dlq', 'replay', found.letter.id)}  (runs it again)"),
+            ("or", f"{target.command('dlq', 'discard', found.letter.id)}  (skips it)"),
+        ]
+    ways: list[tuple[str, str]] = []
+    if (entity.running_for or 0.0) >= _LONG:
+        ways.append(("if it hangs", f"{target.command('entity', entity.name, 'abort')}  (ends this attempt)"))
+        if hold is None:
+            ways.append(("before", f"{target.command('entity', entity.name, 'pause')}  (to keep the next attempt from starting)"))
+    if hold is not None and hold.what == entity.name:
+        ways.append(("to go on", target.command("entity", entity.name, "resume")))
+    elif hold is not None:
+        ways.append(("to go on", target.command("resume", *(["--all"] if hold.entity_type is None else [hold.entity_type]))))
+    return ways
+
+
+def _detail_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
+    from command_bus.cli.output import format_time_and_age
+
+    entity, hold = found.entity, found.entity.hold
+    yield from (("entity", entity.name), ("state", _state(entity)), ("depth", entity.depth))
+    if entity.due_ms is not None and entity.state != "waiting":
+        yield "delayed", f"until {format_time_and_age(entity.due_ms)}"
+    if hold is not None:
+        yield hold.mode, f"{hold.what}, since {format_time_and_age(hold.since_ms)}{': ' if hold.reason else ''}{hold.reason}"
+    yield from _head_lines(found)
+    if entity.retry_at_ms is not None:
+        yield "retry", format_time_and_age(entity.retry_at_ms)
+    yield from _worker_lines(found)
+    yield from _letter_lines(found)
+
+
+def _head_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
+    from command_bus.cli.output import format_time_and_age
+
+    entity, head = found.entity, found.head
+    if head is None:
+        return
+    yield "head", f"{head.name or _UNREADABLE} {head.command_id}"
+    yield "accepted", format_time_and_age(head.accepted_ms)
+    first = f"{entity.attempt}, first started {format_time_and_age(found.first_started_ms)}"
+    yield "attempt", first if entity.attempt else "not started yet"
+    if not found.handlers:
+        yield "handled by", "no live worker: start one that knows it"
+
+
+def _worker_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
+    from command_bus.cli.output import format_duration
+
+    entity, holder = found.entity, found.holder
+    if entity.worker is None:
+        return
+    where = "unknown" if holder is None else f"{holder.host}, process {holder.pid}{'' if holder.alive else ', LOST'}"
+    yield "held by", f"worker {entity.worker} ({where})"
+    yield "running for", format_duration(entity.running_for)
+    yield "lease", f"last renewed {format_duration(found.lease_age)} ago"
+
+
+def _letter_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
+    from command_bus.cli.output import format_time_and_age, pluralize
+
+    letter = found.letter
+    if letter is None:
+        return
+    attempts = pluralize(letter.attempts, "attempt", "attempts")
+    yield "parked by", f"dead letter {letter.id}: {letter.reason} after {attempts}, {format_time_and_age(letter.failed_ms)}"
+    yield "error", f"{letter.error_type}: {letter.error_message}"
+
+
+def _state(entity: EntityInfo) -> str:
+    from command_bus.cli.output import format_time_and_age
+
+    if not entity.depth and entity.hold is None:
+        return "idle: nothing of it waits or runs, or it was never used"
+    delayed = entity.due_ms is not None and entity.state == "waiting"
+    return f"delayed until {format_time_and_age(entity.due_ms)}" if delayed else entity.state
+
+
+def _waiting_row(command: WaitingCommand) -> tuple[str, str, str]:
+    from command_bus.cli.output import format_time_and_age
+
+    due = command.due_ms
+    when = f"due {format_time_and_age(due)}" if due is not None else format_time_and_age(command.accepted_ms)
+    return command.name or _UNREADABLE, command.command_id, when

@@ -1,0 +1,141 @@
+"""Options that several commands share: `--url`, `--namespace` and `--app`, which form a `Target`, and `--json`, `--yes` and others.
+
+The three options of a target may be given before or after the command's name. `with_target` adds them to a command and passes it one `Target`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import typer
+
+from command_bus.cli import PROGRAM
+from command_bus.cli.light_imports import import_bus
+
+__all__ = [
+    "App",
+    "DryRun",
+    "Json",
+    "Namespace",
+    "Target",
+    "Url",
+    "Yes",
+    "accept_target_options",
+    "command_group",
+    "entity_type_named",
+    "with_options",
+    "with_target",
+]
+
+Url = Annotated[
+    str | None,
+    typer.Option(show_default=False, help="Server [default: COMMAND_BUS_URL, REDIS_URL, or this project's `dev` server]."),
+]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", show_default=False, help="Namespace [default: COMMAND_BUS_NAMESPACE].")
+]
+App = Annotated[
+    str | None,
+    typer.Option(metavar="MODULE[:ATTRIBUTE]", show_default=False, help="Use the bus, classes and settings of an application."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
+
+
+@dataclass(frozen=True)
+class Target:
+    """The server, namespace and application that a command works on; None where an option was not given."""
+
+    url: str | None = field(default=None, repr=False)
+    namespace: str | None = None
+    app: str | None = None
+
+    @classmethod
+    def from_context(cls, context: typer.Context) -> Target:
+        """Read the target from the command line. An option after the command's name overrides one before it."""
+        found: dict[str, str] = {}
+        at: Any = context
+        while at is not None:
+            for name in ("url", "namespace", "app"):
+                if at.params.get(name) is not None:
+                    found.setdefault(name, at.params[name])
+            at = at.parent
+        return cls(**found)
+
+    def command(self, *words: str) -> str:
+        """Return a command line of this program for the same target, ready to paste. Passwords in the URL are masked."""
+        from command_bus.settings import redacted
+
+        url = None if self.url is None else redacted(self.url)
+        given = (("--url", url), ("--namespace", self.namespace), ("--app", self.app))
+        return shlex.join([PROGRAM, *words, *(word for option, value in given if value is not None for word in (option, value))])
+
+
+def accept_target_options(context: typer.Context, *, url: Url = None, namespace: Namespace = None, app: App = None) -> None:
+    """Accept the options of a target before a command's name, where `Target.from_context` finds them."""
+
+
+def command_group(summary: str) -> typer.Typer:
+    """Return a group of commands, such as `dlq`, that accepts the options of a target."""
+    return typer.Typer(
+        callback=accept_target_options, add_completion=False, rich_markup_mode=None, no_args_is_help=True, help=summary
+    )
+
+
+def with_target(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a target to a command, and pass them as its argument `target`."""
+    signature = inspect.signature(command, eval_str=True)
+    options = inspect.signature(accept_target_options, eval_str=True).parameters
+    own = [each for each in signature.parameters.values() if each.name != "target"]
+    parameters = [options["context"], *own, *(options[name] for name in ("url", "namespace", "app"))]
+
+    def run(context: typer.Context, **given: Any) -> None:
+        target = Target.from_context(context)
+        if target.app is None:
+            import_bus()
+        command(target=target, **{name: value for name, value in given.items() if name in signature.parameters})
+
+    return _described_as(run, command, signature.replace(parameters=parameters))
+
+
+def with_options(argument: str, make: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that adds the options of a function to a command, and passes what the function returns as one argument.
+
+    Args:
+        argument: The command's parameter; `--help` lists the options in its place.
+        make: Its keyword parameters are the options.
+    """
+    options = inspect.signature(make, eval_str=True).parameters
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        parameters = [
+            found for each in signature.parameters.values() for found in (options.values() if each.name == argument else (each,))
+        ]
+
+        def run(*words: Any, **given: Any) -> None:
+            made = make(**{name: given.pop(name) for name in options})
+            command(*words, **{argument: made}, **given)
+
+        return _described_as(run, command, signature.replace(parameters=parameters))
+
+    return decorate
+
+
+def entity_type_named(word: str) -> str | None:
+    """Return the entity type that a word of the command line names: None for `~`, the commands without an entity."""
+    return None if word == "~" else word
+
+
+def _described_as(run: Callable[..., None], command: Callable[..., None], signature: inspect.Signature) -> Callable[..., None]:
+    """Give a function the name and help of a command, and a signature, which typer reads."""
+    run.__doc__ = command.__doc__
+    run.__name__ = command.__name__
+    run.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    return run

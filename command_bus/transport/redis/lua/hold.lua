@@ -1,0 +1,61 @@
+-- hold: pause, drain or resume a scope (one mailbox, an entity type or all), and wake mailboxes that are no longer held.
+--
+-- uses: memory_limit, record, activation, holds, events
+--
+-- KEYS[1]   ready     stream of activations
+-- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
+-- KEYS[3]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
+-- KEYS[4]   parked    hash: mailbox name -> id of its dead letter
+-- KEYS[5]   due       sorted set of what becomes due, by ms
+-- KEYS[6]   watched   hash: entity type -> number of events to keep (see shared/events.lua)
+-- KEYS[7]   events    stream of what happened to commands of watched types
+-- KEYS[8…]  mailboxes to wake
+-- ARGV[1]   group     of consumers
+-- ARGV[2]   verb      pause, drain, resume; or wake, which leaves the scope as it is
+-- ARGV[3]   scope     a mailbox's name, <entity type>:* (~:* for commands without an entity), or *
+-- ARGV[4]   reason
+-- ARGV[5…]  names     of the mailboxes
+--
+-- returns how many mailboxes were woken
+--
+-- A pause takes effect before the next command starts; a command that runs is not touched. Draining refuses new commands and starts those
+-- that wait. No mailbox's name contains a `*`: it is encoded in ids. Paused and parked are independent.
+
+local ready, active, paused, parked, due = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local group, verb, scope, reason = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local modes = {pause = 'p', drain = 'd'}
+
+local function wake(name, box)
+  local record = redis.call('HGET', active, name)
+  local state, _, _, _, attempt, first = parse_record(record or '')
+  if state ~= 's' or redis.call('HEXISTS', parked, name) == 1 or holds_of(paused, name) then return 0 end
+  if redis.call('XLEN', box) == 0 then
+    redis.call('DEL', box)
+    redis.call('HDEL', active, name)
+  elseif redis.call('ZSCORE', due, 'r:' .. name) then
+    redis.call('HSET', active, name, pack_record('w', '', attempt, first))
+  else
+    redis.call('HSET', active, name, queue(ready, name, attempt, first))
+  end
+  return 1
+end
+
+pass_memory_limit(ready, group)
+local changed = false
+if modes[verb] then
+  local before = redis.call('HGET', paused, scope)
+  local same = before and string.match(before, '^' .. modes[verb] .. '|(%d+)|')
+  local time = redis.call('TIME')
+  local since = same or string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+  redis.call('HSET', paused, scope, modes[verb] .. '|' .. since .. '|' .. reason)
+  changed = not same
+elseif verb == 'resume' then
+  changed = redis.call('HDEL', paused, scope) == 1
+end
+if changed and (string.sub(scope, -1) ~= '*' or string.find(ready, ':0}:', 1, true)) then  -- of a scope on all shards, the first publishes
+  local publish = publisher(KEYS[6], KEYS[7])
+  publish(({pause = 'paused', drain = 'draining', resume = 'resumed'})[verb], scope, '', '', '', '', reason)
+end
+local woken = 0
+for i = 5, #ARGV do woken = woken + wake(ARGV[i], KEYS[i + 3]) end
+return woken

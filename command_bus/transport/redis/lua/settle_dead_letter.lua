@@ -1,0 +1,84 @@
+-- settle_dead_letter: replay or discard one dead letter.
+--
+-- uses: memory_limit, record, activation, holds, outcomes, events
+--
+-- KEYS[1]   ready     stream of activations
+-- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
+-- KEYS[3]   stats     hash of counters
+-- KEYS[4]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
+-- KEYS[5]   parked    hash: mailbox name -> id of its dead letter
+-- KEYS[6]   dead      stream of dead letters
+-- KEYS[7]   mailbox
+-- KEYS[8]   mark      of the command id
+-- KEYS[9]   record    of the dispatch that keeps its outcome (the mark again if none does)
+-- KEYS[10]  outcomes  of that dispatch (the mark again if none)
+-- KEYS[11]  watched   hash: entity type -> number of events to keep (see shared/events.lua)
+-- KEYS[12]  events    stream of what happened to commands of watched types
+-- ARGV[1]   group     of consumers
+-- ARGV[2]   verb      replay, discard
+-- ARGV[3]   letter    id of the entry in `dead`
+-- ARGV[4]   name      of the mailbox
+-- ARGV[5]   mark ttl in ms, of a command that is discarded while parked
+-- ARGV[6]   mark      of a command that waits (replay) or was discarded; empty if it has none
+-- ARGV[7]   outcome   of a command that is discarded, for its dispatch; empty if none keeps it
+--
+-- returns 'replayed', 'discarded', or 'gone' if there is no such letter
+--
+-- A parked command is still the head of its mailbox: replayed, it runs before the others. Any other is added at the mailbox's end. If the
+-- mailbox takes nothing, the error is the answer and nothing is changed. After the first write nothing fails.
+
+local ready, active, stats, paused = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local parked, dead, box, mark = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local group, verb, id, name = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+pass_memory_limit(ready, group)
+local entry = redis.call('XRANGE', dead, id, id)[1]
+if not entry then return 'gone' end
+local length = redis.pcall('XLEN', box)
+if type(length) ~= 'number' then return length end  -- of another type: nothing is changed
+local fields = {}
+for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
+
+local function wake(first)
+  redis.call('HSET', active, name, holds_of(paused, name) and pack_record('s', '', 0, first) or queue(ready, name, 0, first))
+end
+
+local is_parked = redis.call('HGET', parked, name) == id
+if verb == 'replay' and not is_parked then
+  local added = redis.pcall('XADD', box, '*', 'e', fields['e'] or '')
+  if type(added) == 'table' then return added end
+end
+redis.call('XDEL', dead, id)
+local publish = publisher(KEYS[11], KEYS[12])
+publish(verb == 'replay' and 'replayed' or 'discarded', name, fields['e'] or '', '', '', '', id)
+if verb == 'discard' and ARGV[7] ~= '' then
+  keep_outcome(KEYS[9], KEYS[10], ARGV[7])
+  expire_outcomes()
+end
+if is_parked then
+  redis.call('HDEL', parked, name)
+  if verb == 'replay' then
+    if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6]) end
+  else
+    local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]
+    if head then
+      redis.call('XDEL', box, head[1])
+      redis.pcall('HINCRBY', stats, 'depth', -1)
+    end
+    if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6], 'PX', ARGV[5]) end
+  end
+  if redis.call('XLEN', box) == 0 then
+    redis.call('DEL', box)
+    redis.call('HDEL', active, name)
+  else
+    local time = redis.call('TIME')
+    wake('-' .. string.format('%.0f', time[1] * 1000))  -- below zero: replayed, its deadline no longer counts
+  end
+  return verb == 'replay' and 'replayed' or 'discarded'
+end
+if verb == 'discard' then return 'discarded' end
+
+if ARGV[6] ~= '' then redis.call('SET', mark, ARGV[6]) end
+redis.pcall('HINCRBY', stats, 'depth', 1)
+if redis.call('HEXISTS', active, name) == 0 then wake('0') end
+return 'replayed'

@@ -1,0 +1,98 @@
+"""`InterruptHandler`: carries out operators' requests to end a running attempt.
+
+A request is one field of a hash per shard, under the mailbox's name. It names exactly one attempt, by fence and message, so that it can
+never hit another. A request that no worker carries out expires with the hash, some minutes after the last request. Workers read the hash
+once a second, in a request that they send anyway (`PendingRecovery`). A blocked event loop cannot read it: then the thread that renews its
+leases reads it, and answers where the loop is blocked. Workers of earlier releases ignore the hash.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+
+from command_bus.clock import mono
+from command_bus.serialization.text import printable
+from command_bus.transport.interrupts import Interrupt
+from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.redis.admin.interrupts import _write
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.keys import ShardKeys
+from command_bus.transport.steps import ByOperator, GivenUp, Lease
+
+__all__ = ["InterruptHandler"]
+
+
+_PATIENCE = 1.0
+"""Seconds that a handler has to end before it is abandoned."""
+_log = logging.getLogger("command_bus.worker")
+
+
+class InterruptHandler:
+    """The requests of one shard, compared with the attempts that this worker runs.
+
+    Args:
+        connections: To the shard's server.
+        keys: Of the shard.
+        held: Gives the leases of the shard that this worker holds.
+        abandon: Settles the attempt of a lease as interrupted, for these reasons, while its handler runs.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        keys: ShardKeys,
+        held: Callable[[], list[Lease]],
+        abandon: Callable[[Lease, str], Awaitable[None]],
+    ) -> None:
+        self._connections = connections
+        self._keys = keys
+        self._held = held
+        self._abandon = abandon
+        self._cancelled_at: dict[str, float] = {}  # by attempt
+
+    async def carry_out(self, fields: Mapping[bytes, bytes]) -> None:
+        """Carry out the requests to this worker. A request for an attempt that does not run here is for another worker, or out of date.
+
+        Raises:
+            CommandBusError: The server cannot be asked; the next look goes on.
+        """
+        if not fields and not self._cancelled_at:
+            return
+        held = {lease.mailbox: lease for lease in self._held() if lease.running}
+        wanted: set[str] = set()
+        for name, value in fields.items():
+            mailbox, interrupt = name.decode(), Interrupt.unpack(value)
+            lease = held.get(mailbox)
+            if interrupt is None or lease is None or lease.running != interrupt.running:
+                continue
+            wanted.add(interrupt.running)
+            await self._end(lease, interrupt)
+        self._cancelled_at = {running: at for running, at in self._cancelled_at.items() if running in wanted}
+
+    async def _end(self, lease: Lease, interrupt: Interrupt) -> None:
+        cancelled_at = self._cancelled_at.get(interrupt.running)
+        if cancelled_at is None:
+            if lease.cancel is None:
+                return  # its handler is about to begin, or has just ended
+            # The answer first: by it the operator sees whether the request ended the attempt.
+            await self._say(lease, replace(interrupt, answer="told" if lease.in_thread else "cancelled", where=""))
+            if lease.running == interrupt.running and lease.cancel is not None:
+                self._cancelled_at[interrupt.running] = mono()
+                entity = mailbox_label(lease.mailbox)
+                _log.warning(
+                    "%s: the attempt that runs is cancelled, %s", entity, printable(interrupt.words), extra={"entity": entity}
+                )
+                lease.cancel(ByOperator(interrupt.words))
+        elif interrupt.kind == "abandon" and interrupt.answer != "abandoned" and mono() >= cancelled_at + _PATIENCE:
+            await self._say(lease, replace(interrupt, answer="abandoned"))
+            if lease.running == interrupt.running:
+                await self._abandon(lease, interrupt.words)
+                if lease.running == interrupt.running and lease.cancel is not None:
+                    lease.cancel(GivenUp(interrupt.words))
+        elif interrupt.answer in ("", "blocked"):  # the request was repeated
+            await self._say(lease, replace(interrupt, answer="told" if lease.in_thread else "cancelled"))
+
+    async def _say(self, lease: Lease, interrupt: Interrupt) -> None:
+        await self._connections.ask(_write, self._keys, lease.mailbox, interrupt)

@@ -1,0 +1,157 @@
+"""Reading the views of dead letters, rejects, entities and dispatches."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import SparkSession
+
+from command_bus.spark import PartitionDispatcher
+from command_bus.spark.writing import partition as dispatching
+from tests.spark.outcomes import (
+    Lock,
+    Pay,
+    Slow,
+    load,
+    read,
+    registry_of,
+    settled,
+    target_of,
+)
+from tests.spark.trucks import Namespace, until, working
+
+
+@contextmanager
+def stopped(namespace: Namespace, *entities: tuple[str, str]) -> Iterator[None]:
+    """Pause these entities."""
+
+    async def change(verb: str) -> None:
+        async with namespace.bus() as bus:
+            for kind, name in entities:
+                await getattr(bus.entity(kind, name), verb)()
+
+    asyncio.run(change("pause"))
+    yield
+    asyncio.run(change("resume"))
+
+
+def test_dead_letters(spark: SparkSession, wide: Namespace) -> None:
+    load(wide, [Pay(account="a", amount=13), Lock(locker="l", broken=True), Lock(locker="l")])
+    load(wide, [Pay(account="b", amount=13)], "kept-none", keep_ms=0)
+    with working(wide, registry_of()):
+        until(lambda: read(spark, wide, "deadLetters").count() == 3)
+    rows = {(row["dispatch_id"], row["command_id"]): row for row in read(spark, wide, "deadLetters").collect()}
+    assert set(rows) == {("d", "c0"), ("d", "c1"), (None, "c0")}
+    pay, lock = rows["d", "c0"], rows["d", "c1"]
+    assert (pay["command"], pay["entity_type"], pay["entity"], pay["reason"], pay["attempts"]) == (
+        "Pay",
+        "account",
+        "a",
+        "failed",
+        2,
+    )
+    assert (pay["error_type"], pay["error_message"], pay["parked"]) == ("ValueError", "unlucky", False)
+    assert json.loads(pay["payload"]) == {"account": "a", "amount": 13}
+    assert "unlucky" not in pay["payload"]
+    assert "in pay" in pay["traceback"]
+    assert pay["accepted_at"] <= pay["first_started_at"] <= pay["failed_at"]
+    assert (lock["parked"], lock["entity"]) == (True, "l")
+    assert {row["command_id"] for row in read(spark, wide, "deadLetters", dispatchId="d").collect()} == {"c0", "c1"}
+    assert read(spark, wide, "deadLetters", endingTimestamp=1).count() == 0
+    assert read(spark, wide, "deadLetters", startingTimestamp=1).count() == 3
+    outcomes = Counter(row["status"] for row in read(spark, wide, dispatchId="d").collect())
+    assert outcomes == {"dead_lettered": 1, "parked": 1}
+
+
+def test_rejects(spark: SparkSession, namespace: Namespace) -> None:
+    with PartitionDispatcher(target_of(namespace), dispatch_id="d") as dispatcher:
+        for number in range(450):
+            dispatcher.reject(
+                dispatching.Reject.of(
+                    command_id=f"c{number}",
+                    command="Pay",
+                    entity="a",
+                    reason="invalid",
+                    error="amount: text",
+                    row={"amount": f"{number} é"},
+                )
+            )
+    rows = sorted(
+        read(spark, namespace, "rejects", dispatchId="d", pageSize=100).collect(), key=lambda row: int(row["command_id"][1:])
+    )
+    assert [row["command_id"] for row in rows] == [f"c{number}" for number in range(450)]
+    assert rows[3].asDict() == {
+        "dispatch_id": "d", "command_id": "c3", "command": "Pay", "entity": "a", "reason": "invalid", "error": "amount: text",
+        "row": '{"amount": "3 é"}',
+    }  # fmt: skip
+    assert read(spark, namespace, "rejects").count() == 450
+
+
+def test_entities(spark: SparkSession, wide: Namespace) -> None:
+    let_go = threading.Event()
+    load(
+        wide,
+        [
+            Slow(snail="runs"),
+            Slow(snail="runs"),
+            Slow(snail="sick", sick=True),
+            Lock(locker="parked", broken=True),
+            Lock(locker="parked"),
+        ],
+    )
+    with stopped(wide, ("snail", "paused"), ("snail", "idle")), working(wide, registry_of(let_go=let_go)):
+        until(lambda: {row["state"] for row in read(spark, wide, "entities").collect()} >= {"running", "retrying", "parked"})
+        load(wide, [Slow(snail="paused")], "e")
+        found = read(spark, wide, "entities").collect()
+        let_go.set()
+    rows = {row["entity"]: row for row in found}
+    assert len(rows) == len(found), "once each, though some are in several keys"
+    assert {name: (row["state"], row["depth"], row["entity_type"]) for name, row in rows.items()} == {
+        "runs": ("running", 2, "snail"), "sick": ("retrying", 1, "snail"), "parked": ("parked", 2, "locker"),
+        "paused": ("paused", 1, "snail"), "idle": ("paused", 0, "snail"),
+    }  # fmt: skip
+    assert rows["idle"]["oldest_accepted_at"] is None
+    assert rows["runs"]["oldest_accepted_at"] > datetime.now(UTC).replace(tzinfo=None) - timedelta(minutes=2)
+    assert (rows["runs"]["attempt"], rows["sick"]["attempt"], rows["paused"]["attempt"]) == (1, 1, 0)
+    assert rows["runs"]["mailbox"] == "snail:runs"
+
+
+def test_many_waiting_entities_are_read_once_each(spark: SparkSession, wide: Namespace) -> None:
+    load(wide, [Pay(account=f"a{number}", amount=1) for number in range(3000)])
+    frame = read(spark, wide, "entities")
+    assert frame.rdd.getNumPartitions() == 4
+    rows = frame.collect()
+    assert sorted(row["entity"] for row in rows) == sorted(f"a{number}" for number in range(3000))
+    assert {(row["state"], row["depth"], row["attempt"]) for row in rows} == {("waiting", 1, 0)}
+
+
+def test_dispatches(spark: SparkSession, wide: Namespace) -> None:
+    load(wide, [Pay(account=f"a{number}", amount=number) for number in range(20)], "done")
+    with working(wide, registry_of()):
+        settled(wide)
+    load(wide, [Pay(account="a", amount=1)], "open", commit=False)
+    load(wide, [Pay(account="a", amount=1)], "bare", keep_ms=0)
+    rows = {row["dispatch_id"]: row for row in read(spark, wide, "dispatches").collect()}
+    shown = {
+        name: tuple(
+            row[column]
+            for column in ("state", "version", "added", "duplicates", "rejected", "outcomes", "trimmed", "pending", "what")
+        )
+        for name, row in rows.items()
+    }
+    assert shown == {
+        "done": ("committed", 0, 20, 0, 0, 20, 0, 0, "tests"),
+        "open": ("open", None, 1, 0, 0, 0, 0, 1, "tests"),
+        "bare": ("committed", 0, 1, 0, 0, None, None, None, "tests"),
+    }
+    done = rows["done"]
+    assert done["opened_at"] <= done["committed_at"] < done["outcomes_until"] < done["remembered_until"]
+    assert json.loads(done["summary"])["partitions"][0]["added"] == 20
+    assert rows["open"]["committed_at"] is None
+    assert [row["dispatch_id"] for row in read(spark, wide, "dispatches", dispatchId="bare").collect()] == ["bare"]

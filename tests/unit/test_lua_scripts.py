@@ -1,0 +1,91 @@
+"""The header of a Lua script is its contract: keys, arguments and shared parts are those that the body uses."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha1
+from importlib.resources import files
+
+import pytest
+
+from command_bus.transport.redis.scripts import SCRIPTS, Script
+
+_LUA = files("command_bus.transport.redis").joinpath("lua")
+_SHARED = {path.name.removesuffix(".lua"): path.read_text(encoding="utf-8") for path in _LUA.joinpath("shared").iterdir()}
+
+_USED = re.compile(r"\b(KEYS|ARGV)\[(\d+)\]")
+_DECLARED = re.compile(r"^-- (KEYS|ARGV)\[(\d*)(…?)\] +(\w+)", re.MULTILINE)
+_BOUND = re.compile(r"^local ([\w, ]+) = ((?:(?:KEYS|ARGV)\[\d+\](?:, )?)+)$", re.MULTILINE)
+_FUNCTION = re.compile(r"^local function (\w+)", re.MULTILINE)
+_COMMENT = re.compile(r"--.*")
+_SHORT = {"box": "mailbox", "boxes": "count", "id": "letter"}
+
+every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+
+
+def _body(script: Script) -> str:
+    return _LUA.joinpath(f"{script.name}.lua").read_text(encoding="utf-8")
+
+
+def _header(script: Script) -> str:
+    return "\n".join(line for line in _body(script).splitlines() if line.startswith("--"))
+
+
+def _calls(text: str, part: str) -> bool:
+    """Return whether a text calls a function of a shared part."""
+    code = _COMMENT.sub("", text)
+    return any(re.search(rf"\b{name}\(", code) for name in _FUNCTION.findall(_SHARED[part]))
+
+
+@every_script
+def test_the_header_declares_the_keys_and_arguments_that_the_body_uses(script: Script) -> None:
+    header = _header(script)
+    body = "\n".join(line for line in _body(script).splitlines() if not line.startswith("--"))
+    assert header.startswith(f"-- {script.name}: ")
+    assert "\n-- returns " in header
+    for kind in ("KEYS", "ARGV"):
+        declared = [found[1:] for found in _DECLARED.findall(header) if found[0] == kind]
+        fixed = {int(number): word for number, more, word in declared if not more}
+        assert sorted(fixed) == list(range(1, len(fixed) + 1)), "numbered without a gap"
+        used = {int(number) for found, number in _USED.findall(body) if found == kind}
+        assert set(fixed) <= used, f"{kind} declared and not used"
+        is_open = any(more for _, more, _ in declared)
+        assert is_open or used <= set(fixed), f"{kind} used and not declared"
+        assert is_open == bool(re.search(rf"\b{kind}\[(?!\d+\])", body)), f"whether {kind} goes on is said if the body goes on"
+        for names, values in _BOUND.findall(body):
+            for name, (found, number) in zip(names.split(", "), _USED.findall(values), strict=True):
+                if found == kind and int(number) in fixed:
+                    assert fixed[int(number)] == _SHORT.get(name, name.partition("_")[0]), "declared under another name"
+
+
+@every_script
+def test_the_header_lists_the_shared_parts_that_are_called(script: Script) -> None:
+    texts = [_body(script), *(_SHARED[part] for part in script.shared)]
+    called = {part for part in _SHARED if any(_calls(text, part) for text in texts if text != _SHARED[part])}
+    assert called == set(script.shared)
+
+
+@every_script
+def test_a_shared_part_comes_after_the_parts_that_it_calls(script: Script) -> None:
+    for place, part in enumerate(script.shared):
+        assert not [later for later in script.shared[place + 1 :] if _calls(_SHARED[part], later)]
+
+
+@every_script
+def test_the_digest_covers_the_shared_parts(script: Script) -> None:
+    assert script.text == "".join([*(_SHARED[part] for part in script.shared), _body(script)])
+    assert script.sha == sha1(script.text.encode(), usedforsecurity=False).hexdigest()
+
+
+def test_shared_parts_define_each_name_once_and_no_script_defines_it_again() -> None:
+    names = [name for text in _SHARED.values() for name in _FUNCTION.findall(text)]
+    assert len(names) == len(set(names))
+    for script in SCRIPTS:
+        assert not set(names) & set(_FUNCTION.findall(_body(script)))
+
+
+def test_every_file_is_loaded() -> None:
+    assert {path.name.removesuffix(".lua") for path in _LUA.iterdir() if path.name.endswith(".lua")} == {
+        script.name for script in SCRIPTS
+    }
+    assert set(_SHARED) == {part for script in SCRIPTS for part in script.shared}
