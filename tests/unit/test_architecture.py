@@ -408,13 +408,7 @@ def test_what_is_too_large_is_found() -> None:
 
 
 TEST_LINES = 500
-LONG_TESTS = {  # longer still; take a file off this list when it is split
-    "tests/conformance/list_transport.py",
-    "tests/integration/test_operator_cli.py",
-    "tests/spark/test_reading.py",
-    "tests/spark/test_reconciliation.py",
-    "tests/spark/test_writing.py",
-}
+LONG_TESTS = {"tests/conformance/list_transport.py"}  # a whole transport, to be split into its parts
 
 
 def test_no_test_file_outgrows_its_limit() -> None:
