@@ -107,8 +107,8 @@ MUTANTS = (
     Mutant(
         "no reply with the settling",
         f"{_LUA}/advance.lua",
-        "    write_mark(left, false, name)\n    push_reply(left)\n    write_outcome(left)\n  end\n",
-        "    write_mark(left, false, name)\n    write_outcome(left)\n  end\n",
+        "    write_mark(left, false, name)\n    push_reply(left)\n    if left.outcomes then",
+        "    write_mark(left, false, name)\n    if left.outcomes then",
     ),
     Mutant(
         "the next activation is forgotten",

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from command_bus import BusSettings, CommandBus, CommandBusError, InvalidSettings
 from command_bus.cli.options import Target
 from command_bus.cli.process.application import Application
-from command_bus.cli.process.options import WorkerOptions
+from command_bus.cli.process.worker_options import WorkerOptions
 from command_bus.server_urls import redacted, unverified, url_fault, weakened
 from command_bus.transport.redis.connection.clients import clients_of
 

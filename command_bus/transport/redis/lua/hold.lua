@@ -1,6 +1,6 @@
 -- hold: pause, drain or resume a scope (one mailbox, an entity type or all), and wake mailboxes that are no longer held.
 --
--- uses: memory_limit, record, activation, holds, events
+-- uses: memory_limit, record, holds, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

@@ -1,6 +1,6 @@
 -- promote: move what has become due: delayed commands enter their mailbox, retries become ready.
 --
--- uses: memory_limit, record, activation, holds, delayed
+-- uses: memory_limit, record, holds, delayed
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

@@ -1,6 +1,6 @@
 -- remove: remove waiting commands from one mailbox (cancel, purge). A command that runs is left alone.
 --
--- uses: memory_limit, record, activation, outcomes, delayed, events
+-- uses: memory_limit, record, outcomes, delayed, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -59,7 +59,7 @@ local function take_out(id)
     end
     if state == 'w' or (state == 's' and letter) then state = 'free' end
     if state == 'r' or state == 's' then
-      redis.call('HSET', active, name, pack_record(state, activation, 0, 0))
+      redis.call('HSET', active, name, pack_record(state, activation, '0', '0'))
     end
   end
   return true
@@ -91,7 +91,7 @@ if record and redis.call('XLEN', box) == 0 and state ~= 'h' then
   redis.call('DEL', box)
   redis.call('HDEL', active, name)
 elseif state == 'free' then
-  redis.call('HSET', active, name, queue(ready, name, 0, 0))
+  redis.call('HSET', active, name, queue(ready, name, '0', '0'))
 end
 if removed > 0 then redis.pcall('HINCRBY', stats, 'depth', -removed) end
 return removed

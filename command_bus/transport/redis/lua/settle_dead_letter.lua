@@ -1,6 +1,6 @@
 -- settle_dead_letter: replay or discard one dead letter.
 --
--- uses: memory_limit, record, activation, holds, outcomes, events
+-- uses: memory_limit, record, holds, outcomes, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -40,7 +40,7 @@ local fields = {}
 for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
 
 local function wake(first)
-  redis.call('HSET', active, name, holds_of(paused, name) and pack_record('s', '', 0, first) or queue(ready, name, 0, first))
+  redis.call('HSET', active, name, holds_of(paused, name) and pack_record('s', '', '0', first) or queue(ready, name, '0', first))
 end
 
 local is_parked = redis.call('HGET', parked, name) == id

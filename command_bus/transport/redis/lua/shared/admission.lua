@@ -1,4 +1,4 @@
--- admission: what accepting commands changes in `active`. Uses record and activation.
+-- admission: what accepting commands changes in `active`. Uses record.
 
 -- Return two functions and the list that both fill: `active`, then name and record of each mailbox that became active, for one HSET.
 -- `activate` makes a mailbox active that was idle. `spoiled` returns whether an error concerns one mailbox, not the server; a mailbox
@@ -13,7 +13,7 @@ local function activator(ready, active, names, held, records)
     records[box] = true
     local name = names[box]
     changed[#changed + 1] = name
-    changed[#changed + 1] = held[box] and pack_record('s', '', 0, 0) or queue(ready, name, 0, 0)
+    changed[#changed + 1] = held[box] and pack_record('s', '', '0', '0') or queue(ready, name, '0', '0')
   end
   local function spoiled(box, fault)
     if string.find(tostring(fault.err), ' ID', 1, true) then
