@@ -330,7 +330,7 @@ async def test_a_worker_takes_over_what_another_left(place: Place) -> None:
             await producer.dispatch(Work(line="a", number=number))
         await began.wait()
         assert gone._parts is not None
-        gone._parts.leases._stopping = True  # it renews no more, as if it were killed
+        gone._parts.side.leases._stopping = True  # it renews no more, as if it were killed
         for task in gone._parts.consumer.running:
             task.cancel()
         await gone._parts.consumer.stop_reading()
