@@ -331,9 +331,9 @@ async def test_a_worker_takes_over_what_another_left(place: Place) -> None:
         await began.wait()
         assert gone._parts is not None
         gone._parts.side.leases._stopping = True  # it renews no more, as if it were killed
-        for task in gone._parts.consumer.running:
+        for task in gone._parts.side.consumer.running:
             task.cancel()
-        await gone._parts.consumer.stop_reading()
+        await gone._parts.side.consumer.stop_reading()
         async with place.bus("worker", lease=0.5) as workers, workers.worker():
             await operator.wait_idle(15)
         await gone.stop(grace=0)
