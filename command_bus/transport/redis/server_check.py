@@ -16,7 +16,7 @@ __all__ = ["READ_ONLY", "ServerFacts", "inspect_server", "judge"]
 
 READ_ONLY = "{} is a read-only replica: connect to its primary"
 _OLDEST = (6, 2)
-_BITES = (7, 0)
+_BLMPOP = (7, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ServerFacts:
     @property
     def has_blmpop(self) -> bool:
         """Whether the server has BLMPOP."""
-        return self.version is not None and self.version >= _BITES
+        return self.version is not None and self.version >= _BLMPOP
 
 
 async def inspect_server(connections: Connections) -> ServerFacts:
