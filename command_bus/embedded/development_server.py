@@ -1,11 +1,11 @@
-"""One development server per user and project, that all its processes find.
+"""One development server per user and project, found by all processes of the project.
 
-There is no registry and no daemon: the place is a folder named after the project, its socket is the server, and the lock beside
-it is held by the server itself (see `locks`). So there are three cases only: somebody answers, then join; the lock is free,
-then start one; else somebody is just starting or ending, then look again. The URL goes to child processes through the
-environment, because they may run in another folder.
+There is no registry and no daemon. The meeting place is a folder named after the project, with the server's socket and a lock that the
+server itself holds (see `locks`). So there are only three cases: a server answers: join it; the lock is free: start a server; else
+another process is starting or ending one: look again. Child processes get the URL through the environment, because they may run in
+another folder.
 
-What waits outlives the server in the project's folder (see `kept`), so that the next process goes on with it.
+Waiting commands outlive the server in the project's folder (see `project_data`), and the next process goes on with them.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from command_bus.errors import InvalidSettings, TransportUnavailable
 __all__ = ["DIR_VARIABLE", "URL_VARIABLE", "forget_shared_server", "shared_server", "stop_shared_server"]
 
 URL_VARIABLE = "COMMAND_BUS_EMBEDDED_URL"
-"""Set by whoever starts or joins the server, for its child processes."""
+"""URL of the server, set by each process that starts or joins it, for its child processes."""
 
 DIR_VARIABLE = "COMMAND_BUS_EMBEDDED_DIR"
-"""The folder for the data, for a development server that shall keep it all, also what nobody waits for any more."""
+"""Folder for the data of a development server that keeps all data, not only while commands wait."""
 
 _PATIENCE = 15.0  # seconds; more than another process needs to start a server or to fail
 
 _logger = logging.getLogger("command_bus")
-_PROJECT = "project"  # a file in the place: whose server it is
+_PROJECT = "project"  # a file in the meeting place: the project of the server
 
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """A server of this process, and the folder that is kept while something in it waits."""
+    """A server of this process, and the folder that is kept while commands wait in it."""
 
     server: EmbeddedServer
     kept: Path | None
@@ -52,22 +52,24 @@ _own: dict[Path, _Own] = {}
 
 
 def shared_server(folder: Path | None = None, *, persistence: Path | None = None) -> str:
-    """The URL of the project's development server, started if there is none. Blocks for some 60 ms then, else for 1 ms.
+    """Return the URL of the project's development server; start the server if none runs.
 
-    Who starts it owns it: it ends with that process. What is not settled by then stays in the project's folder `.command_bus`, and the
-    next one goes on with it. If it is found dead, the next caller starts another one at the same URL,
-    so that clients that keep trying to reconnect find it.
+    Blocks for some 60 ms if it starts the server, else for 1 ms.
+
+    The process that starts the server owns it: the server ends with that process. Commands that are not settled by then stay in the
+    project's folder `.command_bus`, and the next server goes on with them. If the server is dead, the next caller starts another one
+    at the same URL, so that clients that keep reconnecting find it.
 
     Args:
         folder: The project's. By default the server inherited from a parent process; else that of the nearest folder with a
             `pyproject.toml` or `.git`, from the current one upwards; else of the current one. A folder named here is not passed
             on to child processes.
-        persistence: Where all data is kept for good; by default `$COMMAND_BUS_EMBEDDED_DIR`.
+        persistence: Folder where all data is kept; by default `$COMMAND_BUS_EMBEDDED_DIR`.
 
     Raises:
         MissingExtra: There is no server program to start.
         InvalidSettings: A folder is not safe or not usable, or a server already runs that keeps its data elsewhere.
-        TransportUnavailable: The server did not start, or somebody else's does not answer.
+        TransportUnavailable: The server did not start, or that of another process does not answer.
     """
     inherited = _inherited() if folder is None else None
     if inherited is not None and persistence is None and state_of(inherited) == "ready":
@@ -81,7 +83,7 @@ def shared_server(folder: Path | None = None, *, persistence: Path | None = None
 
 
 def stop_shared_server() -> None:
-    """Stop what this process owns, and forget its URL. Idempotent; happens by itself at exit."""
+    """Stop the servers that this process owns, and forget their URL. Idempotent; runs at exit."""
     while _own:
         place, own = _own.popitem()
         if os.environ.get(URL_VARIABLE) == own.server.url:
@@ -93,10 +95,13 @@ atexit.register(stop_shared_server)
 
 
 def forget_shared_server(folder: Path | None = None) -> Path | None:
-    """Delete what the development server of a project has left behind, by default of this one; the folder, None if there was none.
+    """Delete the data that a project's development server left behind, by default this project's.
+
+    Returns:
+        The folder; None if there was none.
 
     Raises:
-        InvalidSettings: It runs.
+        InvalidSettings: The server runs.
     """
     project = folder or project_folder()
     place = meeting_place(project)
@@ -124,7 +129,7 @@ def _inherited() -> Path | None:
 
 
 def _place_of(inherited: Path | None) -> Path | None:
-    """The inherited server's place if it is one of this user's: a successor there is found by its owner and all its children."""
+    """Return the inherited server's meeting place if it is this user's: a new server there is found by its owner and all children."""
     if inherited is None or inherited.name != SOCKET or inherited.parent.parent != runtime_root():
         return None
     private_folder(inherited.parent.parent)
@@ -132,7 +137,7 @@ def _place_of(inherited: Path | None) -> Path | None:
 
 
 def _project_of(place: Path) -> Path:
-    """The project whose processes meet there."""
+    """Return the project whose processes meet there."""
     try:
         return Path((place / _PROJECT).read_text(encoding="utf-8"))
     except OSError:
@@ -152,7 +157,7 @@ def _join_or_start(place: Path, project: Path, persistence: Path | None) -> str:
             case "ready":
                 _refuse_other_data(address, persistence)
                 return unix_url(address)
-            case "loading":  # it lives: however long its data takes
+            case "loading":  # it is alive: its data may take long to load
                 until = mono() + _PATIENCE
             case "silent":
                 lock = try_lock(place)
@@ -189,7 +194,7 @@ def _start(place: Path, project: Path, lock: int, persistence: Path | None) -> s
 
 
 def _future(address: Path, persistence: Path | None, kept: Path | None) -> str:
-    """What will be left of its data."""
+    """Return what will be left of its data."""
     if persistence is not None:
         return f"its data stays in {persistence}"
     if kept is None:
@@ -200,7 +205,7 @@ def _future(address: Path, persistence: Path | None, kept: Path | None) -> str:
 
 
 def _end(place: Path, own: _Own) -> None:
-    """Stop a server, and delete its data if nothing in it waits: it accepts nothing more from the look until its end."""
+    """Stop a server, and delete its data if no command waits. It accepts no command between that look and its end."""
     if own.kept is None or not own.server.running:
         own.server.stop()
         return
@@ -213,7 +218,7 @@ def _end(place: Path, own: _Own) -> None:
             left or "what it had",
             own.kept,
         )
-    elif (lock := try_lock(place)) is not None:  # else somebody has started the next one meanwhile
+    elif (lock := try_lock(place)) is not None:  # else another process has started the next one
         try:
             wipe(own.kept)
         finally:

@@ -1,4 +1,4 @@
-"""Folders and socket paths: who may look into a folder, where a project's processes meet, and what is too long for a socket."""
+"""Folders and socket paths: private folders, the meeting place of a project's processes, and the length limit of socket paths."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _ADVICE = "set COMMAND_BUS_URL to use a server of your own"
 
 
 def private_folder(path: Path) -> Path:
-    """The folder, made if it is missing, that only this user can look into.
+    """Return the folder, which only this user can read; create it if it is missing.
 
     Raises:
-        InvalidSettings: It is not a folder, belongs to someone else, is open to others, or cannot be made.
+        InvalidSettings: It is not a folder, belongs to another user, is open to others, or cannot be created.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
-        found = path.lstat()  # not stat: a link in a world-writable place is someone else's choice of folder
+        found = path.lstat()  # not stat: a link in a world-writable place is another user's choice of folder
     except OSError as error:
         raise InvalidSettings(f"cannot make the folder {path} for the embedded server ({error.strerror}); {_ADVICE}") from error
     if not stat.S_ISDIR(found.st_mode):
@@ -52,10 +52,12 @@ def private_folder(path: Path) -> Path:
 
 
 def data_folder(path: Path) -> Path:
-    """The folder that the user named for data, made (mode 700) if it is missing; whom else it is open to is the user's affair.
+    """Return the folder that the user named for data; create it (mode 700) if it is missing.
+
+    Its permissions are not checked: they are the user's decision.
 
     Raises:
-        InvalidSettings: It cannot be made, or is not a folder.
+        InvalidSettings: It cannot be created, or is not a folder.
     """
     try:
         path = path.expanduser().resolve()
@@ -66,13 +68,13 @@ def data_folder(path: Path) -> Path:
 
 
 def fits_socket(folder: Path) -> bool:
-    """Whether a socket in the folder has a path that the system can take."""
+    """Return whether the path of a socket in the folder is short enough for the system."""
     return len(os.fsencode(folder / SOCKET)) <= _LONGEST_SOCKET
 
 
 def short_folder() -> Path:
-    """A new private folder with a path short enough for a socket."""
-    parents = [Path(tempfile.gettempdir()), Path("/tmp")]  # noqa: S108 - mkdtemp makes it safe
+    """Create a private folder with a path short enough for a socket."""
+    parents = [Path(tempfile.gettempdir()), Path("/tmp")]  # noqa: S108 - safe with mkdtemp
     parent = next((parent for parent in parents if fits_socket(parent / "command_bus-12345678")), parents[-1])
     try:
         return Path(tempfile.mkdtemp(prefix="command_bus-", dir=parent))
@@ -83,7 +85,7 @@ def short_folder() -> Path:
 
 
 def project_folder(start: Path | None = None) -> Path:
-    """The nearest folder, from `start` (the current folder) upwards, with a `pyproject.toml` or `.git`; else `start`."""
+    """Return the nearest folder, from `start` (the current folder) upwards, with a `pyproject.toml` or `.git`; else `start`."""
     try:
         start = (start or Path.cwd()).resolve()
     except OSError as error:
@@ -95,9 +97,9 @@ def project_folder(start: Path | None = None) -> Path:
 
 
 def runtime_root() -> Path:
-    """This user's folder for all meeting places: in $XDG_RUNTIME_DIR, else in the temporary folder."""
+    """Return this user's folder for all meeting places: in $XDG_RUNTIME_DIR, else in the temporary folder."""
     name = f"command_bus-{os.geteuid()}"
-    parents = [Path(tempfile.gettempdir()), Path("/tmp")]  # noqa: S108 - private_folder refuses what others planted
+    parents = [Path(tempfile.gettempdir()), Path("/tmp")]  # noqa: S108 - private_folder refuses folders of other users
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     # After su or sudo the variable may still name the other user's folder.
     if os.path.isabs(runtime) and os.path.isdir(runtime) and os.stat(runtime).st_uid == os.geteuid():  # noqa: PTH112, PTH116, PTH117
@@ -106,10 +108,10 @@ def runtime_root() -> Path:
 
 
 def meeting_place(project: Path) -> Path:
-    """Where all processes of this user and project find their server.
+    """Return the folder where all processes of this user and project find their server.
 
     Raises:
-        InvalidSettings: The place is not safe to use; see `private_folder`.
+        InvalidSettings: The folder is not safe to use; see `private_folder`.
     """
     return private_folder(private_folder(runtime_root()) / _digest(project.resolve()))
 

@@ -1,13 +1,13 @@
-"""A program, not a module: becomes the command it is given, after tying it to the life of the process that started it.
+"""A program, not a module: ties itself to the life of the process that started it, and becomes the given command.
 
     python -I -S guard.py MODE OWNER COMMAND…
 
-`kernel` (Linux) asks the kernel for a SIGKILL when the parent dies. That has to be asked for in the child, between fork and exec,
-where Python cannot safely run code if the program has threads (`preexec_fn`): so a fresh interpreter asks and then execs. `pipe`
-(elsewhere) leaves a small child behind that waits for the end of the file on standard input, whose other end the owner holds.
+`kernel` (Linux) asks the kernel for a SIGKILL when the parent dies. The child must ask, between fork and exec, where Python cannot
+safely run code if the program has threads (`preexec_fn`). So a fresh interpreter asks and then execs. `pipe` (elsewhere) leaves a
+small child behind that waits for end of file on standard input; the owner holds the other end.
 
-SIGKILL, because a server that takes a tenth of a second to say goodbye still answers, and the next process would join a dying one. An
-append-only file loses nothing by it that the operating system has: all that was acknowledged, unless the disk cannot keep up.
+SIGKILL, because a server that takes a tenth of a second to shut down still answers, and the next process would join a dying server. An
+append-only file loses nothing that the operating system has: all acknowledged writes, unless the disk cannot keep up.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _ask_kernel(owner: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, *(ctypes.c_ulong(value) for value in (signal.SIGKILL, 0, 0, 0))) != 0:
         sys.exit("prctl: " + os.strerror(ctypes.get_errno()))
-    if os.getppid() != owner:  # it died before the kernel was asked: no signal will come
+    if os.getppid() != owner:  # it died before the request: no signal will come
         sys.exit("the owner is gone")
 
 

@@ -23,12 +23,12 @@ _TAIL = 15  # lines of the log in an error
 
 
 class PortTaken(TransportUnavailable):
-    """Someone took the port between our look and the server's start."""
+    """Another process took the port between our look and the server's start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What to start: the program, where it listens, its folder, where its data outlives it (if anywhere), and extra settings."""
+    """What to start: the program, its address, its folder, the folder of persistent data (if any), and extra settings."""
 
     binary: Path
     address: Address
@@ -38,12 +38,12 @@ class Launch:
 
     @property
     def log(self) -> Path:
-        """What the server writes about itself."""
+        """The server's log file."""
         return self.folder / "server.log"
 
 
 def launched(launch: Launch, locks: Sequence[int]) -> GuardedProcess:
-    """The running server, which answers and has inherited the locks.
+    """Start the server and wait until it answers. It inherits the locks.
 
     Raises:
         TransportUnavailable: It ended or did not answer within 10 s; the message shows the end of its log.
@@ -72,7 +72,7 @@ def _started(launch: Launch, locks: Sequence[int]) -> GuardedProcess:
 
 
 def _watched(process: GuardedProcess, address: Address) -> str | None:
-    """None when the process answers; else what went wrong."""
+    """Wait until the process answers; return None then, else what went wrong."""
     until = mono() + _DEADLINE
     while mono() < until:
         if process.exit_code() is not None:
@@ -80,7 +80,7 @@ def _watched(process: GuardedProcess, address: Address) -> str | None:
         match state_of(address):
             case "ready":
                 return None if process_id(address) == process.pid else "is not the one that answers: its address is in use"
-            case "loading":  # it lives: however long its data takes
+            case "loading":  # it is alive: its data may take long to load
                 until = mono() + _DEADLINE
             case "silent":
                 pass
@@ -89,7 +89,7 @@ def _watched(process: GuardedProcess, address: Address) -> str | None:
 
 
 def _fresh_log(log: Path) -> int:
-    """Where the next server's part begins."""
+    """Return the position in the log where the next server's part begins."""
     size = log.stat().st_size if log.exists() else 0
     if size > _LONGEST_LOG:
         os.truncate(log, 0)

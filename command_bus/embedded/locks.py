@@ -1,8 +1,7 @@
 """Locks of folders: one server each.
 
-A lock is held by the *server process*, which inherits the locked file: so it is free exactly when the server is dead, however
-it died, and there is nothing stale to detect. Lock files are never deleted, because two processes could then hold two files of
-one name.
+The *server process* holds the lock, because it inherits the locked file. So the lock is free exactly when the server is dead, whatever
+ended it, and no lock can be stale. Lock files are never deleted, because two processes could then hold two files of one name.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from command_bus.errors import InvalidSettings, TransportUnavailable
 __all__ = ["POLL", "locked", "try_lock", "unlock"]
 
 _LOCK = "server.lock"
-_PATIENCE = 2.0  # seconds for a server that is just ending
+_PATIENCE = 2.0  # seconds for a server that is ending
 POLL = 0.005
 """Seconds between two looks at what another process is doing."""
 
@@ -28,7 +27,7 @@ _in_hand: set[int] = set()
 
 
 def try_lock(folder: Path) -> int | None:
-    """The folder's lock as a file descriptor that the caller hands to the server and then closes; None if a server has it."""
+    """Take the folder's lock. Return a file descriptor that the caller passes to the server and then closes; None if a server has it."""
     path = folder / _LOCK
     while True:
         try:
@@ -40,7 +39,7 @@ def try_lock(folder: Path) -> int | None:
         _in_hand.add(lock)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Cleaners of temporary folders delete old files: a lock on a deleted one would shut nobody out.
+            # Cleaners of temporary folders delete old files: a lock on a deleted file would exclude no process.
             if path.exists() and os.path.samestat(os.fstat(lock), path.stat()):
                 return lock
         except BlockingIOError:
@@ -55,10 +54,10 @@ def try_lock(folder: Path) -> int | None:
 
 
 def _wait_lock(folder: Path) -> int:
-    """The folder's lock, waiting for a server that is just ending.
+    """Take the folder's lock; wait for a server that is ending.
 
     Raises:
-        TransportUnavailable: Another server lives there.
+        TransportUnavailable: Another server runs there.
     """
     until = mono() + _PATIENCE
     while (lock := try_lock(folder)) is None:
@@ -77,10 +76,10 @@ def unlock(locks: Iterable[int]) -> None:
 
 @contextlib.contextmanager
 def locked(folders: Iterable[Path]) -> Generator[Sequence[int]]:
-    """The folders' locks, to be inherited by a server within the block; this process's copies are closed at its end.
+    """Take the folders' locks; a server started within the block inherits them. This process's copies are closed at the block's end.
 
     Raises:
-        TransportUnavailable: Another server lives in one of them.
+        TransportUnavailable: Another server runs in one of them.
     """
     locks: list[int] = []
     try:

@@ -1,4 +1,4 @@
-"""A few bytes of RESP over a socket: to ask a server whether it is there, before and without any client library."""
+"""A few bytes of RESP over a socket, to check whether a server answers without a client library."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ServerError(Exception):
 
 
 def state_of(address: Address) -> State:
-    """`ready` if a server answers PING, `loading` if it still reads its data, `silent` if there is no (sensible) answer."""
+    """Return `ready` if a server answers PING, `loading` if it still reads its data, `silent` if there is no valid answer."""
     try:
         return "ready" if ask(address, "PING") == ["PONG"] else "silent"
     except ServerError as error:
@@ -32,7 +32,7 @@ def state_of(address: Address) -> State:
 
 
 def process_id(address: Address) -> int | None:
-    """The process that answers there; None if none does."""
+    """Return the id of the process that answers there; None if none does."""
     try:
         lines = ask(address, "INFO", "server")[0].splitlines()
     except (OSError, ServerError):
@@ -41,7 +41,7 @@ def process_id(address: Address) -> int | None:
 
 
 def config_value(address: Address, name: str) -> str:
-    """One setting of the server; empty if it does not tell."""
+    """Return one setting of the server; empty if it does not report it."""
     try:
         reply = ask(address, "CONFIG", "GET", name)
     except (OSError, ServerError):
@@ -50,13 +50,13 @@ def config_value(address: Address, name: str) -> str:
 
 
 def shut_down(address: Address) -> None:
-    """Ask the server to write what it has and to end; it answers only if it will not."""
+    """Ask the server to write its data and to end; it answers only if it refuses."""
     with contextlib.suppress(OSError, ServerError):
         ask(address, "SHUTDOWN")
 
 
 def ask(address: Address, *words: str) -> list[str]:
-    """The reply to one command, as a flat list of texts.
+    """Send one command; return its reply as a flat list of texts.
 
     Raises:
         ServerError: The server refuses it.
@@ -72,7 +72,7 @@ def ask(address: Address, *words: str) -> list[str]:
 
 
 def _reply(stream: BinaryIO) -> list[str]:
-    """One reply as a flat list of texts."""
+    """Read one reply as a flat list of texts."""
     line = stream.readline()
     if not line.endswith(b"\r\n"):
         raise ConnectionResetError("the connection ended within a reply")

@@ -1,8 +1,8 @@
 """A child process that cannot outlive this one, even if this one is killed.
 
-The odd part is the thread. Linux's parent-death signal is sent when the *thread* that forked ends, not the process: a server
-started from a pool's thread would die with it. So all are forked from one daemon thread that sleeps until the process ends. (A
-pool of our own would not do: pools are joined before `atexit` runs, while the server is still wanted.)
+The odd part is the thread. Linux sends the parent-death signal when the *thread* that forked ends, not the process: a server
+started from a pool's thread would die with it. So one daemon thread, which sleeps until the process ends, forks all servers. (A
+pool cannot do this: pools are joined before `atexit` runs, while the server is still needed.)
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from command_bus.errors import MissingExtra
 __all__ = ["GUARD", "GuardedProcess"]
 
 GUARD: str = "kernel" if sys.platform == "linux" else "pipe"
-"""How a child learns of this process's death; `guard` explains."""
+"""How a child notices this process's death; see `guard`."""
 
 _Child = subprocess.Popen[bytes]
 
 
 class GuardedProcess:
-    """A child that is killed when this process is gone. After a fork it belongs to the parent only.
+    """A child process that is killed when this process ends. After a fork it belongs to the parent only.
 
     Args:
         command: Program and arguments.
-        log: Where its output goes.
+        log: File for its output.
         keep: File descriptors that it inherits.
 
     Raises:
@@ -59,15 +59,15 @@ class GuardedProcess:
 
     @property
     def pid(self) -> int:
-        """The process id; the guard becomes the command, so it is the command's."""
+        """The process id. The guard becomes the command, so it is the command's."""
         return self._process.pid
 
     def exit_code(self) -> int | None:
-        """None while it runs; negative for the signal that ended it."""
+        """Exit code; None while it runs, negative for the signal that ended it."""
         return self._process.poll()
 
     def end(self, number: signal.Signals = signal.SIGKILL, *, patience: float = 10.0) -> None:
-        """Send the signal, wait, and after `patience` seconds use force. Idempotent."""
+        """Send the signal, wait, and kill it after `patience` seconds. Idempotent."""
         self._process.send_signal(number)
         try:
             self._process.wait(patience)
@@ -77,7 +77,7 @@ class GuardedProcess:
         self._let_go_of_pipe()
 
     def disown(self) -> None:
-        """For the child of a fork: forget the process, which is the parent's, without touching it."""
+        """Forget the process without touching it: in the child of a fork, because it is the parent's."""
         self._let_go_of_pipe()  # else the watchdog would wait for us, too
         self._process.returncode = 0  # else Popen warns, when collected, of a process still running
 
@@ -87,7 +87,7 @@ class GuardedProcess:
 
 
 class _LastingThread:
-    """One daemon thread that runs what it is given, for as long as the process lives."""
+    """One daemon thread that runs functions until the process ends."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[Callable[[], _Child], Future[_Child]]] = queue.SimpleQueue()
@@ -98,7 +98,7 @@ class _LastingThread:
         self._jobs.put((job, future))
         try:
             return future.result()
-        except BaseException:  # Ctrl-C while waiting: nobody would own the process that comes
+        except BaseException:  # Ctrl-C while waiting: the process would have no owner
             future.add_done_callback(_kill_unclaimed)
             raise
 
@@ -107,7 +107,7 @@ class _LastingThread:
             job, future = self._jobs.get()
             try:
                 future.set_result(job())
-            except BaseException as error:  # noqa: BLE001 - it is the caller's
+            except BaseException as error:  # noqa: BLE001 - raised in the caller
                 future.set_exception(error)
             del job, future  # else the frame would keep the last child's Popen for as long as it waits
 
@@ -138,7 +138,7 @@ os.register_at_fork(after_in_child=_forget_thread)  # threads do not survive a f
 
 
 def _interpreter() -> str:
-    """A Python to run the guard: not always `sys.executable`, which is another program where Python is embedded or frozen."""
+    """Return a Python program to run the guard. `sys.executable` may be another program: where Python is embedded or frozen."""
     ours: tuple[str | None, ...] = (sys.executable, getattr(sys, "_base_executable", None))
     for candidate in (*(() if getattr(sys, "frozen", False) else ours), shutil.which("python3")):
         if candidate and "python" in os.path.basename(candidate).lower() and os.access(candidate, os.X_OK):  # noqa: PTH119

@@ -1,8 +1,8 @@
-"""What the development server keeps with its project: a folder `.command_bus`, as long as something in it waits.
+"""Data of the development server in its project: a folder `.command_bus`, kept while commands wait in it.
 
-A script may dispatch and end before there is a worker; a process may be killed, a machine restarted. What was accepted must be there
-for the worker that comes later. So the server has an append-only file in the project's folder. It is deleted when the server is
-stopped and nothing waits: otherwise an experiment that is repeated would find yesterday's command ids, and call itself a duplicate.
+A script may dispatch and end before a worker runs; a process may be killed, a machine restarted. Accepted commands must be there
+for a later worker. So the server has an append-only file in the project's folder. It is deleted when the server is stopped
+and no command waits. Otherwise a repeated experiment would find yesterday's command ids, and its commands would be duplicates.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _PAUSE_MS = "5000"
 
 
 class Left(NamedTuple):
-    """What waits in a server.
+    """Counts of what waits in a server.
 
     Attributes:
-        commands: Not settled.
+        commands: Commands that are not settled.
         letters: Dead letters.
     """
 
@@ -39,12 +39,12 @@ class Left(NamedTuple):
 
 
 def kept_folder(project: Path) -> Path:
-    """Where a project's development server keeps its data."""
+    """Return the folder where a project's development server keeps its data."""
     return project / ".command_bus"
 
 
 def made_folder(project: Path) -> Path | None:
-    """The same, made if it is missing, and ignored by git; None if there can be none that only this user can read."""
+    """Return that folder; create it, ignored by git, if it is missing. None if no folder there can be private to this user."""
     try:
         folder = private_folder(kept_folder(project))
         (folder / ".gitignore").write_text("*\n", encoding="utf-8")
@@ -54,11 +54,11 @@ def made_folder(project: Path) -> Path | None:
 
 
 def left_in(address: Address, *, closing: bool = False) -> Left | None:
-    """What waits in the server there; None if it does not say.
+    """Return what waits in the server; None if it does not answer.
 
     Args:
         address: Its socket.
-        closing: Let it accept nothing more, for it is going to be stopped.
+        closing: Make it refuse new commands, because it is about to be stopped.
     """
     try:
         if closing:
@@ -71,7 +71,7 @@ def left_in(address: Address, *, closing: bool = False) -> Left | None:
 
 
 def wipe(folder: Path) -> bool:
-    """Delete the data, if there is any and no server has it open.
+    """Delete the data, if there is any.
 
     Raises:
         TransportUnavailable: A server has it open.

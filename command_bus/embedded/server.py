@@ -1,4 +1,4 @@
-"""One private server: started, stopped, restarted, and gone with its owner in any case."""
+"""One private server: started, stopped and restarted by its owner, and ended with its owner in any case."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _PORT_ATTEMPTS = 5
 
 
 class EmbeddedServer:
-    """A Valkey or Redis server of one's own; `start` makes one.
+    """A private Valkey or Redis server; `start` creates one.
 
-    It ends when this process ends, however that happens; `stop()` or leaving the `with` block ends it earlier. After a fork it
+    It ends when this process ends, even if the process is killed. `stop()` or leaving the `with` block ends it earlier. After a fork it
     belongs to the parent: the child may use its URL, and nothing that the child does ends it.
     """
 
@@ -60,19 +60,19 @@ class EmbeddedServer:
         """Start a server and wait until it answers, some 30 to 60 ms. Blocks; callable from any thread.
 
         Args:
-            folder: For socket, configuration and log; must be this user's alone. None makes a temporary one, removed by `stop`.
+            folder: For socket, configuration and log; must be private to this user. None: a temporary one, removed by `stop`.
             tcp: Listen on a free port of 127.0.0.1, which every user of this machine can reach, instead of on a unix socket.
-            persistence: A folder for an append-only file, synced every second: what is queued survives a restart. None keeps the
+            persistence: A folder for an append-only file, synced every second: queued commands survive a restart. None keeps the
                 data in memory.
             config: More settings, named and written as in `redis.conf`.
-            binary: The server program; by default what `find_server_binary` finds.
+            binary: The server program; by default that of `find_server_binary`.
             held: The folder's lock, if the caller has taken it already (see `locks`).
 
         Raises:
             MissingExtra: There is no server program.
-            InvalidSettings: A folder is not safe or not usable, or `config` has a setting that is the launcher's.
+            InvalidSettings: A folder is not safe or not usable, or `config` has a setting that only the launcher may set.
             TransportUnavailable: The server ended or did not answer within 10 s (the message shows the end of its log), or
-                another one lives in the folder.
+                another one runs in the folder.
         """
         extra, program = checked(config), binary or find_server_binary()
         data = data_folder(persistence) if persistence else None
@@ -95,13 +95,13 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """For clients: `unix://…` or `redis://127.0.0.1:port`; stays the same over a `restart`."""
+        """URL for clients: `unix://…` or `redis://127.0.0.1:port`; a `restart` keeps it."""
         address = self._launch.address
         return unix_url(address) if isinstance(address, Path) else f"redis://{address[0]}:{address[1]}"
 
     @property
     def folder(self) -> Path:
-        """Where configuration, log and (path length allowing) the socket are."""
+        """Folder of configuration, log and (if the path is short enough) the socket."""
         return self._launch.folder
 
     @property
@@ -114,7 +114,7 @@ class EmbeddedServer:
         """The server's process id.
 
         Raises:
-            TransportUnavailable: It is stopped.
+            TransportUnavailable: The server is stopped.
         """
         if self._process is None:
             raise TransportUnavailable("this embedded server is stopped: restart() starts it again")
@@ -122,11 +122,11 @@ class EmbeddedServer:
 
     @property
     def running(self) -> bool:
-        """Whether the server lives and is this process's own."""
+        """Whether the server runs and belongs to this process."""
         return self._mine and self._process is not None and self._process.exit_code() is None
 
     def stop(self) -> None:
-        """End the server, saving persistent data, and remove what is temporary. Idempotent; a forked child stops nothing."""
+        """Stop the server, save persistent data, and remove temporary folders. Idempotent; a forked child stops nothing."""
         if not self._mine:
             return
         self._end(save=True)
@@ -135,12 +135,12 @@ class EmbeddedServer:
             shutil.rmtree(folder, ignore_errors=True)
 
     def kill(self) -> None:
-        """End the server as a crash would (SIGKILL); folder and data stay for `restart`."""
+        """Kill the server, as in a crash (SIGKILL); folder and data stay for `restart`."""
         if self._mine:
             self._end(save=False)
 
     def restart(self) -> None:
-        """Stop the server if it runs and start it again at the same URL; without `persistence` it comes back empty.
+        """Stop the server if it runs, and start it again at the same URL; without `persistence` it is empty then.
 
         Raises:
             TransportUnavailable: It did not come back, or belongs to the process that forked this one.
@@ -151,7 +151,7 @@ class EmbeddedServer:
         self._run()
 
     def disown(self) -> None:
-        """For the child of a fork, by itself: let go of what is the parent's."""
+        """Forget the parent's process; called in the child of a fork."""
         if self._process is not None:
             self._process.disown()
 
@@ -181,11 +181,11 @@ class EmbeddedServer:
             self._process = launched(self._launch, (*held, *locks))
 
     def _end(self, *, save: bool) -> None:
-        # If ours is dead, the address may be a successor's by now: then nothing is sent to it, and no socket that was left is deleted.
+        # If ours is dead, another server may have the address by now: nothing is sent to it, and its socket is not deleted.
         if self._process is None:
             return
         if save and self._launch.persistence is not None and self._process.exit_code() is None:
-            shut_down(self._launch.address)  # at once; the signal alone would be looked at within a tenth of a second
+            shut_down(self._launch.address)  # at once; the server looks at the signal only every tenth of a second
             self._process.end(signal.SIGTERM)
         else:
             self._process.end()
@@ -193,7 +193,7 @@ class EmbeddedServer:
 
 
 def unix_url(path: Path) -> str:
-    """The URL of a unix socket, with what is special in URLs quoted."""
+    """Return the URL of a unix socket, with special characters quoted."""
     return f"unix://{quote(os.fsencode(path))}"
 
 

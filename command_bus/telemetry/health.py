@@ -21,11 +21,10 @@ from collections.abc import Coroutine
 from http import HTTPStatus
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
-from command_bus.bus import CommandBus
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
 from command_bus.telemetry.pages import Page, PageServer, text_page
-from command_bus.worker.worker import Worker
+from command_bus.worker.worker import Worker, WorkerBus
 
 __all__ = ["READ_WITHIN", "Exposing", "HealthServer", "why_not_ready"]
 
@@ -44,7 +43,7 @@ class Exposing(Protocol):
 
     content_type: str
 
-    async def refresh(self, bus: CommandBus) -> None:
+    async def refresh(self, bus: WorkerBus) -> None:
         """Read the server's figures; called in the bus's event loop."""
         ...
 

@@ -1,4 +1,4 @@
-"""What a `TestBus` noted, and assertions on it whose failure says what was there instead."""
+"""Assertions on what a `TestBus` recorded; a failure lists what was recorded instead."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SHOWN = 20
 
 
 class Noted:
-    """What was sent and what handlers made of it.
+    """Sent messages, attempts and replies of a test bus.
 
     Args:
-        recorder: Has the notes.
+        recorder: Has the records.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -29,7 +29,7 @@ class Noted:
 
     @property
     def sent(self) -> list[Sent]:
-        """All that was sent, with ids, headers and delays; by handlers as well, if they use this bus."""
+        """All sent messages, with ids, headers and delays; those of handlers that use this bus too."""
         return self._recorder.sent
 
     @property
@@ -44,14 +44,14 @@ class Noted:
 
     @property
     def replies(self) -> list[Any]:
-        """What settled commands replied, in order: values, and the refusals (`Reject`) themselves."""
+        """Replies of settled commands, in order: values, and `Reject` errors."""
         return [note.value if note.error is None else note.error for note in self.handled if note.replied]
 
     def assert_dispatched(self, command: type[M], *, count: int | None = None, **fields: Any) -> M:
-        """The last message of a type with such fields that was sent.
+        """Return the last sent message of this type with these fields.
 
         Raises:
-            AssertionError: There is none (or not `count`); it lists what was sent.
+            AssertionError: There is none (or not `count`); the message lists what was sent.
         """
         matches = _matcher(command, fields)
         found = [message for message in self.dispatched if isinstance(message, command) and matches(message)]
@@ -59,7 +59,7 @@ class Noted:
         return found[-1]
 
     def assert_not_dispatched(self, command: type[Message[Any]], **fields: Any) -> None:
-        """No message of a type with such fields was sent.
+        """Check that no message of this type with these fields was sent.
 
         Raises:
             AssertionError: There is one.
@@ -71,16 +71,16 @@ class Noted:
     def assert_replied(
         self, command: type[Message[R]], reply: object = _WHATEVER, /, *, count: int | None = None, **fields: Any
     ) -> R:
-        """The last reply to a command of a type with such fields; a refusal is none.
+        """Return the last reply to a command of this type with these fields; a refusal is no reply.
 
         Args:
-            command: Its type.
+            command: Type of the command.
             reply: Only replies that are equal to this.
-            count: How many there are.
+            count: Expected number of replies.
             **fields: Of the command.
 
         Raises:
-            AssertionError: There is none (or not `count`); it lists what came of the commands that were handled.
+            AssertionError: There is none (or not `count`); the message lists the handled commands with their outcomes.
         """
         replied = [note for note in self._settled(command, fields) if note.error is None]
         found = [note for note in replied if reply is _WHATEVER or note.value == reply]
@@ -92,16 +92,16 @@ class Noted:
     def assert_rejected(
         self, command: type[Message[Any]], code: str | None = None, /, *, count: int | None = None, **fields: Any
     ) -> Reject:
-        """The last refusal of a command of a type with such fields.
+        """Return the last refusal of a command of this type with these fields.
 
         Args:
-            command: Its type.
+            command: Type of the command.
             code: Only refusals with this code.
-            count: How many there are.
+            count: Expected number of refusals.
             **fields: Of the command.
 
         Raises:
-            AssertionError: There is none (or not `count`); it lists what came of the commands that were handled.
+            AssertionError: There is none (or not `count`); the message lists the handled commands with their outcomes.
         """
         refusals = [note.error for note in self._settled(command, fields) if isinstance(note.error, Reject)]
         found = [refusal for refusal in refusals if code is None or refusal.code == code]
@@ -110,7 +110,7 @@ class Noted:
         return found[-1]
 
     def _settled(self, command: type[Message[Any]], fields: dict[str, Any]) -> list[Handled]:
-        """The attempts that settled such a command with a reply or a refusal."""
+        """Return the attempts that settled a command of this type with these fields, with a reply or a refusal."""
         matches = _matcher(command, fields)
         return [note for note in self.handled if note.replied and matches(note.command)]
 
@@ -122,7 +122,7 @@ class Noted:
 
 
 def _matcher(command: type[Message[Any]], fields: dict[str, Any]) -> Callable[[object], bool]:
-    """Tells whether something is such a message.
+    """Return a function that checks whether an object is a message of this type with these fields.
 
     Raises:
         TypeError: The type has no such field.

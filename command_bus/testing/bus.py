@@ -1,4 +1,4 @@
-"""`TestBus`: a bus for tests, with a server in memory, time that leaps, and workers that crash where they are told to.
+"""`TestBus`: a bus for tests, with an in-memory server, virtual time, and workers that crash at chosen steps.
 
     async def test_a_deposit_survives_a_crash(command_bus):
         command_bus.crash_after("handled", Deposit)
@@ -6,9 +6,9 @@
         await command_bus.run_until_idle()
         assert balances["a-1"] == 5
 
-It runs the bus's own code: producer, scripts, worker, recovery. Only the server is another (`command_bus.testing.simulated`), and the
-clocks. The worker starts with the first `run_until_idle`, `advance` or `call`; one that crashed is replaced at once, as a supervisor
-would, and its successor takes over when the lease is over.
+It runs the bus's own code: producer, scripts, worker, recovery. Only the server (`command_bus.testing.simulated`) and the clocks are
+replaced. The worker starts with the first `run_until_idle`, `advance` or `call`. A crashed worker is replaced at once, as by a
+supervisor. The new worker takes over when the lease expires.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from command_bus.messages.receipts import BatchResult, Receipt
 from command_bus.testing.assertions import Noted
 from command_bus.testing.clock import VirtualClock
 from command_bus.testing.crashes import Crash, CrashPoint
-from command_bus.testing.processes import Fleet
+from command_bus.testing.processes import BusProcesses
 
 __all__ = ["TestBus"]
 
@@ -39,23 +39,23 @@ _TURN = 0.001
 
 
 class TestBus(Noted):
-    """A bus, a server in memory and workers, in one event loop and in virtual time.
+    """A bus, an in-memory server and workers, in one event loop and in virtual time.
 
-    `async with TestBus(registry) as bus: …`, or the fixture `command_bus`, which opens at the first use.
+    `async with TestBus(registry) as bus: …`, or the fixture `command_bus`, which opens the bus at the first use.
 
     Args:
         registry: The handlers; by default those registered with `@handles`, or those of `bus`.
-        bus: The application's own bus, not open yet: its settings, middleware, lifespan and registry are used, and until the end of the
-            test it talks to the server in memory, whoever opens it, so that code that imports it needs no change.
-        workers: How many work at a time.
-        **options: For `CommandBus`, where no `bus` is given.
+        bus: The application's own bus, not open yet. Its settings, middleware, lifespan and registry are used. Until the end of the
+            test it talks to the in-memory server, so code that imports it needs no change.
+        workers: Number of workers.
+        **options: For `CommandBus`, if no `bus` is given.
 
     Attributes:
-        bus: The bus: all that a `CommandBus` can do, with the server in memory behind it.
+        bus: A `CommandBus` that talks to the in-memory server.
         clock: The virtual time.
     """
 
-    __test__ = False  # not a class of tests, whatever its name
+    __test__ = False  # despite its name, not a class of tests
 
     def __init__(
         self,
@@ -66,51 +66,51 @@ class TestBus(Noted):
         **options: Unpack[BusOptions],
     ) -> None:
         self.clock = VirtualClock()
-        self._fleet = Fleet(self.clock, registry, bus, workers, options)
-        self.bus = self._fleet.bus
-        self._fleet.recorder.serving = self._serve
-        super().__init__(self._fleet.recorder)
+        self._processes = BusProcesses(self.clock, registry, bus, workers, options)
+        self.bus = self._processes.bus
+        self._processes.recorder.serving = self._serve
+        super().__init__(self._processes.recorder)
 
     async def __aenter__(self) -> Self:
-        await self._fleet.sender()
+        await self._processes.sender()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._drive(self._fleet.close())
+        await self._drive(self._processes.close())
         self.release()
 
     def __repr__(self) -> str:
         return f"<TestBus of {self.bus!r}: {len(self.sent)} sent, {len(self.handled)} attempts>"
 
     def claim_all(self) -> None:
-        """Let every bus of this process that is opened from now on, also by a `SyncCommandBus`, talk to the server in memory."""
-        self._fleet.claims.all()
+        """Connect every bus of this process that opens from now on to the in-memory server; those of `SyncCommandBus` too."""
+        self._processes.claims.claim_all()
 
     @property
     def refused(self) -> list[str]:
-        """Why something was not sent: by a bus that was open before `claim_all`."""
-        return self._fleet.claims.refused
+        """Reasons why requests were refused: their bus was open before `claim_all`."""
+        return self._processes.claims.refused
 
     def release(self) -> None:
-        """Give back the clocks and the buses; for whoever cannot await."""
-        self._fleet.release()
+        """Restore the clocks and the buses, without awaiting."""
+        self._processes.release()
         self.clock.stop()
 
     # Sending.
 
     async def dispatch(self, command: Message[R], **options: Unpack[DispatchOptions]) -> Receipt[R]:
-        """As `CommandBus.dispatch`."""
-        bus = await self._fleet.sender()
+        """Dispatch a command; see `CommandBus.dispatch`."""
+        bus = await self._processes.sender()
         return await bus.dispatch(command, **options)
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> BatchResult:
-        """As `CommandBus.dispatch_batch`."""
-        bus = await self._fleet.sender()
+        """Dispatch commands together; see `CommandBus.dispatch_batch`."""
+        bus = await self._processes.sender()
         return await bus.dispatch_batch(commands)
 
     async def call(self, command: Message[R], **options: Unpack[CallOptions]) -> R:
-        """As `CommandBus.call`; retries, delays and leases on the way pass without waiting."""
-        bus = await self._fleet.sender()
+        """Call a command; see `CommandBus.call`. Retries, delays and leases pass in virtual time."""
+        bus = await self._processes.sender()
         return await bus.call(command, **options)
 
     # Time.
@@ -118,46 +118,46 @@ class TestBus(Noted):
     async def run_until_idle(self, *, timeout: float = 10.0, horizon: float = 7200.0) -> None:
         """Run until every accepted command is settled, delayed ones and retries too, or waits for an operator (paused, parked).
 
-        Time leaps to whatever the bus waits for; while a handler runs it flows as always.
+        Time leaps to the next timer of the bus. While a handler runs, time is real.
 
         Args:
             timeout: Real seconds.
             horizon: Virtual seconds.
 
         Raises:
-            AssertionError: Not idle in time; it says what still runs.
+            AssertionError: Not idle in time; the message says what still runs.
         """
-        await self._fleet.start()
+        await self._processes.start()
         end, far = _real() + timeout, self.clock.time() + horizon
         while True:
             await self._handlers(end)
-            if not await self._fleet.busy():
+            if not await self._processes.busy():
                 return
             if _real() > end or self.clock.time() > far:
                 raise AssertionError(f"not idle after {timeout:g} real or {horizon:g} virtual seconds: {await self._stats()}")
             await self._leap(far)
 
     def settle(self, *, timeout: float = 10.0, horizon: float = 7200.0) -> None:
-        """As `run_until_idle`, for tests that are no coroutines: on an event loop of its own.
+        """Run until idle on a new event loop, for tests that are no coroutines; see `run_until_idle`.
 
         Raises:
-            AssertionError: As `run_until_idle`.
-            RuntimeError: The test is a coroutine, or this thread runs an event loop for another reason.
+            AssertionError: Not idle in time.
+            RuntimeError: An event loop runs in this thread, because the test is a coroutine or for another reason.
         """
 
         async def work() -> None:
             try:
                 await self.run_until_idle(timeout=timeout, horizon=horizon)
             finally:
-                await self._drive(self._fleet.close())
+                await self._drive(self._processes.close())
 
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - as `get_running_loop`, which raises
             raise RuntimeError("an event loop runs here: write `await command_bus.run_until_idle()`")
         asyncio.run(work())
 
     async def advance(self, seconds: float) -> None:
-        """Let so much virtual time pass: every timer on the way fires in its turn, those of handlers too."""
-        await self._fleet.start()
+        """Advance virtual time by `seconds`. All timers due in between fire in order, those of handlers too."""
+        await self._processes.start()
         target = self.clock.time() + seconds
         while self.clock.time() < target:
             await self._threads()
@@ -167,26 +167,26 @@ class TestBus(Noted):
     # Crashes.
 
     def crash_after(self, point: CrashPoint, command: type[Message[Any]] | None = None, *, nth: int = 1, times: int = 1) -> None:
-        """Let a worker die at a step; another takes its place, and recovers what it held.
+        """Crash a worker at a step. Another worker replaces it, and recovers what it held.
 
         Args:
-            point: `"claimed"`: started, its handler not run. `"handled"`: its handler has returned, the server does not know.
-                `"settled"`: the server knows, the worker does not know that it does.
-            command: Of this type only.
-            nth: At which attempt, counted from now.
-            times: So many in a row; an `at_least_once` command has `retry.attempts` in all.
+            point: `"claimed"`: the command is started, its handler has not run. `"handled"`: the handler has returned, the server does
+                not know it yet. `"settled"`: the server has settled the command, the worker does not know it yet.
+            command: Type of the command; by default any.
+            nth: Number of the attempt, counted from now.
+            times: Number of crashes in a row; an `at_least_once` command has `retry.attempts` attempts in all.
         """
-        self._fleet.crashes.append(Crash(point, command, nth, times))
+        self._processes.crashes.append(Crash(point, command, nth, times))
 
     @property
     def crashed(self) -> int:
-        """Workers that died."""
-        return self._fleet.crashed
+        """Number of workers that crashed."""
+        return self._processes.crashed
 
     # Inside.
 
     async def _drive(self, work: Awaitable[R]) -> R:
-        """Await something that the bus does, leaping over its waits."""
+        """Await an operation of the bus; time leaps over its waits."""
         task = asyncio.ensure_future(work)
         try:
             while not task.done():
@@ -199,10 +199,10 @@ class TestBus(Noted):
         return task.result()
 
     async def _stats(self) -> Stats:
-        return await (await self._fleet.sender()).stats()
+        return await (await self._processes.sender()).stats()
 
     async def _leap(self, furthest: float | None) -> None:
-        """To the next timer, or as far as that."""
+        """Advance time to the next timer, at most to `furthest`."""
         due = self.clock.next_timer()
         target = due if furthest is None or (due is not None and due < furthest) else furthest
         if target is not None:
@@ -210,18 +210,20 @@ class TestBus(Noted):
         await asyncio.sleep(0)
 
     async def _serve(self, work: Awaitable[R]) -> R:
-        """Await a call of this program's: have workers for it, and leap over its waits."""
-        await self._fleet.start(stays=False)
+        """Await a call of the program: start workers, and let time leap over its waits."""
+        await self._processes.start(stays=False)
         running = running_command()
         if running is None:
             return await self._drive(work)
-        with self._fleet.recorder.waiting(running.command_id):  # a handler that calls: whoever drives the test drives this, too
+        with self._processes.recorder.waiting(
+            running.command_id
+        ):  # a handler that calls: the test that waits for it drives this, too
             return await work
 
     async def _handlers(self, end: float | None, over: Callable[[], bool] = lambda: False) -> None:
-        """Let what is ready run, and handlers end, in real time."""
+        """Wait in real time until no task is ready and no handler runs."""
         await self.clock.quiet()
-        while (running := self._fleet.recorder.running) and not over():
+        while (running := self._processes.recorder.running) and not over():
             if end is not None and _real() > end:
                 names = ", ".join(f"{note.context.name} of {note.context.entity}" for note in running)
                 raise AssertionError(f"still running: {names}; a handler that sleeps is woken by `advance`")
@@ -229,11 +231,11 @@ class TestBus(Noted):
             await self.clock.quiet()
 
     async def _threads(self) -> None:
-        """Let what is ready run and threads end; handlers on the loop get a moment for what is no timer."""
+        """Wait until no task is ready and no handler runs in a thread. Handlers on the loop get a moment for work that is no timer."""
         await self.clock.quiet()
-        while any(not self._fleet.is_async(note.context.name) for note in self._fleet.recorder.running):
+        while any(not self._processes.is_async(note.context.name) for note in self._processes.recorder.running):
             await asyncio.sleep(_TURN)
             await self.clock.quiet()
-        if self._fleet.recorder.running:
+        if self._processes.recorder.running:
             await asyncio.sleep(_TURN)
             await self.clock.quiet()

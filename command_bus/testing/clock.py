@@ -1,7 +1,7 @@
-"""Virtual time on the event loop that a test runs in: real time, and leaps over what nobody needs to wait for.
+"""Virtual time on a test's event loop: real time, plus leaps over waits.
 
-The loop's own clock is replaced, so timers, `asyncio.sleep` and `asyncio.timeout` follow; so are the bus's two clocks. Time flows as
-always between leaps: what waits for a socket or a thread is waited for. `time.time()` in a handler is not changed.
+The loop's clock is replaced, so timers, `asyncio.sleep` and `asyncio.timeout` follow it. The bus's two clocks are replaced too. Between
+leaps time is real, so waits for sockets and threads take as long as always. `time.time()` in a handler is not changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_TURNS = 10_000
 
 
 class VirtualClock:
-    """The clock of event loops, from `start` in each until `stop`. Several may be started one after the other: they leap together."""
+    """The clock of event loops, from `start` on each until `stop`. All started loops leap together."""
 
     def __init__(self) -> None:
         self._offset = 0.0
@@ -30,24 +30,24 @@ class VirtualClock:
         self._undo: list[Callable[[], None]] = []
 
     def time(self) -> float:
-        """Monotonic seconds, with all leaps."""
+        """Return monotonic seconds, including all leaps."""
         return _monotonic() + self._offset
 
     def wall_ms(self) -> int:
-        """Milliseconds since the epoch, with all leaps."""
+        """Return milliseconds since the epoch, including all leaps."""
         return int((_wall() + self._offset) * 1000)
 
     def start(self) -> None:
-        """Take over the running loop; idempotent.
+        """Replace the clock of the running loop; idempotent.
 
         Raises:
-            RuntimeError: It is not asyncio's own.
+            RuntimeError: The loop is not asyncio's own.
         """
         loop: Any = asyncio.get_running_loop()
         if loop in self._loops:
             return
         if not isinstance(loop, asyncio.BaseEventLoop):
-            raise RuntimeError(  # noqa: TRY004 - not a wrong argument, but a wrong surrounding
+            raise RuntimeError(  # noqa: TRY004 - not a wrong argument: the wrong loop
                 f"virtual time needs asyncio's own event loop, this is {type(loop).__module__}: use the default policy for this test"
             )
         own, wall = self.time, self.wall_ms
@@ -64,26 +64,26 @@ class VirtualClock:
         self._loops.add(loop)
 
     def stop(self) -> None:
-        """Give the clocks back; idempotent."""
+        """Restore the clocks; idempotent."""
         undo, self._undo = self._undo, []
         self._loops.clear()
         for restore in undo:
             restore()
 
     async def quiet(self) -> None:
-        """Let the loop run until nothing is ready: all that is left waits for a timer, a thread or a socket."""
+        """Run the loop until no task is ready: every task waits for a timer, a thread or a socket."""
         for _ in range(_MOST_TURNS):
             await asyncio.sleep(0)
-            if not _running()._ready:  # noqa: SLF001 - the loop does not tell otherwise
+            if not _running()._ready:  # noqa: SLF001 - there is no public way
                 return
 
     def next_timer(self) -> float | None:
-        """When the next timer is due, or None."""
+        """Return when the next timer is due, or None."""
         timers: list[Any] = _running()._scheduled  # noqa: SLF001 - as above
         return min((timer.when() for timer in timers if not timer.cancelled()), default=None)
 
     def leap(self, until: float) -> None:
-        """Be at a time at once; never back."""
+        """Advance to a time at once; never go back."""
         self._offset += max(0.0, until - self.time())
 
 

@@ -1,10 +1,10 @@
-"""Crashes at a chosen step of a command, to show that its handler bears being run again.
+"""Crashes at a chosen step of a command, to test that its handler may run again.
 
     claimed   the worker has started the command, its handler has not run
-    handled   the handler has returned, the server has not learned of it: the command runs again
-    settled   the server has settled the command, the worker has not learned of it
+    handled   the handler has returned, the server does not know it yet: the command runs again
+    settled   the server has settled the command, the worker does not know it yet
 
-Between `handled` and the settlement lies the window in which any at-least-once system runs a command twice.
+In the window between `handled` and the settlement, any at-least-once system can run a command twice.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ CRASH_POINTS: tuple[CrashPoint, ...] = get_args(CrashPoint)
 
 @dataclass(slots=True)
 class Crash:
-    """A crash that is planned.
+    """A planned crash.
 
     Attributes:
-        point: The step after which the worker ends.
-        command: The type that it waits for; None: any.
-        nth: Which of its attempts, from 1.
-        times: How many in a row.
+        point: Step after which the worker crashes.
+        command: Type of the command; None for any.
+        nth: Number of the attempt, from 1.
+        times: Number of crashes in a row.
     """
 
     point: CrashPoint
@@ -49,7 +49,7 @@ class Crash:
     times: int = 1
 
     def meets(self, command: Any) -> bool:
-        """Whether it is this attempt's turn; counts."""
+        """Count an attempt; return whether the worker crashes at it."""
         if self.command is not None and not isinstance(command, self.command):
             return False
         self.nth -= 1
@@ -60,14 +60,14 @@ class Crash:
 
 
 class Crashing(Middleware):
-    """The outermost layer around the handlers of one worker: notes attempts, and ends the worker where it is planned.
+    """The outermost middleware of one worker: records attempts, and crashes the worker as planned.
 
     Args:
-        recorder: Takes the notes.
-        crashes: What is planned, for all workers together.
-        process: The worker's.
-        keys: Of its namespace.
-        killed: Told once the process is dead.
+        recorder: Records the attempts.
+        crashes: Planned crashes, shared by all workers.
+        process: The worker's process.
+        keys: Keys of its namespace.
+        killed: Called once the process is dead.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Crashing(Middleware):
         return _result(note)
 
     async def dispatch(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
-        """See `Middleware`: what a handler sends is noted as what the program sends."""
+        """See `Middleware`. Messages that a handler sends are recorded like those of the program."""
         return await self._recorder.dispatch(outbound, proceed)
 
     async def call(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
@@ -103,7 +103,7 @@ class Crashing(Middleware):
         return await self._recorder.call(outbound, proceed)
 
     def _end_once_settled(self) -> None:
-        """A settled command is not in its mailbox any more; now it is, at the head."""
+        """Crash when the running command, now at the head of its mailbox, is settled and so removed."""
         running = current_command.get()
         assert running is not None  # noqa: S101 - set around every handler
         store = self._process.server.store
@@ -122,7 +122,7 @@ class Crashing(Middleware):
     async def _end(self) -> NoReturn:
         self._process.kill()
         self._killed()
-        await asyncio.Event().wait()  # a dead process does nothing more; what remains of it is cancelled
+        await asyncio.Event().wait()  # a dead process does nothing more; its tasks are cancelled
         raise AssertionError
 
 

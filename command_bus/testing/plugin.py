@@ -1,8 +1,8 @@
-"""The pytest plugin (entry point `command_bus`): fixtures, all synchronous, so that any way of running async tests will do.
+"""The pytest plugin (entry point `command_bus`). All fixtures are synchronous, so they work with any runner of async tests.
 
-A coroutine test that asks for `command_bus`, and does not say how it is to be run, is run by pytest-asyncio, whatever its mode.
+A coroutine test that uses `command_bus` and has no marker for a runner is run by pytest-asyncio, in any mode.
 
-The package is imported within the fixtures: a plugin is loaded before coverage begins to measure.
+The package is imported inside the fixtures, because a plugin is loaded before coverage begins to measure.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ __all__ = ["command_bus", "command_bus_app", "command_bus_options", "command_bus
 
 @pytest.fixture
 def command_bus_registry() -> HandlerRegistry | None:
-    """The handlers of `command_bus`: override it to return a registry of your own. By default the application's bus's, or `@handles`."""
+    """Return the handlers of `command_bus`; override it to return your registry. Default: that of the application's bus, else `@handles`."""
     return None
 
 
 @pytest.fixture
 def command_bus_app() -> CommandBus | None:
-    """The application's bus: override it to return the one that your code imports, or that its container makes."""
+    """Return the application's bus; override it to return the bus that your code imports or its container creates."""
     return None
 
 
 @pytest.fixture
 def command_bus_options() -> dict[str, Any]:
-    """Options of the bus in `command_bus`, where `command_bus_app` gives none: override it to return settings, middleware, a lifespan."""
+    """Return options for a bus of `command_bus`'s own (if `command_bus_app` returns None): settings, middleware, a lifespan."""
     return {}
 
 
@@ -44,9 +44,9 @@ def command_bus_options() -> dict[str, Any]:
 def command_bus(
     command_bus_registry: HandlerRegistry | None, command_bus_app: CommandBus | None, command_bus_options: dict[str, Any]
 ) -> Iterator[TestBus]:
-    """A `TestBus`: a bus and a worker over a server in memory, in virtual time, with crashes to order.
+    """Provide a `TestBus`: a bus and a worker with an in-memory server, virtual time and simulated crashes.
 
-    Until the end of the test every bus that the program opens talks to this server, and one that was open before refuses to send.
+    Until the end of the test every bus that the program opens talks to this server. A bus that was open before refuses to send.
     """
     from command_bus.testing.bus import TestBus
 
@@ -60,7 +60,7 @@ def command_bus(
 
 @pytest.fixture(scope="session")
 def command_bus_server() -> Iterator[EmbeddedServer]:
-    """A real server of this test run alone (extra `embedded`); give each test a namespace of its own."""
+    """Provide a real server for this test run (extra `embedded`); use a separate namespace in each test."""
     from command_bus.embedded import EmbeddedServer
 
     with EmbeddedServer.start() as server:
@@ -69,7 +69,7 @@ def command_bus_server() -> Iterator[EmbeddedServer]:
 
 @pytest.hookimpl(wrapper=True, trylast=True)  # the innermost: before pytest-asyncio looks for its mark
 def pytest_pycollect_makeitem(collector: pytest.Collector) -> Generator[None, Any, Any]:
-    """Mark coroutine tests of the fixture for pytest-asyncio."""
+    """Mark coroutine tests that use the fixture for pytest-asyncio."""
     made = yield
     if collector.config.pluginmanager.has_plugin("asyncio"):
         for item in made if isinstance(made, Iterable) else [made]:
@@ -79,7 +79,7 @@ def pytest_pycollect_makeitem(collector: pytest.Collector) -> Generator[None, An
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
-    """Say what is missing before pytest says less."""
+    """Fail with a message that names what is missing; pytest's own message does not."""
     if _is_unmarked(pyfuncitem) and not pyfuncitem.config.pluginmanager.has_plugin("asyncio"):
         pytest.fail(
             "this test is a coroutine, and nothing here runs coroutines: pip install pytest-asyncio, "
@@ -89,7 +89,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
 
 
 def _is_unmarked(item: object) -> bool:
-    """Whether it is a coroutine test with our fixture that does not say how it is to be run."""
+    """Return whether it is a coroutine test with our fixture and without a marker for a runner."""
     if not isinstance(item, pytest.Function) or "command_bus" not in item.fixturenames:
         return False
     said = any(item.get_closest_marker(name) for name in ("asyncio", "anyio", "trio")) or "anyio_backend" in item.fixturenames

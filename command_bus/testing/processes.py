@@ -1,4 +1,4 @@
-"""The processes of a test bus: those that send, and workers of which each can die, on every event loop that uses the bus."""
+"""The simulated processes of a test bus: senders, and workers that can crash, on every event loop that uses the bus."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from command_bus.errors import EntitiesStopped
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.middleware import Middleware
 from command_bus.session import Session
-from command_bus.testing.claims import Claims
+from command_bus.testing.claimed_buses import ClaimedBuses
 from command_bus.testing.clock import VirtualClock
 from command_bus.testing.crashes import Crash
 from command_bus.testing.records import Recorder
 from command_bus.testing.simulated.live import PROCESS, LiveServer, Process
-from command_bus.testing.workers import Script, Stage
+from command_bus.testing.workers import LoopWorkers, WorkerSetup
 
-__all__ = ["Fleet"]
+__all__ = ["BusProcesses"]
 
-_FAREWELL = 20.0  # seconds for the end of what runs in another thread
+_CLOSE_TIMEOUT = 20.0  # seconds for closing what runs in another thread
 _LOGGERS = ("command_bus.worker", "command_bus.transport")
 
 
-class Fleet:
-    """Opens, starts, replaces and closes. Implements `SessionHook`.
+class BusProcesses:
+    """Opens buses, and starts and stops their workers. Implements `SessionHook`.
 
     Args:
-        clock: Whose time they live in.
+        clock: Their clock.
         registry: Handlers, or None for those of the buses.
         bus: The application's, or None.
-        workers: How many per namespace.
+        workers: Number of workers per namespace.
         options: For a bus of our own.
 
     Raises:
@@ -49,38 +49,38 @@ class Fleet:
         self.bus = bus or CommandBus("redis://in-memory", registry=registry, **options)
         self.recorder = Recorder()
         self.crashes: list[Crash] = []
-        self.claims = Claims(self, self.recorder)
-        self.claims.one(self.bus)
-        self._script = Script(LiveServer(clock.time), self.recorder, self.crashes, workers)
+        self.claims = ClaimedBuses(self, self.recorder)
+        self.claims.claim(self.bus)
+        self._setup = WorkerSetup(LiveServer(clock.time), self.recorder, self.crashes, workers)
         self._registry = registry if bus is None or registry is not None else bus.registry
         self._layers: dict[CommandBus, tuple[Middleware, ...]] = {self.bus: self.bus.middleware}
         self._clock = clock
-        self._stages: dict[asyncio.AbstractEventLoop, Stage] = {}
+        self._loop_workers: dict[asyncio.AbstractEventLoop, LoopWorkers] = {}
         self._twins: dict[asyncio.AbstractEventLoop, CommandBus] = {}
-        self._begun = False
+        self._started = False
         self._undo = contextlib.ExitStack()
 
     @property
     def crashed(self) -> int:
-        """Workers that died."""
-        return self._script.crashed
+        """Number of workers that crashed."""
+        return self._setup.crashed
 
     def is_async(self, name: str) -> bool:
-        """Whether a command's handler runs on the loop."""
+        """Return whether a command's handler runs on the loop."""
         found = (self._handlers(bus).lookup(name) for bus in self._layers)
         handler = next((handler for handler in found if handler is not None), None)
         return handler is None or handler.is_async
 
     async def busy(self) -> bool:
-        """Whether there is work left that no operator has to move."""
-        for bus in self._stage().buses:
+        """Return whether work is left that does not wait for an operator."""
+        for bus in self._workers_here().buses:
             with contextlib.suppress(EntitiesStopped):
                 if await Statistics(bus.session).busy():
                     return True
         return False
 
     async def sender(self) -> CommandBus:
-        """The bus, open on this loop; or one like it, if it is open on another. Idempotent."""
+        """Return the bus, open on this loop; or a copy, if it is open on another loop. Idempotent."""
         loop = asyncio.get_running_loop()
         if self.claims.loop_of(self.bus) in (None, loop):
             await self.bus.open()
@@ -91,34 +91,34 @@ class Fleet:
             twin = self._twins[loop] = CommandBus(
                 settings=given.settings, registry=given.registry, middleware=layers, cipher=given.cipher
             )
-            self.claims.one(twin)
+            self.claims.claim(twin)
         await self._twins[loop].open()
         return self._twins[loop]
 
     async def start(self, *, stays: bool = True) -> None:
-        """Have all workers run on this loop; idempotent.
+        """Start all workers on this loop; idempotent.
 
         Args:
-            stays: Until `close`, not only until the last bus of this loop is closed.
+            stays: Run until `close`, not only until the last bus of this loop is closed.
         """
-        self._begin()
+        self._take_over_clock()
         if stays:
             await self.sender()
-        stage = self._stage()
-        stage.stays |= stays
-        self._script.server.let_work(stage.loop)
+        workers = self._workers_here()
+        workers.stays |= stays
+        self._setup.server.let_work(workers.loop)
         seen: set[str] = set()
         for bus in list(self._layers):
             if bus.settings.namespace not in seen:
                 seen.add(bus.settings.namespace)
-                await stage.start(bus, self._handlers(bus), self._layers[bus])
+                await workers.start(bus, self._handlers(bus), self._layers[bus])
 
     async def close(self) -> None:
         """Stop the workers of this loop, and close the test's own bus if it is open here."""
         loop = asyncio.get_running_loop()
-        stage = self._stages.pop(loop, None)
-        if stage is not None:
-            await stage.close()
+        workers = self._loop_workers.pop(loop, None)
+        if workers is not None:
+            await workers.close()
         twin = self._twins.pop(loop, None)
         if twin is not None:
             await twin.close()
@@ -126,33 +126,33 @@ class Fleet:
             await self.bus.close()
 
     def release(self) -> None:
-        """Give the buses and the package back as they were; loops of other threads run on without us."""
-        loops = {*self._stages, *(self.claims.loop_of(bus) for bus in self.claims.buses)}
+        """Restore the buses and the package. Loops of other threads go on running without them."""
+        loops = {*self._loop_workers, *(self.claims.loop_of(bus) for bus in self.claims.buses)}
         for loop in loops - {asyncio._get_running_loop()}:  # noqa: SLF001 - as `get_running_loop`, or None
             if loop is not None and loop.is_running():
-                asyncio.run_coroutine_threadsafe(self._leave(), loop).result(_FAREWELL)
+                asyncio.run_coroutine_threadsafe(self._leave(), loop).result(_CLOSE_TIMEOUT)
         self.claims.release()
         self._undo.close()
-        self._stages.clear()
+        self._loop_workers.clear()
 
     async def opening(self, session: Session) -> None:
         """See `SessionHook`."""
         bus = session.owner
         if not isinstance(bus, CommandBus) or (session.clients is not None and bus not in self.claims.buses):
-            return  # it lives in this process already
-        self._begin()
+            return  # its server is in this process already
+        self._take_over_clock()
         if bus not in self._twins.values():
             self._layers.setdefault(bus, bus.middleware)
-        self.claims.take(bus, Process(self._script.server))
+        self.claims.connect(bus, Process(self._setup.server))
 
     async def closed(self, session: Session) -> None:
-        """See `SessionHook`: the last bus of an application's loop takes the workers there along."""
+        """See `SessionHook`. The workers of an application's loop stop with its last bus."""
         loop = asyncio.get_running_loop()
-        stage = self._stages.get(loop)
-        if stage is None or stage.stays or any(self.claims.loop_of(other) is loop for other in self.claims.buses):
+        workers = self._loop_workers.get(loop)
+        if workers is None or workers.stays or any(self.claims.loop_of(other) is loop for other in self.claims.buses):
             return
-        del self._stages[loop]
-        await stage.close()
+        del self._loop_workers[loop]
+        await workers.close()
 
     async def awaited(self, result: Awaitable[Any]) -> Any:
         """See `SessionHook`: workers run, and time leaps over the waits."""
@@ -164,24 +164,24 @@ class Fleet:
                 await bus.close()
         await self.close()
 
-    def _begin(self) -> None:
-        """Take over the clock of this loop, and the package's."""
+    def _take_over_clock(self) -> None:
+        """Put this loop and the package on the virtual clock."""
         self._clock.start()
-        if self._begun:
+        if self._started:
             return
-        self._begun = True
+        self._started = True
         for name in _LOGGERS:
-            logging.getLogger(name).addFilter(_spoken_by_the_living)
-            self._undo.callback(logging.getLogger(name).removeFilter, _spoken_by_the_living)
+            logging.getLogger(name).addFilter(_hide_crashed_workers)
+            self._undo.callback(logging.getLogger(name).removeFilter, _hide_crashed_workers)
 
-    def _stage(self) -> Stage:
+    def _workers_here(self) -> LoopWorkers:
         loop = asyncio.get_running_loop()
-        if loop not in self._stages:
-            self._stages[loop] = Stage(self._script)
-        return self._stages[loop]
+        if loop not in self._loop_workers:
+            self._loop_workers[loop] = LoopWorkers(self._setup)
+        return self._loop_workers[loop]
 
     def _handlers(self, bus: CommandBus) -> HandlerRegistry:
-        """Those for the namespace of a bus: as named, else what its buses have."""
+        """Return the handlers for the namespace of a bus: as given, else those of its buses."""
         if self._registry is not None and bus.settings.namespace == self.bus.settings.namespace:
             return self._registry
         ours = [other.registry for other in self._layers if other.settings.namespace == bus.settings.namespace]
@@ -194,7 +194,7 @@ class Fleet:
         return joined
 
 
-def _spoken_by_the_living(_record: logging.LogRecord) -> bool:
-    """What remains of a dead process tries this and that until it is cleared away; nobody wants to read of it."""
+def _hide_crashed_workers(_record: logging.LogRecord) -> bool:
+    """Drop log records of a crashed worker's remaining tasks."""
     process = PROCESS.get()
     return process is None or not process.dead

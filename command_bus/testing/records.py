@@ -1,4 +1,4 @@
-"""What a `TestBus` notes: what was sent, and what handlers made of it. It is middleware, so it sees what middleware sees."""
+"""Records of a `TestBus`: sent messages and attempts, as middleware sees them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Sent:
     """A message that was sent.
 
     Attributes:
-        name: Its wire name.
-        command: The message; None if it was sent by name alone.
+        name: Wire name.
+        command: The message; None if it was dispatched by name (`dispatch_raw`).
         command_id: Its id.
         entity: As `account:a-17`, or None.
-        headers: What travels with it.
+        headers: Headers sent with it.
         delay: Seconds.
-        accepted: Whether the server took it; a duplicate was not taken again.
+        accepted: Whether the server accepted it; False for a duplicate.
     """
 
     name: str
@@ -48,11 +48,11 @@ class Handled:
     """One attempt of a handler.
 
     Attributes:
-        command: What it was given.
-        context: Of the delivery.
-        value: What it returned.
-        error: What it raised, or None.
-        lost: Whether a crash came before the server learned of it.
+        command: The command.
+        context: Context of the delivery.
+        value: Return value.
+        error: Raised error, or None.
+        lost: Whether the worker crashed before the server stored the result.
     """
 
     command: Any
@@ -69,12 +69,12 @@ class Handled:
 
 @dataclass(slots=True)
 class Recorder(Middleware):
-    """The notes of one test bus.
+    """The records of one test bus.
 
     Attributes:
-        sent: In the order of the answers.
-        handled: In the order of the ends.
-        serving: Runs what waits for a reply; the test bus sees to workers and time meanwhile.
+        sent: Messages in the order of the server's answers.
+        handled: Attempts in the order of their ends.
+        serving: Awaits what waits for a reply, with running workers and virtual time.
     """
 
     sent: list[Sent] = field(default_factory=list[Sent])
@@ -86,7 +86,7 @@ class Recorder(Middleware):
 
     @property
     def running(self) -> list[Handled]:
-        """The attempts that are under way on this loop."""
+        """Attempts that are running on this loop."""
         here = asyncio.get_running_loop()
         return [note for loop, note in list(self._under_way.values()) if loop is here]
 
@@ -95,18 +95,18 @@ class Recorder(Middleware):
         return await self.served(proceed(outbound))
 
     async def served(self, work: Awaitable[Any]) -> Any:
-        """Await what a worker has to settle."""
+        """Await something that a worker has to settle."""
         return await (work if self.serving is None else self.serving(work))
 
     async def handle(self, command: Any, context: CommandContext, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        """See `Middleware`: of a worker that the application runs itself."""
+        """See `Middleware`. Records attempts of workers that the application runs itself."""
         note = await self.attempt(command, context, proceed)
         if note.error is not None:
             raise note.error
         return note.value
 
     async def dispatch(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
-        """See `Middleware`. A batch is sealed here and sent later: then there is no answer yet."""
+        """See `Middleware`. The messages of a batch are built here and sent later, so they have no answer yet."""
         answer = await proceed(outbound)
         entity = None if outbound.entity_type is None else f"{outbound.entity_type}:{outbound.entity_id}"
         self.sent.append(
@@ -123,12 +123,12 @@ class Recorder(Middleware):
         return answer
 
     async def attempt(self, command: Any, context: CommandContext, proceed: Callable[[], Awaitable[Any]]) -> Handled:
-        """Run a handler and note what came of it; what it raised is in the note."""
+        """Run a handler and return the record of its attempt, with what it returned or raised."""
         note = Handled(command, context)
         self._under_way[id(note)] = asyncio.get_running_loop(), note
         try:
             note.value = await proceed()
-        except BaseException as error:  # noqa: BLE001 - whoever asked raises it again
+        except BaseException as error:  # noqa: BLE001 - the caller raises it again
             note.error = error
         finally:
             self._under_way.pop(id(note), None)
@@ -137,7 +137,7 @@ class Recorder(Middleware):
 
     @contextmanager
     def waiting(self, command_id: str) -> Generator[None]:
-        """Do not count an attempt as running: its handler waits for the bus."""
+        """Do not count an attempt as running while its handler waits for the bus."""
         held = {key: entry for key, entry in self._under_way.items() if entry[1].context.command_id == command_id}
         for key in held:
             del self._under_way[key]

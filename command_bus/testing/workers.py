@@ -16,19 +16,19 @@ from command_bus.testing.simulated.live import PROCESS, LiveServer, Process
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.worker.worker import Worker
 
-__all__ = ["Script", "Stage"]
+__all__ = ["LoopWorkers", "WorkerSetup"]
 
 
 @dataclass(slots=True)
-class Script:
-    """What is played: whose handlers, and which crashes.
+class WorkerSetup:
+    """What the workers of all loops share.
 
     Attributes:
         server: In memory.
-        recorder: Takes the notes.
-        crashes: What is planned.
-        crashed: Workers that died.
-        workers: How many work at a time, per namespace.
+        recorder: Records attempts and sent messages.
+        crashes: Planned crashes.
+        crashed: Number of workers that crashed.
+        workers: Number of workers per namespace.
     """
 
     server: LiveServer
@@ -39,61 +39,61 @@ class Script:
 
 
 @dataclass(slots=True)
-class _Member:
-    """A worker and its process."""
+class _StartedWorker:
+    """A worker, its bus and its simulated process."""
 
     bus: CommandBus
     worker: Worker
     process: Process
 
 
-class Stage:
-    """Starts, replaces and ends the workers on the running loop.
+class LoopWorkers:
+    """Starts, replaces and stops the workers on the running loop.
 
     Args:
-        script: Common to all loops.
+        setup: Shared by all loops.
     """
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, setup: WorkerSetup) -> None:
         self.loop = asyncio.get_running_loop()
         self.stays = False
-        """Whether the test itself runs on this loop, and not an application only."""
-        self._script = script
-        self._casts: dict[str, list[_Member]] = {}
-        self._ending: set[asyncio.Task[Any]] = set()
+        """Whether the test itself runs on this loop, not only an application."""
+        self._setup = setup
+        self._started: dict[str, list[_StartedWorker]] = {}
+        self._background: set[asyncio.Task[Any]] = set()
         self._starting = asyncio.Lock()
 
     @property
     def buses(self) -> list[CommandBus]:
-        """Of one worker per namespace."""
-        return [cast[0].bus for cast in self._casts.values() if cast]
+        """One worker's bus per namespace."""
+        return [group[0].bus for group in self._started.values() if group]
 
     async def start(self, plan: CommandBus, handlers: HandlerRegistry, layers: Sequence[Any]) -> None:
-        """Have the workers of a bus's namespace run; idempotent."""
+        """Start the workers of a bus's namespace; idempotent."""
         async with self._starting:
-            cast = self._casts.setdefault(plan.settings.namespace, [])
-            while len(cast) < self._script.workers:
-                await self._add(cast, plan, handlers, layers)
+            group = self._started.setdefault(plan.settings.namespace, [])
+            while len(group) < self._setup.workers:
+                await self._add(group, plan, handlers, layers)
 
     async def close(self) -> None:
-        """Stop what lives, see the end of what was killed."""
-        casts, self._casts = self._casts, {}
-        for cast in casts.values():
-            for member in cast:
-                await member.worker.stop()
-                await member.bus.close()
-        if self._ending:
-            await asyncio.wait(self._ending)
+        """Stop running workers, and wait for the clean-up of crashed ones."""
+        started, self._started = self._started, {}
+        for group in started.values():
+            for started_worker in group:
+                await started_worker.worker.stop()
+                await started_worker.bus.close()
+        if self._background:
+            await asyncio.wait(self._background)
 
-    async def _add(self, cast: list[_Member], plan: CommandBus, handlers: HandlerRegistry, layers: Sequence[Any]) -> None:
-        script = self._script
-        process = Process(script.server, works=True)
+    async def _add(self, group: list[_StartedWorker], plan: CommandBus, handlers: HandlerRegistry, layers: Sequence[Any]) -> None:
+        setup = self._setup
+        process = Process(setup.server, works=True)
         keys = KeySpace(plan.settings.namespace, plan.settings.shards)
 
-        def killed() -> None:
-            self._killed(cast, process, lambda: self.start(plan, handlers, layers))
+        def replace_it() -> None:
+            self._replace(group, process, lambda: self.start(plan, handlers, layers))
 
-        crashing = Crashing(script.recorder, script.crashes, process, keys, killed)
+        crashing = Crashing(setup.recorder, setup.crashes, process, keys, replace_it)
         bus = CommandBus(
             settings=plan.settings,
             registry=handlers,
@@ -102,32 +102,32 @@ class Stage:
             cipher=plan.cipher,
             clients=process,
         )
-        member = _Member(bus, bus.worker(), process)
-        surroundings = contextvars.copy_context()
-        surroundings.run(PROCESS.set, process)
-        await self.loop.create_task(_begin(member), name="command_bus.testing", context=surroundings)
-        cast.append(member)
+        started_worker = _StartedWorker(bus, bus.worker(), process)
+        context = contextvars.copy_context()
+        context.run(PROCESS.set, process)
+        await self.loop.create_task(_start(started_worker), name="command_bus.testing", context=context)
+        group.append(started_worker)
 
-    def _killed(self, cast: list[_Member], process: Process, replace: Callable[[], Any]) -> None:
-        """A process has died: clear away what is left of it here, and put another in its place."""
-        self._script.crashed += 1
-        for member in list(cast):
-            if member.process is process:
-                cast.remove(member)
-                self._later(_bury(member))
-                self._later(replace())
+    def _replace(self, group: list[_StartedWorker], process: Process, replace: Callable[[], Any]) -> None:
+        """Clean up after a crashed process, and start another worker in its place."""
+        self._setup.crashed += 1
+        for started_worker in list(group):
+            if started_worker.process is process:
+                group.remove(started_worker)
+                self._run_in_background(_clean_up(started_worker))
+                self._run_in_background(replace())
 
-    def _later(self, work: Any) -> None:
+    def _run_in_background(self, work: Any) -> None:
         task = self.loop.create_task(work, name="command_bus.testing")
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
 
-async def _begin(member: _Member) -> None:
-    await member.bus.open()
-    await member.worker.start()
+async def _start(started_worker: _StartedWorker) -> None:
+    await started_worker.bus.open()
+    await started_worker.worker.start()
 
 
-async def _bury(member: _Member) -> None:
-    await member.worker.stop(grace=0)
-    await member.bus.close()
+async def _clean_up(started_worker: _StartedWorker) -> None:
+    await started_worker.worker.stop(grace=0)
+    await started_worker.bus.close()

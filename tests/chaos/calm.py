@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from tests.chaos.history import Fault
 
-__all__ = ["AFTERMATH", "LOAD", "SCENE", "Calm"]
+__all__ = ["AFTERMATH", "LOAD", "SCRIPTED", "Calm"]
 
-LOAD, SCENE = "load", "scene"
-"""The kinds under which a scene is recorded: in the storm, where all may have to wait for it, and alone, where it excuses nothing."""
+LOAD, SCRIPTED = "load", "scripted"
+"""Kinds of fault under which a scripted load is recorded: among other faults, where commands may wait for it; alone, where none may."""
 AFTERMATH = 1.0
 """Seconds after a fault and a lease in which what was lost is taken over and started again."""
 
@@ -29,7 +29,7 @@ class Calm:
         spans = [
             (fault.start, fault.end + (0.0 if fault.kind == "block" else lease + AFTERMATH))
             for fault in faults
-            if fault.kind != SCENE
+            if fault.kind != SCRIPTED
         ]
         for start, end in sorted(spans):
             if self._troubles and start <= self._troubles[-1][1]:

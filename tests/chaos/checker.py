@@ -1,7 +1,7 @@
-"""Decides from a recorded history whether every promise was kept. Pure: it knows nothing but the history.
+"""Checks whether a recorded history keeps every promise. Pure: it knows only the history.
 
-Per entity there is one producer, which sends nothing new before its last request is answered: so a command's number is its place in the order
-of acceptance. Fences give the order of starts, whatever the clocks of the processes that recorded them.
+Each entity has one producer, which sends nothing new before its last request is answered. So a command's number is its place in the
+order of acceptance. Fences give the order of starts, independent of the clocks of the recording processes.
 """
 
 from __future__ import annotations
@@ -40,6 +40,6 @@ RULES: tuple[Rule, ...] = (
 
 
 def check(history: History) -> list[Violation]:
-    """All violations, the earliest first."""
+    """Return all violations, the earliest first."""
     facts = Facts(history)
     return sorted((found for rule in RULES for found in rule(facts)), key=lambda found: (found.at or float("inf"), found.rule))

@@ -1,4 +1,4 @@
-"""What must hold of each command: not lost, not twice, interrupted only by a fault, settled as what it was."""
+"""Rules for each command: not lost, not run twice, interrupted only by a fault, settled with its true outcome."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def outcomes_true(facts: Facts) -> Iterator[Violation]:
 
 
 def _untrue(facts: Facts, command: str, outcome: str) -> str | None:
-    """What is wrong with an outcome."""
+    """Return what is wrong with an outcome."""
     hows = facts.hows.get(command, set())
     match outcome:
         case "completed":

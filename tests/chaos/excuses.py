@@ -41,7 +41,7 @@ class Excuses:
         self._silent = {who: self._merged(spans + common) for who, spans in silent.items()}
 
     def explains(self, who: str, since: float, until: float) -> bool:
-        """Whether this process may have lost between these times what it held."""
+        """Return whether this process may have lost its leases between these times."""
         killed = self._kills.get(who)
         if killed is not None and killed <= until:
             return True

@@ -20,10 +20,10 @@ class Violation:
     """A promise that was not kept.
 
     Attributes:
-        rule: Which one.
-        entity: Whose, empty if it is nobody's.
+        rule: Name of the rule.
+        entity: Its entity; empty if there is none.
         text: What happened.
-        at: When, 0.0 if at the end.
+        at: Time; 0.0 for the end of the run.
     """
 
     rule: str
@@ -58,17 +58,17 @@ class Facts:
         self.effects = Counter(effect.id for effect in history.effects)
 
     def end_of(self, start: Started) -> Ended | None:
-        """How a start ended, or None if nobody lived to tell."""
+        """Return how a start ended, or None if no process recorded it."""
         return self.ends.get((start.id, start.fence))
 
     def entity_of(self, command_id: str) -> str:
-        """The entity of a command."""
+        """Return the entity of a command."""
         return self.asked[command_id][0].entity if self.asked.get(command_id) else ""
 
     def way_of(self, command_id: str) -> str:
-        """How a command was asked for."""
+        """Return how a command was sent."""
         return self.asked[command_id][0].way if self.asked.get(command_id) else ""
 
     def number_of(self, command_id: str) -> int:
-        """The place of a command in its entity's line."""
+        """Return the place of a command in its entity's line."""
         return self.asked[command_id][0].number

@@ -1,7 +1,7 @@
-"""What the nemesis can do: each fault is a coroutine that does it to a victim, undoes it, and says when it was.
+"""Faults of the nemesis: each is a coroutine that injects it into a victim, undoes it, and records its time.
 
-Workers and producers are called by the name of their process (`w1.3`), so that a fault explains only what befell that process. `*` is
-everybody.
+Workers and producers have the names of their processes (`w1.3`), so that a fault explains only the troubles of that process. `*` is all
+of them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tests.chaos.plan import Plan
 from tests.chaos.proxy import Mode
 from tests.chaos.servers import Target
 
-__all__ = ["FAULTS", "Act", "Kind", "Stage", "deploy", "lift_limit", "stop"]
+__all__ = ["FAULTS", "Act", "FaultContext", "Kind", "deploy", "lift_limit", "stop"]
 
 
 @dataclass
-class Stage:
-    """What faults act on."""
+class FaultContext:
+    """Objects that faults act on."""
 
     plan: Plan
     fleet: Fleet
@@ -43,7 +43,7 @@ class Stage:
         self.recorder.note("fault", kind=fault.kind, victim=fault.victim, start=fault.start, end=fault.end, detail=fault.detail)
 
 
-Act = Callable[[Stage, Seat], Awaitable[None]]
+Act = Callable[[FaultContext, Seat], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ class Kind:
     """One kind of fault.
 
     Attributes:
-        family: What `--faults` calls it.
-        weight: How often, compared with the others.
-        victims: `worker`, `producer`, `process` (any), `server`, `deploy` (all workers in turn) or `load` (nobody: see `scenes`).
-        act: Does it.
+        family: Its name for `--faults`.
+        weight: Relative frequency.
+        victims: `worker`, `producer`, `process` (any), `server`, `deploy` (all workers in turn) or `load` (none: see `scripted_loads`).
+        act: Injects it.
     """
 
     name: str
@@ -64,90 +64,90 @@ class Kind:
     act: Act
 
 
-async def _kill(stage: Stage, seat: Seat) -> None:
+async def _kill(context: FaultContext, seat: Seat) -> None:
     start = time.monotonic()
     who = seat.who
-    stage.fleet.kill(seat)
-    stage.note("kill", who, start)
-    stage.fleet.begin(seat)
+    context.fleet.kill(seat)
+    context.note("kill", who, start)
+    context.fleet.begin(seat)
 
 
-async def stop(stage: Stage, seat: Seat, seconds: float, kind: str) -> None:
-    """SIGSTOP, and SIGCONT after so many seconds."""
+async def stop(context: FaultContext, seat: Seat, seconds: float, kind: str) -> None:
+    """Send SIGSTOP, and SIGCONT after so many seconds."""
     start = time.monotonic()
-    stage.fleet.pause(seat, stop=True)
+    context.fleet.pause(seat, stop=True)
     await asyncio.sleep(seconds)
-    stage.fleet.pause(seat, stop=False)
-    stage.note(kind, seat.who, start)
+    context.fleet.pause(seat, stop=False)
+    context.note(kind, seat.who, start)
 
 
-async def _zombie(stage: Stage, seat: Seat) -> None:
-    """Beyond the lease: when it wakes, another has its entities."""
-    await stop(stage, seat, stage.plan.lease * stage.rng.uniform(1.2, 2.2), "stop")
+async def _zombie(context: FaultContext, seat: Seat) -> None:
+    """Stop it beyond its lease: when it wakes, another worker has its entities."""
+    await stop(context, seat, context.plan.lease * context.rng.uniform(1.2, 2.2), "stop")
 
 
-async def _short_stop(stage: Stage, seat: Seat) -> None:
-    await stop(stage, seat, stage.rng.uniform(0.05, 0.4), "short_stop")
+async def _short_stop(context: FaultContext, seat: Seat) -> None:
+    await stop(context, seat, context.rng.uniform(0.05, 0.4), "short_stop")
 
 
-async def _cut(stage: Stage, seat: Seat) -> None:
+async def _cut(context: FaultContext, seat: Seat) -> None:
     start = time.monotonic()
     assert seat.proxy is not None
     seat.proxy.reset()
-    stage.note("cut", seat.who, start)
+    context.note("cut", seat.who, start)
 
 
 def _network(mode: Mode, shortest: float, longest: float, kind: str) -> Act:
-    async def act(stage: Stage, seat: Seat) -> None:
-        proxy, rng = seat.proxy, stage.rng
+    async def act(context: FaultContext, seat: Seat) -> None:
+        proxy, rng = seat.proxy, context.rng
         assert proxy is not None
         start = time.monotonic()
         amount = {"chop": float(rng.randint(1, 40)), "delay": rng.uniform(0.01, 0.15)}.get(mode, 0.0)
         proxy.set(mode, amount)
-        await asyncio.sleep(rng.uniform(shortest, longest) * stage.plan.lease)
+        await asyncio.sleep(rng.uniform(shortest, longest) * context.plan.lease)
         proxy.set("pass")
         if mode.startswith("blackhole") and rng.random() < 0.5:
             proxy.reset()  # else what was held back arrives now, late
-        stage.note(kind, seat.who, start, f"{mode} {amount:.3g}")
+        context.note(kind, seat.who, start, f"{mode} {amount:.3g}")
 
     return act
 
 
-async def _client_kill(stage: Stage, _seat: Seat) -> None:
-    """One client, or all of them."""
+async def _client_kill(context: FaultContext, _seat: Seat) -> None:
+    """Disconnect one client, or all of them."""
     start = time.monotonic()
-    everyone = stage.rng.random() < 0.3
-    for admin in stage.target.admins():
+    everyone = context.rng.random() < 0.3
+    for admin in context.target.admins():
         with contextlib.suppress(RedisError):
             if everyone:
                 await admin.client_kill_filter(_type="normal", skipme=True)
             else:
                 clients = await admin.client_list()
-                await admin.client_kill_filter(_id=stage.rng.choice(clients)["id"], skipme=True)
-    stage.note("client_kill", "server", start, "all" if everyone else "one")
+                await admin.client_kill_filter(_id=context.rng.choice(clients)["id"], skipme=True)
+    context.note("client_kill", "server", start, "all" if everyone else "one")
 
 
-async def _script_flush(stage: Stage, _seat: Seat) -> None:
+async def _script_flush(context: FaultContext, _seat: Seat) -> None:
     start = time.monotonic()
-    for admin in stage.target.admins():
+    for admin in context.target.admins():
         with contextlib.suppress(RedisError):
             await admin.script_flush()
-    stage.note("script_flush", "server", start)
+    context.note("script_flush", "server", start)
 
 
-async def _oom(stage: Stage, _seat: Seat) -> None:
-    """At its limit, for a while."""
+async def _oom(context: FaultContext, _seat: Seat) -> None:
+    """Put the server at its memory limit for a while."""
     start = time.monotonic()
     with contextlib.suppress(RedisError):
-        for admin in stage.target.admins():
+        for admin in context.target.admins():
             await admin.config_set("maxmemory", 1)
-        await asyncio.sleep(stage.rng.uniform(0.3, 1.2))
-    await lift_limit(stage.target)
-    stage.note("oom", "server", start)
+        await asyncio.sleep(context.rng.uniform(0.3, 1.2))
+    await lift_limit(context.target)
+    context.note("oom", "server", start)
 
 
 async def lift_limit(target: Target) -> None:
-    """Let the server use memory again, for certain."""
+    """Let the server use memory again; retry until it does."""
     for admin in target.admins():
         while True:
             try:
@@ -158,39 +158,39 @@ async def lift_limit(target: Target) -> None:
 
 
 def _server(kind: str) -> Act:
-    async def act(stage: Stage, _seat: Seat) -> None:
+    async def act(context: FaultContext, _seat: Seat) -> None:
         start = time.monotonic()
-        await stage.target.kill(power=kind == "power")
-        await asyncio.sleep(stage.rng.uniform(0.0, 0.6))
-        await stage.target.revive()
-        stage.note(kind if stage.target.address is not None else "failover", "*", start)
+        await context.target.kill(power=kind == "power")
+        await asyncio.sleep(context.rng.uniform(0.0, 0.6))
+        await context.target.revive()
+        context.note(kind if context.target.address is not None else "failover", "*", start)
 
     return act
 
 
-async def _clock(stage: Stage, seat: Seat) -> None:
+async def _clock(context: FaultContext, seat: Seat) -> None:
     start = time.monotonic()
     if seat.clock is None:
         return
-    offset = stage.rng.choice([-3600.0, -60.0, -2.0, 0.0, 2.0, 60.0, 3600.0])
+    offset = context.rng.choice([-3600.0, -60.0, -2.0, 0.0, 2.0, 60.0, 3600.0])
     seat.clock.step(offset)
-    stage.note("clock", seat.who, start, f"{offset:+g} s")
+    context.note("clock", seat.who, start, f"{offset:+g} s")
 
 
-async def deploy(stage: Stage, _seat: Seat) -> None:
-    """Every worker in turn, told to end and replaced by one of the other release."""
-    releases = {seat.release for seat in stage.fleet.workers}
+async def deploy(context: FaultContext, _seat: Seat) -> None:
+    """Stop every worker in turn, and replace it by one of the other release."""
+    releases = {seat.release for seat in context.fleet.workers}
     release = "old" if releases == {"new"} else "new"
-    for seat in stage.fleet.workers:
+    for seat in context.fleet.workers:
         while seat.busy:
             await asyncio.sleep(0.05)
         seat.busy = True
         try:
             start, who = time.monotonic(), seat.who
-            await stage.fleet.retire(seat)
-            stage.note("deploy", who, start, release)
+            await context.fleet.retire(seat)
+            context.note("deploy", who, start, release)
             seat.release = release
-            stage.fleet.begin(seat)
+            context.fleet.begin(seat)
         finally:
             seat.busy = False
 

@@ -28,12 +28,12 @@ class Seat:
     """A place for one process at a time: `w1` and its processes `w1.0`, `w1.1`, …
 
     Attributes:
-        name: Of the seat.
-        proxy: Before the server, or None.
-        url: That its processes connect to.
-        clock: To step, or None.
-        busy: Whether a fault is under way here: one at a time for each.
-        ending: Whether its process was told to end.
+        name: Name of the seat.
+        proxy: Proxy before the server, or None.
+        url: URL that its processes connect to.
+        clock: Clock that faults can step, or None.
+        busy: Whether a fault is under way here: one at a time per seat.
+        ending: Whether its process was asked to end.
         release: The handler set of a worker.
     """
 
@@ -49,12 +49,12 @@ class Seat:
 
     @property
     def who(self) -> str:
-        """The process that sits here."""
+        """The process of this seat."""
         return f"{self.name}.{self.number}"
 
     @property
     def is_worker(self) -> bool:
-        """Whether workers sit here."""
+        """Whether its processes are workers."""
         return self.name.startswith("w")
 
 
@@ -99,12 +99,12 @@ class Fleet:
 
     @property
     def workers(self) -> list[Seat]:
-        """The seats of workers."""
+        """The workers' seats."""
         return [seat for seat in self.seats if seat.is_worker]
 
     @property
     def producers(self) -> list[Seat]:
-        """The seats of producers."""
+        """The producers' seats."""
         return [seat for seat in self.seats if not seat.is_worker]
 
     def begin(self, seat: Seat) -> None:
@@ -153,7 +153,7 @@ class Fleet:
             self.crashes.append(f"{seat.who} ended with {seat.process.returncode} after SIGTERM: {self._last_words()}")
 
     def is_up(self, seat: Seat) -> bool:
-        """Whether the process of a seat has come to its work."""
+        """Return whether the process of a seat is up and works."""
         return seat.who in self._up.now()
 
     def look_after(self) -> None:

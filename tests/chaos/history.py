@@ -1,4 +1,4 @@
-"""What happened in a run, as plain values: all that the checker knows.
+"""The history of a run, as plain values: all input of the checker.
 
 Every process appends one JSON line per event with one write to a file of its own kind, so that a SIGKILL leaves whole lines. Times are of
 CLOCK_MONOTONIC, which all processes of a machine share and no clock step moves.
@@ -38,7 +38,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What a `call` came to: `completed` with its value, `timeout`, or how else its command was settled."""
+    """Outcome of a `call`: `completed` with its value, `timeout`, or another outcome of its command."""
 
     id: str
     outcome: str
@@ -78,7 +78,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What the ledger accepted, in its order."""
+    """An effect that the ledger accepted; in its order."""
 
     id: str
     entity: str
@@ -88,7 +88,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What the ledger refused because it had seen a newer fence."""
+    """An effect that the ledger refused, because it had a newer fence."""
 
     id: str
     entity: str
@@ -110,7 +110,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """What was left when everything was quiet.
+    """State of the server after the run.
 
     Attributes:
         idle: Whether all work drained in time.
@@ -183,7 +183,7 @@ class History:
 
     @property
     def until(self) -> float:
-        """When the last of all that was recorded happened."""
+        """Time of the last recorded event."""
         told: list[Started | Ended | Called | Asked] = [*self.started, *self.ended, *self.called, *self.asked]
         return max((event.at for event in told), default=0.0)
 
@@ -200,12 +200,12 @@ class Recorder:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def note(self, what: str, **values: Any) -> None:
-        """One event, now."""
+        """Record an event with the current time."""
         os.write(self._file, json.dumps({"ev": what, "who": self.who, "at": time.monotonic()} | values).encode() + b"\n")
 
 
 def read_events(path: Path) -> Iterable[dict[str, Any]]:
-    """What was recorded in a file, in the order of its writes; a torn last line is nobody's."""
+    """Read the events of a file in the order of its writes; ignore a torn last line."""
     if not path.exists():
         return
     with path.open("rb") as file:

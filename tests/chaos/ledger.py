@@ -1,7 +1,7 @@
-"""The downstream: what handlers change outside the bus, on a server of its own that nobody attacks.
+"""The downstream of the handlers, on a separate server without faults.
 
-It does what the docs ask of a downstream: it refuses an effect whose fence is older than one it has seen of the same entity. Lines keep
-every effect that was accepted, also a repeated one. Accounts are idempotent by command id, as a bank would be.
+It does what the docs require of a downstream: it refuses an effect with an older fence than the newest of its entity. Lines keep
+every accepted effect, repeated ones too. Accounts are idempotent by command id, as in a bank.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Ledger:
         return str(await self._put(keys=["fences", "effects"], args=[effect.entity, effect.fence, _packed(effect)]))
 
     def put_now(self, effect: Effect) -> str:
-        """The same, for handlers in threads."""
+        """Put an effect from a handler in a thread."""
         return str(self._put_now(keys=["fences", "effects"], args=[effect.entity, effect.fence, _packed(effect)]))
 
     async def move(self, effect: Effect, amount: int) -> str:
@@ -69,7 +69,7 @@ class Ledger:
         await self._client.hset("balances", mapping=accounts)
 
     async def read(self) -> tuple[list[Effect], int]:
-        """All effects in the ledger's order, and the sum of the accounts."""
+        """Return all effects in the ledger's order, and the sum of the accounts."""
         effects: list[Any] = await self._client.lrange("effects", 0, -1)
         balances: dict[str, str] = await self._client.hgetall("balances")
         return [Effect(*json.loads(text)) for text in effects], sum(map(int, balances.values()))

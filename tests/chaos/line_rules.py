@@ -1,4 +1,4 @@
-"""What must hold of the line of each entity: order, fences, one at a time."""
+"""Rules for the line of each entity: order, fences, one at a time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def effects_in_order(facts: Facts) -> Iterator[Violation]:
 
 
 def fences_grow(facts: Facts) -> Iterator[Violation]:
-    """A later start has a higher fence, unless its worker slept between receiving and starting it; a rightful owner is never refused."""
+    """Find later starts with lower fences, unless the worker slept between receiving and starting; and refused rightful owners."""
     for entity, starts in facts.by_entity.items():
         highest: Started | None = None
         for start in sorted(starts, key=lambda start: start.at):
@@ -85,7 +85,7 @@ def _at_one_time(starts: list[Started]) -> list[list[Started]]:
 
 
 def no_overlap(facts: Facts) -> Iterator[Violation]:
-    """I2: nobody starts while another runs who still owns the lease."""
+    """I2: find starts while another attempt runs that still owns the lease."""
     for entity, starts in facts.by_entity.items():
         running: list[Started] = []
         for start in sorted(starts, key=lambda start: start.at):

@@ -8,7 +8,7 @@ __all__ = ["Apply", "Deposit", "Ghost", "Late", "Once", "Order", "Parcel", "Pois
 
 
 class Poison(Exception):
-    """A handler that was told to fail for good."""
+    """The error of a handler that is planned to fail for good."""
 
 
 # Interrupted starts are attempts: only what is planned to fail for good may run out of them.
@@ -87,12 +87,12 @@ class Parcel(Command[int], entity="line", retry=_FOR_EVER):
 
 
 class Ghost(Command[int], entity="ghost"):
-    """What no worker has a handler for."""
+    """A command without a handler."""
 
     ghost: EntityId
     number: int
 
 
 def expected_value(number: int) -> int:
-    """What a handler returns for the command of this number."""
+    """Return the handler's result for the command of this number."""
     return number * 7 + 3

@@ -9,17 +9,17 @@ from dataclasses import replace
 
 from command_bus import IdleTimeout, TransportUnavailable
 from tests.chaos.calm import AFTERMATH, LOAD
-from tests.chaos.faults import FAULTS, Kind, Stage, deploy, lift_limit
+from tests.chaos.faults import FAULTS, FaultContext, Kind, deploy, lift_limit
 from tests.chaos.fleet import Seat
 from tests.chaos.resume import Busy
-from tests.chaos.scenes import SCENES
+from tests.chaos.scripted_loads import SCRIPTED_LOADS
 
 __all__ = ["FAMILIES", "Nemesis"]
 
 _ALONE = 0.15
-_SCENES, _EMPTY = 0.1, 30.0
+_SCRIPTED, _EMPTY = 0.1, 30.0
 
-KINDS = (*FAULTS, *SCENES)
+KINDS = (*FAULTS, *SCRIPTED_LOADS)
 FAMILIES = tuple(dict.fromkeys(kind.family for kind in KINDS))
 
 
@@ -30,61 +30,61 @@ class Nemesis:
     the same sequence of faults.
 
     Args:
-        stage: What it acts on.
+        context: What it acts on.
     """
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        able = stage.target.supports
-        self._kinds = [kind for kind in KINDS if kind.family in stage.plan.faults and kind.family in (LOAD, *able)]
-        if any(seat.proxy is None for seat in stage.fleet.seats):
+    def __init__(self, context: FaultContext) -> None:
+        self._context = context
+        able = context.target.supports
+        self._kinds = [kind for kind in KINDS if kind.family in context.plan.faults and kind.family in (LOAD, *able)]
+        if any(seat.proxy is None for seat in context.fleet.seats):
             self._kinds = [kind for kind in self._kinds if kind.family != "net"]
-        if not any(seat.clock for seat in stage.fleet.seats):
+        if not any(seat.clock for seat in context.fleet.seats):
             self._kinds = [kind for kind in self._kinds if kind.family != "clock"]
         self._nobody = Seat("server", None, "")
         self._deploying = Seat("deploy", None, "")
-        self._scene = Seat("scene", None, "")
+        self._load_seat = Seat("scripted", None, "")
         self._under_way: set[asyncio.Task[None]] = set()
         self.injected = 0
 
     async def run(self, seconds: float) -> None:
         """Do it; returns when all is undone.
 
-        After the storm scenes are played alone, each once at least, which may take longer than its share. The last part is for single
+        Then each scripted load runs alone at least once, which may take longer than its share of the time. The last part is for single
         faults, far from each other: how long does it take to go on?
         """
-        scenes = [kind for kind in self._kinds if kind.family == LOAD]
-        await self._storm(seconds * (1 - _ALONE - (_SCENES if scenes else 0.0)))
-        await self._play(scenes, seconds * _SCENES)
-        await self._alone("kill a worker", self._stage.plan.lease + 1.5, seconds * _ALONE * 2 / 3)
+        loads = [kind for kind in self._kinds if kind.family == LOAD]
+        await self._storm(seconds * (1 - _ALONE - (_SCRIPTED if loads else 0.0)))
+        await self._play(loads, seconds * _SCRIPTED)
+        await self._alone("kill a worker", self._context.plan.lease + 1.5, seconds * _ALONE * 2 / 3)
         await self._alone("kill the server", 1.5, seconds * _ALONE / 3)
 
-    async def _play(self, scenes: list[Kind], seconds: float) -> None:
-        """Scenes with nothing beside them: all workers are of the newer release, which knows every command, and the producers rest."""
-        if not scenes:
+    async def _play(self, loads: list[Kind], seconds: float) -> None:
+        """Run loads alone: all workers are of the newer release, which knows every command, and the producers pause."""
+        if not loads:
             return
-        stage = self._stage
-        await lift_limit(stage.target)
-        if any(seat.release == "old" for seat in stage.fleet.workers):
-            await deploy(stage, self._deploying)
-        stage.plan.quiet.touch()
+        context = self._context
+        await lift_limit(context.target)
+        if any(seat.release == "old" for seat in context.fleet.workers):
+            await deploy(context, self._deploying)
+        context.plan.quiet.touch()
         until = time.monotonic() + seconds
         while True:
-            await asyncio.sleep(stage.plan.lease + AFTERMATH)
-            for kind in scenes:
+            await asyncio.sleep(context.plan.lease + AFTERMATH)
+            for kind in loads:
                 await self._empty()
-                await self._inject(kind, self._scene, stage)
+                await self._inject(kind, self._load_seat, context)
             if time.monotonic() > until:
                 break
         await self._empty()
-        stage.plan.quiet.unlink()
+        context.plan.quiet.unlink()
 
     async def _empty(self) -> None:
-        """Wait until nothing is left to do, within reason: what is stuck the survey in the end will tell."""
+        """Wait until no work is left, for a limited time: the final survey reports stuck work."""
         until = time.monotonic() + _EMPTY
         while (left := until - time.monotonic()) > 0:
             try:
-                return await self._stage.bus.wait_idle(left)
+                return await self._context.bus.wait_idle(left)
             except IdleTimeout:
                 return None
             except TransportUnavailable:  # a primary is being found
@@ -96,31 +96,31 @@ class Nemesis:
         if kind is None:
             return
         until = time.monotonic() + seconds
-        await asyncio.sleep(self._stage.plan.lease)
-        busy = Busy(self._stage.plan.log("workers"))
+        await asyncio.sleep(self._context.plan.lease)
+        busy = Busy(self._context.plan.log("workers"))
         while time.monotonic() + quiet < until:
             victims = self._victims(kind)
             if kind.victims == "worker":  # one that runs something: else there is nothing to go on with
                 victims = [seat for seat in victims if seat.who in busy.now()]
             if victims:
-                await self._inject(kind, self._stage.rng.choice(victims), self._stage)
+                await self._inject(kind, self._context.rng.choice(victims), self._context)
             await asyncio.sleep(quiet if victims else 0.01)
 
     async def _storm(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        rng = self._stage.rng
+        rng = self._context.rng
         chosen = 0
         while self._kinds and time.monotonic() < until:
-            await asyncio.sleep(self._stage.plan.period * rng.uniform(0.3, 1.7))
-            self._stage.fleet.look_after()
+            await asyncio.sleep(self._context.plan.period * rng.uniform(0.3, 1.7))
+            self._context.fleet.look_after()
             kind = rng.choices(self._kinds, [kind.weight for kind in self._kinds])[0]
             free = [seat for seat in self._victims(kind) if not seat.busy and self._may_suffer(kind, seat)]
             if free:
                 seat = rng.choice(free)
                 seat.busy = True
                 chosen += 1
-                stage = replace(self._stage, rng=random.Random(f"{self._stage.plan.seed} {chosen}"))
-                task = asyncio.create_task(self._inject(kind, seat, stage), name=f"chaos {kind.name}")
+                context = replace(self._context, rng=random.Random(f"{self._context.plan.seed} {chosen}"))
+                task = asyncio.create_task(self._inject(kind, seat, context), name=f"chaos {kind.name}")
                 self._under_way.add(task)
                 task.add_done_callback(self._under_way.discard)
         if not self._kinds:
@@ -128,7 +128,7 @@ class Nemesis:
         await asyncio.gather(*self._under_way)
 
     def _victims(self, kind: Kind) -> list[Seat]:
-        fleet = self._stage.fleet
+        fleet = self._context.fleet
         match kind.victims:
             case "worker":
                 return fleet.workers
@@ -139,13 +139,13 @@ class Nemesis:
             case "deploy":
                 return [self._deploying]
             case "load":
-                return [self._scene]
+                return [self._load_seat]
             case _:
                 return [self._nobody]
 
     def _may_suffer(self, kind: Kind, seat: Seat) -> bool:
-        """Only who has come to its work is killed; and nobody is replaced by another release before all have."""
-        fleet = self._stage.fleet
+        """Return whether a fault may hit a seat: only a process that is up is killed, and a deploy needs all workers up."""
+        fleet = self._context.fleet
         match kind.family:
             case "kill":
                 return fleet.is_up(seat)
@@ -154,9 +154,9 @@ class Nemesis:
             case _:
                 return True
 
-    async def _inject(self, kind: Kind, seat: Seat, stage: Stage) -> None:
+    async def _inject(self, kind: Kind, seat: Seat, context: FaultContext) -> None:
         try:
-            await kind.act(stage, seat)
+            await kind.act(context, seat)
             self.injected += 1
         finally:
             seat.busy = False

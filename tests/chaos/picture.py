@@ -1,4 +1,4 @@
-"""The run as a picture: what was done to whom, how much was done meanwhile, and how long it took to go on."""
+"""The run as a picture: faults and their victims, throughput, and recovery times."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLOURS = {
 
 
 def drawn(history: History, recoveries: Sequence[Recovery]) -> str:
-    """An SVG element; a note where matplotlib is missing."""
+    """Return an SVG element; a note if matplotlib is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -1,4 +1,4 @@
-"""What a run is to be, and what its processes have to know of it."""
+"""The plan of a run, for all its processes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Plan:
 
     @classmethod
     def read(cls, path: str) -> Plan:
-        """The plan that `write` left."""
+        """Read the plan that `write` wrote."""
         values: dict[str, Any] = json.loads(Path(path).read_text())
         return cls(**{**values, "faults": tuple(values["faults"])})
 
@@ -67,7 +67,7 @@ class Plan:
 
     @property
     def slots(self) -> int:
-        """How many entities all workers together hold at a time."""
+        """Number of entities that all workers together hold at a time."""
         return self.workers * self.concurrency
 
     @property
@@ -77,16 +77,16 @@ class Plan:
 
     @property
     def funds(self) -> dict[str, int]:
-        """What each account begins with."""
+        """Initial sums of the accounts."""
         return {f"account:a{number}": 1_000 for number in range(self.accounts)}
 
     def log(self, kind: str) -> Path:
-        """Where the events of a kind of process are kept."""
+        """Return the file of the events of a kind of process."""
         return Path(self.folder) / f"{kind}.log"
 
 
 def bus_options(plan: Plan) -> dict[str, Any]:
-    """The settings of every bus of the run. Marks outlive the run: the checker reads from them how each command was settled."""
+    """Return the settings of every bus of the run. Marks outlive the run: the checker reads the outcomes from them."""
     window = plan.seconds * 2 + 600.0
     options: dict[str, Any] = {
         "namespace": plan.namespace,

@@ -13,7 +13,7 @@ _SOURCES = Path(__file__).parent / "native"
 
 
 def compiled(name: str, folder: Path) -> Path | None:
-    """The shared library of a source here, or None if it cannot be made."""
+    """Compile a source of this folder; return the shared library, or None if that fails."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         return None
@@ -41,7 +41,7 @@ class Clock:
 
 
 def cut_to_synced(folder: Path) -> int:
-    """What a power loss does to append-only files: all that no fsync had covered is gone. How many bytes that was."""
+    """Cut append-only files as a power loss does, to the part covered by fsync; return the number of bytes cut."""
     lost = 0
     for file in folder.rglob("*.incr.aof"):
         side = file.with_name(file.name + ".synced")

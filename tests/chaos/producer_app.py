@@ -71,7 +71,7 @@ class Item:
     expires: float | None = None
 
     def message(self) -> Apply | Steady | Once | Late | Withdraw:
-        """The command itself."""
+        """Return the command."""
         name = self.entity.partition(":")[2]
         match self.kind:
             case "Withdraw":
@@ -125,7 +125,7 @@ class Writer:
         self.open = items
 
     async def run(self, pace: Pace, stopping: asyncio.Event) -> None:
-        """Send until told to stop, then until everything is answered."""
+        """Send until asked to stop; then wait until everything is answered."""
         while self.open or not stopping.is_set():
             if not self.open:
                 self.open = self._fresh()
@@ -214,7 +214,7 @@ class Writer:
 
 
 def entities_of(plan: Plan, producer: int) -> list[str]:
-    """What belongs to a producer."""
+    """Return the entities of a producer."""
     names = [*(f"line:l{n}" for n in range(plan.lines)), *plan.funds, *(f"late:t{n}" for n in range(plan.late))]
     return names[producer :: plan.producers]
 

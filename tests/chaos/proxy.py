@@ -14,11 +14,11 @@ Mode = Literal["pass", "cut_reply", "chop", "blackhole", "blackhole_reply", "del
 
 
 class Proxy:
-    """Passes bytes on until told otherwise.
+    """Passes bytes on, or fails in a chosen mode.
 
-    `cut_reply` ends a connection as soon as a reply appears, `chop` after the first bytes of one: the request was carried out. `blackhole`
-    swallows both ways and `blackhole_reply` the replies; what was held back arrives late, if its connection still lives. `delay` holds
-    each piece back a while. `refuse` ends new connections at once.
+    `cut_reply` ends a connection as soon as a reply appears, `chop` after the first bytes of one: the request was executed. `blackhole`
+    holds back both ways and `blackhole_reply` the replies; they arrive late if the connection is still open. `delay` delays each piece.
+    `refuse` ends new connections at once.
     """
 
     def __init__(self, target: tuple[str, int]) -> None:
@@ -37,7 +37,7 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """For the process behind it."""
+        """URL for the process behind it."""
         assert self._server is not None
         return f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 

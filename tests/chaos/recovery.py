@@ -1,4 +1,4 @@
-"""How long things took to go on: what a killed worker held, and the first start after a server answers again."""
+"""Recovery times: of what a killed worker held, and of the first start after a server answers again."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Recovery:
     """Times of one kind.
 
     Attributes:
-        what: Of what.
-        limit: Seconds that are aimed at.
-        times: (when, seconds, whether nothing else was wrong meanwhile), in order.
+        what: What recovered.
+        limit: Target in seconds.
+        times: (when, seconds, whether no other fault was under way), in order.
     """
 
     what: str
@@ -45,10 +45,10 @@ class Recovery:
 
 
 def measure(history: History) -> tuple[Recovery, Recovery]:
-    """Of killed workers' entities, and of the server.
+    """Measure recoveries of killed workers' entities, and of the server.
 
-    With a fault every half second most recoveries meet another one, or a handler that blocks the next worker: those that met none are told
-    apart. Of each killed worker the entity
+    With a fault every half second most recoveries meet another one, or a handler that blocks the next worker: those that met none are listed
+    separately. Of each killed worker the entity
     that went on last is counted.
     """
     troubles = [
@@ -80,9 +80,9 @@ def measure(history: History) -> tuple[Recovery, Recovery]:
 
 
 def _resumed(kill: Fault, starts: Iterable[Started], ends: dict[tuple[str, int], float]) -> float | None:
-    """Seconds until what the victim was running was run again; None if it ran nothing here.
+    """Return the seconds until the victim's command ran again; None if it ran nothing here.
 
-    Only a command that is run again tells: after one that is given up, the next start may be that of a command which came much later. And a
+    Only a command that runs again counts: after one that is given up, the next start may be of a command that came much later. And a
     command that only the newer release knows waits for that.
     """
     held: Started | None = None

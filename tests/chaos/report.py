@@ -20,8 +20,8 @@ from tests.chaos.timeline import timeline
 __all__ = ["Report"]
 
 _SHOWN = 20
-_BESIDES = {"gap", "silence", "block", "load", "scene"}
-"""What the harness saw and nobody ordered, and handlers of the workload that block their event loop, and scenes: not counted as faults."""
+_BESIDES = {"gap", "silence", "block", "load", "scripted"}
+"""Kinds that are not counted as faults: troubles that no fault caused, handlers that block their event loop, and loads."""
 
 
 @dataclass
@@ -39,17 +39,17 @@ class Report:
 
     @cached_property
     def faults(self) -> Counter[str]:
-        """How many of each kind."""
+        """Count the faults of each kind."""
         return Counter(fault.kind for fault in self.history.faults if fault.kind not in _BESIDES)
 
     @cached_property
     def recoveries(self) -> tuple[Recovery, ...]:
-        """How long things took to go on."""
+        """Return the recovery times."""
         return measure(self.history)
 
     @cached_property
     def figures(self) -> dict[str, Any]:
-        """All that can be counted."""
+        """Return all figures."""
         final, history = self.history.final, self.history
         missing = {family: why for family, why in self.missing.items() if family in self.plan.faults}
         return {
@@ -75,11 +75,11 @@ class Report:
 
     @property
     def shortest(self) -> Violation | None:
-        """The violation that is explained in the fewest words; one that names an entity before one that does not."""
+        """Return the violation with the shortest explanation; those that name an entity first."""
         return min(self.violations, key=lambda found: (not found.entity, len(found.text), found.at), default=None)
 
     def text(self) -> str:
-        """For the terminal."""
+        """Return the report for the terminal."""
         figures = self.figures
         lines = [
             f"chaos: {figures['commands']} commands, {figures['starts']} starts, {figures['faults']} faults: {figures['faults_by_kind']}",

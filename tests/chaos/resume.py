@@ -22,7 +22,7 @@ class Follower:
         self._at = 0
 
     def more(self, only: bytes = b"") -> list[dict[str, Any]]:
-        """Events that were added since; with `only`, those in whose line this stands."""
+        """Return events added since the last call; with `only`, those whose line contains it."""
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:
@@ -34,28 +34,28 @@ class Follower:
 
 
 class Up:
-    """Who has come to its work: a process that is killed while it starts up does none, and on a crowded machine all might."""
+    """Finds processes that are up: on a crowded machine, faults could otherwise kill every process while it starts."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self._followers = [Follower(path) for path in paths]
         self._names: set[str] = set()
 
     def now(self) -> set[str]:
-        """The processes that have come up, dead ones among them."""
+        """Return the processes that came up, including dead ones."""
         for follower in self._followers:
             self._names |= {event["who"] for event in follower.more(b'"ev": "up"')}
         return self._names
 
 
 class Busy:
-    """Who runs something that another will run again, by what workers record."""
+    """Finds processes that run a command which another would run again, from the records of workers."""
 
     def __init__(self, path: Path) -> None:
         self._follower = Follower(path)
         self._running: dict[tuple[str, int], tuple[str, float]] = {}
 
     def now(self) -> set[str]:
-        """The processes that have been running a handler for a while."""
+        """Return the processes that have run a handler for a while."""
         for event in self._follower.more():
             if event["ev"] == "start" and not event["once"] and not event["entity"].startswith("late:"):
                 self._running[event["id"], event["fence"]] = (event["who"], event["at"])
@@ -66,7 +66,7 @@ class Busy:
 
 
 class Requests:
-    """What is open, by producer, and how far each entity's numbers have gone."""
+    """Open requests by producer, and the last number of each entity."""
 
     def __init__(self, path: Path) -> None:
         self._follower = Follower(path)

@@ -14,7 +14,7 @@ from command_bus import CommandBus, HandlerRegistry
 from command_bus.embedded import EmbeddedServer
 from command_bus.transport.tasks import end_tasks
 from tests.chaos import servers
-from tests.chaos.faults import Stage, lift_limit
+from tests.chaos.faults import FaultContext, lift_limit
 from tests.chaos.fleet import Fleet
 from tests.chaos.history import Final, History, Recorder, read_events
 from tests.chaos.ledger import Ledger
@@ -29,7 +29,7 @@ _DRAIN = 120.0
 
 
 async def run(plan: Plan) -> tuple[History, dict[str, str]]:
-    """The history of a run, and which faults could not be injected, with the reason."""
+    """Execute a run; return its history, and the faults that could not be injected, with reasons."""
     folder = Path(plan.folder)
     folder.mkdir(parents=True, exist_ok=True)
     for kind in ("workers", "producers", "faults"):
@@ -41,16 +41,16 @@ async def run(plan: Plan) -> tuple[History, dict[str, str]]:
         plan.write()
         ledger = Ledger(plan.ledger)
         await ledger.fund(plan.funds)
-        async with _attacked(plan) as stage:
-            nemesis = Nemesis(stage)
+        async with _attacked(plan) as context:
+            nemesis = Nemesis(context)
             watchers = [
-                asyncio.create_task(watch(stage), name="chaos watch"),
-                asyncio.create_task(progress(stage, nemesis, plan.seconds), name="chaos progress"),
+                asyncio.create_task(watch(context), name="chaos watch"),
+                asyncio.create_task(progress(context, nemesis, plan.seconds), name="chaos progress"),
             ]
             await nemesis.run(plan.seconds)
-            final = await _settle(stage)
+            final = await _settle(context)
             await end_tasks(watchers)
-            missing = stage.target.missing
+            missing = context.target.missing
         effects, total = await ledger.read()
         await ledger.close()
     history = History(plan.lease)
@@ -62,21 +62,21 @@ async def run(plan: Plan) -> tuple[History, dict[str, str]]:
 
 
 @asynccontextmanager
-async def _attacked(plan: Plan) -> AsyncIterator[Stage]:
+async def _attacked(plan: Plan) -> AsyncIterator[FaultContext]:
     target = await asyncio.to_thread(servers.start, plan.server, plan.durability, Path(plan.folder), plan.seed)
     fleet = Fleet(plan, target)
     try:
         await fleet.start()
         async with CommandBus(target.url, registry=HandlerRegistry(), **bus_options(plan)) as bus:
-            yield Stage(plan, fleet, target, Recorder(plan.log("faults"), "nemesis"), random.Random(plan.seed), bus)
+            yield FaultContext(plan, fleet, target, Recorder(plan.log("faults"), "nemesis"), random.Random(plan.seed), bus)
     finally:
         await fleet.stop()
         await target.stop()
 
 
-async def _settle(stage: Stage) -> Final:
-    """Undo what may be left of faults, let producers finish and the work drain, look, and end the workers."""
-    fleet, target = stage.fleet, stage.target
+async def _settle(context: FaultContext) -> Final:
+    """Undo what is left of faults, let producers finish and the work drain, survey the server, and stop the workers."""
+    fleet, target = context.fleet, context.target
     print("chaos: faults are over, draining", flush=True)
     await lift_limit(target)
     for seat in fleet.workers:
@@ -86,7 +86,7 @@ async def _settle(stage: Stage) -> Final:
             fleet.begin(seat)
     await asyncio.gather(*(fleet.retire(seat) for seat in fleet.producers))
     async with CommandBus(
-        target.url, registry=HandlerRegistry(), **bus_options(stage.plan)
+        target.url, registry=HandlerRegistry(), **bus_options(context.plan)
     ) as bus:  # the other one has seen servers fail
         final = await survey(bus, target, patience=_DRAIN)
     fleet.look_after()

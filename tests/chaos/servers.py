@@ -28,14 +28,14 @@ SERVER_FAULTS = ("net", "client_kill", "script_flush", "oom", "server", "power")
 
 
 class Target(Protocol):
-    """What the harness needs of a server or a topology.
+    """A server or a topology under test.
 
     Attributes:
-        name: For the report.
-        url: For clients that nobody attacks, and for processes where there is no `address`.
-        address: Where a proxy may stand before; None if processes connect by themselves (a cluster, sentinels).
-        supports: The faults that can be injected here, by family.
-        missing: Why others cannot.
+        name: Name in the report.
+        url: URL for clients without faults, and for processes if there is no `address`.
+        address: Address for a proxy; None if processes connect directly (a cluster, sentinels).
+        supports: Families of faults that can be injected here.
+        missing: Other families, with the reason.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Target(Protocol):
     missing: dict[str, str]
 
     def admins(self) -> list[Redis]:
-        """A client of each primary, for `CLIENT KILL` and the like, and to look at what is left."""
+        """Return a client of each primary, for `CLIENT KILL` and the like, and for the survey."""
         ...
 
     async def kill(self, *, power: bool = False) -> None:
@@ -64,8 +64,8 @@ class Target(Protocol):
 class Single:
     """One server with an append-only file.
 
-    The file is kept in memory where that can be had: `everysec` loses nothing to a SIGKILL as long as the disk keeps up, and a shared
-    machine's disk does not always. What a power loss does is up to `preload`, whatever the disk.
+    The file is kept in memory if possible: `everysec` loses nothing at a SIGKILL as long as the disk keeps up, and a shared machine's disk
+    does not always. `preload` simulates power losses, on any disk.
     """
 
     def __init__(self, name: str, binary: Path, durability: str, folder: Path) -> None:
@@ -117,10 +117,10 @@ class Single:
 
 
 def start(name: str, durability: str, folder: Path, seed: int = 1) -> Target:
-    """The server of this name.
+    """Start the server of this name.
 
     Raises:
-        FileNotFoundError: It is not at hand.
+        FileNotFoundError: It is not installed.
     """
     if name in ("sentinel", "cluster"):
         if shutil.which("redis-server") is None or shutil.which("redis-cli") is None:
@@ -135,7 +135,7 @@ def start(name: str, durability: str, folder: Path, seed: int = 1) -> Target:
 
 
 class Preloaded:
-    """While the server is started, it inherits LD_PRELOAD; nothing else of this process is started meanwhile with this environment."""
+    """Sets LD_PRELOAD while the server is started; no other process is started in that time."""
 
     lock = threading.Lock()
 

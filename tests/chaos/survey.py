@@ -1,4 +1,4 @@
-"""What is left when everything is quiet, read from the server itself: not from what workers say they did."""
+"""The state of the server after the run, read from the server itself, not from the records of workers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def survey(bus: CommandBus, target: Target, *, patience: float) -> Final:
     for admin in target.admins():
         await (
             admin.connection_pool.disconnect()
-        )  # connections of before a restart, of which one was cut, do not tell so by themselves
+        )  # connections opened before a restart do not notice by themselves that they were cut
         await _look(admin, bus.settings.namespace, left)
     names = ("accepted", "settled", "completed", "rejected", "expired", "dead_lettered", "depth", "retried")
     counters = {name: int(getattr(stats, name)) for name in names}
@@ -60,7 +60,7 @@ async def _look(client: Redis, namespace: str, left: _Left) -> None:
 
 
 async def _sort(client: Redis, keys: list[bytes], left: _Left) -> None:
-    """Marks tell outcomes; what has an end of life is nobody's; what stands belongs to the namespace; the rest is litter."""
+    """Sort a key: marks have outcomes, keys with an expiry are ignored, permanent keys belong to the namespace, the rest is litter."""
     marks = [key for key in keys if b"}:k:" in key]
     others = [key for key in keys if b"}:k:" not in key]
     pipeline = client.pipeline(transaction=False)

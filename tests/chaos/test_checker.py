@@ -100,7 +100,7 @@ def same_attempt_again(history: History) -> None:
 
 
 def lease_stolen(history: History) -> None:
-    """An attempt after one that ended well, at a worker to which nothing happened."""
+    """Add an attempt after one that succeeded, at a worker without a fault."""
     again(history, 2)
 
 
@@ -189,11 +189,11 @@ def kept_waiting(history: History) -> None:
 
 
 def never_started_in_time(history: History) -> None:
-    history.asked.append(Asked("waits", "line:l9", 0, "Apply", "scene", "nemesis", 20.0, "accepted", 20.1, within=3.0))
+    history.asked.append(Asked("waits", "line:l9", 0, "Apply", "scripted", "nemesis", 20.0, "accepted", 20.1, within=3.0))
 
 
 def a_lease_of_standstill(history: History) -> None:
-    history.asked[0] = replace(history.asked[0], way="scene")
+    history.asked[0] = replace(history.asked[0], way="scripted")
     history.ended[0] = replace(history.ended[0], how="shot")
     again(history, 0)
 
@@ -313,7 +313,7 @@ def test_every_rule_is_broken_here() -> None:
     ],
     ids=lambda value: f"{value.kind} of {value.victim} at {value.start}" if isinstance(value, Fault) else str(value),
 )
-def test_only_what_can_cost_a_lease_excuses(fault: Fault, explained: bool) -> None:
+def test_only_faults_that_can_cost_a_lease_are_excuses(fault: Fault, explained: bool) -> None:
     assert Excuses([fault], LEASE).explains("w0.0", 4.0, 7.0) is explained
 
 

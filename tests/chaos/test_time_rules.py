@@ -1,4 +1,4 @@
-"""What the rules with a time hold against the bus, and what they do not: time with faults, and what a worker was in the middle of."""
+"""The rules with a time limit: they do not count time with faults, nor what a worker was doing."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ LEASE = 1.0
 
 
 def waits(*, within: float = 1.0, asked: float = 10.0, started: float | None = 12.5, faults: tuple[Fault, ...] = ()) -> History:
-    """One command that was asked for and started so much later."""
+    """Return a history with one command that started late."""
     history = History(LEASE, faults=list(faults))
-    history.asked.append(Asked("c", "line:l", 0, "Apply", "scene", "nemesis", asked, "accepted", asked + 0.01, within))
+    history.asked.append(Asked("c", "line:l", 0, "Apply", "scripted", "nemesis", asked, "accepted", asked + 0.01, within))
     if started is not None:
         history.started.append(Started("c", "line:l", 0, "w0.0", 100, 1, started))
     return history
 
 
-def ends(how: str, pause: float, *, way: str = "scene", faults: tuple[Fault, ...] = ()) -> History:
-    """An attempt that ended so, and the next after a pause."""
+def ends(how: str, pause: float, *, way: str = "scripted", faults: tuple[Fault, ...] = ()) -> History:
+    """Return a history with an attempt that ended so, and the next after a pause."""
     history = History(LEASE, faults=list(faults))
     history.asked.append(Asked("c", "line:l", 0, "Apply", way, "nemesis", 9.9, "accepted", 9.91))
     history.started.append(Started("c", "line:l", 0, "w0.0", 100, 1, 10.0))
@@ -56,7 +56,7 @@ def found(rule: Callable[[Facts], Any], history: History) -> list[Violation]:
         pytest.param(waits(within=3.0), False, id="in time"),
         pytest.param(waits(within=0.0), False, id="no time was given"),
         pytest.param(waits(started=None), False, id="the record ends before its time is over"),
-        pytest.param(waits(faults=(Fault("scene", "server", 9.0, 13.0),)), True, id="a scene excuses nothing"),
+        pytest.param(waits(faults=(Fault("scripted", "server", 9.0, 13.0),)), True, id="a scripted load excuses nothing"),
         pytest.param(waits(faults=(Fault("load", "server", 9.0, 13.0),)), False, id="in the storm it does"),
         pytest.param(waits(faults=(Fault("block", "w0.0", 10.5, 11.0),)), True, id="a short block is not enough"),
         pytest.param(waits(faults=(Fault("block", "w0.0", 10.5, 12.2),)), False, id="a block excuses its time"),
@@ -64,7 +64,7 @@ def found(rule: Callable[[Facts], Any], history: History) -> list[Violation]:
         pytest.param(waits(faults=(Fault("kill", "w2.0", 7.0, 7.1),)), True, id="a fault long before"),
     ],
 )
-def test_only_what_waits_longer_than_allowed_without_a_fault_is_starved(history: History, starved: bool) -> None:
+def test_starved_is_a_wait_beyond_the_limit_without_a_fault(history: History, starved: bool) -> None:
     assert [violation.rule for violation in found(started_in_time, history)] == ["starved"] * starved
 
 
@@ -109,7 +109,7 @@ def test_a_worker_that_wakes_starts_nothing_that_others_hold(history: History, l
     assert [violation.rule for violation in found(nothing_after_its_lease, history)] == ["late start"] * late
 
 
-def test_calm_is_what_faults_and_their_aftermath_leave() -> None:
+def test_calm_is_the_time_without_faults_and_aftermath() -> None:
     calm = Calm([Fault("kill", "w0.0", 10.0, 10.0), Fault("stop", "w1.0", 11.0, 12.0), Fault("block", "w1.0", 30.0, 31.0)], LEASE)
     assert calm.between(0.0, 10.0) == 10.0
     assert calm.between(9.0, 20.0) == pytest.approx(11.0 - (12.0 + LEASE + AFTERMATH - 10.0))

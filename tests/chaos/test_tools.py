@@ -43,7 +43,7 @@ async def proxy() -> AsyncIterator[Proxy]:
 
 
 async def said(proxy: Proxy, patience: float = 5.0) -> bytes:
-    """What comes back of a request on a new connection, until five bytes are there or the connection ends."""
+    """Send a request on a new connection; return the answer up to five bytes or the end of the connection."""
     host, _, port = proxy.url.removeprefix("redis://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     heard = b""

@@ -1,11 +1,11 @@
-"""What must happen in time, counted in seconds without a fault."""
+"""Rules with a time limit, counted in seconds without a fault."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
 
-from tests.chaos.calm import SCENE
+from tests.chaos.calm import SCRIPTED
 from tests.chaos.facts import PLANNED_ENDS, Facts, Violation
 
 __all__ = ["again_at_once", "started_in_time"]
@@ -14,7 +14,7 @@ _OF_A_LEASE = 0.8
 
 
 def started_in_time(facts: Facts) -> Iterator[Violation]:
-    """I9: nobody is starved: what can run is started within the time that whoever asked for it has worked out."""
+    """I9: find starved commands: each must start within the time that its sender calculated."""
     for command, requests in facts.asked.items():
         first = requests[0]
         if not first.within or all(request.answer == "refused" for request in requests):
@@ -30,11 +30,11 @@ def started_in_time(facts: Facts) -> Iterator[Violation]:
 def again_at_once(facts: Facts) -> Iterator[Violation]:
     """I10: an attempt that ended by itself is followed by the next in a moment, not when a lease is over.
 
-    Asked of scenes only: what else there is to do is known there.
+    Only for scripted loads, where all other work is known.
     """
     limit = _OF_A_LEASE * facts.history.lease
     for command, starts in facts.by_id.items():
-        if facts.way_of(command) != SCENE:
+        if facts.way_of(command) != SCRIPTED:
             continue
         for first, second in pairwise(starts):
             end = facts.end_of(first)

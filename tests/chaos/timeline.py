@@ -13,7 +13,7 @@ _LINES = 40
 
 
 def timeline(history: History, violation: Violation) -> list[str]:
-    """What happened to the violation's entity around its time, and to the processes that took part, as far as it is near."""
+    """Return the events of the violation's entity around its time, and those of the processes that took part."""
     entity = violation.entity
     starts = [start for start in history.started if start.entity == entity]
     named = [start for start in starts if start.id in violation.text.split()]

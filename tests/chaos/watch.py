@@ -1,6 +1,6 @@
-"""Looks at the server and at this process while the run goes on: silences that nobody ordered are faults, too.
+"""Watches the server and this process during the run: unplanned silences are recorded as faults, too.
 
-On a crowded machine a server or the harness (in which the proxies live) may get no processor for a while. Then leases end that no fault of
+On a crowded machine a server or the harness (which runs the proxies) may get no processor for a while. Then leases end that no fault of
 the nemesis explains, and the checker must know why.
 """
 
@@ -11,7 +11,7 @@ import time
 
 from redis.exceptions import RedisError
 
-from tests.chaos.faults import Stage
+from tests.chaos.faults import FaultContext
 from tests.chaos.nemesis import Nemesis
 
 __all__ = ["progress", "watch"]
@@ -19,31 +19,31 @@ __all__ = ["progress", "watch"]
 _EVERY, _SILENCE = 0.05, 0.3
 
 
-async def watch(stage: Stage) -> None:
-    """Until cancelled."""
+async def watch(context: FaultContext) -> None:
+    """Watch until cancelled."""
     heard = turned = time.monotonic()
     while True:
         await asyncio.sleep(_EVERY)
         now = time.monotonic()
         if now - turned > _EVERY + _SILENCE:
-            stage.note("gap", "*", turned, "the harness, and so its proxies")
+            context.note("gap", "*", turned, "the harness, and so its proxies")
         turned = now
         try:
-            for admin in stage.target.admins():
+            for admin in context.target.admins():
                 await admin.ping()
         except (RedisError, OSError):
             turned = time.monotonic()
             continue
         turned = time.monotonic()
         if turned - heard > _SILENCE:
-            stage.note("silence", "*", heard, "the server did not answer")
+            context.note("silence", "*", heard, "the server did not answer")
         heard = turned
 
 
-async def progress(stage: Stage, nemesis: Nemesis, seconds: float) -> None:
-    """A line every few seconds, until cancelled."""
+async def progress(context: FaultContext, nemesis: Nemesis, seconds: float) -> None:
+    """Print a line every few seconds, until cancelled."""
     began = time.monotonic()
-    requests = stage.fleet.requests
+    requests = context.fleet.requests
     while True:
         await asyncio.sleep(5.0)
         requests.follow()

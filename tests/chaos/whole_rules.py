@@ -1,4 +1,4 @@
-"""What must hold of calls, of the sums, and of what is left in the end."""
+"""Rules for calls, for the sums, and for what is left in the end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def calls_answered(facts: Facts) -> Iterator[Violation]:
 
 
 def _done_long_before(facts: Facts, call: Called) -> float | None:
-    """When a timed-out call's command was done, if its answer should have arrived: its caller was left in peace for a while since."""
+    """Return when a timed-out call's command was done, if its answer should have arrived: its caller had no fault for a while since."""
     if facts.final.outcomes.get(call.id) != "completed":
         return None
     ends = [end.at for start in facts.by_id.get(call.id, ()) if (end := facts.end_of(start)) and end.how == "end"]
@@ -75,13 +75,13 @@ def sums(facts: Facts) -> Iterator[Violation]:
 
 
 def money_conserved(facts: Facts) -> Iterator[Violation]:
-    """The accounts hold what they began with."""
+    """Check that the sum of the accounts is unchanged."""
     if facts.final.idle and facts.final.total != facts.final.deposited:
         yield Violation("bank", "", f"the accounts hold {facts.final.total}, and began with {facts.final.deposited}")
 
 
 def nothing_left(facts: Facts) -> Iterator[Violation]:
-    """When all is idle the server holds nothing of any entity, and nobody holds a lease; no process ended by itself."""
+    """Find keys of entities and leases on the idle server, and processes that ended by themselves."""
     final = facts.final
     if not final.idle:
         waiting = [command for command, outcome in final.outcomes.items() if outcome == "waiting"]

@@ -32,7 +32,7 @@ _Asynchronous = Apply | Once | Late | Withdraw | Deposit | Order | Parcel
 
 
 class PlannedFailure(Exception):
-    """A handler that was told to fail."""
+    """The error of a handler that is planned to fail."""
 
 
 class Wordless(BaseException):
@@ -40,14 +40,14 @@ class Wordless(BaseException):
 
 
 class Mute(Exception):
-    """A handler that was told to end by an exception without a text."""
+    """An exception without a text, raised as planned."""
 
     def __str__(self) -> str:
         raise Wordless
 
 
 class Fenced(Exception):
-    """The ledger has seen a newer fence: whoever raises this has lost its lease."""
+    """The ledger has a newer fence: the handler that raises this has lost its lease."""
 
 
 class Handlers:
@@ -59,7 +59,7 @@ class Handlers:
         self.bus: CommandBus | None = None
 
     def registry(self, release: str) -> HandlerRegistry:
-        """The handler set of a release."""
+        """Return the handlers of a release."""
         registry = HandlerRegistry()
 
         @registry.handles(Apply)
@@ -115,7 +115,7 @@ class Handlers:
             return expected_value(effect.number)
 
     def run_in_thread(self, command: Steady, context: CommandContext) -> int:
-        """The same, in a thread."""
+        """Run a handler in a thread."""
         with self._recorded(command, context) as effect:
             time.sleep(command.busy)
             _fail_as_planned(command.plan, context.attempt)
@@ -219,7 +219,7 @@ def _fail_as_planned(plan: str, attempt: int) -> None:
 
 
 def die_with_parent() -> None:
-    """End with the harness, whatever ends that, even while stopped (where the kernel can see to it)."""
+    """End with the harness, however it ends, even while stopped (if the kernel supports it)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
 

@@ -1,6 +1,6 @@
-"""One body of tests over every server at hand: fakeredis in this process, the embedded Valkey, Redis from PATH and the oldest that is
-supported, a primary behind Sentinels, and a Redis Cluster. What is not there is skipped, with the reason. On which of them a test runs, see
-`tests/selection.py`."""
+"""The same tests on every available server: fakeredis in this process, the embedded Valkey, Redis from PATH, the oldest supported Redis,
+a primary behind Sentinels, and a Redis Cluster. Missing servers are skipped with the reason. `tests/selection.py` selects the servers of
+each test."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from command_bus.transport.redis.connection.clients import clients_of
 from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.memory import MemoryClients
 from scripts.redis62 import BINARY as OLDEST
+from tests.conformance.harness import ManualWorker, TransportHarness, transport_harness
 from tests.selection import SERVERS
 from tests.topologies import ClusterServers, SentinelServers
 
@@ -28,8 +29,8 @@ _SHARDS = 8  # that a test has at most
 
 
 @dataclass
-class Bench:
-    """A namespace of its own on one server, and what tests do with it."""
+class Sandbox:
+    """A namespace of one test on a server, with buses and clients."""
 
     name: str
     clients: ClientFactory
@@ -38,7 +39,7 @@ class Bench:
     url: str | None = None
 
     def bus(self, **arguments: Any) -> CommandBus:
-        """A bus on this server; short times by default."""
+        """Return a bus on this server, with short times by default."""
         return CommandBus(
             "redis://unused",
             clients=self.clients,
@@ -46,15 +47,15 @@ class Bench:
         )
 
     def client(self, shard: int = 0) -> Redis:
-        """A client of the server that has a shard's keys."""
+        """Return a client of the server that has a shard's keys."""
         return self.clients.at(f"{{{self.namespace}:{shard}}}:").commands()
 
     async def keys(self) -> list[str]:
-        """All keys of the namespace."""
+        """Return all keys of the namespace."""
         return sorted(key.decode() for key in await self._keys())
 
     async def clean(self) -> None:
-        """Delete them."""
+        """Delete all keys of the namespace."""
         for shard in range(_SHARDS):
             client = self.client(shard)
             keys = [key async for key in client.scan_iter(f"{{{self.namespace}:{shard}}}*", count=1000)]
@@ -71,7 +72,7 @@ class Bench:
         return found
 
     async def entity_keys(self) -> list[str]:
-        """Keys that belong to single entities or commands, without marks and producers' last answers, which end by themselves."""
+        """Return keys of single entities or commands, without marks and producers' last answers, which expire."""
         standing = ("meta", "commands", "ready", "fence", "stats", "dead", "workers")
         names = [(key, key.partition("}:")[2]) for key in await self.keys()]
         return [key for key, name in names if name not in standing and not name.startswith(("k:", "p:"))]
@@ -81,7 +82,7 @@ Server = EmbeddedServer | SentinelServers | ClusterServers
 
 
 def _started(name: str, folder: Path) -> Server:
-    """A server, started."""
+    """Start a server."""
     if name == "valkey":
         return EmbeddedServer.start(binary=find_server_binary())
     if name == "redis62":
@@ -111,11 +112,39 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
 
 
 @pytest.fixture(params=SERVERS)
-async def bench(request: pytest.FixtureRequest, servers: Callable[[str], str]) -> AsyncIterator[Bench]:
+async def sandbox(request: pytest.FixtureRequest, servers: Callable[[str], str]) -> AsyncIterator[Sandbox]:
     if request.param == "memory":
-        yield Bench("memory", MemoryClients())
+        yield Sandbox("memory", MemoryClients())
         return
     url = servers(request.param)
-    bench = Bench(request.param, clients_of(url), url=url)
-    yield bench
-    await bench.clean()
+    sandbox = Sandbox(request.param, clients_of(url), url=url)
+    yield sandbox
+    await sandbox.clean()
+
+
+@pytest.fixture
+async def harness(sandbox: Sandbox) -> AsyncIterator[TransportHarness]:
+    async with transport_harness(sandbox.clients, sandbox.namespace) as harness:
+        yield harness
+
+
+@pytest.fixture
+def worker(harness: TransportHarness) -> ManualWorker:
+    return harness.worker()
+
+
+Starter = Callable[..., EmbeddedServer]
+
+
+@pytest.fixture
+def start() -> Iterator[Starter]:
+    """Start servers with settings of their own; they stop with the test."""
+    running: list[EmbeddedServer] = []
+
+    def started(**options: Any) -> EmbeddedServer:
+        running.append(EmbeddedServer.start(**options))
+        return running[-1]
+
+    yield started
+    for server in running:
+        server.stop()

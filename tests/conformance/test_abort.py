@@ -26,8 +26,9 @@ from command_bus import (
 )
 from command_bus.transport.interrupts import Interrupt
 from command_bus.transport.redis.admin.interrupts import RedisInterrupts
-from tests.conformance.conftest import Bench
-from tests.conformance.scene import until
+from tests.conformance.conftest import Sandbox
+from tests.conformance.harness import side_of
+from tests.conformance.put_service import until
 
 
 class Hang(Command[int], entity="box", retry=RetryPolicy(attempts=2, delay=0.01)):
@@ -55,7 +56,7 @@ class Note(Command[int], entity="box"):
 
 @dataclass
 class Seen:
-    """What the handlers saw."""
+    """Records of the handlers."""
 
     hangs: list[int] = field(default_factory=list)
     contexts: list[CommandContext] = field(default_factory=list)
@@ -68,10 +69,10 @@ class Seen:
 
 
 @pytest.fixture
-def seen(bench: Bench) -> Iterator[Seen]:
+def seen(sandbox: Sandbox) -> Iterator[Seen]:
     seen = Seen()
-    _asynchronous(bench.registry, seen)
-    _blocking(bench.registry, seen)
+    _asynchronous(sandbox.registry, seen)
+    _blocking(sandbox.registry, seen)
     yield seen
     seen.thread_free.set()
 
@@ -123,9 +124,9 @@ async def letters(bus: CommandBus) -> list[tuple[str, str, int]]:
     return [(letter.reason, letter.error_message, letter.attempts) async for letter in bus.dead_letters.list()]
 
 
-async def test_an_asynchronous_handler_is_cancelled_and_its_command_tried_again(bench: Bench, seen: Seen) -> None:
+async def test_an_aborted_async_handler_is_cancelled_and_retried(sandbox: Sandbox, seen: Seen) -> None:
     """Its last attempt becomes a dead letter, in the operator's words; what waits behind it goes on."""
-    async with bench.bus() as bus, bus.worker() as worker:
+    async with sandbox.bus() as bus, bus.worker() as worker:
         await bus.dispatch(Hang(box="a"), command_id="c-1")
         await bus.dispatch(Note(box="a"))
         await seen.started()
@@ -143,11 +144,11 @@ async def test_an_asynchronous_handler_is_cancelled_and_its_command_tried_again(
         assert await letters(bus) == [("interrupted", text, 2)]
         assert seen.notes == ["a"]
         await bus.dead_letters.purge()
-    assert [key for key in await bench.keys() if key.endswith("interrupts")] == []
+    assert [key for key in await sandbox.keys() if key.endswith("interrupts")] == []
 
 
-async def test_what_must_not_run_twice_is_a_dead_letter_and_its_caller_is_told(bench: Bench, seen: Seen) -> None:
-    async with bench.bus() as bus, bus.worker():
+async def test_an_aborted_at_most_once_command_is_a_dead_letter(sandbox: Sandbox, seen: Seen) -> None:
+    async with sandbox.bus() as bus, bus.worker():
         call = asyncio.create_task(bus.call(HangOnce(box="a"), timeout=30))
         await seen.started()
         report = await bus.entity("box", "a").abort()
@@ -157,9 +158,9 @@ async def test_what_must_not_run_twice_is_a_dead_letter_and_its_caller_is_told(b
         assert seen.hangs == [1]
 
 
-async def test_a_handler_that_swallows_its_cancellation(bench: Bench, seen: Seen) -> None:
+async def test_a_handler_that_swallows_its_cancellation(sandbox: Sandbox, seen: Seen) -> None:
     """Once: it ends with a result, which is dropped. For ever: it goes on, is said to, and can be given up."""
-    async with bench.bus() as bus, bus.worker():
+    async with sandbox.bus() as bus, bus.worker():
         await bus.dispatch(Hang(box="a", swallows=1))
         await seen.started()
         abort = asyncio.create_task(bus.entity("box", "a").abort())
@@ -183,9 +184,9 @@ async def test_a_handler_that_swallows_its_cancellation(bench: Bench, seen: Seen
         assert (await bus.stats()).completed == 2
 
 
-async def test_a_thread_that_asks_whether_it_is_cancelled(bench: Bench, seen: Seen) -> None:
-    """What it returns then is no result."""
-    async with bench.bus() as bus, bus.worker():
+async def test_a_thread_that_asks_whether_it_is_cancelled(sandbox: Sandbox, seen: Seen) -> None:
+    """Its return value is then not a result."""
+    async with sandbox.bus() as bus, bus.worker():
         call = asyncio.create_task(bus.call(Thread(box="a"), timeout=30))
         await seen.started()
         report = await bus.entity("box", "a").abort("enough")
@@ -196,9 +197,9 @@ async def test_a_thread_that_asks_whether_it_is_cancelled(bench: Bench, seen: Se
         assert await call == 1
 
 
-async def test_a_thread_that_goes_on_keeps_its_entity_until_it_is_forced(bench: Bench, seen: Seen) -> None:
+async def test_a_thread_that_goes_on_keeps_its_entity_until_it_is_forced(sandbox: Sandbox, seen: Seen) -> None:
     """Then the next attempt runs beside it, in its place and in another thread, and what it returns in the end is refused."""
-    async with bench.bus(threads=1) as bus, bus.worker(concurrency=1):
+    async with sandbox.bus(threads=1) as bus, bus.worker(concurrency=1):
         call = asyncio.create_task(bus.call(Thread(box="a", obeys=False), timeout=30))
         await seen.started()
         report = await bus.entity("box", "a").abort(wait=2)
@@ -215,16 +216,16 @@ async def test_a_thread_that_goes_on_keeps_its_entity_until_it_is_forced(bench: 
         assert ((await bus.stats()).completed, await letters(bus)) == (1, [])
 
 
-async def test_a_handler_that_blocks_the_loop_is_named(bench: Bench, seen: Seen) -> None:
+async def test_a_handler_that_blocks_the_loop_is_named(sandbox: Sandbox, seen: Seen) -> None:
     """Nothing can end it; where it is, its worker's other thread says."""
-    if bench.url is None:
+    if sandbox.url is None:
         pytest.skip("the worker needs a process or thread of its own; in-memory servers have one loop")
     started = threading.Event()
     done: list[Any] = []
 
     def work() -> None:
         async def run() -> None:
-            async with bench.bus() as bus, bus.worker():
+            async with sandbox.bus() as bus, bus.worker():
                 started.set()
                 await until(lambda: seen.hangs, 20)
                 await bus.wait_idle(30)
@@ -233,7 +234,7 @@ async def test_a_handler_that_blocks_the_loop_is_named(bench: Bench, seen: Seen)
         asyncio.run(run())
 
     thread = threading.Thread(target=work)
-    async with bench.bus() as bus:
+    async with sandbox.bus() as bus:
         thread.start()
         await asyncio.to_thread(started.wait)
         await bus.dispatch(Block(box="a", seconds=8.0))
@@ -246,9 +247,9 @@ async def test_a_handler_that_blocks_the_loop_is_named(bench: Bench, seen: Seen)
     assert done
 
 
-async def test_a_request_never_hits_another_attempt(bench: Bench, seen: Seen) -> None:
+async def test_a_request_never_hits_another_attempt(sandbox: Sandbox, seen: Seen) -> None:
     """One that names an attempt that is over is left alone, and ends with its hash."""
-    async with bench.bus() as bus, bus.worker():
+    async with sandbox.bus() as bus, bus.worker():
         await bus.dispatch(Hang(box="a"))
         await seen.started()
         transport = bus.session.redis
@@ -260,7 +261,7 @@ async def test_a_request_never_hits_another_attempt(bench: Bench, seen: Seen) ->
             await interrupts.request("box:a", Interrupt("abandon", other))
             await bus.dispatch(Hang(box="b"), command_id=other.replace("|", "-"))
             await until(lambda: len(seen.hangs) == 2)
-            assert (await bus.entity("box", "b").abort()).result == "ended"  # the hash was read meanwhile
+            assert (await bus.entity("box", "b").abort()).result == "ended"  # the hash was read in between
             await bus.entity("box", "b").abort()
             await until(lambda: _idle(bus, "b"))
             del seen.hangs[1:]
@@ -270,15 +271,15 @@ async def test_a_request_never_hits_another_attempt(bench: Bench, seen: Seen) ->
         now = await interrupts.running("box:a")
         assert now is not None
         assert replace(now, now_ms=0) == replace(attempt, now_ms=0)
-        client = bench.client()
+        client = sandbox.client()
         assert 0 < await client.pttl(transport.keys.shards[0].interrupts) <= 600_000
         await client.aclose()
         seen.free.set()
         await bus.wait_idle(10)
 
 
-async def test_nothing_runs_or_nobody_answers(bench: Bench, seen: Seen) -> None:
-    async with bench.bus(entities={"lane": EntityPolicy(mailbox=lanes(1))}) as bus:
+async def test_an_abort_of_nothing_or_without_an_answer(sandbox: Sandbox, seen: Seen) -> None:
+    async with sandbox.bus(entities={"lane": EntityPolicy(mailbox=lanes(1))}) as bus:
         assert (await bus.entity("box", "a").abort()).result == "nothing"
         with pytest.raises(InvalidCommand, match="wait"):
             await bus.entity("box", "a").abort(wait=0)
@@ -286,8 +287,7 @@ async def test_nothing_runs_or_nobody_answers(bench: Bench, seen: Seen) -> None:
             await bus.dispatch(Hang(box="a"))
             await seen.started()
             assert (await bus.entity("box", "b").abort()).result == "nothing"
-            assert worker._parts is not None
-            for watch in worker._parts.side._recovery.watches:
+            for watch in side_of(worker)._recovery.watches:
                 watch._interrupts_at = time.monotonic() + 3600  # as a worker of an earlier release, which does not look
             report = await bus.entity("box", "a").abort(wait=1.5)
             assert (report.result, report.attempt, report.worker) == ("unanswered", 1, worker.name)
@@ -295,8 +295,8 @@ async def test_nothing_runs_or_nobody_answers(bench: Bench, seen: Seen) -> None:
             await bus.wait_idle(10)
 
 
-async def test_in_a_lane_only_the_own_attempt_is_ended(bench: Bench, seen: Seen) -> None:
-    async with bench.bus(entities={"box": EntityPolicy(mailbox=lanes(1))}) as bus, bus.worker():
+async def test_in_a_lane_only_the_own_attempt_is_ended(sandbox: Sandbox, seen: Seen) -> None:
+    async with sandbox.bus(entities={"box": EntityPolicy(mailbox=lanes(1))}) as bus, bus.worker():
         await bus.dispatch(Hang(box="a"))
         await seen.started()
         assert (await bus.entity("box", "b").abort()).result == "nothing"
@@ -305,8 +305,8 @@ async def test_in_a_lane_only_the_own_attempt_is_ended(bench: Bench, seen: Seen)
         await bus.wait_idle(10)
 
 
-async def test_on_several_shards(bench: Bench, seen: Seen) -> None:
-    async with bench.bus(shards=2) as bus, bus.worker():
+async def test_on_several_shards(sandbox: Sandbox, seen: Seen) -> None:
+    async with sandbox.bus(shards=2) as bus, bus.worker():
         boxes = [f"b{number}" for number in range(6)]
         shards = {bus.session.redis.keys.shard_of(f"box:{box}") for box in boxes}
         assert shards == {0, 1}

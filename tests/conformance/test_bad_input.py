@@ -1,19 +1,16 @@
-"""Bad input and misuse: each gets a typed error or a dead letter that says why, and nobody else notices.
+"""Bad input and misuse: each gets a typed error or a dead letter with the reason, and affects no other command.
 
-The numbers are those of the project's catalogue of bad inputs; 21 and 25 need other threads and processes and are in
-`test_bad_handlers.py` with the rest of what handlers do wrong.
+The numbers are those of docs/bad-input.md; 21 and 25 need other threads and processes and are in `test_bad_handlers.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
-import msgpack
 import pytest
 from pydantic import Field, ValidationError
 from redis.crc import key_slot
@@ -25,32 +22,17 @@ from command_bus import (
     CommandBus,
     CommandFailed,
     EntityId,
-    Envelope,
     HandlerRegistry,
-    IdempotencyConflict,
     InvalidCommand,
     InvalidSettings,
-    NoHandler,
     PayloadTooLarge,
     QueueFull,
     RegistrationError,
 )
-from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.transport.mailboxes import mailbox_label
-from tests.conformance.bare import Bare
-from tests.conformance.conftest import Bench
-from tests.conformance.scene import Put, Scene, scene, until
-
-
-class Loose(Command[None], entity="box"):
-    box: EntityId
-    thing: Any = None
-
-
-class Real(Command[float], entity="box"):
-    box: EntityId
-    number: float
-    open_end: Annotated[float, Field(allow_inf_nan=True)] = 0.0
+from tests.conformance.bad_input import Loose, Real, envelope
+from tests.conformance.conftest import Sandbox
+from tests.conformance.put_service import Put, PutService, put_service
 
 
 @contextmanager
@@ -66,371 +48,202 @@ def no_traffic(bus: CommandBus, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
         yield
 
 
-def envelope(payload: bytes, *, name: str = "Put", box: str = "a", **more: Any) -> bytes:
-    return pack_envelope(WireEnvelope(more.pop("command_id", "bad-1"), name, "box", box, payload, **more))
-
-
-PAYLOAD = msgpack.packb({"box": "a", "value": 1})
-WHOLE = envelope(PAYLOAD)
-
-
 @pytest.mark.parametrize("bad", ["", None])
-async def test_01_an_entity_id_is_not_empty_and_not_none(bench: Bench, bad: Any) -> None:
-    async with scene(bench) as stage:
+async def test_01_an_entity_id_is_not_empty_and_not_none(sandbox: Sandbox, bad: Any) -> None:
+    async with put_service(sandbox) as service:
         with pytest.raises(ValueError):
             Put(box=bad, value=1)
         with pytest.raises(InvalidCommand, match="entity id"):
-            await stage.bus.dispatch(Put.model_construct(box=bad, value=1))
+            await service.bus.dispatch(Put.model_construct(box=bad, value=1))
         with pytest.raises(InvalidCommand):
-            await stage.bus.dispatch_raw("box", bad, "Put", {"box": bad, "value": 1})
+            await service.bus.dispatch_raw("box", bad, "Put", {"box": bad, "value": 1})
         with pytest.raises(InvalidCommand, match="entity id"):
-            stage.bus.entity("box", bad)
-        await stage.unharmed()
+            service.bus.entity("box", bad)
+        await service.assert_unharmed()
 
 
 @pytest.mark.parametrize("box", ["}", "}{", "{x}", "{}"])
-async def test_02_braces_in_an_id_keep_all_keys_in_their_slot(bench: Bench, box: str) -> None:
-    async with bench.bus(shards=3) as bus:
-        stage = Scene(bench, bus)
+async def test_02_braces_in_an_id_keep_all_keys_in_their_slot(sandbox: Sandbox, box: str) -> None:
+    async with sandbox.bus(shards=3) as bus:
+        service = PutService(sandbox, bus)
         await bus.dispatch(Put(box=box, value=0), command_id=f"id-{box}")
         await bus.dispatch(Put(box=box, value=0), delay=0.01)
         await bus.entity("box", box).pause()
-        keys = await bench.keys()
+        keys = await sandbox.keys()
         assert any("}:m:box:" in key for key in keys)
         for shard in bus.session.redis.keys.shards:
             slots = {key_slot(key.encode()) for key in keys if key.startswith(shard.prefix)}
             assert slots <= {key_slot(shard.ready.encode())}
         await bus.entity("box", box).resume()
         async with bus.worker():
-            await stage.unharmed(box)
+            await service.assert_unharmed(box)
 
 
 @pytest.mark.parametrize("box", ["a\nb", "a\0b", " a b ", "\u05d0\u202eb", "🦊", "a\r\x1b[31mred"])
-async def test_03_awkward_ids_round_trip_and_are_shown_escaped(bench: Bench, box: str) -> None:
-    async with scene(bench) as stage:
-        account = stage.bus.entity("box", box)
+async def test_03_awkward_ids_round_trip_and_are_shown_escaped(sandbox: Sandbox, box: str) -> None:
+    async with put_service(sandbox) as service:
+        account = service.bus.entity("box", box)
         await account.pause()
         await account.dispatch(Put(box=box, value=0))
-        mailboxes = [key for key in await bench.keys() if "}:m:" in key]
+        mailboxes = [key for key in await sandbox.keys() if "}:m:" in key]
         assert all(key.isprintable() and key.isascii() for key in mailboxes)
         label = mailbox_label(mailboxes[0].partition("}:m:")[2])
         assert label.isprintable()
         assert (label == f"box:{box}") == box.isprintable()
         await account.resume()
-        await stage.bus.wait_idle(5)
-        assert stage.seen == [(box, 0)]
-        await stage.unharmed(box)
+        await service.bus.wait_idle(5)
+        assert service.seen == [(box, 0)]
+        await service.assert_unharmed(box)
 
 
-async def test_04_long_ids_are_hashed_and_huge_ones_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with scene(bench) as stage:
+async def test_04_long_ids_are_hashed_and_huge_ones_refused(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with put_service(sandbox) as service:
         for box in ("x" * (1024 * 1024), "é" * 2049):
             with pytest.raises(ValueError, match="4096 bytes"):
                 Put(box=box, value=1)
-            with no_traffic(stage.bus, monkeypatch), pytest.raises(InvalidCommand, match="digest"):
-                await stage.bus.dispatch_raw("box", box, "Put", {"box": box, "value": 1})
+            with no_traffic(service.bus, monkeypatch), pytest.raises(InvalidCommand, match="digest"):
+                await service.bus.dispatch_raw("box", box, "Put", {"box": box, "value": 1})
         long = "y" * 4096
-        await stage.bus.entity("box", long).pause()
-        await stage.bus.dispatch(Put(box=long, value=0))
-        assert max(map(len, await bench.keys())) < 200
-        await stage.bus.entity("box", long).resume()
-        await stage.unharmed(long)
+        await service.bus.entity("box", long).pause()
+        await service.bus.dispatch(Put(box=long, value=0))
+        assert max(map(len, await sandbox.keys())) < 200
+        await service.bus.entity("box", long).resume()
+        await service.assert_unharmed(long)
 
 
-async def test_05_a_lone_surrogate_is_refused_before_anything_is_sent(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with scene(bench) as stage:
-        await stage.bus.dispatch(Put(box="a", value=0))  # the first of a type agrees on its mailboxes
+async def test_05_a_lone_surrogate_is_refused_before_anything_is_sent(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with put_service(sandbox) as service:
+        await service.bus.dispatch(Put(box="a", value=0))  # the first of a type agrees on its mailboxes
         with pytest.raises(ValueError, match="surrogate"):
             Put(box="\ud800", value=1)
-        with no_traffic(stage.bus, monkeypatch):
+        with no_traffic(service.bus, monkeypatch):
             with pytest.raises(InvalidCommand, match="surrogate"):
-                await stage.bus.dispatch(Put.model_construct(box="\ud800", value=1))
+                await service.bus.dispatch(Put.model_construct(box="\ud800", value=1))
             with pytest.raises(InvalidCommand, match="surrogate"):
-                await stage.bus.dispatch(Put(box="a", value=1), command_id="\udfff")
+                await service.bus.dispatch(Put(box="a", value=1), command_id="\udfff")
             with pytest.raises(InvalidCommand, match="surrogate"):
-                await stage.bus.dispatch(Put(box="a", value=1), headers={"trace": "\udfff"})
+                await service.bus.dispatch(Put(box="a", value=1), headers={"trace": "\udfff"})
             with pytest.raises(InvalidCommand, match="thing"):
-                await stage.bus.dispatch(Loose(box="a", thing=["\udfff"]))
-        await stage.unharmed("a")
+                await service.bus.dispatch(Loose(box="a", thing=["\udfff"]))
+        await service.assert_unharmed("a")
 
 
-async def test_06_int_and_text_name_one_entity_bool_and_float_none(bench: Bench) -> None:
-    async with scene(bench) as stage:
-        await stage.bus.call(Put(box=7, value=0), timeout=5)
-        await stage.bus.call(Put(box="7", value=0), timeout=5)
-        assert stage.seen == [("7", 0), ("7", 0)]
+async def test_06_int_and_text_name_one_entity_bool_and_float_none(sandbox: Sandbox) -> None:
+    async with put_service(sandbox) as service:
+        await service.bus.call(Put(box=7, value=0), timeout=5)
+        await service.bus.call(Put(box="7", value=0), timeout=5)
+        assert service.seen == [("7", 0), ("7", 0)]
         for bad in (True, 1.0, b"1", ["1"]):
             with pytest.raises(ValidationError):
                 Put(box=bad, value=1)
             with pytest.raises(InvalidCommand, match=type(bad).__name__):
-                await stage.bus.dispatch_raw("box", bad, "Put", {"value": 1})  # type: ignore[arg-type]
-        await stage.unharmed("7")
+                await service.bus.dispatch_raw("box", bad, "Put", {"value": 1})  # type: ignore[arg-type]
+        await service.assert_unharmed("7")
 
 
 @pytest.mark.parametrize(
     "thing", [object(), print, 2**64, {"deep": [1, {"er": object()}]}], ids=["object", "function", "int", "deep"]
 )
 async def test_07_what_cannot_be_serialized_is_named_and_not_sent(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, thing: Any
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, thing: Any
 ) -> None:
     place = r"thing\.deep\[1\]\.er" if isinstance(thing, dict) else "thing"
-    async with scene(bench) as stage:
-        with no_traffic(stage.bus, monkeypatch):
+    async with put_service(sandbox) as service:
+        with no_traffic(service.bus, monkeypatch):
             with pytest.raises(InvalidCommand, match=place):
-                await stage.bus.dispatch(Loose(box="a", thing=thing))
+                await service.bus.dispatch(Loose(box="a", thing=thing))
             with pytest.raises(InvalidCommand, match=place):
-                await stage.bus.dispatch_raw("box", "a", "Loose", {"box": "a", "thing": thing})
+                await service.bus.dispatch_raw("box", "a", "Loose", {"box": "a", "thing": thing})
             with pytest.raises(InvalidCommand, match=place):
-                await stage.bus.call(Loose(box="a", thing=thing), timeout=5)
-        await stage.unharmed("a")
+                await service.bus.call(Loose(box="a", thing=thing), timeout=5)
+        await service.assert_unharmed("a")
 
 
-async def test_08_a_payload_over_the_cap_is_refused_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_08_a_payload_over_the_cap_is_refused_alone(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     large = Loose(box="a", thing=bytes(2 * 1024 * 1024))
-    async with scene(bench) as stage:
-        with no_traffic(stage.bus, monkeypatch), pytest.raises(PayloadTooLarge) as refused:
-            await stage.bus.dispatch(large)
+    async with put_service(sandbox) as service:
+        with no_traffic(service.bus, monkeypatch), pytest.raises(PayloadTooLarge) as refused:
+            await service.bus.dispatch(large)
         assert refused.value.size > refused.value.limit == 1024 * 1024
-        batch = await stage.bus.dispatch_batch([Put(box="a", value=0), large, Put(box="a", value=9), Put(box="b", value=0)])
+        batch = await service.bus.dispatch_batch([Put(box="a", value=0), large, Put(box="a", value=9), Put(box="b", value=0)])
         assert [outcome.status for outcome in batch.outcomes] == ["accepted", "rejected", "rejected", "accepted"]
         first, second = batch.rejections
         assert isinstance(first.error, PayloadTooLarge)
         assert isinstance(second.error, QueueFull)
         assert second.error.limit == "predecessor"
-        await stage.bus.wait_idle(5)
-        assert ("a", 9) not in stage.seen
-        await stage.unharmed("a", "b")
+        await service.bus.wait_idle(5)
+        assert ("a", 9) not in service.seen
+        await service.assert_unharmed("a", "b")
 
 
-async def test_09_there_is_no_payload_without_a_cap(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_09_there_is_no_payload_without_a_cap(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """Redis ends the connection at 512 MiB. No setting allows that much; what is over the setting does not reach the socket."""
     with pytest.raises(InvalidSettings, match="max_payload"):
         BusSettings(max_payload=513 * 1024 * 1024)
-    async with scene(bench, max_payload=32 * 1024 * 1024) as stage:
-        with no_traffic(stage.bus, monkeypatch), pytest.raises(PayloadTooLarge):
-            await stage.bus.dispatch(Loose(box="a", thing=bytes(33 * 1024 * 1024)))
-        await stage.unharmed("a")
+    async with put_service(sandbox, max_payload=32 * 1024 * 1024) as service:
+        with no_traffic(service.bus, monkeypatch), pytest.raises(PayloadTooLarge):
+            await service.bus.dispatch(Loose(box="a", thing=bytes(33 * 1024 * 1024)))
+        await service.assert_unharmed("a")
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-async def test_10_nan_and_infinity_only_where_they_are_allowed(bench: Bench, number: float) -> None:
+async def test_10_nan_and_infinity_only_where_they_are_allowed(sandbox: Sandbox, number: float) -> None:
     got: list[float] = []
 
-    @bench.registry.handles(Real)
+    @sandbox.registry.handles(Real)
     async def real(command: Real) -> float:
         got.append(command.open_end)
         return command.number
 
-    async with scene(bench) as stage:
+    async with put_service(sandbox) as service:
         with pytest.raises(ValidationError):
             Real(box="a", number=number)
-        await stage.bus.dispatch_raw("box", "a", "Real", {"box": "a", "number": number})
-        letter = await stage.letter()
+        await service.bus.dispatch_raw("box", "a", "Real", {"box": "a", "number": number})
+        letter = await service.letter()
         assert (letter.reason, letter.attempts) == ("invalid", 1)
         assert "number" in letter.error_message
-        assert await stage.bus.call(Real(box="a", number=1.5, open_end=number), timeout=5) == 1.5
+        assert await service.bus.call(Real(box="a", number=1.5, open_end=number), timeout=5) == 1.5
         assert repr(got) == repr([number])
-        await stage.unharmed("a")
+        await service.assert_unharmed("a")
 
 
-async def test_11_a_misspelt_field_is_an_error(bench: Bench) -> None:
-    async with scene(bench) as stage:
+async def test_11_a_misspelt_field_is_an_error(sandbox: Sandbox) -> None:
+    async with put_service(sandbox) as service:
         with pytest.raises(ValidationError):
             Put(box="a", value=1, colour="red")  # type: ignore[call-arg]
-        await stage.bus.dispatch_raw("box", "a", "Put", {"box": "a", "valeu": 1}, command_id="typo")
-        letter = await stage.letter()
+        await service.bus.dispatch_raw("box", "a", "Put", {"box": "a", "valeu": 1}, command_id="typo")
+        letter = await service.letter()
         assert (letter.reason, letter.command_id, letter.payload) == ("invalid", "typo", {"box": "a", "valeu": 1})
         assert "valeu" in letter.error_message
         with pytest.raises(InvalidCommand, match="value"):
-            await stage.bus.result("typo")
-        await stage.unharmed("a")
+            await service.bus.result("typo")
+        await service.assert_unharmed("a")
 
 
-async def test_12_text_is_no_number(bench: Bench) -> None:
-    async with scene(bench) as stage:
+async def test_12_text_is_no_number(sandbox: Sandbox) -> None:
+    async with put_service(sandbox) as service:
         with pytest.raises(ValidationError):
             Put(box="a", value="12")  # type: ignore[arg-type]
-        await stage.bus.dispatch_raw("box", "a", "Put", {"box": "a", "value": "12"})
-        letter = await stage.letter()
+        await service.bus.dispatch_raw("box", "a", "Put", {"box": "a", "value": "12"})
+        letter = await service.letter()
         assert letter.reason == "invalid"
         assert "'12'" not in letter.error_message
-        await stage.unharmed("a")
+        await service.assert_unharmed("a")
 
 
-async def test_13_deep_nesting_is_an_error_and_no_crash(bench: Bench) -> None:
+async def test_13_deep_nesting_is_an_error_and_no_crash(sandbox: Sandbox) -> None:
     thing: Any = None
     for _ in range(1000):
         thing = [thing]
-    async with scene(bench) as stage:
+    async with put_service(sandbox) as service:
         with pytest.raises(InvalidCommand, match="nested deeper than 64"):
-            await stage.bus.dispatch(Loose(box="a", thing=thing))
+            await service.bus.dispatch(Loose(box="a", thing=thing))
         deep = b"\x82\xa3box\xa1a\xa5value" + b"\x91" * 100_000 + b"\xc0"
-        await stage.inject("box:a", {"e": envelope(deep)})
-        letter = await stage.letter()
+        await service.inject("box:a", {"e": envelope(deep)})
+        letter = await service.letter()
         assert letter.reason == "invalid"
         assert "nested too deeply" in letter.error_message
-        await stage.unharmed("a")
-
-
-GARBAGE = {
-    "nothing": b"",
-    "text": b"hello, who are you?",
-    "json": b'{"command": "Put"}',
-    "never-used byte": b"\xc1",
-    "cut short": WHOLE[:-4],
-    "one byte": WHOLE[:1],
-    "trailing bytes": WHOLE + b"\0",
-    "bad utf-8": WHOLE.replace(b"Put", b"P\xff\xfe"),
-    "zeros": bytes(64),
-    "huge array": b"\xdd\xff\xff\xff\xff",
-    "no array": msgpack.packb({"id": 1}),
-    "short array": msgpack.packb([1, "bad-1", "Put"]),
-    "long array": msgpack.packb([1, "bad-1", "Put", "box", "a", PAYLOAD, *[None] * 20]),
-    "odd types": msgpack.packb([1, 2, 3, 4, 5, 6]),
-    "no payload bytes": msgpack.packb([1, "bad-1", "Put", "box", "a", {"box": "a", "value": 1}]),
-    "version 0": msgpack.packb([0, "bad-1", "Put", "box", "a", PAYLOAD]),
-    "entity without a type": msgpack.packb([1, "bad-1", "Put", None, "a", PAYLOAD]),
-}
-
-
-@pytest.mark.parametrize("raw", GARBAGE.values(), ids=GARBAGE.keys())
-async def test_14_garbage_is_dead_lettered_as_it_is(bench: Bench, raw: bytes) -> None:
-    async with scene(bench) as stage:
-        await stage.inject("box:a", {"e": raw})
-        letter = await stage.letter()
-        assert (letter.reason, letter.attempts, letter.raw, letter.payload) == ("undecodable", 1, raw, None)
-        stats = await stage.bus.stats()
-        assert (stats.dead_lettered, stats.dead_letters) == (1, 1)
-        await stage.unharmed("a")
-        await stage.bus.dead_letters.replay(letter.id)
-        again = await stage.letter()
-        assert (again.reason, again.raw) == ("undecodable", raw)
-        await stage.bus.dead_letters.discard(again.id)
-        assert await stage.letters() == []
-        await stage.unharmed("a")
-
-
-async def test_14_garbage_between_good_commands_keeps_the_line_in_order(bench: Bench) -> None:
-    async with bench.bus() as bus:
-        stage = Scene(bench, bus)
-        await bus.dispatch(Put(box="a", value=10))
-        for raw in GARBAGE.values():
-            await stage.inject("box:a", {"e": raw})
-        await bus.dispatch(Put(box="a", value=11))
-        async with bus.worker():
-            await bus.wait_idle(10)
-            assert stage.seen == [("a", 10), ("a", 11)]
-            assert len(await stage.letters()) == len(GARBAGE)
-            await stage.unharmed("a")
-
-
-async def test_14_garbage_in_the_ready_stream_stops_no_worker(bench: Bench) -> None:
-    """Activations of mailboxes that do not exist, names that are no text, entries of another kind."""
-    async with scene(bench, lease=0.5) as stage:
-        client = bench.client()
-        for fields in ({b"e": b"\xff\xfe"}, {b"e": b"box:nobody"}, {b"x": b"y"}, {b"e": b""}, {b"e": b"box:a|r"}):
-            await client.xadd(stage.keys.ready, fields)  # type: ignore[arg-type]
-        await stage.goes_on("a")
-
-        async def gone() -> bool:
-            return int(await client.xlen(stage.keys.ready)) == 0
-
-        await until(gone)
-        await client.aclose()
-        await stage.unharmed("a")
-
-
-@pytest.mark.parametrize("fields", [{"x": b"y"}, {"x": b"y", "z": b""}, {"E": WHOLE}])
-async def test_15_an_entry_without_our_field_never_reaches_a_handler(bench: Bench, fields: dict[str, bytes]) -> None:
-    async with scene(bench) as stage:
-        await stage.inject("box:a", fields)
-        letter = await stage.letter()
-        assert letter.reason == "undecodable"
-        assert letter.raw == b"".join(part for name, value in fields.items() for part in (name.encode(), value))
-        assert stage.seen == []
-        await stage.unharmed("a")
-
-
-@pytest.mark.parametrize("way", ["entry", "mailbox"])
-async def test_15_a_deleted_entry_is_skipped(bench: Bench, way: str) -> None:
-    async with bench.bus() as bus:
-        stage = Scene(bench, bus)
-        await bus.dispatch(Put(box="a", value=0))
-        box = stage.keys.mailbox("box:a")
-        client = bench.client()
-        if way == "entry":
-            ((entry, _),) = await client.xrange(box)
-            await client.xdel(box, entry)
-        else:
-            await client.delete(box)
-        await client.aclose()
-        async with bus.worker():
-            await bus.wait_idle(5)
-            assert stage.seen == []
-            assert await stage.letters() == []
-            assert await bench.entity_keys() == []
-            assert await bus.call(Put(box="a", value=1), timeout=5) == 1
-
-
-async def test_16_an_unknown_extension_type_in_a_payload_is_invalid(bench: Bench) -> None:
-    payload = msgpack.packb({"box": "a", "value": msgpack.ExtType(99, b"?")})
-    async with scene(bench) as stage:
-        await stage.inject("box:a", {"e": envelope(payload)})
-        letter = await stage.letter()
-        assert letter.reason == "invalid"
-        assert "extension type 99" in letter.error_message
-        await stage.unharmed("a")
-
-
-async def test_16_a_later_version_waits_for_its_worker_then_is_kept(bench: Bench) -> None:
-    later = msgpack.packb([2, "new-1", "Put", {"another": "shape"}])
-    async with scene(bench, unknown_grace=0.4) as stage:
-        await stage.inject("box:a", {"e": later})
-        await stage.bus.dispatch(Put(box="a", value=0))
-        assert await stage.bus.call(Put(box="b", value=0), timeout=5) == 0
-        assert ("a", 0) not in stage.seen, "the entity was held"
-        letter = await stage.letter()
-        assert (letter.reason, letter.command_id, letter.name, letter.raw) == ("unsupported_version", "new-1", "Put", later)
-        assert "version 2" in letter.error_message
-        await stage.bus.wait_idle(5)
-        assert ("a", 0) in stage.seen
-        assert await stage.bus.dead_letters.replay(letter.id) == "new-1"
-        await until(stage.letters)
-        await stage.unharmed("a")
-
-
-async def test_16_a_later_version_that_was_interrupted_is_left_to_a_newer_worker_for_a_while(bench: Bench) -> None:
-    """Whether it may run again an older worker cannot read, so it neither runs it again nor calls it undecodable."""
-    later = msgpack.packb([2, "new-1", "Put", {"another": "shape"}])
-    async with bench.bus(lease=0.5, unknown_grace=0.1) as bus:
-        stage = Scene(bench, bus)
-        await stage.inject("box:a", {"e": later})
-        newer = Bare(bench.clients, bench.namespace)
-        hand = newer.hand("newer")
-        await hand.start()
-        began = time.monotonic()
-        async with bus.worker():
-            letter = await stage.letter()
-            assert time.monotonic() - began > 1.5, "three leases and the grace"
-            assert (letter.reason, letter.command_id, letter.raw) == ("interrupted", "new-1", later)
-            assert "version 2" in letter.error_message
-            await stage.unharmed("a")
-        await hand.steps.close(1)
-        await newer.connections.close()
-
-
-async def test_17_an_unknown_command_is_dead_lettered_after_its_grace(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    async with scene(bench, unknown_grace=0.3) as stage:
-        await stage.bus.dispatch_raw("box", "a", "Unheard", {"box": "a"}, command_id="u")
-        with pytest.raises(NoHandler):
-            await stage.bus.result("u", timeout=5)
-        letter = await stage.letter()
-        assert (letter.reason, letter.name, letter.command_id, letter.attempts) == ("no_handler", "Unheard", "u", 1)
-        stats = await stage.bus.stats()
-        assert stats.retried == 0, "nothing was tried"
-        assert 1 <= stats.handed_back <= 30, "offered at intervals, not in a tight loop"
-        await stage.unharmed("a")
-        assert "s after it was first offered" in caplog.text
+        await service.assert_unharmed("a")
 
 
 async def test_18_one_name_has_one_handler() -> None:
@@ -477,8 +290,8 @@ def test_19_a_handler_that_cannot_work_is_refused_at_registration() -> None:
     assert registry.lookup("Put") is None
 
 
-async def test_26_nothing_is_accepted_before_the_start_or_after_the_end(bench: Bench) -> None:
-    bus = bench.bus()
+async def test_26_nothing_is_accepted_before_the_start_or_after_the_end(sandbox: Sandbox) -> None:
+    bus = sandbox.bus()
     for _ in range(2):
         with pytest.raises(BusClosed):
             await bus.dispatch(Put(box="a", value=1))
@@ -496,129 +309,44 @@ async def test_26_nothing_is_accepted_before_the_start_or_after_the_end(bench: B
         with pytest.raises(BusClosed, match="is being closed"):
             await bus.open()
         await closing
-    async with scene(bench) as stage:
-        await stage.unharmed("a")
+    async with put_service(sandbox) as service:
+        await service.assert_unharmed("a")
 
 
 @pytest.mark.parametrize("timeout", [0, -1, math.inf, math.nan, True, "5", None])
-async def test_28_the_timeout_of_a_call_is_a_positive_number(bench: Bench, monkeypatch: pytest.MonkeyPatch, timeout: Any) -> None:
-    async with scene(bench, call_timeout=4.0, lease=0.5) as stage:
+async def test_28_the_timeout_of_a_call_is_a_positive_number(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, timeout: Any
+) -> None:
+    async with put_service(sandbox, call_timeout=4.0, lease=0.5) as service:
         if timeout is None:  # the setting holds; longer than a lease is nothing special
-            assert await stage.bus.call(Put(box="a", value=5)) == 5
-            assert await stage.bus.call(Put(box="a", value=5), timeout=1e9) == 5
+            assert await service.bus.call(Put(box="a", value=5)) == 5
+            assert await service.bus.call(Put(box="a", value=5), timeout=1e9) == 5
         else:
-            with no_traffic(stage.bus, monkeypatch), pytest.raises(ValueError, match="positive number of seconds"):
-                await stage.bus.call(Put(box="a", value=5), timeout=timeout)
-        await stage.unharmed("a")
+            with no_traffic(service.bus, monkeypatch), pytest.raises(ValueError, match="positive number of seconds"):
+                await service.bus.call(Put(box="a", value=5), timeout=timeout)
+        await service.assert_unharmed("a")
 
 
-async def test_29_the_same_id_and_payload_run_once(bench: Bench) -> None:
-    async with bench.bus() as bus:
-        stage = Scene(bench, bus)
-        command = Put(box="a", value=0)
-        statuses = [(await bus.dispatch(command, command_id="same")).status for _ in range(2)]
-        batch = await bus.dispatch_batch(Envelope(command, command_id=name) for name in ("same", "two", "two"))
-        assert statuses == ["accepted", "duplicate"]
-        assert [outcome.status for outcome in batch.outcomes] == ["duplicate", "accepted", "duplicate"]
-        async with bus.worker():
-            await bus.wait_idle(5)
-            assert stage.seen == [("a", 0), ("a", 0)]
-            assert (await bus.dispatch(command, command_id="same")).status == "duplicate"
-            assert await bus.call(command, command_id="same", timeout=5) == 0
-            assert stage.seen == [("a", 0), ("a", 0)]
-            await stage.unharmed("a")
-
-
-async def test_30_the_same_id_with_another_payload_is_a_conflict(bench: Bench) -> None:
-    async with bench.bus() as bus:
-        stage = Scene(bench, bus)
-        await bus.dispatch(Put(box="a", value=0), command_id="same")
-        others = (Put(box="a", value=9), Put(box="b", value=0), Real(box="a", number=0.0))
-        for other in others[:1]:
-            with pytest.raises(IdempotencyConflict) as conflict:
-                await bus.dispatch(other, command_id="same")
-            assert conflict.value.command_id == "same"
-        batch = await bus.dispatch_batch([Envelope(others[2], command_id="same"), Put(box="a", value=1)])
-        assert [outcome.status for outcome in batch.outcomes] == ["rejected", "accepted"]
-        assert isinstance(batch.outcomes[0].error, IdempotencyConflict)
-        async with bus.worker():
-            await bus.wait_idle(5)
-            with pytest.raises(IdempotencyConflict):
-                await bus.call(others[0], command_id="same", timeout=5)
-            assert stage.seen == [("a", 0), ("a", 1)]
-            await stage.unharmed("a", "b")
-
-
-BAD_ITEMS: dict[str, Any] = {
-    "too large": Loose(box="line-3", thing=bytes(2 * 1024 * 1024)),
-    "not serializable": Loose(box="line-3", thing=object()),
-    "empty entity id": Put.model_construct(box="", value=1),
-    "no entity id": Put.model_construct(value=1),
-    "no command": "Put",
-    "headers": Envelope(Put(box="line-3", value=1), headers={"x": "y" * 100_000}),
-    "delay": Envelope(Put(box="line-3", value=1), delay=-1.0),
-    "id": Envelope(Put(box="line-3", value=1), command_id=""),
-}
-
-
-@pytest.mark.parametrize("bad", BAD_ITEMS.values(), ids=BAD_ITEMS.keys())
-async def test_31_one_bad_item_of_ten_thousand_is_reported_exactly(bench: Bench, bad: Any) -> None:
-    count, at = (10_000, 4_003) if bad is BAD_ITEMS["too large"] and bench.name != "memory" else (600, 303)
-    items: list[Any] = [Put(box=f"line-{number % 10}", value=number) for number in range(count)]
-    items[at] = bad
-    async with bench.bus() as bus:
-        stage = Scene(bench, bus)
-        batch = await bus.dispatch_batch(items)
-        assert len(batch) == count
-        assert isinstance(batch.outcomes[at].error, InvalidCommand)
-        known = "line-3" in str(bad)
-        followers = set(range(at + 10, count, 10)) if known else set()
-        assert {index for index, outcome in enumerate(batch.outcomes) if outcome.status == "rejected"} == followers | {at}
-        assert all(getattr(batch.outcomes[index].error, "limit", "") == "predecessor" for index in followers)
-        async with bus.worker():
-            await bus.wait_idle(30)
-            for line in range(10):
-                numbers = [value for box, value in stage.seen if box == f"line-{line}"]
-                assert numbers == [number for number in range(line, count, 10) if number != at and number not in followers]
-            await stage.unharmed("line-3")
-
-
-async def test_31_a_batch_may_be_empty_or_endless_in_kind(bench: Bench) -> None:
-    async with scene(bench) as stage:
-        assert len(await stage.bus.dispatch_batch([])) == 0
-        assert len(await stage.bus.dispatch_batch(iter(()))) == 0
-        with pytest.raises(TypeError):
-            await stage.bus.dispatch_batch(7)  # type: ignore[arg-type]
-
-        def failing() -> Iterator[Put]:
-            yield Put(box="a", value=0)
-            raise LookupError("the source broke")
-
-        with pytest.raises(LookupError):
-            await stage.bus.dispatch_batch(failing())
-        await stage.unharmed("a")
-
-
-async def test_a_failure_names_no_secret(bench: Bench) -> None:
+async def test_a_failure_names_no_secret(sandbox: Sandbox) -> None:
     """24, its part about validation: pydantic's errors quote their input, ours do not."""
 
     class Secret(Command[None], entity="box"):
         box: EntityId
         pin: Annotated[str, Field(max_length=4)]
 
-    @bench.registry.handles(Secret)
+    @sandbox.registry.handles(Secret)
     async def secret(command: Secret) -> None:
         Put(box="a", value=command.pin)  # type: ignore[arg-type]
 
-    async with scene(bench) as stage:
-        await stage.bus.dispatch_raw("box", "a", "Secret", {"box": "a", "pin": "hunter2"})
-        letter = await stage.letter()
+    async with put_service(sandbox) as service:
+        await service.bus.dispatch_raw("box", "a", "Secret", {"box": "a", "pin": "hunter2"})
+        letter = await service.letter()
         assert letter.reason == "invalid"
         assert "hunter2" not in letter.error_message
-        await stage.bus.dead_letters.discard(letter.id)
+        await service.bus.dead_letters.discard(letter.id)
         with pytest.raises(CommandFailed) as failure:
-            await stage.bus.call(Secret(box="a", pin="9876"), timeout=5)
-        letter = await stage.letter()
+            await service.bus.call(Secret(box="a", pin="9876"), timeout=5)
+        letter = await service.letter()
         for shown in (str(failure.value), failure.value.error_message, letter.error_message, letter.traceback):
             assert "9876" not in shown
-        await stage.unharmed("a")
+        await service.assert_unharmed("a")

@@ -29,7 +29,8 @@ from command_bus import (
 )
 from command_bus.embedded import EmbeddedServer
 from command_bus.messages.outgoing import OutgoingMessage
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
+from tests.conformance.harness import side_of
 
 
 class Add(Command[int], entity="sum"):
@@ -50,8 +51,8 @@ class Sums:
             return self.sums[key]
 
 
-async def test_a_bus_that_is_not_open_refuses(bench: Bench) -> None:
-    bus = bench.bus()
+async def test_a_bus_that_is_not_open_refuses(sandbox: Sandbox) -> None:
+    bus = sandbox.bus()
     for attempt in (
         lambda: bus.dispatch(Add(sum_id="a", number=1)),
         lambda: bus.call(Add(sum_id="a", number=1)),
@@ -70,8 +71,8 @@ async def test_a_bus_that_is_not_open_refuses(bench: Bench) -> None:
         await bus.dispatch(Add(sum_id="a", number=1))
 
 
-async def test_ping_and_repr(bench: Bench) -> None:
-    bus = bench.bus()
+async def test_ping_and_repr(sandbox: Sandbox) -> None:
+    bus = sandbox.bus()
     assert "not open" in repr(bus)
     async with bus:
         assert 0 < await bus.ping() < 5
@@ -79,8 +80,8 @@ async def test_ping_and_repr(bench: Bench) -> None:
     assert "closed" in repr(bus)
 
 
-async def test_middleware_sees_every_dispatch_and_every_attempt(bench: Bench) -> None:
-    sums = Sums(bench.registry)
+async def test_middleware_sees_every_dispatch_and_every_attempt(sandbox: Sandbox) -> None:
+    sums = Sums(sandbox.registry)
     log: list[str] = []
 
     class Trace(Middleware):
@@ -96,7 +97,7 @@ async def test_middleware_sees_every_dispatch_and_every_attempt(bench: Bench) ->
             finally:
                 log.append("after")
 
-    async with bench.bus(middleware=[Trace()]) as bus, bus.worker():
+    async with sandbox.bus(middleware=[Trace()]) as bus, bus.worker():
         assert await bus.call(Add(sum_id="a", number=2), timeout=5) == 2
         batch = await bus.dispatch_batch([Add(sum_id="a", number=1)])
         assert batch.accepted == 1
@@ -105,32 +106,32 @@ async def test_middleware_sees_every_dispatch_and_every_attempt(bench: Bench) ->
     assert sums.headers == [{"trace": "t-1"}, {"trace": "t-1"}]
 
 
-async def test_two_classes_with_one_wire_name_are_refused(bench: Bench) -> None:
+async def test_two_classes_with_one_wire_name_are_refused(sandbox: Sandbox) -> None:
     class Other(Command[int], entity="sum", name="Add"):
         sum_id: EntityId
 
-    async with bench.bus() as bus:
+    async with sandbox.bus() as bus:
         await bus.dispatch(Add(sum_id="a", number=1))
         with pytest.raises(RegistrationError, match="wire name 'Add'"):
             await bus.dispatch(Other(sum_id="a"))
 
 
-async def test_five_thousand_calls_share_a_few_connections(bench: Bench) -> None:
-    Sums(bench.registry)
-    count = 5000 if bench.name != "memory" else 500
-    async with bench.bus() as bus, bus.worker():
+async def test_five_thousand_calls_share_a_few_connections(sandbox: Sandbox) -> None:
+    Sums(sandbox.registry)
+    count = 5000 if sandbox.name != "memory" else 500
+    async with sandbox.bus() as bus, bus.worker():
         results = asyncio.gather(*(bus.call(Add(sum_id=f"s{n % 50}", number=1), timeout=60) for n in range(count)))
-        if bench.name != "memory":
-            client = bench.client()
+        if sandbox.name != "memory":
+            client = sandbox.client()
             await asyncio.sleep(0.2)
             assert len(await client.client_list()) < 40
             await client.aclose()
         assert sum(await results) == 50 * sum(range(1, count // 50 + 1))
 
 
-async def test_results_can_be_read_later(bench: Bench) -> None:
-    Sums(bench.registry)
-    async with bench.bus() as bus:
+async def test_results_can_be_read_later(sandbox: Sandbox) -> None:
+    Sums(sandbox.registry)
+    async with sandbox.bus() as bus:
         with pytest.raises(UnknownCommand):
             await bus.result("unheard-of")
         await bus.dispatch(Add(sum_id="a", number=4), command_id="later")
@@ -140,9 +141,9 @@ async def test_results_can_be_read_later(bench: Bench) -> None:
             assert await bus.result("later", Add, timeout=5) == 4
 
 
-async def test_raw_dispatch_needs_no_class(bench: Bench) -> None:
-    sums = Sums(bench.registry)
-    async with bench.bus() as bus, bus.worker():
+async def test_raw_dispatch_needs_no_class(sandbox: Sandbox) -> None:
+    sums = Sums(sandbox.registry)
+    async with sandbox.bus() as bus, bus.worker():
         await bus.dispatch_raw("sum", 7, "Add", {"sum_id": 7, "number": 3})
         await bus.wait_idle(5)
         assert sums.sums == {"7": 3}
@@ -214,7 +215,7 @@ async def test_an_absent_server_fails_fast_and_comes_back(tcp_server: EmbeddedSe
             pass
 
 
-async def test_a_worker_that_lost_sight_of_its_lease_does_not_start_the_command_again(tcp_server: EmbeddedServer) -> None:
+async def test_a_worker_that_lost_its_lease_does_not_start_the_command_again(tcp_server: EmbeddedServer) -> None:
     """Cut off for longer than its lease, a worker cancels its handler; back again, it finds the activation pending in its own name."""
     registry = HandlerRegistry()
     starts: list[int] = []
@@ -231,13 +232,12 @@ async def test_a_worker_that_lost_sight_of_its_lease_does_not_start_the_command_
         await bus.dispatch(Pay(sum_id="a"))
         while not starts:
             await asyncio.sleep(0.01)
-        parts: Any = worker._parts
-        keeper = parts.side.leases
+        keeper = side_of(worker).leases
         (lease,) = keeper._held[0].values()
         keeper.drop(lease)  # as if it could not be renewed: the handler is cancelled, the activation stays pending
         assert lease.cancel is not None
         lease.cancel("it could not be renewed in time")
-        reader = parts.side.consumer._readers[0]
+        reader = side_of(worker).consumer._readers[0]
         await asyncio.sleep(0.05)
         await reader._adopt()
         await bus.wait_idle(10)
@@ -246,16 +246,16 @@ async def test_a_worker_that_lost_sight_of_its_lease_does_not_start_the_command_
     assert letter.reason == "interrupted"
 
 
-async def test_a_burst_of_first_dispatches_keeps_the_order_of_the_calls(bench: Bench) -> None:
+async def test_a_burst_of_first_dispatches_keeps_the_order_of_the_calls(sandbox: Sandbox) -> None:
     """The first command of an entity type asks the server about it; those behind it must not be overtaken by newcomers."""
     seen: list[int] = []
 
-    @bench.registry.handles(Add)
+    @sandbox.registry.handles(Add)
     async def add(command: Add) -> int:
         seen.append(command.number)
         return 0
 
-    async with bench.bus() as bus:
+    async with sandbox.bus() as bus:
         tasks = []
         for number in range(200):
             tasks.append(asyncio.create_task(bus.dispatch(Add(sum_id="a", number=number))))

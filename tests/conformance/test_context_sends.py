@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from command_bus import CallCycle, Command, CommandContext, CommandFailed, EntityId, HandlerRegistry
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 
 pytestmark = pytest.mark.server
 
@@ -73,22 +73,22 @@ def registry(notes: list[tuple[str, str | None]]) -> HandlerRegistry:
 
 @pytest.mark.parametrize("kind", [Outer, OuterThread])
 async def test_a_handler_dispatches_and_calls(
-    bench: Bench, registry: HandlerRegistry, notes: list[tuple[str, str | None]], kind: type[Outer | OuterThread]
+    sandbox: Sandbox, registry: HandlerRegistry, notes: list[tuple[str, str | None]], kind: type[Outer | OuterThread]
 ) -> None:
-    async with bench.bus(registry=registry) as bus, bus.worker():
+    async with sandbox.bus(registry=registry) as bus, bus.worker():
         assert await bus.call(kind(outer="o"), command_id="first", timeout=30) in (20, 30)
         await bus.wait_idle(20)
     assert notes == [("first", "first")]
 
 
-async def test_a_call_to_its_own_entity_is_refused(bench: Bench, registry: HandlerRegistry) -> None:
-    async with bench.bus(registry=registry) as bus, bus.worker():
+async def test_a_call_to_its_own_entity_is_refused(sandbox: Sandbox, registry: HandlerRegistry) -> None:
+    async with sandbox.bus(registry=registry) as bus, bus.worker():
         with pytest.raises(CommandFailed) as caught:
             await bus.call(Outer(outer="o", own=True), timeout=60)
     assert CallCycle.__name__ in caught.value.error_type
 
 
-async def test_a_coroutine_that_blocks_is_told_so(bench: Bench, registry: HandlerRegistry) -> None:
-    async with bench.bus(registry=registry) as bus, bus.worker():
+async def test_a_blocking_coroutine_is_reported(sandbox: Sandbox, registry: HandlerRegistry) -> None:
+    async with sandbox.bus(registry=registry) as bus, bus.worker():
         with pytest.raises(CommandFailed, match=r"without `\.blocking`"):
             await bus.call(Wrong(outer="o"), timeout=60)

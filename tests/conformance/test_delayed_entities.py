@@ -7,7 +7,7 @@ import pytest
 from command_bus import Command, EntityId
 from command_bus.clock import wall_ms
 from command_bus.transport.redis.admin import entities
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 
 
 class Remind(Command[int], entity="person"):
@@ -19,8 +19,8 @@ def _in_seconds(due_ms: int | None) -> float:
     return (due_ms - wall_ms()) / 1000
 
 
-async def test_what_has_only_delayed_commands_tells_when_the_first_is_due(bench: Bench) -> None:
-    async with bench.bus() as bus:
+async def test_an_entity_with_delayed_commands_only_reports_when_the_first_is_due(sandbox: Sandbox) -> None:
+    async with sandbox.bus() as bus:
         ann = bus.entity("person", "ann")
         for delay in (90, 30, 60):
             await bus.dispatch(Remind(name="ann"), delay=delay, command_id=f"in-{delay}")
@@ -38,8 +38,8 @@ async def test_what_has_only_delayed_commands_tells_when_the_first_is_due(bench:
         assert (paused.state, paused.due_ms) == ("paused", found.entity.due_ms)
 
 
-async def test_what_has_a_command_in_line_is_not_delayed(bench: Bench) -> None:
-    async with bench.bus() as bus:
+async def test_what_has_a_command_in_line_is_not_delayed(sandbox: Sandbox) -> None:
+    async with sandbox.bus() as bus:
         ann = bus.entity("person", "ann")
         assert (await ann.show()).entity.due_ms is None
         await bus.dispatch(Remind(name="ann"), delay=60)
@@ -50,10 +50,12 @@ async def test_what_has_a_command_in_line_is_not_delayed(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-async def test_a_listing_finds_the_first_of_each_among_many(bench: Bench, shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_listing_finds_the_first_of_each_among_many(
+    sandbox: Sandbox, shards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(entities, "_DUE_PAGE", 3)
     monkeypatch.setattr(entities, "_BYTES", 1)  # one command at a time
-    async with bench.bus(shards=shards) as bus:
+    async with sandbox.bus(shards=shards) as bus:
         for number in range(7):
             for delay in (60, 120):
                 await bus.dispatch(Remind(name=f"p{number}"), delay=delay + 10 * number)
@@ -61,10 +63,10 @@ async def test_a_listing_finds_the_first_of_each_among_many(bench: Bench, shards
         assert [round(_in_seconds(each.due_ms), -1) for each in listed] == [60 + 10 * number for number in range(7)]
 
 
-async def test_what_comes_far_behind_others_is_left_out_of_a_listing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_comes_far_behind_others_is_left_out_of_a_listing(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entities, "_DUE_PAGE", 2)
     monkeypatch.setattr(entities, "_FARTHEST", 2)
-    async with bench.bus() as bus:
+    async with sandbox.bus() as bus:
         for number in range(4):
             await bus.dispatch(Remind(name=f"p{number}"), delay=60 + 10 * number)
         listed = (await bus.entities.list(order="name")).entities

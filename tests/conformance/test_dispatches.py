@@ -17,8 +17,8 @@ from command_bus.serialization.outcome import OutcomeRecord
 from command_bus.serialization.reply import unpack_reply
 from command_bus.transport.bulk import LoadItem, Opening, Version
 from command_bus.transport.submissions import Admission
-from tests.conformance.conftest import Bench
-from tests.conformance.scene import until
+from tests.conformance.conftest import Sandbox
+from tests.conformance.put_service import until
 
 ACCEPTED, DUPLICATE, CONFLICT = Admission.ACCEPTED, Admission.DUPLICATE, Admission.CONFLICT
 KEPT = Opening(keep_ms=60_000, remember_ms=120_000)
@@ -30,7 +30,7 @@ class Add(Command[int], entity="sum", retry=RetryPolicy(attempts=2, delay=0.01, 
 
 
 def item(bus: CommandBus, entity: str, value: int, *, dispatch: str = "", number: int = 0, command_id: str = "") -> LoadItem:
-    """A packed command; of a dispatch that keeps outcomes if one is named."""
+    """Return a packed command, of a dispatch that keeps outcomes if one is named."""
     out = EnvelopeBuilder(bus.settings).of_item(
         Envelope(Add(sum=entity, value=value), command_id=command_id or f"{entity}-{value}")
     )
@@ -68,15 +68,15 @@ async def outcomes(bus: CommandBus, dispatch: str) -> list[tuple[str, OutcomeRec
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-async def test_what_is_loaded_again_is_there_once_and_in_order(bench: Bench, shards: int) -> None:
+async def test_what_is_loaded_again_is_there_once_and_in_order(sandbox: Sandbox, shards: int) -> None:
     seen: list[tuple[str, int]] = []
 
-    @bench.registry.handles(Add)
+    @sandbox.registry.handles(Add)
     async def add(command: Add) -> int:
         seen.append((str(command.sum), command.value))
         return command.value
 
-    async with bench.bus(shards=shards) as bus:
+    async with sandbox.bus(shards=shards) as bus:
         version, dispatches = Version("d 1{}\n"), bus.session.transport.bulk
         assert await dispatches.open(version, Opening()) == "open"
         items = [item(bus, f"s{index % 3}", index) for index in range(60)]
@@ -95,8 +95,8 @@ async def test_what_is_loaded_again_is_there_once_and_in_order(bench: Bench, sha
         assert (await bus.stats()).depth == 0
 
 
-async def test_nothing_is_added_to_a_version_that_is_committed(bench: Bench) -> None:
-    async with bench.bus() as bus:
+async def test_nothing_is_added_to_a_version_that_is_committed(sandbox: Sandbox) -> None:
+    async with sandbox.bus() as bus:
         version, dispatches = Version("d"), bus.session.transport.bulk
         await dispatches.open(version, Opening())
         await load(bus, version, [item(bus, "a", 1)])
@@ -116,8 +116,8 @@ async def test_nothing_is_added_to_a_version_that_is_committed(bench: Bench) -> 
         assert (await dispatches.load(later, 0, [item(bus, "a", 3)])).done
 
 
-async def test_what_was_never_opened_or_belongs_to_another_is_refused(bench: Bench) -> None:
-    async with bench.bus() as bus:
+async def test_an_unopened_or_foreign_dispatch_is_refused(sandbox: Sandbox) -> None:
+    async with sandbox.bus() as bus:
         dispatches = bus.session.transport.bulk
         with pytest.raises(DispatchFenced, match="not open"):
             await dispatches.load(Version("none"), 0, [item(bus, "a", 1)])
@@ -131,8 +131,8 @@ async def test_what_was_never_opened_or_belongs_to_another_is_refused(bench: Ben
         assert (await bus.stats()).depth == 0
 
 
-async def test_a_dispatch_that_nobody_touches_is_forgotten_and_its_late_writers_are_fenced(bench: Bench) -> None:
-    async with bench.bus() as bus:
+async def test_an_abandoned_dispatch_is_forgotten_and_late_writers_are_fenced(sandbox: Sandbox) -> None:
+    async with sandbox.bus() as bus:
         dispatches = bus.session.transport.bulk
         await dispatches.open(Version("short"), Opening(remember_ms=150))
         await load(bus, Version("short"), [item(bus, "a", 1)])
@@ -147,8 +147,8 @@ async def test_a_dispatch_that_nobody_touches_is_forgotten_and_its_late_writers_
         assert await dispatches.names() == ["other"]
 
 
-async def test_equal_ids_with_other_payloads_are_told(bench: Bench) -> None:
-    async with bench.bus() as bus:
+async def test_equal_ids_with_other_payloads_are_reported(sandbox: Sandbox) -> None:
+    async with sandbox.bus() as bus:
         version = Version("d")
         await bus.session.transport.bulk.open(version, Opening())
         first, other = item(bus, "a", 1, command_id="x"), item(bus, "a", 2, command_id="x")
@@ -156,8 +156,8 @@ async def test_equal_ids_with_other_payloads_are_told(bench: Bench) -> None:
         assert await load(bus, version, [other, first]) == [CONFLICT, DUPLICATE]
 
 
-async def test_sequence_numbers_only_go_up_whoever_loads(bench: Bench) -> None:
-    async with bench.bus() as bus:
+async def test_sequence_numbers_only_go_up_whoever_loads(sandbox: Sandbox) -> None:
+    async with sandbox.bus() as bus:
         version = Version("d")
         await bus.session.transport.bulk.open(version, Opening())
         late = Admission.OUT_OF_SEQUENCE
@@ -172,8 +172,8 @@ async def test_sequence_numbers_only_go_up_whoever_loads(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-async def test_limits_refuse_the_rest_and_later_ones_do_not_overtake(bench: Bench, shards: int) -> None:
-    async with bench.bus(max_depth=2, max_total_depth=100, shards=shards) as bus:
+async def test_limits_refuse_the_rest_and_later_ones_do_not_overtake(sandbox: Sandbox, shards: int) -> None:
+    async with sandbox.bus(max_depth=2, max_total_depth=100, shards=shards) as bus:
         version = Version("d")
         await bus.session.transport.bulk.open(version, Opening())
         items = [item(bus, "a", value) for value in range(4)] + [item(bus, "b", 0)]
@@ -186,9 +186,9 @@ async def test_limits_refuse_the_rest_and_later_ones_do_not_overtake(bench: Benc
             assert (await bus.stats()).depth == 8
 
 
-async def test_trusted_mailboxes_are_not_measured(bench: Bench) -> None:
-    """What a writer may save: it vouches that these are not full."""
-    async with bench.bus(max_depth=2) as bus:
+async def test_trusted_mailboxes_are_not_measured(sandbox: Sandbox) -> None:
+    """A writer may declare that these mailboxes are not full."""
+    async with sandbox.bus(max_depth=2) as bus:
         version = Version("d")
         await bus.session.transport.bulk.open(version, Opening())
         items = [item(bus, "a", value) for value in range(3)]
@@ -197,26 +197,26 @@ async def test_trusted_mailboxes_are_not_measured(bench: Bench) -> None:
         assert await load(bus, version, items[2:], suspects=()) == [ACCEPTED]
 
 
-async def test_a_mailbox_of_another_type_costs_its_own_rows_only(bench: Bench) -> None:
-    async with bench.bus() as bus:
+async def test_a_mailbox_of_another_type_costs_its_own_rows_only(sandbox: Sandbox) -> None:
+    async with sandbox.bus() as bus:
         version = Version("d")
         await bus.session.transport.bulk.open(version, Opening())
         items = [item(bus, "bad", 1), item(bus, "good", 1), item(bus, "bad", 2)]
-        client = bench.client()
+        client = sandbox.client()
         await client.set(bus.session.redis.keys.shards[0].mailbox(items[0][0]), "something else")
         await client.aclose()
         assert await load(bus, version, items) == [Admission.WRONG_TYPE, ACCEPTED, Admission.WRONG_TYPE]
 
 
-async def test_a_paused_entity_is_loaded_and_waits(bench: Bench) -> None:
+async def test_a_paused_entity_is_loaded_and_waits(sandbox: Sandbox) -> None:
     seen: list[int] = []
 
-    @bench.registry.handles(Add)
+    @sandbox.registry.handles(Add)
     async def add(command: Add) -> int:
         seen.append(command.value)
         return 0
 
-    async with bench.bus() as bus, bus.worker():
+    async with sandbox.bus() as bus, bus.worker():
         entity = bus.entity("sum", "p")
         await entity.pause()
         version = Version("d")
@@ -228,10 +228,10 @@ async def test_a_paused_entity_is_loaded_and_waits(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-async def test_every_fate_is_kept_as_an_outcome(bench: Bench, shards: int) -> None:
+async def test_every_fate_is_kept_as_an_outcome(sandbox: Sandbox, shards: int) -> None:
     fails = {"failing": 99, "recovering": 1}
 
-    @bench.registry.handles(Add)
+    @sandbox.registry.handles(Add)
     async def add(command: Add) -> int:
         name = str(command.sum)
         if fails.get(name, 0) > 0:
@@ -241,7 +241,7 @@ async def test_every_fate_is_kept_as_an_outcome(bench: Bench, shards: int) -> No
             raise Reject("too much", code="limit", details={"most": 3})
         return command.value + 1
 
-    async with bench.bus(shards=shards) as bus:
+    async with sandbox.bus(shards=shards) as bus:
         version, dispatches = Version("d"), bus.session.transport.bulk
         await dispatches.open(version, KEPT)
         names = ("plain", "refused", "failing", "recovering", "purged")
@@ -270,20 +270,20 @@ async def test_every_fate_is_kept_as_an_outcome(bench: Bench, shards: int) -> No
             await bus.wait_idle()
         statuses = [record.status for command_id, record, _ in await outcomes(bus, "d") if command_id == "failing-7"]
         assert statuses == ["dead_lettered", "completed"]
-        assert not [key for key in await bench.keys() if "}:k:" in key]  # a dispatch needs no marks
+        assert not [key for key in await sandbox.keys() if "}:k:" in key]  # a dispatch needs no marks
 
 
-async def test_a_parked_command_that_is_discarded_says_so(bench: Bench) -> None:
+async def test_a_parked_command_that_is_discarded_says_so(sandbox: Sandbox) -> None:
     class Risky(Command[None], entity="sum", name="Add", on_poison="park", retry=RetryPolicy(attempts=1)):
         sum: EntityId
         value: int
 
-    @bench.registry.handles(Risky)
+    @sandbox.registry.handles(Risky)
     async def add(command: Risky) -> None:
         if command.value == 1:
             raise RuntimeError("no luck")
 
-    async with bench.bus() as bus, bus.worker():
+    async with sandbox.bus() as bus, bus.worker():
         version = Version("d")
         await bus.session.transport.bulk.open(version, KEPT)
         await load(bus, version, [item(bus, "a", value, dispatch="d") for value in (1, 2)])
@@ -299,12 +299,12 @@ async def test_a_parked_command_that_is_discarded_says_so(bench: Bench) -> None:
         assert [record.status for _, record, _ in await outcomes(bus, "d")] == ["parked", "discarded", "completed"]
 
 
-async def test_outcomes_are_kept_for_their_time_and_number_only(bench: Bench) -> None:
-    @bench.registry.handles(Add)
+async def test_outcomes_are_kept_for_their_time_and_number_only(sandbox: Sandbox) -> None:
+    @sandbox.registry.handles(Add)
     async def add(command: Add) -> int:
         return 0
 
-    async with bench.bus() as bus, bus.worker():
+    async with sandbox.bus() as bus, bus.worker():
         await bus.session.transport.bulk.open(Version("brief"), Opening(keep_ms=200, remember_ms=60_000))
         await bus.session.transport.bulk.open(Version("none"), Opening())
         await bus.session.transport.bulk.open(Version("few"), Opening(keep_ms=60_000, keep_max=10))
@@ -322,8 +322,8 @@ async def test_outcomes_are_kept_for_their_time_and_number_only(bench: Bench) ->
         await until(gone)
 
 
-async def test_rejected_rows_are_noted_once_and_up_to_a_limit(bench: Bench) -> None:
-    async with bench.bus() as bus:
+async def test_rejected_rows_are_noted_once_and_up_to_a_limit(sandbox: Sandbox) -> None:
+    async with sandbox.bus() as bus:
         version, dispatches = Version("d"), bus.session.transport.bulk
         await dispatches.open(version, Opening())
         rows = [(f"row{index}", b"why") for index in range(5)]
@@ -336,11 +336,11 @@ async def test_rejected_rows_are_noted_once_and_up_to_a_limit(bench: Bench) -> N
         assert facts.rejected == 4
 
 
-async def test_random_interleavings_of_attempts_give_the_one_history(bench: Bench) -> None:
+async def test_random_interleavings_of_attempts_give_the_one_history(sandbox: Sandbox) -> None:
     """Attempts of the same partition that overlap, break off and write on after the commit: each row once, in order."""
     for seed in range(8):
         random_ = random.Random(seed)
-        async with bench.bus() as bus:
+        async with sandbox.bus() as bus:
             version, dispatches = Version(f"d{seed}"), bus.session.transport.bulk
             await dispatches.open(version, Opening())
             items = [item(bus, f"e{seed}-{index % 4}", index) for index in range(100)]
@@ -365,13 +365,13 @@ async def test_random_interleavings_of_attempts_give_the_one_history(bench: Benc
 
 
 @pytest.mark.server
-async def test_a_server_without_memory_refuses_a_whole_chunk(bench: Bench) -> None:
-    if bench.name == "memory":
+async def test_a_server_without_memory_refuses_a_whole_chunk(sandbox: Sandbox) -> None:
+    if sandbox.name == "memory":
         pytest.skip("fakeredis has no memory limit")
-    async with bench.bus() as bus:
+    async with sandbox.bus() as bus:
         version = Version("d")
         await bus.session.transport.bulk.open(version, Opening())
-        client = bench.client()
+        client = sandbox.client()
         try:
             await client.config_set("maxmemory", "1")
             with pytest.raises(QueueFull) as caught:

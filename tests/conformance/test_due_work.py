@@ -1,4 +1,4 @@
-"""What is due takes its place at little cost, however large it is: its envelope stays on the server, and one script moves few bytes."""
+"""Promoting due entries costs little, whatever their size: envelopes stay on the server, and one script moves few bytes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.scripts import PROMOTE, Script
 from command_bus.transport.steps import Retry, Started
 from command_bus.transport.submissions import NO_DIGEST, Submission
-from tests.conformance.bare import TAKE, Bare, Hand, bare, done
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, transport_harness
 
 LARGE = 300_000
 MEGABYTE = 1024 * 1024
@@ -21,8 +21,8 @@ MEGABYTE = 1024 * 1024
 class Weighing(Connections):
     """Connections that note what is promoted at a time, and how many bytes all answers had."""
 
-    def __init__(self, bench: Bench) -> None:
-        super().__init__(bench.clients.at(f"{{{bench.namespace}:0}}:"))
+    def __init__(self, sandbox: Sandbox) -> None:
+        super().__init__(sandbox.clients.at(f"{{{sandbox.namespace}:0}}:"))
         self.promoted: list[int] = []
         self.answered = 0
 
@@ -47,85 +47,84 @@ def weight(answer: Any) -> int:
 
 
 @pytest.fixture
-async def shelf(bench: Bench) -> AsyncIterator[Bare]:
-    async with bare(bench.clients, bench.namespace, Weighing(bench)) as shelf:
-        yield shelf
+async def harness(sandbox: Sandbox) -> AsyncIterator[TransportHarness]:
+    async with transport_harness(sandbox.clients, sandbox.namespace, Weighing(sandbox)) as harness:
+        yield harness
 
 
 @pytest.fixture
-def weighing(shelf: Bare) -> Weighing:
-    assert isinstance(shelf.connections, Weighing)
-    return shelf.connections
+def weighing(harness: TransportHarness) -> Weighing:
+    assert isinstance(harness.connections, Weighing)
+    return harness.connections
 
 
-@pytest.fixture
-def hand(shelf: Bare) -> Hand:
-    return shelf.hand()
-
-
-async def delay(shelf: Bare, *sizes: int, boxes: int = 1) -> None:
+async def delay(harness: TransportHarness, *sizes: int, boxes: int = 1) -> None:
     """Send delayed commands of these sizes to mailboxes in turn; they become due in their order, and are when this returns."""
     batch = [
         Submission(f"box:{i % boxes}", f"d{i:04}", f"{i:04}".encode() + bytes(size - 4), NO_DIGEST, 1000, 1 + i // 20)
         for i, size in enumerate(sizes)
     ]
     for start in range(0, len(batch), 10):
-        await shelf.producer.enqueue_many(batch[start : start + 10], 5)
-    scored: Any = await shelf.client.zrange(shelf.shard.due, -1, -1, withscores=True)
+        await harness.producer.enqueue_many(batch[start : start + 10], 5)
+    scored: Any = await harness.client.zrange(harness.shard.due, -1, -1, withscores=True)
     last: float = scored[0][1]
     while True:
-        seconds, micros = await shelf.client.time()
+        seconds, micros = await harness.client.time()
         if seconds * 1000 + micros // 1000 >= last:
             return
 
 
-async def sent_by(shelf: Bare, bench: Bench) -> int:
+async def sent_by(harness: TransportHarness, sandbox: Sandbox) -> int:
     """Bytes that the server has sent to all its clients; 0 if it does not count them."""
-    return 0 if bench.url is None else int((await shelf.client.info("stats"))["total_net_output_bytes"])
+    return 0 if sandbox.url is None else int((await harness.client.info("stats"))["total_net_output_bytes"])
 
 
 async def test_large_delayed_commands_are_promoted_on_the_server(
-    bench: Bench, shelf: Bare, hand: Hand, weighing: Weighing
+    sandbox: Sandbox, harness: TransportHarness, worker: ManualWorker, weighing: Weighing
 ) -> None:
-    await delay(shelf, *[LARGE] * 40, boxes=3)
-    before, weighing.answered = await sent_by(shelf, bench), 0
-    await shelf.promote(hand)
-    assert await shelf.client.zcard(shelf.shard.due) == 0
+    await delay(harness, *[LARGE] * 40, boxes=3)
+    before, weighing.answered = await sent_by(harness, sandbox), 0
+    await harness.promote(worker)
+    assert await harness.client.zcard(harness.shard.due) == 0
     assert weighing.answered < LARGE / 2
-    if bench.name in ("valkey", "redis", "redis62"):  # no replica and no other node that it would send them to
-        assert await sent_by(shelf, bench) - before < LARGE / 2
+    if sandbox.name in ("valkey", "redis", "redis62"):  # no replica and no other node that it would send them to
+        assert await sent_by(harness, sandbox) - before < LARGE / 2
     assert sum(weighing.promoted) == 40
     assert max(weighing.promoted) * LARGE <= MEGABYTE + LARGE, "one script moves a megabyte and one command at most"
 
 
-async def test_small_delayed_commands_are_promoted_many_at_a_time(shelf: Bare, hand: Hand, weighing: Weighing) -> None:
-    await delay(shelf, *[100] * 150, boxes=7)
-    await shelf.promote(hand)
+async def test_small_delayed_commands_are_promoted_many_at_a_time(
+    harness: TransportHarness, worker: ManualWorker, weighing: Weighing
+) -> None:
+    await delay(harness, *[100] * 150, boxes=7)
+    await harness.promote(worker)
     assert weighing.promoted == [150]
 
 
-async def test_large_and_small_ones_keep_their_order_beside_retries(shelf: Bare, hand: Hand, weighing: Weighing) -> None:
-    await shelf.put("box:retried", "c1")
-    lease = await hand.read_one()
-    await hand.do(lease, TAKE)
-    await hand.do(lease, Retry(1))
-    await delay(shelf, *[100, 2 * MEGABYTE, 100, MEGABYTE, LARGE, LARGE, 100] * 3)
-    await shelf.promote(hand)
-    assert await shelf.client.zcard(shelf.shard.due) == 0
+async def test_large_and_small_ones_keep_their_order_beside_retries(
+    harness: TransportHarness, worker: ManualWorker, weighing: Weighing
+) -> None:
+    await harness.put("box:retried", "c1")
+    lease = await worker.read_one()
+    await worker.do(lease, TAKE)
+    await worker.do(lease, Retry(1))
+    await delay(harness, *[100, 2 * MEGABYTE, 100, MEGABYTE, LARGE, LARGE, 100] * 3)
+    await harness.promote(worker)
+    assert await harness.client.zcard(harness.shard.due) == 0
     assert sum(weighing.promoted) == 22
-    leases = {lease.mailbox: lease for lease in await hand.read()}
+    leases = {lease.mailbox: lease for lease in await worker.read()}
     assert set(leases) == {"box:0", "box:retried"}
     order = []
-    started = await hand.do(leases["box:0"], TAKE)
+    started = await worker.do(leases["box:0"], TAKE)
     while isinstance(started, Started):
         order.append(int((started.envelope or b"")[:4]))
-        started = await hand.do(leases["box:0"], done(f"d{order[-1]:04}"))
+        started = await worker.do(leases["box:0"], done(f"d{order[-1]:04}"))
     assert order == list(range(21))
 
 
-async def test_a_delayed_command_that_is_gone_stops_nothing(shelf: Bare, hand: Hand) -> None:
-    await delay(shelf, 100, 100, 100)
-    await shelf.client.hdel(shelf.shard.delayed, "d0001")  # type: ignore[misc]
-    await shelf.promote(hand)
-    assert await shelf.client.zcard(shelf.shard.due) == 0
-    assert await shelf.client.xlen(shelf.shard.mailbox("box:0")) == 2
+async def test_a_delayed_command_that_is_gone_stops_nothing(harness: TransportHarness, worker: ManualWorker) -> None:
+    await delay(harness, 100, 100, 100)
+    await harness.client.hdel(harness.shard.delayed, "d0001")  # type: ignore[misc]
+    await harness.promote(worker)
+    assert await harness.client.zcard(harness.shard.due) == 0
+    assert await harness.client.xlen(harness.shard.mailbox("box:0")) == 2

@@ -1,4 +1,4 @@
-"""Events: what happens to commands of watched types is told, once, in order, with the step that makes it happen. Over every server."""
+"""Events: each change of commands of watched types is published once, in order, by the step that makes it. Over every server."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from command_bus import (
     lanes,
 )
 from command_bus.admin.events import BEGINNING, Event
-from tests.conformance.conftest import Bench
-from tests.conformance.scene import until
+from tests.conformance.conftest import Sandbox
+from tests.conformance.put_service import until
 
 
 class Add(Command[int], entity="sum", retry=RetryPolicy(attempts=2, delay=0.01), on_poison="park"):
@@ -47,7 +47,7 @@ class Order(Command[int], entity="order"):
 
 
 @pytest.fixture
-def gate(bench: Bench) -> asyncio.Event:
+def gate(sandbox: Sandbox) -> asyncio.Event:
     """Shut, it keeps what has number 9 running. 0 is refused, below zero fails."""
     gate = asyncio.Event()
     gate.set()
@@ -61,18 +61,18 @@ def gate(bench: Bench) -> asyncio.Event:
             raise OSError("no paper")
         return number
 
-    @bench.registry.handles(Add)
+    @sandbox.registry.handles(Add)
     async def add(command: Add) -> int:
         return await run(command.number)
 
-    @bench.registry.handles(Count)
+    @sandbox.registry.handles(Count)
     async def count(command: Count) -> int:
         return await run(command.number)
 
-    @bench.registry.handles(Free)
+    @sandbox.registry.handles(Free)
     async def free(command: Free) -> None: ...
 
-    @bench.registry.handles(Order)
+    @sandbox.registry.handles(Order)
     async def order(command: Order) -> int:
         return 1
 
@@ -84,27 +84,27 @@ async def kept(bus: CommandBus, *arguments: Any, **options: Any) -> list[Event]:
 
 
 def story(events: list[Event]) -> dict[str, list[str]]:
-    """The kinds of events of each entity, in order."""
+    """Return the kinds of events of each entity, in order."""
     found: dict[str, list[str]] = defaultdict(list)
     for event in events:
         found[event.entity].append(event.kind)
     return dict(found)
 
 
-async def test_nothing_is_told_of_what_is_not_watched(bench: Bench, gate: asyncio.Event) -> None:
-    async with bench.bus() as bus, bus.worker():
+async def test_unwatched_types_publish_no_events(sandbox: Sandbox, gate: asyncio.Event) -> None:
+    async with sandbox.bus() as bus, bus.worker():
         assert await bus.events.watched() == {}
         await bus.call(Add(name="a", number=1))
         assert await kept(bus) == []
-        assert not [key for key in await bench.keys() if key.endswith((":events", ":watched"))]
+        assert not [key for key in await sandbox.keys() if key.endswith((":events", ":watched"))]
         await bus.events.watch("other")
         await bus.call(Add(name="a", number=1))
         assert await kept(bus) == []
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-async def test_the_life_of_a_command_is_told_in_order(bench: Bench, gate: asyncio.Event, shards: int) -> None:
-    async with bench.bus(shards=shards) as bus:
+async def test_the_events_of_a_command_are_in_order(sandbox: Sandbox, gate: asyncio.Event, shards: int) -> None:
+    async with sandbox.bus(shards=shards) as bus:
         await bus.events.watch("sum", "other")
         assert await bus.events.watched() == {"other": 10_000, "sum": 10_000}
         await bus.dispatch_batch(
@@ -142,8 +142,8 @@ async def _letters(bus: CommandBus, many: int) -> Any:
         yield letter
 
 
-async def test_what_operators_do_is_told(bench: Bench, gate: asyncio.Event) -> None:
-    async with bench.bus() as bus:
+async def test_operations_publish_events(sandbox: Sandbox, gate: asyncio.Event) -> None:
+    async with sandbox.bus() as bus:
         await bus.events.watch("sum", "other")
         await bus.entity("sum", "a").pause("ticket 4711")
         await bus.entities.of("sum").drain("month end")
@@ -189,9 +189,9 @@ async def test_what_operators_do_is_told(bench: Bench, gate: asyncio.Event) -> N
         assert cancelled == [late.command_id, "c-1"]
 
 
-async def test_a_worker_that_stops_tells_what_it_interrupts(bench: Bench, gate: asyncio.Event) -> None:
+async def test_a_stopping_worker_publishes_its_interruptions(sandbox: Sandbox, gate: asyncio.Event) -> None:
     gate.clear()
-    async with bench.bus() as bus:
+    async with sandbox.bus() as bus:
         await bus.events.watch()
         assert await bus.events.watched() == {"*": 10_000}
         await bus.dispatch(Add(name="a", number=9))
@@ -205,8 +205,8 @@ async def test_a_worker_that_stops_tells_what_it_interrupts(bench: Bench, gate: 
         assert (event.entity, event.attempt, event.worker) == ("sum:a", 1, worker.name)
 
 
-async def test_a_reader_follows_from_now_on_and_goes_on_behind_a_cursor(bench: Bench, gate: asyncio.Event) -> None:
-    async with bench.bus(shards=3) as bus, bus.worker():
+async def test_a_reader_follows_from_now_on_and_goes_on_behind_a_cursor(sandbox: Sandbox, gate: asyncio.Event) -> None:
+    async with sandbox.bus(shards=3) as bus, bus.worker():
         await bus.events.watch("sum")
         await bus.call(Add(name="before", number=1))
         first: list[Event] = []
@@ -223,8 +223,8 @@ async def test_a_reader_follows_from_now_on_and_goes_on_behind_a_cursor(bench: B
         assert "sum:before" not in story(rest)
 
 
-async def test_closing_the_bus_ends_who_follows(bench: Bench, gate: asyncio.Event) -> None:
-    bus = bench.bus()
+async def test_closing_the_bus_ends_event_readers(sandbox: Sandbox, gate: asyncio.Event) -> None:
+    bus = sandbox.bus()
     await bus.open()
     await bus.events.watch()
 
@@ -238,9 +238,9 @@ async def test_closing_the_bus_ends_who_follows(bench: Bench, gate: asyncio.Even
     assert [event.kind for event in await asyncio.wait_for(following, 5.0)] in ([], ["accepted"])
 
 
-async def test_lanes_commands_without_entity_and_long_ids_are_told(bench: Bench, gate: asyncio.Event) -> None:
+async def test_events_of_lanes_unordered_commands_and_long_ids(sandbox: Sandbox, gate: asyncio.Event) -> None:
     long = "ü" * 400
-    async with bench.bus(entities={"order": EntityPolicy(mailbox=lanes(2))}) as bus, bus.worker():
+    async with sandbox.bus(entities={"order": EntityPolicy(mailbox=lanes(2))}) as bus, bus.worker():
         await bus.events.watch("order", "sum", None)
         assert await bus.events.watched() == {"order": 10_000, "sum": 10_000, None: 10_000}
         await bus.call(Free(number=1))
@@ -259,8 +259,8 @@ async def test_lanes_commands_without_entity_and_long_ids_are_told(bench: Bench,
         assert len(await kept(bus, "order")) == 3
 
 
-async def test_about_so_many_are_kept_and_unwatching_ends_it(bench: Bench, gate: asyncio.Event) -> None:
-    async with bench.bus() as bus:
+async def test_about_so_many_are_kept_and_unwatching_ends_it(sandbox: Sandbox, gate: asyncio.Event) -> None:
+    async with sandbox.bus() as bus:
         await bus.events.watch("other", kept=200)
         await bus.dispatch_batch(Count(name="a", number=number) for number in range(1, 1001))
         found = await kept(bus)
@@ -269,20 +269,20 @@ async def test_about_so_many_are_kept_and_unwatching_ends_it(bench: Bench, gate:
         assert await bus.events.watched() == {}
         await bus.dispatch(Count(name="a", number=1))
         assert len(await kept(bus)) == len(found)
-        [events] = [key for key in await bench.keys() if key.endswith(":events")]
-        client = bench.client()
+        [events] = [key for key in await sandbox.keys() if key.endswith(":events")]
+        client = sandbox.client()
         assert 0 < await client.pttl(events) <= 24 * 3600 * 1000
         await bus.events.watch("other")
         assert await client.pttl(events) == -1
         await client.aclose()
 
 
-async def test_what_is_no_envelope_is_told_by_its_mailbox(bench: Bench, gate: asyncio.Event) -> None:
+async def test_what_is_no_envelope_is_told_by_its_mailbox(sandbox: Sandbox, gate: asyncio.Event) -> None:
     for garbage in (b"", b"\x97", b"\x97\x01\xd9", b"\x97\x01\xda\xff\xff", b"\x97\x01\xa4abcd\x01", bytes(range(256))):
-        async with bench.bus() as bus:
+        async with sandbox.bus() as bus:
             await bus.events.watch("other")
             shard = bus.session.redis.keys.shards[0]
-            client = bench.client()
+            client = sandbox.client()
             await client.xadd(shard.mailbox("other:g"), {"e": garbage})  # type: ignore[dict-item]
             ready = await client.xadd(shard.ready, {"e": "other:g"})
             await client.hset(shard.active, "other:g", f"r|{ready.decode()}|||0|0|")  # type: ignore[misc]
@@ -301,10 +301,10 @@ async def test_what_is_no_envelope_is_told_by_its_mailbox(bench: Bench, gate: as
             await client.aclose()
 
 
-async def test_a_broken_stream_of_events_hurts_nobody(bench: Bench, gate: asyncio.Event) -> None:
-    async with bench.bus() as bus, bus.worker():
+async def test_a_broken_event_stream_harms_no_command(sandbox: Sandbox, gate: asyncio.Event) -> None:
+    async with sandbox.bus() as bus, bus.worker():
         await bus.events.watch("sum")
-        client = bench.client()
+        client = sandbox.client()
         await client.set(bus.session.redis.keys.shards[0].events, "no stream")
         assert await bus.call(Add(name="a", number=1)) == 1
         await client.delete(bus.session.redis.keys.shards[0].events)
@@ -314,8 +314,8 @@ async def test_a_broken_stream_of_events_hurts_nobody(bench: Bench, gate: asynci
         await client.aclose()
 
 
-async def test_bad_arguments_say_what_to_do(bench: Bench, gate: asyncio.Event) -> None:
-    async with bench.bus(shards=2) as bus:
+async def test_bad_arguments_say_what_to_do(sandbox: Sandbox, gate: asyncio.Event) -> None:
+    async with sandbox.bus(shards=2) as bus:
         with pytest.raises(InvalidSettings, match="kinds: gone: one of accepted"):
             bus.events(kinds={"gone"})  # type: ignore[arg-type]
         with pytest.raises(InvalidCommand):
@@ -329,8 +329,8 @@ async def test_bad_arguments_say_what_to_do(bench: Bench, gate: asyncio.Event) -
                 await kept(bus, after=cursor)
 
 
-async def test_a_caller_that_is_cancelled_is_told_of(bench: Bench, gate: asyncio.Event) -> None:
-    async with bench.bus() as bus:
+async def test_the_cancellation_of_a_call_is_an_event(sandbox: Sandbox, gate: asyncio.Event) -> None:
+    async with sandbox.bus() as bus:
         await bus.events.watch("sum")
         calling = asyncio.ensure_future(bus.call(Add(name="a", number=1), command_id="c-1"))
 
@@ -344,10 +344,10 @@ async def test_a_caller_that_is_cancelled_is_told_of(bench: Bench, gate: asyncio
         assert [event.kind for event in await kept(bus)] == ["accepted", "cancelled"]
 
 
-async def test_a_reader_ends_whenever_the_bus_is_closed(bench: Bench, gate: asyncio.Event) -> None:
+async def test_a_reader_ends_whenever_the_bus_is_closed(sandbox: Sandbox, gate: asyncio.Event) -> None:
     """Also when it has only begun: before it has asked where the streams end, while it asks, and before its tasks have run."""
     for turns in range(12):
-        bus = bench.bus()
+        bus = sandbox.bus()
         await bus.open()
 
         async def follow(bus: CommandBus = bus) -> None:
@@ -363,8 +363,8 @@ async def test_a_reader_ends_whenever_the_bus_is_closed(bench: Bench, gate: asyn
         assert following.exception() is None or isinstance(following.exception(), BusClosed)
 
 
-async def test_the_types_that_are_watched_share_what_is_kept(bench: Bench, gate: asyncio.Event) -> None:
-    async with bench.bus() as bus:
+async def test_the_types_that_are_watched_share_what_is_kept(sandbox: Sandbox, gate: asyncio.Event) -> None:
+    async with sandbox.bus() as bus:
         await bus.events.watch("sum", kept=5_000)
         await bus.events.watch("other", kept=10)
         await bus.dispatch_batch(Add(name="a", number=number) for number in range(1, 1001))
@@ -376,8 +376,8 @@ async def test_the_types_that_are_watched_share_what_is_kept(bench: Bench, gate:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-async def test_what_all_shards_do_is_told_once(bench: Bench, gate: asyncio.Event, shards: int) -> None:
-    async with bench.bus(shards=shards) as bus:
+async def test_an_operation_on_all_shards_is_one_event(sandbox: Sandbox, gate: asyncio.Event, shards: int) -> None:
+    async with sandbox.bus(shards=shards) as bus:
         await bus.events.watch("sum")
         await bus.entities.of("sum").pause()
         await bus.entities.pause()
@@ -389,11 +389,11 @@ async def test_what_all_shards_do_is_told_once(bench: Bench, gate: asyncio.Event
         ]
 
 
-async def test_a_step_that_fails_tells_nothing(bench: Bench, gate: asyncio.Event) -> None:
-    """Where the dead letters should be is something else: the step is repeated until somebody repairs it."""
-    async with bench.bus() as bus:
+async def test_a_failed_step_publishes_no_event(sandbox: Sandbox, gate: asyncio.Event) -> None:
+    """The key of the dead letters has another type: the step is repeated until it is repaired."""
+    async with sandbox.bus() as bus:
         await bus.events.watch("other")
-        client = bench.client()
+        client = sandbox.client()
         await client.set(bus.session.redis.keys.shards[0].dead, "no stream")
         await bus.dispatch(Count(name="a", number=-1))
         async with bus.worker():
@@ -411,8 +411,8 @@ async def test_a_step_that_fails_tells_nothing(bench: Bench, gate: asyncio.Event
         await client.aclose()
 
 
-async def test_the_letters_of_events_can_be_decided_about(bench: Bench, gate: asyncio.Event) -> None:
-    async with bench.bus(shards=3) as bus, bus.worker():
+async def test_the_letters_of_events_can_be_decided_about(sandbox: Sandbox, gate: asyncio.Event) -> None:
+    async with sandbox.bus(shards=3) as bus, bus.worker():
         await bus.events.watch("sum", "other")
         await bus.dispatch_batch([Add(name="a", number=-1), Count(name="b", number=-1)])
         ids = {letter.id async for letter in _letters(bus, 2)}
@@ -422,8 +422,8 @@ async def test_the_letters_of_events_can_be_decided_about(bench: Bench, gate: as
         assert {event.letter_id for event in await kept(bus, kinds="discarded")} == ids
 
 
-async def test_what_has_no_entity_can_be_chosen(bench: Bench, gate: asyncio.Event) -> None:
-    async with bench.bus() as bus, bus.worker():
+async def test_what_has_no_entity_can_be_chosen(sandbox: Sandbox, gate: asyncio.Event) -> None:
+    async with sandbox.bus() as bus, bus.worker():
         await bus.events.watch("sum", None)
         await bus.call(Free(number=1))
         await bus.call(Add(name="a", number=1))
@@ -432,8 +432,8 @@ async def test_what_has_no_entity_can_be_chosen(bench: Bench, gate: asyncio.Even
         assert {event.name for event in await kept(bus, "sum", None)} == {"Add", "Free"}
 
 
-async def test_what_is_kept_ends_although_more_happens(bench: Bench, gate: asyncio.Event) -> None:
-    async with bench.bus() as bus:
+async def test_what_is_kept_ends_although_more_happens(sandbox: Sandbox, gate: asyncio.Event) -> None:
+    async with sandbox.bus() as bus:
         await bus.events.watch("sum")
         await bus.dispatch_batch(Add(name="a", number=1) for _ in range(600))
         found = 0
@@ -445,8 +445,8 @@ async def test_what_is_kept_ends_although_more_happens(bench: Bench, gate: async
         assert [event async for event in bus.events(follow=False)] == []
 
 
-async def test_what_is_refused_is_not_told(bench: Bench, gate: asyncio.Event) -> None:
-    async with bench.bus(max_depth=3) as bus:
+async def test_a_refused_command_publishes_no_event(sandbox: Sandbox, gate: asyncio.Event) -> None:
+    async with sandbox.bus(max_depth=3) as bus:
         await bus.events.watch("sum")
         result = await bus.dispatch_batch(Add(name="a", number=number) for number in range(1, 6))
         assert result.accepted == 3

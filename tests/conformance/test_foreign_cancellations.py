@@ -1,4 +1,4 @@
-"""Somebody else than the worker cancels a handler's task, at whatever moment: no command of its entity waits for a lease to end."""
+"""Other code than the worker cancels a handler's task, at any moment: no command of its entity waits for a lease to end."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from command_bus import Command, CommandFailed, EntityId, RetryPolicy
-from tests.conformance.conftest import Bench
-from tests.conformance.scene import until
+from tests.conformance.conftest import Sandbox
+from tests.conformance.harness import side_of
+from tests.conformance.put_service import until
 
 
 class Once(Command[int], entity="line", delivery="at_most_once"):
@@ -37,13 +38,13 @@ def while_it_is_settled(task: asyncio.Task[Any]) -> None:
 
 @pytest.mark.parametrize("cancel", [at_its_end, while_it_is_settled])
 async def test_a_task_that_is_cancelled_behind_its_handler_loses_no_follower(
-    bench: Bench, cancel: Callable[[asyncio.Task[Any]], None]
+    sandbox: Sandbox, cancel: Callable[[asyncio.Task[Any]], None]
 ) -> None:
-    """The step that settles it starts the next command, which nobody waits for any more: it goes back untouched, and runs once."""
+    """The step that settles it starts the next command, whose task is gone: it is handed back untouched, and runs once."""
     ran: list[int] = []
     follows = asyncio.Event()
 
-    @bench.registry.handles(Once)
+    @sandbox.registry.handles(Once)
     async def once(command: Once) -> int:
         ran.append(command.number)
         if command.number == 1:
@@ -53,7 +54,7 @@ async def test_a_task_that_is_cancelled_behind_its_handler_loses_no_follower(
             cancel(task)
         return command.number
 
-    async with bench.bus(lease=20.0) as bus, bus.worker():
+    async with sandbox.bus(lease=20.0) as bus, bus.worker():
         calls = [asyncio.create_task(bus.call(Once(line="a", number=number), timeout=15)) for number in (1, 2)]
         await until(lambda: ran)
         await until(lambda: bus.entity("line", "a").depth())
@@ -67,22 +68,22 @@ async def test_a_task_that_is_cancelled_behind_its_handler_loses_no_follower(
         assert ran == [1, 2]
 
 
-async def test_a_task_that_is_cancelled_while_its_worker_stops_is_interrupted_at_once(bench: Bench) -> None:
+async def test_a_task_that_is_cancelled_while_its_worker_stops_is_interrupted_at_once(sandbox: Sandbox) -> None:
     tasks: list[asyncio.Task[Any] | None] = []
 
-    @bench.registry.handles(Again)
+    @sandbox.registry.handles(Again)
     async def again(command: Again) -> int:
         tasks.append(asyncio.current_task())
         if len(tasks) == 1:
             await asyncio.sleep(60)
         return len(tasks)
 
-    async with bench.bus(lease=20.0, grace=15.0) as bus, bus.worker() as first:
+    async with sandbox.bus(lease=20.0, grace=15.0) as bus, bus.worker() as first:
         call = asyncio.create_task(bus.call(Again(line="a"), timeout=30))
         await until(lambda: tasks)
         async with bus.worker():
             stopping = asyncio.create_task(first.stop())
-            await until(lambda: first._parts is not None and not first._parts.side.consumer.reads)
+            await until(lambda: not side_of(first).consumer.reads)
             assert tasks[0] is not None
             began = time.monotonic()
             tasks[0].cancel()
@@ -91,18 +92,18 @@ async def test_a_task_that_is_cancelled_while_its_worker_stops_is_interrupted_at
             assert time.monotonic() - began < 8
 
 
-async def test_a_handler_past_its_timeout_does_not_wait_for_a_place(bench: Bench) -> None:
+async def test_a_handler_past_its_timeout_does_not_wait_for_a_place(sandbox: Sandbox) -> None:
     """It waits in a call; the only place is taken by what it waits for."""
     may_end = asyncio.Event()
 
-    @bench.registry.handles(Again)
+    @sandbox.registry.handles(Again)
     async def slow(command: Again) -> int:
         await may_end.wait()
         return 1
 
-    async with bench.bus() as bus, bus.worker(concurrency=1):
+    async with sandbox.bus() as bus, bus.worker(concurrency=1):
 
-        @bench.registry.handles(Impatient)
+        @sandbox.registry.handles(Impatient)
         async def impatient(command: Impatient) -> None:
             await bus.call(Again(line="a"), timeout=20)
 

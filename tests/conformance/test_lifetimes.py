@@ -9,7 +9,8 @@ import time
 import pytest
 
 from command_bus import Command, CommandFailed, CommandTimeout, EntityId, RetryPolicy
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
+from tests.conformance.harness import side_of
 
 ONCE = RetryPolicy(attempts=1)
 
@@ -30,17 +31,17 @@ class Sleepy(Command[int], entity="box", retry=ONCE, timeout=0.5):
     box: EntityId
 
 
-async def test_a_parked_call_is_replayed_after_its_deadline(bench: Bench) -> None:
+async def test_a_parked_call_is_replayed_after_its_deadline(sandbox: Sandbox) -> None:
     runs: list[int] = []
 
-    @bench.registry.handles(Park)
+    @sandbox.registry.handles(Park)
     async def park(command: Park) -> int:
         runs.append(1)
         if len(runs) == 1:
             raise ValueError("not today")
         return 7
 
-    async with bench.bus() as bus, bus.worker():
+    async with sandbox.bus() as bus, bus.worker():
         with pytest.raises(CommandFailed):
             await bus.call(Park(box="b"), timeout=0.3, command_id="p")
         with pytest.raises(CommandFailed, match="not today"):
@@ -50,18 +51,18 @@ async def test_a_parked_call_is_replayed_after_its_deadline(bench: Bench) -> Non
         await bus.dead_letters.replay(letter.id)
         assert await bus.result("p", Park, timeout=5) == 7
     assert runs == [1, 1]
-    assert await bench.entity_keys() == []
+    assert await sandbox.entity_keys() == []
 
 
-async def test_a_command_that_was_started_does_not_expire(bench: Bench) -> None:
+async def test_a_command_that_was_started_does_not_expire(sandbox: Sandbox) -> None:
     attempts: list[float] = []
 
-    @bench.registry.handles(Retried)
+    @sandbox.registry.handles(Retried)
     async def retried(command: Retried) -> int:
         attempts.append(time.monotonic())
         raise ValueError("the real cause")
 
-    async with bench.bus() as bus, bus.worker():
+    async with sandbox.bus() as bus, bus.worker():
         with pytest.raises(CommandTimeout) as timeout:
             await bus.call(Retried(box="b"), timeout=0.1)
         with pytest.raises(CommandFailed, match="the real cause"):
@@ -70,53 +71,52 @@ async def test_a_command_that_was_started_does_not_expire(bench: Bench) -> None:
         assert [letter.reason async for letter in bus.dead_letters.list()] == ["failed"]
 
 
-async def test_at_most_once_is_one_start_also_when_the_handler_raises(bench: Bench) -> None:
+async def test_at_most_once_is_one_start_also_when_the_handler_raises(sandbox: Sandbox) -> None:
     starts: list[int] = []
 
-    @bench.registry.handles(Pay)
+    @sandbox.registry.handles(Pay)
     async def pay(command: Pay) -> None:
         starts.append(1)
         raise ValueError
 
     assert Pay.spec().retry.attempts == 1
-    async with bench.bus() as bus, bus.worker():
+    async with sandbox.bus() as bus, bus.worker():
         await bus.dispatch(Pay(box="b"))
         await bus.wait_idle(5)
     assert starts == [1]
 
 
-async def test_a_timeout_counts_from_the_thread_s_start(bench: Bench) -> None:
-    @bench.registry.handles(Sleepy)
+async def test_a_timeout_counts_from_the_thread_s_start(sandbox: Sandbox) -> None:
+    @sandbox.registry.handles(Sleepy)
     def sleepy(command: Sleepy) -> int:
         time.sleep(0.3)
         return 1
 
-    async with bench.bus(threads=1) as bus, bus.worker():
+    async with sandbox.bus(threads=1) as bus, bus.worker():
         assert await asyncio.gather(*(bus.call(Sleepy(box=box), timeout=10) for box in range(4))) == [1, 1, 1, 1]
 
 
-async def test_a_handler_that_waits_for_a_thread_never_starts_once_its_lease_is_lost(bench: Bench) -> None:
+async def test_a_handler_waiting_for_a_thread_does_not_start_without_its_lease(sandbox: Sandbox) -> None:
     release, started = threading.Event(), []
 
     class Thread(Command[None], entity="box", delivery="at_most_once"):
         box: EntityId
 
-    @bench.registry.handles(Thread)
+    @sandbox.registry.handles(Thread)
     def thread(command: Thread) -> None:
         started.append(str(command.box))
         release.wait(10)
 
-    @bench.registry.handles(Pay)
+    @sandbox.registry.handles(Pay)
     async def pay(command: Pay) -> None:
-        """So that the worker holds more entities than it has threads."""
+        """Let the worker hold more entities than it has threads."""
 
-    async with bench.bus(threads=1) as bus, bus.worker() as worker:
+    async with sandbox.bus(threads=1) as bus, bus.worker() as worker:
         await bus.dispatch(Thread(box="a"))
         while not started:
             await asyncio.sleep(0.01)
         await bus.dispatch(Thread(box="b"))
-        assert worker._parts is not None
-        leases = worker._parts.side.leases._held[0]
+        leases = side_of(worker).leases._held[0]
         while not (waiting := [lease for lease in leases.values() if lease.mailbox == "box:b" and lease.cancel]):
             await asyncio.sleep(0.01)
         assert waiting[0].cancel is not None
@@ -129,14 +129,14 @@ async def test_a_handler_that_waits_for_a_thread_never_starts_once_its_lease_is_
     assert started == ["a", "b"], "it was handed back untouched, and started under its next lease"
 
 
-async def test_a_worker_that_is_stopped_while_it_starts_is_stopped(bench: Bench) -> None:
-    async with bench.bus() as bus:
+async def test_a_worker_that_is_stopped_while_it_starts_is_stopped(sandbox: Sandbox) -> None:
+    async with sandbox.bus() as bus:
         worker = bus.worker()
         start = asyncio.create_task(worker.start())
         await asyncio.sleep(0)
         await worker.stop()
         await asyncio.gather(start, return_exceptions=True)
-        assert worker._parts is None or worker._parts.side.leases._stopping
+        assert not worker.started or side_of(worker).leases._stopping
         other = bus.worker()
         await other.start()
         with pytest.raises(TimeoutError):
@@ -145,17 +145,17 @@ async def test_a_worker_that_is_stopped_while_it_starts_is_stopped(bench: Bench)
         assert (await bus.stats()).workers == ()
 
 
-async def test_lost_activations_are_found_by_the_sweep(bench: Bench) -> None:
+async def test_lost_activations_are_found_by_the_sweep(sandbox: Sandbox) -> None:
     from command_bus.transport.redis.ready_stream import repair_page
 
-    @bench.registry.handles(Park)
+    @sandbox.registry.handles(Park)
     async def park(command: Park) -> int:
         return 1
 
-    async with bench.bus() as bus:
+    async with sandbox.bus() as bus:
         await bus.dispatch(Park(box="b"))
         keys = bus.session.redis.keys.shards[0]
-        client = bench.client()
+        client = sandbox.client()
         await client.xtrim(keys.ready, maxlen=0, approximate=False)
         await client.aclose()
         place = bus.session.redis.connections.at(keys.prefix)

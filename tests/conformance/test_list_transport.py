@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from command_bus import CommandBus, EntitiesStopped
-from command_bus.testing.conformance.fixtures import Stage
+from command_bus.testing.conformance.fixtures import PromiseSandbox
 from command_bus.testing.conformance.messages import Log, Work
 from command_bus.testing.conformance.promises import PROMISES, Promise
 from tests.conformance.list_transport import ListServer
@@ -19,8 +19,8 @@ NEED_A_LOST_WORKER = {"a_lost_worker_is_succeeded", "at_most_once_never_starts_a
 CHOSEN = [promise for promise in PROMISES if promise.__name__ not in NEED_A_LOST_WORKER]
 
 
-def on_lists() -> Stage:
-    return Stage(open_transport=ListServer().open)
+def on_lists() -> PromiseSandbox:
+    return PromiseSandbox(open_transport=ListServer().open)
 
 
 @pytest.mark.parametrize("promise", CHOSEN, ids=lambda promise: promise.__name__)
@@ -34,15 +34,15 @@ def test_every_promise_is_kept_or_named() -> None:
 
 
 @asynccontextmanager
-async def _working() -> AsyncGenerator[tuple[Stage, CommandBus]]:
-    stage = on_lists()
-    async with stage.working() as bus:
-        yield stage, bus
+async def _working() -> AsyncGenerator[tuple[PromiseSandbox, CommandBus]]:
+    sandbox = on_lists()
+    async with sandbox.working() as bus:
+        yield sandbox, bus
 
 
 async def test_operators_see_and_move_entities() -> None:
-    async with _working() as (stage, bus):
-        log = Log(stage.registry)
+    async with _working() as (sandbox, bus):
+        log = Log(sandbox.registry)
         await bus.entity("item", "a").pause("inventory")
         await bus.dispatch(Work(item="a", number=1))
         with pytest.raises(EntitiesStopped):

@@ -11,8 +11,8 @@ from command_bus.errors import TransportUnavailable
 from command_bus.transport.mailboxes import EVERYTHING
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.scripts import HOLD, Script
-from tests.conformance.bare import Bare, bare
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
+from tests.conformance.harness import TransportHarness, transport_harness
 
 each_scope = pytest.mark.parametrize("scope", ["box:a", "box:*", EVERYTHING], ids=["entity", "type", "bus"])
 each_verb = pytest.mark.parametrize("verb", ["pause", "drain", "resume"])
@@ -21,8 +21,8 @@ each_verb = pytest.mark.parametrize("verb", ["pause", "drain", "resume"])
 class Forgetful(Connections):
     """Connections that lose the first answer to each operator's step: the server has carried it out."""
 
-    def __init__(self, bench: Bench) -> None:
-        super().__init__(bench.clients.at(f"{{{bench.namespace}:0}}:"))
+    def __init__(self, sandbox: Sandbox) -> None:
+        super().__init__(sandbox.clients.at(f"{{{sandbox.namespace}:0}}:"))
         self.lost = 0
         self._again: list[Any] = []
 
@@ -36,40 +36,40 @@ class Forgetful(Connections):
 
 
 @pytest.fixture
-async def shelf(bench: Bench) -> AsyncIterator[Bare]:
-    async with bare(bench.clients, bench.namespace, Forgetful(bench)) as shelf:
-        yield shelf
+async def harness(sandbox: Sandbox) -> AsyncIterator[TransportHarness]:
+    async with transport_harness(sandbox.clients, sandbox.namespace, Forgetful(sandbox)) as harness:
+        yield harness
 
 
-async def operate(shelf: Bare, verb: str, scope: str) -> bool:
+async def operate(harness: TransportHarness, verb: str, scope: str) -> bool:
     match verb:
         case "pause":
-            return await shelf.scopes.pause(scope, "why")
+            return await harness.scopes.pause(scope, "why")
         case "drain":
-            return await shelf.scopes.drain(scope, "why")
+            return await harness.scopes.drain(scope, "why")
         case _:
-            return await shelf.scopes.resume(scope)
+            return await harness.scopes.resume(scope)
 
 
 @each_scope
 @each_verb
-async def test_it_says_that_it_changed_something(shelf: Bare, scope: str, verb: str) -> None:
+async def test_it_says_that_it_changed_something(harness: TransportHarness, scope: str, verb: str) -> None:
     if verb == "resume":
-        await shelf.scopes.pause(scope, "")
-    assert await operate(shelf, verb, scope)
-    assert isinstance(shelf.connections, Forgetful)
-    assert shelf.connections.lost >= (2 if verb == "resume" else 1)
+        await harness.scopes.pause(scope, "")
+    assert await operate(harness, verb, scope)
+    assert isinstance(harness.connections, Forgetful)
+    assert harness.connections.lost >= (2 if verb == "resume" else 1)
 
 
 @each_scope
 @each_verb
-async def test_it_says_that_it_found_it_so(shelf: Bare, scope: str, verb: str) -> None:
-    await operate(shelf, verb, scope)
-    assert not await operate(shelf, verb, scope)
+async def test_it_says_that_it_found_it_so(harness: TransportHarness, scope: str, verb: str) -> None:
+    await operate(harness, verb, scope)
+    assert not await operate(harness, verb, scope)
 
 
 @each_scope
-async def test_from_a_pause_to_draining_and_back_is_a_change(shelf: Bare, scope: str) -> None:
-    await shelf.scopes.pause(scope, "")
-    assert await shelf.scopes.drain(scope, "")
-    assert await shelf.scopes.pause(scope, "")
+async def test_from_a_pause_to_draining_and_back_is_a_change(harness: TransportHarness, scope: str) -> None:
+    await harness.scopes.pause(scope, "")
+    assert await harness.scopes.drain(scope, "")
+    assert await harness.scopes.pause(scope, "")

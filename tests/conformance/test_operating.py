@@ -1,219 +1,42 @@
-"""Pause, drain, resume and purge of an entity, a type and the bus, and what operators are told, over every server."""
+"""Pause, drain, resume and purge of an entity, a type and the bus, over every server."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from command_bus import (
-    Command,
     CommandBus,
     CommandCancelled,
     Draining,
-    EntityId,
     EntityPolicy,
     IdleTimeout,
-    InvalidSettings,
     QueueFull,
-    RetryPolicy,
     lanes,
 )
-from command_bus.clock import mono, wall_ms
 from command_bus.errors import EntitiesStopped
 from command_bus.messages.outgoing import Envelope
 from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.serialization.envelope import IN_DISPATCH, WireEnvelope, pack_envelope
 from command_bus.transport.bulk import LoadItem, Opening, Version
-from command_bus.transport.mailboxes import EVERYTHING
-from command_bus.transport.redis.scripts import REACTIVATE
-from command_bus.transport.steps import Released, Retry, Started
 from command_bus.transport.submissions import Admission
-from tests.conformance.bare import TAKE, Bare, Hand, bare, done
-from tests.conformance.conftest import Bench
-from tests.conformance.scene import until
-
-SCOPES = {"entity": "box:a", "type": "box:*", "bus": EVERYTHING}
-each_scope = pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES.keys())
-
-
-class Add(Command[int], entity="sum", retry=RetryPolicy(attempts=1), on_poison="park"):
-    name: EntityId
-    number: int
-    fails: bool = False
-
-
-class Count(Command[int], entity="other"):
-    name: EntityId
-    number: int
-
-
-class Free(Command[None]):
-    number: int
-
-
-@dataclass
-class Seen:
-    """What the handlers saw, in the order of the starts."""
-
-    started: list[tuple[str, int]] = field(default_factory=list)
-    gate: asyncio.Event = field(default_factory=asyncio.Event)
-    running: int = 0
-
-    def of(self, name: str) -> list[int]:
-        return [number for found, number in self.started if found == name]
+from tests.conformance.conftest import Sandbox
+from tests.conformance.operated_app import Add, Count, Free, Seen, _states, registered
+from tests.conformance.put_service import until
 
 
 @pytest.fixture
-def seen(bench: Bench) -> Seen:
-    seen = Seen()
-    seen.gate.set()
-
-    async def run(name: str, number: int) -> int:
-        seen.started.append((name, number))
-        seen.running += 1
-        await seen.gate.wait()
-        seen.running -= 1
-        return number
-
-    @bench.registry.handles(Add)
-    async def add(command: Add) -> int:
-        if command.fails:
-            raise OSError("no paper")
-        return await run(str(command.name), command.number)
-
-    @bench.registry.handles(Count)
-    async def count(command: Count) -> int:
-        return await run(str(command.name), command.number)
-
-    @bench.registry.handles(Free)
-    async def free(command: Free) -> None:
-        await run("free", command.number)
-
-    return seen
-
-
-@pytest.fixture
-async def shelf(bench: Bench) -> AsyncIterator[Bare]:
-    async with bare(bench.clients, bench.namespace) as shelf:
-        yield shelf
-
-
-@pytest.fixture
-def hand(shelf: Bare) -> Hand:
-    return shelf.hand()
-
-
-# The steps, one scope as the other.
-
-
-@each_scope
-async def test_a_pause_holds_what_comes_and_resume_starts_it_once(shelf: Bare, hand: Hand, scope: str) -> None:
-    assert await shelf.scopes.pause(scope, "why")
-    assert not await shelf.scopes.pause(scope, "why")
-    await shelf.put("box:a", "c1", "c2")
-    assert await shelf.activations() == []
-    assert await shelf.scopes.resume(scope)
-    assert not await shelf.scopes.resume(scope)
-    assert await shelf.activations() == ["box:a"]
-    lease, started = await hand.start()
-    assert started.envelope == b"c1"
-    following = await hand.do(lease, done("c1"))
-    assert isinstance(following, Started)
-    assert following.envelope == b"c2"
-    assert await hand.do(lease, done("c2")) == Released("idle")
-    assert await shelf.nothing_of("box:a")
-
-
-@each_scope
-async def test_a_pause_sets_aside_what_is_ready_retried_and_between_two_commands(shelf: Bare, hand: Hand, scope: str) -> None:
-    await shelf.put("box:a", "c1", "c2", "c3")
-    lease, _ = await hand.start()
-    await shelf.scopes.pause(scope, "")
-    assert await hand.do(lease, done("c1")) == Released("stop")
-    await shelf.scopes.resume(scope)
-    lease = await hand.read_one()
-    await shelf.scopes.pause(scope, "")
-    assert await hand.do(lease, TAKE) == Released("stop")
-    await shelf.scopes.resume(scope)
-    lease, started = await hand.start()
-    assert started.envelope == b"c2"
-    await hand.do(lease, Retry(0))
-    await shelf.scopes.pause(scope, "")
-    await shelf.promote(hand)
-    assert await shelf.activations() == []
-    await shelf.scopes.resume(scope)
-    _, started = await hand.start()
-    assert (started.envelope, started.attempt) == (b"c2", 2)
-
-
-@each_scope
-async def test_a_drain_refuses_what_is_new_and_starts_what_is_there(shelf: Bare, hand: Hand, scope: str) -> None:
-    await shelf.put("box:a", "c1")
-    await shelf.scopes.pause(scope, "")
-    await hand.do(await hand.read_one(), TAKE)
-    assert await shelf.activations() == []
-    assert await shelf.scopes.drain(scope, "")
-    assert not await shelf.scopes.drain(scope, "")
-    assert await shelf.activations() == ["box:a"]
-    assert [outcome.value for outcome in await shelf.put("box:a", "c2", "c1", "c3")] == ["d", "=", "d"]
-    lease, started = await hand.start()
-    assert started.envelope == b"c1"
-    assert await hand.do(lease, done("c1")) == Released("idle")
-    assert [outcome.value for outcome in await shelf.put("box:a", "c2")] == ["d"]
-    assert await shelf.nothing_of("box:a")
-    assert await shelf.scopes.resume(scope)
-    assert [outcome.value for outcome in await shelf.put("box:a", "c2")] == ["+"]
-
-
-async def test_each_scope_is_held_for_itself(shelf: Bare, hand: Hand) -> None:
-    for scope in SCOPES.values():
-        await shelf.scopes.pause(scope, "")
-    await shelf.put("box:a", "a1")
-    await shelf.put("box:b", "b1")
-    await shelf.put("bow:b", "c1")
-    assert await shelf.activations() == []
-    await shelf.scopes.resume(EVERYTHING)
-    assert await shelf.activations() == ["bow:b"]
-    await shelf.scopes.resume("box:*")
-    assert await shelf.activations() == ["bow:b", "box:b"]
-    await shelf.scopes.resume("box:a")
-    assert await shelf.activations() == ["bow:b", "box:b", "box:a"]
-
-
-async def test_repair_wakes_what_a_broken_off_resume_left_behind(shelf: Bare, hand: Hand) -> None:
-    await shelf.scopes.pause("box:*", "")
-    await shelf.scopes.pause("box:b", "")
-    await shelf.put("box:a", "a1")
-    await shelf.put("box:b", "b1")
-    await shelf.client.hdel(shelf.shard.paused, "box:*")  # type: ignore[misc]
-    names = ["box:a", "box:b"]
-    run: Any = shelf.connections.run
-    keys = [shelf.shard.ready, shelf.shard.active, shelf.shard.paused, shelf.shard.parked]
-    assert await run(REACTIVATE, keys, ["workers", *names]) == 1
-    assert await run(REACTIVATE, keys, ["workers", *names]) == 0
-    assert await shelf.activations() == ["box:a"]
-    _, started = await hand.start()
-    assert (started.envelope, started.attempt) == (b"a1", 1)
-
-
-async def test_a_pause_of_an_earlier_version_holds(shelf: Bare) -> None:
-    await shelf.client.hset(shelf.shard.paused, "box:a", "why")  # type: ignore[misc]
-    await shelf.put("box:a", "c1")
-    assert await shelf.activations() == []
-    assert await shelf.scopes.resume("box:a")
-    assert await shelf.activations() == ["box:a"]
+def seen(sandbox: Sandbox) -> Seen:
+    return registered(sandbox)
 
 
 # The bus, with workers.
 
 
 async def _held(bus: CommandBus) -> None:
-    """All that is left waits for an operator."""
+    """Wait until all commands left wait for an operator."""
 
     async def look() -> bool:
         try:
@@ -228,14 +51,14 @@ async def _held(bus: CommandBus) -> None:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-async def test_a_paused_type_starts_nothing_on_any_shard_and_goes_on_in_order(bench: Bench, seen: Seen, shards: int) -> None:
+async def test_a_paused_type_starts_nothing_on_any_shard_and_goes_on_in_order(sandbox: Sandbox, seen: Seen, shards: int) -> None:
     names = [f"n{number}" for number in range(12)]
-    async with bench.bus(shards=shards) as bus:
+    async with sandbox.bus(shards=shards) as bus:
         sums = bus.entities.of("sum")
         await bus.dispatch_batch(Add(name=name, number=0) for name in names[:6])
         assert await sums.pause("month end")
         assert not await sums.pause("month end")
-    async with bench.bus(shards=shards) as bus:  # others, later: nothing of it is in a process
+    async with sandbox.bus(shards=shards) as bus:  # others, later: nothing of it is in a process
         sums = bus.entities.of("sum")
         async with bus.worker():
             await bus.dispatch_batch(Add(name=name, number=number) for number in (1, 2) for name in names)
@@ -259,9 +82,9 @@ async def test_a_paused_type_starts_nothing_on_any_shard_and_goes_on_in_order(be
         assert await bus.entities.holds() == []
 
 
-async def test_bulk_loads_are_held_and_refused_like_all_else(bench: Bench, seen: Seen) -> None:
+async def test_bulk_loads_are_held_and_refused_like_all_else(sandbox: Sandbox, seen: Seen) -> None:
     version = Version("d", 0)
-    async with bench.bus(shards=3) as bus:
+    async with sandbox.bus(shards=3) as bus:
         items = [_item(bus, f"n{number % 3}", number) for number in range(9)]
         await bus.session.transport.bulk.open(version, Opening(keep_ms=0, remember_ms=60_000))
         await bus.entities.of("sum").pause()
@@ -294,8 +117,8 @@ async def _load(bus: CommandBus, version: Version, items: list[LoadItem]) -> lis
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-async def test_a_paused_bus_starts_nothing_at_all(bench: Bench, seen: Seen, shards: int) -> None:
-    async with bench.bus(shards=shards) as bus, bus.worker():
+async def test_a_paused_bus_starts_nothing_at_all(sandbox: Sandbox, seen: Seen, shards: int) -> None:
+    async with sandbox.bus(shards=shards) as bus, bus.worker():
         await bus.entities.pause("release")
         await bus.dispatch_batch([Add(name="a", number=1), Count(name="b", number=1), Free(number=1)])
         await bus.dispatch(Count(name="c", number=1), delay=0.01)
@@ -307,15 +130,9 @@ async def test_a_paused_bus_starts_nothing_at_all(bench: Bench, seen: Seen, shar
         assert sorted(seen.started) == [("a", 1), ("b", 1), ("c", 1), ("free", 1)]
 
 
-async def _states(bus: CommandBus, wanted: dict[str, str]) -> bool:
-    page = await bus.entities.list()
-    found = {entity.name: entity.state for entity in page.entities}
-    return wanted.items() <= found.items()
-
-
-async def test_what_runs_is_not_touched_and_the_next_does_not_start(bench: Bench, seen: Seen) -> None:
+async def test_a_pause_lets_running_commands_end_and_starts_no_other(sandbox: Sandbox, seen: Seen) -> None:
     seen.gate.clear()
-    async with bench.bus() as bus, bus.worker():
+    async with sandbox.bus() as bus, bus.worker():
         first = asyncio.create_task(bus.call(Add(name="a", number=1), timeout=10))
         await until(lambda: seen.running)
         await bus.dispatch(Add(name="a", number=2))
@@ -332,10 +149,10 @@ async def test_what_runs_is_not_touched_and_the_next_does_not_start(bench: Bench
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("what", ["entity", "type", "bus"])
 async def test_draining_works_off_what_was_accepted_and_refuses_the_rest(
-    bench: Bench, seen: Seen, what: str, shards: int
+    sandbox: Sandbox, seen: Seen, what: str, shards: int
 ) -> None:
     seen.gate.clear()
-    async with bench.bus(shards=shards) as bus, bus.worker():
+    async with sandbox.bus(shards=shards) as bus, bus.worker():
         target: Any = {"entity": bus.entity("sum", "a"), "type": bus.entities.of("sum"), "bus": bus.entities}[what]
         await bus.dispatch_batch(Add(name="a", number=number) for number in range(3))
         await bus.dispatch(Add(name="a", number=3), delay=0.05, command_id="late")
@@ -364,8 +181,8 @@ async def test_draining_works_off_what_was_accepted_and_refuses_the_rest(
         assert await bus.call(Add(name="a", number=4), timeout=5) == 4
 
 
-async def test_an_unlucky_letter_is_replayed_while_its_type_is_drained(bench: Bench, seen: Seen) -> None:
-    async with bench.bus() as bus, bus.worker():
+async def test_an_unlucky_letter_is_replayed_while_its_type_is_drained(sandbox: Sandbox, seen: Seen) -> None:
+    async with sandbox.bus() as bus, bus.worker():
         await bus.dispatch_batch([Add(name="a", number=1, fails=True), Add(name="a", number=2)])
         await until(lambda: _states(bus, {"sum:a": "parked"}))
         await bus.entities.of("sum").drain()
@@ -375,8 +192,8 @@ async def test_an_unlucky_letter_is_replayed_while_its_type_is_drained(bench: Be
         assert seen.of("a") == [2]
 
 
-async def test_pausing_the_type_keeps_a_replayed_letter(bench: Bench, seen: Seen) -> None:
-    async with bench.bus() as bus, bus.worker():
+async def test_pausing_the_type_keeps_a_replayed_letter(sandbox: Sandbox, seen: Seen) -> None:
+    async with sandbox.bus() as bus, bus.worker():
         await bus.dispatch_batch([Add(name="a", number=1, fails=True), Add(name="a", number=2)])
         await until(lambda: _states(bus, {"sum:a": "parked"}))
         await bus.entities.of("sum").pause()
@@ -389,9 +206,9 @@ async def test_pausing_the_type_keeps_a_replayed_letter(bench: Bench, seen: Seen
         assert seen.of("a") == [2]
 
 
-async def test_lanes_are_of_their_type(bench: Bench, seen: Seen) -> None:
+async def test_lanes_are_of_their_type(sandbox: Sandbox, seen: Seen) -> None:
     policies = {"sum": EntityPolicy(mailbox=lanes(2))}
-    async with bench.bus(entities=policies) as bus, bus.worker():
+    async with sandbox.bus(entities=policies) as bus, bus.worker():
         await bus.entities.of("sum").pause()
         await bus.dispatch_batch(Add(name=f"n{number}", number=number) for number in range(6))
         await _held(bus)
@@ -403,8 +220,8 @@ async def test_lanes_are_of_their_type(bench: Bench, seen: Seen) -> None:
 
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("what", ["type", "bus"])
-async def test_purge_takes_what_waits_and_answers_callers(bench: Bench, seen: Seen, what: str, shards: int) -> None:
-    async with bench.bus(shards=shards) as bus:
+async def test_purge_of_a_type_or_of_all_answers_callers(sandbox: Sandbox, seen: Seen, what: str, shards: int) -> None:
+    async with sandbox.bus(shards=shards) as bus:
         await bus.dispatch_batch(Add(name=f"n{number % 5}", number=number) for number in range(20))
         await bus.dispatch_batch([Count(name="c", number=1), Free(number=1)])
         await bus.dispatch(Add(name="late", number=1), delay=60)
@@ -423,186 +240,3 @@ async def test_purge_takes_what_waits_and_answers_callers(bench: Bench, seen: Se
 
 async def _depth(bus: CommandBus, depth: int) -> bool:
     return (await bus.stats()).depth == depth
-
-
-# What operators are told.
-
-
-async def test_a_listing_tells_states_holders_and_holds(bench: Bench, seen: Seen) -> None:
-    seen.gate.clear()
-    async with bench.bus() as bus, bus.worker() as worker:
-        await bus.entity("sum", "p").pause("by hand")
-        await bus.dispatch_batch(Add(name="p", number=number) for number in range(3))
-        await bus.dispatch_batch([Add(name="bad", number=1, fails=True), Add(name="bad", number=2)])
-        await bus.dispatch(Count(name="slow", number=1))
-        await bus.dispatch(Count(name="later", number=1), delay=60)
-        await until(lambda: _states(bus, {"sum:bad": "parked", "other:slow": "running"}))
-        page = await bus.entities.list()
-        assert (page.matching, page.complete, page.cursor) == (4, True, None)
-        assert [entity.name for entity in page.entities] == ["sum:p", "sum:bad", "other:later", "other:slow"]
-        paused, parked, later, slow = page.entities
-        assert (paused.state, paused.depth, paused.entity_type, paused.entity_id) == ("paused", 3, "sum", "p")
-        assert paused.hold is not None
-        assert (paused.hold.what, paused.hold.reason, paused.hold.mode) == ("sum:p", "by hand", "paused")
-        assert abs(paused.hold.since_ms / 1000 - datetime.now(UTC).timestamp()) < 60
-        assert (parked.state, parked.depth) == ("parked", 2)
-        assert (later.state, later.depth, later.age) == ("waiting", 1, 0.0)
-        assert [each.name for each in page.entities if each.due_ms is not None] == ["other:later"]
-        assert (slow.state, slow.attempt, slow.worker) == ("running", 1, worker.name)
-        assert slow.running_for is not None
-        assert 0 <= slow.running_for <= slow.age + 1 < 60
-        by_state = await bus.entities.list(states={"parked", "running"}, order="name")
-        assert [entity.name for entity in by_state.entities] == ["other:slow", "sum:bad"]
-        of_type = await bus.entities.of("other").list()
-        assert {entity.name for entity in of_type.entities} == {"other:slow", "other:later"}
-        seen.gate.set()
-
-
-@pytest.mark.parametrize("order", ["depth", "age", "attempt", "name"])
-@pytest.mark.parametrize("shards", [1, 3])
-async def test_pages_hold_each_entity_once_in_order(bench: Bench, seen: Seen, order: Any, shards: int) -> None:
-    async with bench.bus(shards=shards) as bus:
-        await bus.dispatch_batch(Add(name=f"n{name}", number=0) for name in range(25) for _ in range(name % 4 + 1))
-        whole = await bus.entities.list(order=order, limit=100)
-        names, cursor = [], None
-        while True:
-            page = await bus.entities.list(order=order, limit=7, cursor=cursor)
-            names += [entity.name for entity in page.entities]
-            assert page.matching == 25
-            if (cursor := page.cursor) is None:
-                break
-        assert names == [entity.name for entity in whole.entities]
-        assert len(set(names)) == 25
-        if order == "depth":
-            depths = [entity.depth for entity in whole.entities]
-            assert depths == sorted(depths, reverse=True)
-        part = await bus.entities.list(order=order, scan=10)
-        assert not part.complete
-        for wrong in ("?", "bm9uZQ"):
-            with pytest.raises(InvalidSettings):
-                await bus.entities.list(order=order, cursor=wrong)
-
-
-async def test_one_entity_from_near(bench: Bench, seen: Seen) -> None:
-    seen.gate.clear()
-    async with bench.bus() as bus, bus.worker() as worker:
-        await bus.dispatch(Add(name="a", number=0), command_id="first")
-        await until(lambda: seen.running)
-        await bus.dispatch_batch(Add(name="a", number=number) for number in range(5))
-        await bus.dispatch(Add(name="a", number=9), delay=60, command_id="late")
-        details = await bus.entity("sum", "a").show(waiting=3)
-        assert (details.entity.state, details.entity.depth, details.entity.worker) == ("running", 7, worker.name)
-        assert details.head is not None
-        assert (details.head.command_id, details.head.name) == ("first", "Add")
-        assert details.first_started_ms is not None
-        assert details.lease_age is not None
-        assert details.lease_age < 5
-        assert len(details.waiting) == 3
-        assert details.handlers == 1
-        whole = await bus.entity("sum", "a").show()
-        assert [command.command_id for command in whole.waiting][-1] == "late"
-        assert whole.waiting[-1].due_ms is not None
-        assert details.holder is not None
-        assert details.holder.alive
-        seen.gate.set()
-        nothing = await bus.entity("sum", "idle").show()
-        assert (nothing.entity.state, nothing.entity.depth, nothing.head, nothing.handlers) == ("waiting", 0, None, None)
-
-
-async def test_a_parked_entity_shows_its_letter(bench: Bench, seen: Seen) -> None:
-    async with bench.bus() as bus, bus.worker():
-        await bus.dispatch(Add(name="a", number=0, fails=True))
-        await until(lambda: _states(bus, {"sum:a": "parked"}))
-        details = await bus.entity("sum", "a").show()
-        assert details.letter is not None
-        assert (details.letter.error_message, details.letter.id) == ("no paper", details.entity.letter_id)
-
-
-async def test_letters_are_chosen_counted_and_replayed_together(bench: Bench, seen: Seen) -> None:
-    async with bench.bus() as bus, bus.worker():
-        await bus.dispatch_batch(Add(name=f"n{number}", number=number, fails=True) for number in range(4))
-        await until(lambda: _letters(bus, 4))
-        letters = bus.dead_letters
-        now = datetime.now(UTC)
-        assert await letters.count() == {("failed", "Add"): 4}
-        assert await letters.count(entity_type="sum", entity_id="n1", name="Add", reason="failed") == {("failed", "Add"): 1}
-        assert await letters.count(since=now - timedelta(hours=1), until=now + timedelta(hours=1), parked=True) == {
-            ("failed", "Add"): 4
-        }
-        for nothing in (
-            {"since": now + timedelta(hours=1)},
-            {"until": now - timedelta(hours=1)},
-            {"parked": False},
-            {"reason": "expired"},
-        ):
-            assert await letters.count(**nothing) == {}
-        assert await letters.replay_all(entity_id="n2") == 1
-        await until(lambda: _letters(bus, 4))
-        assert await letters.replay_all() == 4
-        await until(lambda: _letters(bus, 4))
-        assert await letters.purge(entity_id="n0") == 1
-        assert await letters.purge() == 3
-        await bus.wait_idle(10)
-
-
-async def _letters(bus: CommandBus, count: int) -> bool:
-    return (await bus.stats()).dead_letters == count
-
-
-async def test_the_oldest_age_is_that_of_what_waits_for_a_worker(bench: Bench, seen: Seen) -> None:
-    async with bench.bus() as bus:
-        await bus.dispatch(Add(name="n", number=1))
-        await asyncio.sleep(0.2)
-        assert 0.2 <= (await bus.stats()).oldest_age < 20
-        async with bus.worker(concurrency=1):
-            began = mono()
-            while mono() < began + 0.6:  # it never rests, so that it never becomes ready anew
-                await bus.dispatch_batch([Add(name="n", number=1)] * 20)
-            assert (await bus.stats()).oldest_age < 0.5
-            await bus.wait_idle(10)
-        assert (await bus.stats()).oldest_age == 0
-
-
-async def test_what_holds_a_whole_type_counts_once(bench: Bench, seen: Seen) -> None:
-    async with bench.bus(shards=3) as bus:
-        await bus.entities.of("sum").pause("repair")
-        await bus.entity("sum", "a").pause("too")
-        assert (await bus.stats()).paused == 2
-        assert await bus.entities.of("sum").resume()
-        assert await bus.entity("sum", "a").resume()
-
-
-async def test_a_worker_lives_whatever_its_clock_says(bench: Bench, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
-    from command_bus.transport.redis.worker import lease_keeper
-
-    monkeypatch.setattr(lease_keeper, "wall_ms", lambda: wall_ms() - 900_000)
-    async with bench.bus() as bus, bus.worker():
-        await until(lambda: _workers(bus, 1))
-        await until(lambda: _live(bus))
-        assert len((await bus.stats()).workers) == 1
-
-
-async def _live(bus: CommandBus) -> bool:
-    return [worker.alive for worker in await bus.fleet.workers()] == [True]
-
-
-async def test_the_live_registry_tells_who_handles_what(bench: Bench, seen: Seen) -> None:
-    async with bench.bus() as bus:
-        async with bus.worker() as worker:
-            await until(lambda: _workers(bus, 1))
-            (status,) = await bus.fleet.workers()
-            assert (status.name, status.alive, status.commands) == (worker.name, True, ("Add", "Count", "Free"))
-            add, _, free = await bus.fleet.commands()
-            assert (add.name, add.kind, add.entity, add.key, add.delivery) == ("Add", "command", "sum", "name", "at_least_once")
-            assert add.workers == (worker.name,)
-            assert (add.policy["attempts"], add.policy["on_poison"], add.reply) == (1, "park", {"type": "integer"})
-            assert set(add.schema["properties"]) == {"name", "number", "fails"}
-            assert (free.entity, free.key, free.reply) == (None, None, {"type": "null"})
-        await until(lambda: _workers(bus, 0))
-        assert [each.workers for each in await bus.fleet.commands()] == [(), (), ()]
-        assert await bus.fleet.command("Add") is not None
-        assert await bus.fleet.command("Nothing") is None
-
-
-async def _workers(bus: CommandBus, count: int) -> bool:
-    return len(await bus.fleet.workers()) == count

@@ -8,8 +8,8 @@ import contextvars
 import pytest
 
 from command_bus import CallCycle, Command, CommandContext, EntityId
-from tests.conformance.conftest import Bench
-from tests.conformance.scene import Put, scene
+from tests.conformance.conftest import Sandbox
+from tests.conformance.put_service import Put, put_service
 
 
 class Start(Command[None], entity="box"):
@@ -21,19 +21,19 @@ class Trace(Command[tuple[str, str | None]], entity="box"):
 
 
 @pytest.mark.parametrize("runs", ["async", "thread"])
-async def test_it_may_call_the_entity_once_the_handler_is_over(bench: Bench, runs: str) -> None:
+async def test_it_may_call_the_entity_once_the_handler_is_over(sandbox: Sandbox, runs: str) -> None:
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
     tasks: list[asyncio.Task[int]] = []
 
-    async with scene(bench) as stage:
+    async with put_service(sandbox) as service:
 
         async def later() -> int:
             with pytest.raises(CallCycle):
-                await stage.bus.call(Put(box="a", value=0), timeout=5)
+                await service.bus.call(Put(box="a", value=0), timeout=5)
             began.set()
             await over.wait()
-            return await stage.bus.call(Put(box="a", value=7), timeout=5)
+            return await service.bus.call(Put(box="a", value=7), timeout=5)
 
         began = asyncio.Event()
 
@@ -46,34 +46,34 @@ async def test_it_may_call_the_entity_once_the_handler_is_over(bench: Bench, run
             loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(later(), context=here)))
             asyncio.run_coroutine_threadsafe(began.wait(), loop).result(5)
 
-        bench.registry.handles(Start)(start if runs == "async" else start_in_thread)  # type: ignore[arg-type]
-        await stage.bus.call(Start(box="a"), timeout=5)
+        sandbox.registry.handles(Start)(start if runs == "async" else start_in_thread)  # type: ignore[arg-type]
+        await service.bus.call(Start(box="a"), timeout=5)
         over.set()
         assert await tasks[0] == 7
-        await stage.unharmed("a")
+        await service.assert_unharmed("a")
 
 
-async def test_what_it_sends_is_of_no_correlation(bench: Bench) -> None:
+async def test_what_it_sends_is_of_no_correlation(sandbox: Sandbox) -> None:
     over = asyncio.Event()
     tasks: list[asyncio.Task[tuple[str, str | None]]] = []
 
-    async with scene(bench) as stage:
+    async with put_service(sandbox) as service:
 
-        @bench.registry.handles(Trace)
+        @sandbox.registry.handles(Trace)
         async def trace(command: Trace, context: CommandContext) -> tuple[str, str | None]:
             return context.correlation_id, context.causation_id
 
-        @bench.registry.handles(Start)
+        @sandbox.registry.handles(Start)
         async def start(command: Start) -> None:
-            assert await stage.bus.call(Trace(box="b"), timeout=5) == ("first", "first")
+            assert await service.bus.call(Trace(box="b"), timeout=5) == ("first", "first")
 
             async def later() -> tuple[str, str | None]:
                 await over.wait()
-                return await stage.bus.call(Trace(box="b"), timeout=5, command_id="second")
+                return await service.bus.call(Trace(box="b"), timeout=5, command_id="second")
 
             tasks.append(asyncio.create_task(later()))
 
-        await stage.bus.call(Start(box="a"), timeout=5, command_id="first")
+        await service.bus.call(Start(box="a"), timeout=5, command_id="first")
         over.set()
         assert await tasks[0] == ("second", None)
-        await stage.unharmed("a", "b")
+        await service.assert_unharmed("a", "b")

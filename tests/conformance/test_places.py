@@ -22,8 +22,8 @@ from command_bus import (
     SyncCommandBus,
     TransportUnavailable,
 )
-from tests.conformance.conftest import Bench
-from tests.conformance.scene import until
+from tests.conformance.conftest import Sandbox
+from tests.conformance.put_service import until
 
 
 class Spin(Command[None], entity="line"):
@@ -44,7 +44,7 @@ class Note(Command[None], entity="note"):
 
 
 class Most:
-    """How many handlers run at a time, apart from those that wait."""
+    """Counts handlers that run at a time, without those that wait."""
 
     def __init__(self) -> None:
         self.now = self.most = 0
@@ -58,19 +58,19 @@ class Most:
 
 
 @pytest.mark.parametrize("shards", [1, 4, 16])
-async def test_a_cold_entity_of_any_shard_gets_a_place_of_hot_ones(bench: Bench, shards: int) -> None:
+async def test_a_cold_entity_of_any_shard_gets_a_place_of_hot_ones(sandbox: Sandbox, shards: int) -> None:
     """The hot ones are all of one shard, the cold ones of all: each begins before the hot ones have done half of their work."""
     started: dict[str, int] = {}
     ran = 0
 
-    @bench.registry.handles(Spin)
+    @sandbox.registry.handles(Spin)
     async def spin(command: Spin) -> None:
         nonlocal ran
         ran += 1
         started.setdefault(str(command.line), ran)
         await asyncio.sleep(0.005)
 
-    async with bench.bus(shards=shards, quantum_time=0.05) as bus:
+    async with sandbox.bus(shards=shards, quantum_time=0.05) as bus:
         names = [f"l{number}" for number in range(1000)]
         hot = [name for name in names if bus.session.redis.keys.shard_of(f"line:{name}") == 0][:4]
         async with bus.worker(concurrency=4):
@@ -83,17 +83,17 @@ async def test_a_cold_entity_of_any_shard_gets_a_place_of_hot_ones(bench: Bench,
             await bus.entities.purge()
 
 
-async def ordering(bench: Bench, most: Most) -> Callable[[CommandBus], None]:
+async def ordering(sandbox: Sandbox, most: Most) -> Callable[[CommandBus], None]:
     """Orders that ask for their stocks, by a bus that is given later."""
     buses: list[CommandBus] = []
 
-    @bench.registry.handles(Stock)
+    @sandbox.registry.handles(Stock)
     async def stock(command: Stock) -> int:
         with most:
             await asyncio.sleep(0.01)
         return 1
 
-    @bench.registry.handles(Order)
+    @sandbox.registry.handles(Order)
     async def order(command: Order) -> int:
         with most:
             await asyncio.sleep(0.01)
@@ -106,10 +106,10 @@ async def ordering(bench: Bench, most: Most) -> Callable[[CommandBus], None]:
 
 
 @pytest.mark.parametrize(("concurrency", "orders"), [(1, 1), (1, 20), (10, 10), (10, 100)])
-async def test_handlers_that_wait_for_replies_take_no_places(bench: Bench, concurrency: int, orders: int) -> None:
+async def test_handlers_that_wait_for_replies_take_no_places(sandbox: Sandbox, concurrency: int, orders: int) -> None:
     most = Most()
-    use = await ordering(bench, most)
-    async with bench.bus() as bus:
+    use = await ordering(sandbox, most)
+    async with sandbox.bus() as bus:
         use(bus)
         async with bus.worker(concurrency=concurrency):
             began = time.monotonic()
@@ -121,11 +121,11 @@ async def test_handlers_that_wait_for_replies_take_no_places(bench: Bench, concu
             assert (await bus.stats()).in_flight == 0
 
 
-async def test_past_the_bound_callers_are_put_off_and_what_they_wait_for_runs(bench: Bench) -> None:
+async def test_above_the_limit_callers_wait_and_their_calls_run(sandbox: Sandbox) -> None:
     """More orders than may wait, all before their stocks in the line of the ready."""
     most = Most()
-    use = await ordering(bench, most)
-    async with bench.bus(max_waiting=3) as bus:
+    use = await ordering(sandbox, most)
+    async with sandbox.bus(max_waiting=3) as bus:
         use(bus)
         await bus.dispatch_batch(Order(order=f"o{n}", stocks=[f"s{n}"]) for n in range(40))
         async with bus.worker(concurrency=2):
@@ -135,49 +135,49 @@ async def test_past_the_bound_callers_are_put_off_and_what_they_wait_for_runs(be
             assert most.most <= 2
 
 
-async def test_a_chain_of_calls_is_longer_than_the_bound(bench: Bench) -> None:
+async def test_a_chain_of_calls_is_longer_than_the_bound(sandbox: Sandbox) -> None:
     class Link(Command[int], entity="link"):
         link: EntityId
         left: int
 
     buses: list[CommandBus] = []
 
-    @bench.registry.handles(Link)
+    @sandbox.registry.handles(Link)
     async def link(command: Link) -> int:
         if command.left == 0:
             return 0
         return 1 + await buses[0].call(Link(link=f"{command.link}.", left=command.left - 1), timeout=20)
 
-    async with bench.bus(max_waiting=2) as bus, bus.worker(concurrency=1):
+    async with sandbox.bus(max_waiting=2) as bus, bus.worker(concurrency=1):
         buses.append(bus)
         chains = (bus.call(Link(link=name, left=6), timeout=25) for name in "abcdef")
         assert await asyncio.gather(*chains) == [6] * 6
 
 
-async def test_without_lending_each_handler_keeps_its_place(bench: Bench) -> None:
+async def test_without_lending_each_handler_keeps_its_place(sandbox: Sandbox) -> None:
     most = Most()
-    use = await ordering(bench, most)
-    async with bench.bus(max_waiting=0) as bus, bus.worker(concurrency=1):
+    use = await ordering(sandbox, most)
+    async with sandbox.bus(max_waiting=0) as bus, bus.worker(concurrency=1):
         use(bus)
         with pytest.raises(CommandTimeout):
             await bus.call(Order(order="o", stocks=["s"]), timeout=1)
         await bus.entities.of("stock").purge()
 
 
-async def test_stats_tell_who_waits_for_a_reply(bench: Bench) -> None:
+async def test_stats_count_handlers_that_wait_for_a_reply(sandbox: Sandbox) -> None:
     may_end = asyncio.Event()
     buses: list[CommandBus] = []
 
-    @bench.registry.handles(Stock)
+    @sandbox.registry.handles(Stock)
     async def stock(command: Stock) -> int:
         await may_end.wait()
         return 1
 
-    @bench.registry.handles(Order)
+    @sandbox.registry.handles(Order)
     async def order(command: Order) -> int:
         return await buses[0].call(Stock(stock="s"), timeout=20)
 
-    async with bench.bus(lease=2.0) as bus, bus.worker(concurrency=1) as worker:
+    async with sandbox.bus(lease=2.0) as bus, bus.worker(concurrency=1) as worker:
         buses.append(bus)
         call = asyncio.create_task(bus.call(Order(order="o", stocks=[]), timeout=20))
 
@@ -192,12 +192,12 @@ async def test_stats_tell_who_waits_for_a_reply(bench: Bench) -> None:
         assert worker.info().awaiting_reply == 0
 
 
-async def test_a_call_that_fails_or_is_given_up_returns_its_place(bench: Bench) -> None:
+async def test_a_call_that_fails_or_is_given_up_returns_its_place(sandbox: Sandbox) -> None:
     """Each handler gives up or fails in its way; afterwards the only place is free and no other was made."""
     most = Most()
     buses: list[CommandBus] = []
 
-    @bench.registry.handles(Stock)
+    @sandbox.registry.handles(Stock)
     async def stock(command: Stock) -> int:
         with most:
             await asyncio.sleep(0.02)
@@ -205,7 +205,7 @@ async def test_a_call_that_fails_or_is_given_up_returns_its_place(bench: Bench) 
             raise Reject("no")
         return 1
 
-    @bench.registry.handles(Order)
+    @sandbox.registry.handles(Order)
     async def order(command: Order) -> int:
         name = command.stocks[0]
         if name == "refused":
@@ -226,7 +226,7 @@ async def test_a_call_that_fails_or_is_given_up_returns_its_place(bench: Bench) 
         return 1
 
     left: list[asyncio.Task[int]] = []
-    async with bench.bus() as bus, bus.worker(concurrency=1) as worker:
+    async with sandbox.bus() as bus, bus.worker(concurrency=1) as worker:
         buses.append(bus)
         ways = ["refused", "impatient", "left", "cancelled"] * 5
         done = (bus.call(Order(order=f"o{n}", stocks=[way]), timeout=20) for n, way in enumerate(ways))
@@ -239,29 +239,29 @@ async def test_a_call_that_fails_or_is_given_up_returns_its_place(bench: Bench) 
         assert most.most == 1
 
 
-async def test_a_result_that_is_waited_for_lends_the_place_too(bench: Bench) -> None:
+async def test_a_result_that_is_waited_for_lends_the_place_too(sandbox: Sandbox) -> None:
     buses: list[CommandBus] = []
 
-    @bench.registry.handles(Stock)
+    @sandbox.registry.handles(Stock)
     async def stock(command: Stock) -> int:
         return 7
 
-    @bench.registry.handles(Order)
+    @sandbox.registry.handles(Order)
     async def order(command: Order, context: CommandContext) -> int:
         receipt: Receipt = await buses[0].dispatch(Stock(stock="s"), command_id="given")
         return await buses[0].result(receipt.command_id, Stock, timeout=10)
 
-    async with bench.bus() as bus, bus.worker(concurrency=1):
+    async with sandbox.bus() as bus, bus.worker(concurrency=1):
         buses.append(bus)
         assert await bus.call(Order(order="o", stocks=[]), timeout=15) == 7
 
 
-async def test_threads_that_wait_for_replies_are_replaced(bench: Bench) -> None:
+async def test_threads_that_wait_for_replies_are_replaced(sandbox: Sandbox) -> None:
     """Two threads and two places, ten orders; the stocks need threads as well."""
-    if bench.url is None:
+    if sandbox.url is None:
         pytest.skip("a bus of another thread needs a server")
     lock, running = threading.Lock(), Most()
-    blocking = await asyncio.to_thread(SyncCommandBus, bench.url, namespace=bench.namespace)
+    blocking = await asyncio.to_thread(SyncCommandBus, sandbox.url, namespace=sandbox.namespace)
 
     def busy() -> None:
         with lock:
@@ -270,18 +270,18 @@ async def test_threads_that_wait_for_replies_are_replaced(bench: Bench) -> None:
         with lock:
             running.__exit__()
 
-    @bench.registry.handles(Stock)
+    @sandbox.registry.handles(Stock)
     def stock(command: Stock) -> int:
         busy()
         return 1
 
-    @bench.registry.handles(Order)
+    @sandbox.registry.handles(Order)
     def order(command: Order) -> int:
         busy()
         return sum(blocking.call(Stock(stock=name), timeout=20) for name in command.stocks)
 
     try:
-        async with bench.bus(threads=2) as bus, bus.worker(concurrency=2) as worker:
+        async with sandbox.bus(threads=2) as bus, bus.worker(concurrency=2) as worker:
             orders = (bus.call(Order(order=f"o{n}", stocks=[f"s{n}", f"t{n}"]), timeout=30) for n in range(10))
             assert await asyncio.gather(*orders) == [2] * 10
             assert running.most <= 2
@@ -291,11 +291,11 @@ async def test_threads_that_wait_for_replies_are_replaced(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("concurrency", [2, 4])
-async def test_calls_of_handlers_over_several_shards_never_stop(bench: Bench, concurrency: int) -> None:
+async def test_calls_of_handlers_over_several_shards_never_stop(sandbox: Sandbox, concurrency: int) -> None:
     """Replies and places come and go in one turn of the event loop, while readers of quiet shards wait for places to spare."""
     most = Most()
-    use = await ordering(bench, most)
-    async with bench.bus(shards=2) as bus, bus.worker(concurrency=concurrency):
+    use = await ordering(sandbox, most)
+    async with sandbox.bus(shards=2) as bus, bus.worker(concurrency=concurrency):
         use(bus)
 
         async def client(number: int) -> None:
@@ -311,11 +311,11 @@ class Job(Command[int], entity="job", retry=RetryPolicy(attempts=1)):
     calls: bool
 
 
-async def test_what_a_handler_waits_for_runs_though_a_caller_is_before_it_in_line(bench: Bench) -> None:
-    """The caller is put off at the bound; as nobody goes on, it begins all the same."""
+async def test_a_nested_call_runs_even_if_callers_are_ahead_of_it(sandbox: Sandbox) -> None:
+    """The caller is deferred at the limit; since no handler goes on, it starts nevertheless."""
     buses: list[CommandBus] = []
 
-    @bench.registry.handles(Job)
+    @sandbox.registry.handles(Job)
     async def job(command: Job) -> int:
         if not command.calls:
             return 1
@@ -324,7 +324,7 @@ async def test_what_a_handler_waits_for_runs_though_a_caller_is_before_it_in_lin
         return await buses[0].call(Job(job="second" if command.job == "first" else "third", calls=False), timeout=20)
 
     may_call = asyncio.Event()
-    async with bench.bus(max_waiting=1) as bus, bus.worker(concurrency=4) as worker:
+    async with sandbox.bus(max_waiting=1) as bus, bus.worker(concurrency=4) as worker:
         buses.append(bus)
         assert await bus.call(Job(job="zero", calls=True), timeout=10) == 1
         first = asyncio.create_task(bus.call(Job(job="first", calls=True), timeout=25))
@@ -335,7 +335,7 @@ async def test_what_a_handler_waits_for_runs_though_a_caller_is_before_it_in_lin
         assert await first == 1
 
 
-async def test_handlers_that_fill_all_places_and_kept_them_lend_them_later(bench: Bench) -> None:
+async def test_handlers_that_kept_all_slots_lend_them_later(sandbox: Sandbox) -> None:
     """Each is the first of its name, so none is known to call when it begins."""
 
     class One(Job, entity="job", name="One"): ...
@@ -351,13 +351,13 @@ async def test_handlers_that_fill_all_places_and_kept_them_lend_them_later(bench
         await asyncio.wait_for(began.wait(), 10)
         return await buses[0].call(Stock(stock=str(command.job)), timeout=20)
 
-    @bench.registry.handles(Stock)
+    @sandbox.registry.handles(Stock)
     async def stock(command: Stock) -> int:
         return 1
 
     for kind in (One, Two, Three):
-        bench.registry.handles(kind)(calls)
-    async with bench.bus(max_waiting=1) as bus, bus.worker(concurrency=3):
+        sandbox.registry.handles(kind)(calls)
+    async with sandbox.bus(max_waiting=1) as bus, bus.worker(concurrency=3):
         buses.append(bus)
         kinds = (bus.call(kind(job=f"j{number}", calls=True), timeout=20) for number, kind in enumerate((One, Two, Three)))
         assert await asyncio.gather(*kinds) == [1, 1, 1]

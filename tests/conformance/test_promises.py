@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from command_bus.testing.conformance.fixtures import Stage
+from command_bus.testing.conformance.fixtures import PromiseSandbox
 from command_bus.testing.conformance.promises import PROMISES, Promise
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_promise(bench: Bench, promise: Promise) -> None:
-    await promise(Stage(bench.clients, namespace=bench.namespace))
+async def test_promise(sandbox: Sandbox, promise: Promise) -> None:
+    await promise(PromiseSandbox(sandbox.clients, namespace=sandbox.namespace))

@@ -10,7 +10,7 @@ import pytest
 from command_bus import Command, CommandBus, EntityId
 from command_bus.admin.waiting import grouped
 from command_bus.transport.redis.scripts import REMOVE, Script
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 
 
 class Add(Command[None], entity="sum"):
@@ -41,9 +41,9 @@ class Removals:
 
 @pytest.mark.parametrize(("entities", "depth", "at_once"), [(200, 1, 64), (200, 3, 21), (4, 150, 1)])
 async def test_small_mailboxes_are_emptied_together(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, entities: int, depth: int, at_once: int
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, entities: int, depth: int, at_once: int
 ) -> None:
-    async with bench.bus() as bus:
+    async with sandbox.bus() as bus:
         await bus.dispatch_batch(Add(name=f"n{number % entities}", number=number) for number in range(entities * depth))
         removals = Removals(bus, monkeypatch)
         assert await bus.entities.purge() == entities * depth

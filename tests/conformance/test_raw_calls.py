@@ -30,7 +30,7 @@ from command_bus import (
     RetryPolicy,
 )
 from command_bus.messages.outgoing import OutgoingMessage
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 
 SINCE = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -58,10 +58,10 @@ class Reach(Command[str], entity="account", name="reach", delivery="at_most_once
 
 
 @pytest.fixture
-def balances(bench: Bench) -> dict[str, Decimal]:
+def balances(sandbox: Sandbox) -> dict[str, Decimal]:
     balances: dict[str, Decimal] = {}
 
-    @bench.registry.handles(Deposit)
+    @sandbox.registry.handles(Deposit)
     async def deposit(command: Deposit) -> Statement:
         if command.amount < 0:
             raise Reject("negative", code="negative", details={"amount": command.amount})
@@ -71,7 +71,7 @@ def balances(bench: Bench) -> dict[str, Decimal]:
         balances[account] = balances.get(account, Decimal(0)) + command.amount
         return Statement(balance=balances[account], since=SINCE)
 
-    @bench.registry.handles(Search)
+    @sandbox.registry.handles(Search)
     async def search(command: Search) -> list[str]:
         return [account for account in balances if command.text in account]
 
@@ -82,15 +82,15 @@ async def letters(bus: CommandBus) -> list[str]:
     return [letter.reason async for letter in bus.dead_letters.list()]
 
 
-async def test_the_reply_is_plain_data(bench: Bench, balances: dict[str, Decimal]) -> None:
-    async with bench.bus() as bus, bus.worker():
+async def test_the_reply_is_plain_data(sandbox: Sandbox, balances: dict[str, Decimal]) -> None:
+    async with sandbox.bus() as bus, bus.worker():
         fields = {"account_id": 7, "amount": Decimal("2.50")}
         assert await bus.call_raw("account", 7, "deposit", fields, timeout=5) == {"balance": Decimal("2.50"), "since": SINCE}
         assert await bus.call_raw(None, None, "search", {"text": ""}, timeout=5) == ["7"]
 
 
-async def test_what_ends_badly_raises_as_a_call_does(bench: Bench, balances: dict[str, Decimal]) -> None:
-    async with bench.bus(unknown_grace=0.0) as bus, bus.worker():
+async def test_a_failed_result_raises_like_a_call(sandbox: Sandbox, balances: dict[str, Decimal]) -> None:
+    async with sandbox.bus(unknown_grace=0.0) as bus, bus.worker():
         with pytest.raises(CommandRejected, match="negative") as rejected:
             await bus.call_raw("account", "a", "deposit", {"account_id": "a", "amount": Decimal(-1)}, timeout=5)
         assert (rejected.value.code, rejected.value.details) == ("negative", {"amount": Decimal(-1)})
@@ -107,8 +107,8 @@ async def test_what_ends_badly_raises_as_a_call_does(bench: Bench, balances: dic
     assert balances == {}
 
 
-async def test_a_repeat_gets_the_stored_reply_also_from_the_class(bench: Bench, balances: dict[str, Decimal]) -> None:
-    async with bench.bus() as bus, bus.worker():
+async def test_a_repeat_gets_the_stored_reply_also_from_the_class(sandbox: Sandbox, balances: dict[str, Decimal]) -> None:
+    async with sandbox.bus() as bus, bus.worker():
         fields = {"account_id": "a", "amount": Decimal(5)}
         first = await bus.call_raw("account", "a", "deposit", fields, timeout=5, command_id="once")
         assert await bus.call_raw("account", "a", "deposit", fields, timeout=5, command_id="once") == first
@@ -120,8 +120,10 @@ async def test_a_repeat_gets_the_stored_reply_also_from_the_class(bench: Bench, 
     assert balances == {"a": Decimal(5)}
 
 
-async def test_one_whose_time_is_over_is_not_started_and_leaves_no_letter(bench: Bench, balances: dict[str, Decimal]) -> None:
-    async with bench.bus() as bus:
+async def test_an_expired_command_is_not_started_and_leaves_no_dead_letter(
+    sandbox: Sandbox, balances: dict[str, Decimal]
+) -> None:
+    async with sandbox.bus() as bus:
         with pytest.raises(CommandTimeout) as timeout:
             await bus.call_raw("account", "a", "deposit", {"account_id": "a", "amount": Decimal(5)}, timeout=0.05)
         async with bus.worker():
@@ -132,17 +134,17 @@ async def test_one_whose_time_is_over_is_not_started_and_leaves_no_letter(bench:
     assert balances == {}
 
 
-async def test_the_contract_is_that_of_the_handler(bench: Bench) -> None:
-    """A worker that is stopped has started an at-most-once command: its caller is told, whether he knew the class or not."""
+async def test_the_contract_is_that_of_the_handler(sandbox: Sandbox) -> None:
+    """A worker is stopped after it started an at-most-once command: the caller gets the error, with or without the class."""
     started = asyncio.Event()
 
-    @bench.registry.handles(Reach)
+    @sandbox.registry.handles(Reach)
     async def reach(command: Reach) -> str:
         started.set()
         await asyncio.sleep(60)
         return "done"
 
-    async with bench.bus(grace=0.05) as bus:
+    async with sandbox.bus(grace=0.05) as bus:
         async with bus.worker():
             asked = asyncio.create_task(bus.call_raw("account", "a", "reach", {"account_id": "a"}, timeout=10))
             await asyncio.wait_for(started.wait(), 5)
@@ -151,10 +153,10 @@ async def test_the_contract_is_that_of_the_handler(bench: Bench) -> None:
         assert await letters(bus) == ["interrupted"]
 
 
-async def test_a_handler_that_calls_its_own_entity_is_refused(bench: Bench, balances: dict[str, Decimal]) -> None:
-    async with bench.bus() as bus:
+async def test_a_handler_that_calls_its_own_entity_is_refused(sandbox: Sandbox, balances: dict[str, Decimal]) -> None:
+    async with sandbox.bus() as bus:
 
-        @bench.registry.handles(Relay)
+        @sandbox.registry.handles(Relay)
         async def relay(command: Relay) -> None:
             await bus.call_raw("account", command.account_id, "deposit", {"account_id": command.account_id, "amount": Decimal(1)})
 
@@ -164,7 +166,7 @@ async def test_a_handler_that_calls_its_own_entity_is_refused(bench: Bench, bala
             assert failed.value.error_type.endswith(CallCycle.__name__)
 
 
-async def test_middleware_is_around_it(bench: Bench, balances: dict[str, Decimal]) -> None:
+async def test_middleware_is_around_it(sandbox: Sandbox, balances: dict[str, Decimal]) -> None:
     log: list[str] = []
 
     class Trace(Middleware):
@@ -172,6 +174,6 @@ async def test_middleware_is_around_it(bench: Bench, balances: dict[str, Decimal
             log.append(f"call {outbound.name} {outbound.headers} {outbound.command}")
             return await proceed(outbound)
 
-    async with bench.bus(middleware=[Trace()]) as bus, bus.worker():
+    async with sandbox.bus(middleware=[Trace()]) as bus, bus.worker():
         await bus.call_raw(None, None, "search", {"text": "a"}, timeout=5, headers={"who": "me"})
     assert log == ["call search {'who': 'me'} None"]

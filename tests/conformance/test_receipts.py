@@ -20,7 +20,7 @@ from command_bus import (
     SyncReceipt,
     UnknownCommand,
 )
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 
 pytestmark = pytest.mark.server
 
@@ -51,8 +51,8 @@ def registry() -> HandlerRegistry:
     return registry
 
 
-async def test_a_receipt_gives_the_result_typed(bench: Bench, registry: HandlerRegistry) -> None:
-    async with bench.bus(registry=registry) as bus:
+async def test_a_receipt_gives_the_result_typed(sandbox: Sandbox, registry: HandlerRegistry) -> None:
+    async with sandbox.bus(registry=registry) as bus:
         receipt = await bus.dispatch(Weigh(scale="a", grams=1500), keep_result=True)
         assert (receipt.status, tuple(receipt)) == ("accepted", (receipt.command_id, "accepted"))
         refused = await bus.dispatch(Weigh(scale="a", grams=-1), keep_result=True)
@@ -70,8 +70,8 @@ async def test_a_receipt_gives_the_result_typed(bench: Bench, registry: HandlerR
             assert await free.result(timeout=20) == 1
 
 
-async def test_a_batch_keeps_what_its_envelopes_say(bench: Bench, registry: HandlerRegistry) -> None:
-    async with bench.bus(registry=registry) as bus, bus.worker():
+async def test_a_batch_keeps_what_its_envelopes_say(sandbox: Sandbox, registry: HandlerRegistry) -> None:
+    async with sandbox.bus(registry=registry) as bus, bus.worker():
         kept, plain = (
             await bus.dispatch_batch([Envelope(Weigh(scale="a", grams=1), keep_result=True), Weigh(scale="a", grams=2)])
         ).outcomes
@@ -81,8 +81,8 @@ async def test_a_batch_keeps_what_its_envelopes_say(bench: Bench, registry: Hand
             await bus.result(plain.command_id, Weigh)
 
 
-async def test_nothing_is_kept_unless_it_is_asked_for(bench: Bench, registry: HandlerRegistry) -> None:
-    async with bench.bus(registry=registry) as bus, bus.worker():
+async def test_nothing_is_kept_unless_it_is_asked_for(sandbox: Sandbox, registry: HandlerRegistry) -> None:
+    async with sandbox.bus(registry=registry) as bus, bus.worker():
         for options in ({}, {"delay": 0.01}, {"command_id": "w-1"}):
             receipt = await bus.dispatch(Weigh(scale="a", grams=1), **options)  # type: ignore[arg-type]
             assert type(receipt) is Receipt
@@ -91,15 +91,15 @@ async def test_nothing_is_kept_unless_it_is_asked_for(bench: Bench, registry: Ha
         assert await bus.result("w-1", Weigh, timeout=20) == 0.001
 
 
-async def test_with_an_id_a_repeat_has_the_same_result(bench: Bench, registry: HandlerRegistry) -> None:
-    async with bench.bus(registry=registry) as bus, bus.worker():
+async def test_with_an_id_a_repeat_has_the_same_result(sandbox: Sandbox, registry: HandlerRegistry) -> None:
+    async with sandbox.bus(registry=registry) as bus, bus.worker():
         receipts = [await bus.dispatch(Weigh(scale="a", grams=7), command_id="w-1", keep_result=True) for _ in range(2)]
         assert [receipt.status for receipt in receipts] == ["accepted", "duplicate"]
         assert [await receipt.result(timeout=20) for receipt in receipts] == [0.007, 0.007]
 
 
-async def test_a_copy_for_another_process_is_a_plain_receipt(bench: Bench, registry: HandlerRegistry) -> None:
-    async with bench.bus(registry=registry) as bus:
+async def test_a_copy_for_another_process_is_a_plain_receipt(sandbox: Sandbox, registry: HandlerRegistry) -> None:
+    async with sandbox.bus(registry=registry) as bus:
         receipt = await bus.dispatch(Weigh(scale="a", grams=7), keep_result=True)
         copy = pickle.loads(pickle.dumps(receipt))
         assert (copy, type(copy)) == (receipt, Receipt)
@@ -107,13 +107,13 @@ async def test_a_copy_for_another_process_is_a_plain_receipt(bench: Bench, regis
             await copy.result()
 
 
-async def test_a_blocking_receipt_waits(bench: Bench, registry: HandlerRegistry) -> None:
-    if bench.url is None:
+async def test_a_blocking_receipt_waits(sandbox: Sandbox, registry: HandlerRegistry) -> None:
+    if sandbox.url is None:
         pytest.skip("another loop needs a server")
     import asyncio
 
     def work() -> list[float]:
-        with SyncCommandBus(bench.url, namespace=bench.namespace) as blocking:
+        with SyncCommandBus(sandbox.url, namespace=sandbox.namespace) as blocking:
             kept = blocking.dispatch(Weigh(scale="a", grams=1500), keep_result=True)
             raw = blocking.dispatch_raw("scale", "a", "Weigh", {"scale": "a", "grams": 500}, keep_result=True)
             scoped = blocking.entity("scale", "a").dispatch(Weigh(scale="a", grams=250), keep_result=True)
@@ -123,5 +123,5 @@ async def test_a_blocking_receipt_waits(bench: Bench, registry: HandlerRegistry)
             assert type(pickle.loads(pickle.dumps(kept))) is SyncReceipt
             return [kept.result(timeout=20), raw.result(timeout=20), scoped.result()]
 
-    async with bench.bus(registry=registry) as bus, bus.worker():
+    async with sandbox.bus(registry=registry) as bus, bus.worker():
         assert await asyncio.to_thread(work) == [1.5, 0.5, 0.25]

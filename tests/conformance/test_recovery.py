@@ -1,4 +1,4 @@
-"""What breaks between a worker, a caller and the server: leases, clocks, connections, replies. Nothing is lost, nothing runs twice."""
+"""Faults between a worker, a caller and the server: leases, clocks, connections, replies. No command is lost or runs twice."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from command_bus import Command, CommandContext, CommandInterrupted, EntityId, R
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.worker.expired_leases import SHORTEST_WATCH, Held
 from command_bus.transport.steps import LeaseLost, Started
-from command_bus.worker.worker import Worker
-from tests.conformance.bare import TAKE, Bare, Hand, done
-from tests.conformance.conftest import Bench
-from tests.conformance.scene import until
+from tests.conformance.conftest import Sandbox
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, side_of
+from tests.conformance.put_service import until
 
 
 class Work(Command[int], entity="line", retry=RetryPolicy(attempts=10, delay=0.0)):
@@ -34,14 +33,14 @@ class Once(Command[int], entity="line", delivery="at_most_once"):
 class Log:
     """Handlers that wait for a gate, and what they did."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, sandbox: Sandbox) -> None:
         self.gate = asyncio.Event()
         self.starts: list[tuple[str, int, int]] = []
         self.cancelled: list[str] = []
         self.ends: list[tuple[str, int]] = []
 
-        @bench.registry.handles(Work)
-        @bench.registry.handles(Once)
+        @sandbox.registry.handles(Work)
+        @sandbox.registry.handles(Once)
         async def work(command: Work | Once, context: CommandContext) -> int:
             self.starts.append((str(command.line), command.number, context.attempt))
             try:
@@ -57,19 +56,19 @@ class Log:
 
 
 @pytest.fixture
-def log(bench: Bench) -> Log:
-    return Log(bench)
+def log(sandbox: Sandbox) -> Log:
+    return Log(sandbox)
 
 
 @pytest.fixture
-async def client(bench: Bench) -> AsyncIterator[Redis]:
-    client = bench.client()
+async def client(sandbox: Sandbox) -> AsyncIterator[Redis]:
+    client = sandbox.client()
     yield client
     await client.aclose()
 
 
-def needs_connections(bench: Bench) -> None:
-    if bench.url is None:
+def needs_connections(sandbox: Sandbox) -> None:
+    if sandbox.url is None:
         pytest.skip("fakeredis has no connections to break")
 
 
@@ -89,31 +88,26 @@ async def kill(client: Redis, *commands: str, at_least: int = 1) -> int:
     return len(victims)
 
 
-def parts(worker: Worker) -> Any:
-    assert worker._parts is not None
-    return worker._parts
-
-
 # Leases and clocks.
 
 
 @pytest.mark.parametrize("command_type", [Work, Once])
-async def test_a_clock_that_jumps_ahead_takes_no_lease_from_a_living_owner(
-    bench: Bench, log: Log, client: Redis, command_type: type[Work | Once]
+async def test_a_clock_jump_takes_no_lease_from_a_live_owner(
+    sandbox: Sandbox, log: Log, client: Redis, command_type: type[Work | Once]
 ) -> None:
     """Every idle time is an hour again and again; a renewal in between shows that the owner lives."""
-    async with bench.bus(lease=2.4) as bus, bus.worker() as owner:
+    async with sandbox.bus(lease=2.4) as bus, bus.worker() as owner:
         await bus.dispatch(command_type(line="a", number=1))
         await until(lambda: log.starts)
         ready = bus.session.redis.keys.shards[0].ready
-        async with bench.bus(lease=2.4) as other, other.worker() as vulture:
+        async with sandbox.bus(lease=2.4) as other, other.worker() as vulture:
             (pending,) = await client.xpending_range(ready, GROUP, min="-", max="+", count=10)
             assert pending["consumer"] == owner.name.encode()
             deadline = time.monotonic() + 3.0
             while time.monotonic() < deadline:
                 await client.xclaim(ready, GROUP, owner.name, 0, [pending["message_id"]], idle=3_600_000, justid=True)
                 await asyncio.sleep(0.05)
-            assert parts(vulture).side._recovery.recovered == 0
+            assert side_of(vulture)._recovery.recovered == 0
             log.gate.set()
             await bus.wait_idle(5)
     assert log.starts == [("a", 1, 1)]
@@ -121,12 +115,12 @@ async def test_a_clock_that_jumps_ahead_takes_no_lease_from_a_living_owner(
 
 
 @pytest.mark.parametrize("jump_ms", [None, 3_600_000], ids=["steady", "jumped ahead"])
-async def test_the_lease_of_a_lost_owner_ends_in_its_time(bench: Bench, log: Log, client: Redis, jump_ms: int | None) -> None:
+async def test_the_lease_of_a_lost_owner_ends_in_its_time(sandbox: Sandbox, log: Log, client: Redis, jump_ms: int | None) -> None:
     log.gate.set()
-    async with bench.bus(lease=1.0) as bus:
+    async with sandbox.bus(lease=1.0) as bus:
         await bus.dispatch(Work(line="a", number=1))
         await bus.dispatch(Work(line="a", number=2))
-        ghost = _ghost(bench)
+        ghost = _ghost(sandbox)
         _, started = await ghost.start()
         began = time.monotonic()
         if jump_ms is not None:
@@ -160,7 +154,7 @@ async def delivered_in_the_future(client: Redis, ready: str) -> None:
 
 
 def _crc64(data: bytes) -> int:
-    """As Redis computes it (Jones)."""
+    """Compute a CRC-64 as Redis does (Jones)."""
     crc = 0
     for byte in data:
         crc ^= byte
@@ -169,14 +163,14 @@ def _crc64(data: bytes) -> int:
     return crc
 
 
-async def test_the_lease_of_a_lost_owner_ends_though_the_clock_has_gone_back(bench: Bench, log: Log, client: Redis) -> None:
-    """Its idle time is 0 for an hour; only its renewal sequence tells, which stands still."""
-    if bench.name == "memory":
+async def test_a_lost_owners_lease_ends_after_the_clock_went_back(sandbox: Sandbox, log: Log, client: Redis) -> None:
+    """Its idle time is 0 for an hour; only its renewal sequence, which does not change, shows the loss."""
+    if sandbox.name == "memory":
         pytest.skip("fakeredis dumps nothing that a server would: see tests/kit/test_clock.py")
     log.gate.set()
-    async with bench.bus(lease=1.0) as bus:
+    async with sandbox.bus(lease=1.0) as bus:
         await bus.dispatch(Work(line="a", number=1))
-        ghost = _ghost(bench)
+        ghost = _ghost(sandbox)
         await ghost.start()
         began = time.monotonic()
         await delivered_in_the_future(client, bus.session.redis.keys.shards[0].ready)
@@ -190,21 +184,21 @@ async def test_the_lease_of_a_lost_owner_ends_though_the_clock_has_gone_back(ben
     await _close(ghost)
 
 
-def _ghost(bench: Bench) -> Hand:
-    """A worker that takes work and is never heard of again."""
-    return Bare(bench.clients, bench.namespace).hand("ghost")
+def _ghost(sandbox: Sandbox) -> ManualWorker:
+    """Return a worker that takes work and then is silent."""
+    return TransportHarness(sandbox.clients, sandbox.namespace).worker("ghost")
 
 
-async def _close(hand: Hand) -> None:
-    await hand._shelf.connections.close()
+async def _close(worker: ManualWorker) -> None:
+    await worker._harness.connections.close()
 
 
-async def test_an_interrupted_command_that_must_not_run_twice_is_told(bench: Bench, log: Log) -> None:
+async def test_an_interrupted_at_most_once_command_is_reported(sandbox: Sandbox, log: Log) -> None:
     log.gate.set()
-    async with bench.bus(lease=0.6) as bus:
+    async with sandbox.bus(lease=0.6) as bus:
         await bus.dispatch(Once(line="a", number=1), command_id="once")
         await bus.dispatch(Work(line="a", number=2))
-        ghost = _ghost(bench)
+        ghost = _ghost(sandbox)
         lease, _ = await ghost.start()
         async with bus.worker():
             with pytest.raises(CommandInterrupted):
@@ -217,11 +211,11 @@ async def test_an_interrupted_command_that_must_not_run_twice_is_told(bench: Ben
     await _close(ghost)
 
 
-async def test_what_was_only_delivered_is_no_attempt(bench: Bench, log: Log) -> None:
+async def test_what_was_only_delivered_is_no_attempt(sandbox: Sandbox, log: Log) -> None:
     log.gate.set()
-    async with bench.bus(lease=0.6) as bus:
+    async with sandbox.bus(lease=0.6) as bus:
         await bus.dispatch(Once(line="a", number=1))
-        ghost = _ghost(bench)
+        ghost = _ghost(sandbox)
         assert len(await ghost.read()) == 1
         async with bus.worker():
             await bus.wait_idle(10)
@@ -229,14 +223,14 @@ async def test_what_was_only_delivered_is_no_attempt(bench: Bench, log: Log) -> 
     await _close(ghost)
 
 
-async def test_many_lost_leases_are_taken_over_page_by_page_and_by_one_worker_each(bench: Bench, log: Log) -> None:
+async def test_many_lost_leases_are_taken_over_in_pages_each_by_one_worker(sandbox: Sandbox, log: Log) -> None:
     log.gate.set()
-    async with bench.bus(lease=0.6) as bus:
+    async with sandbox.bus(lease=0.6) as bus:
         await bus.dispatch_batch(Work(line=f"l{number}", number=number) for number in range(450))
-        ghost = _ghost(bench)
+        ghost = _ghost(sandbox)
         answers = [ghost.steps.advance(lease, TAKE) for lease in await ghost.read(1000)]
         assert all([isinstance(await answer, Started) for answer in answers])
-        async with bus.worker(), bench.bus(lease=0.6) as other, other.worker():
+        async with bus.worker(), sandbox.bus(lease=0.6) as other, other.worker():
             await bus.wait_idle(20)
         assert sorted(log.starts) == sorted((f"l{number}", number, 2) for number in range(450))
     await _close(ghost)
@@ -245,11 +239,11 @@ async def test_many_lost_leases_are_taken_over_page_by_page_and_by_one_worker_ea
 # Connections.
 
 
-async def test_a_reader_whose_connection_breaks_goes_on(bench: Bench, log: Log, client: Redis) -> None:
-    needs_connections(bench)
-    readers = 1 if bench.name == "cluster" else 2  # there each shard's is connected to another node
+async def test_a_reader_whose_connection_breaks_goes_on(sandbox: Sandbox, log: Log, client: Redis) -> None:
+    needs_connections(sandbox)
+    readers = 1 if sandbox.name == "cluster" else 2  # there each shard's is connected to another node
     log.gate.set()
-    async with bench.bus(shards=readers) as bus, bus.worker():
+    async with sandbox.bus(shards=readers) as bus, bus.worker():
         for round_ in range(5):
             await kill(client, "xreadgroup", at_least=readers)
             began = time.monotonic()
@@ -260,11 +254,9 @@ async def test_a_reader_whose_connection_breaks_goes_on(bench: Bench, log: Log, 
     assert {attempt for _, _, attempt in log.starts} == {1}
 
 
-async def test_what_was_assigned_to_a_dead_connection_is_found_before_its_lease_ends(
-    bench: Bench, log: Log, client: Redis
-) -> None:
-    needs_connections(bench)
-    async with bench.bus(lease=60.0) as bus, bus.worker(concurrency=1) as worker:
+async def test_an_activation_sent_to_a_dead_connection_is_found_early(sandbox: Sandbox, log: Log, client: Redis) -> None:
+    needs_connections(sandbox)
+    async with sandbox.bus(lease=60.0) as bus, bus.worker(concurrency=1) as worker:
         await bus.dispatch(Work(line="busy", number=1))
         await until(lambda: log.starts)  # no slot is free: the worker does not read
         await bus.dispatch(Work(line="a", number=1))
@@ -280,22 +272,20 @@ async def test_what_was_assigned_to_a_dead_connection_is_found_before_its_lease_
     assert log.starts == [("busy", 1, 1), ("a", 1, 1)]
 
 
-async def test_the_loss_of_a_lease_is_told_once_however_long_a_thread_holds_it(
-    bench: Bench, client: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_lost_lease_is_reported_once(sandbox: Sandbox, client: Redis, caplog: pytest.LogCaptureFixture) -> None:
     release = threading.Event()
 
-    @bench.registry.handles(Work)
+    @sandbox.registry.handles(Work)
     def work(command: Work) -> int:
         release.wait(10)
         return 1
 
-    async with bench.bus(lease=0.6, grace=0.0) as bus, bus.worker() as worker:
+    async with sandbox.bus(lease=0.6, grace=0.0) as bus, bus.worker() as worker:
         await bus.dispatch(Work(line="a", number=1))
         ready = bus.session.redis.keys.shards[0].ready
         while not (pending := await client.xpending_range(ready, GROUP, "-", "+", 10)):
             await asyncio.sleep(0.01)
-        await client.xack(ready, GROUP, pending[0]["message_id"])  # as whoever takes it over
+        await client.xack(ready, GROUP, pending[0]["message_id"])  # as the worker that takes it over does
         async with asyncio.timeout(10):
             while not worker.figures.leases_lost:
                 await asyncio.sleep(0.01)
@@ -305,14 +295,14 @@ async def test_the_loss_of_a_lease_is_told_once_however_long_a_thread_holds_it(
         release.set()
 
 
-async def test_a_reply_lost_with_its_connection_is_read_again(bench: Bench, log: Log, client: Redis) -> None:
+async def test_a_reply_lost_with_its_connection_is_read_again(sandbox: Sandbox, log: Log, client: Redis) -> None:
     """Popped from the inbox by a connection that breaks before the reply arrives."""
-    needs_connections(bench)
-    async with bench.bus() as bus, bus.worker():
+    needs_connections(sandbox)
+    async with sandbox.bus() as bus, bus.worker():
         calls = [asyncio.create_task(bus.call(Work(line=f"l{number}", number=number), timeout=20)) for number in range(30)]
         await until(lambda: len(log.starts) == 30)
         inbox = bus.session.redis.keys.shards[0].inbox(bus.session.transport.replies.process)
-        stolen = asyncio.create_task(_steal(bench, inbox, 3))
+        stolen = asyncio.create_task(_steal(sandbox, inbox, 3))
         popping = "blmpop" if bus.session.redis.facts.has_blmpop else "brpop"
         await until(lambda: _waits(client, "blpop"))
         await kill(client, popping)  # the thief waited second; now it is first in line
@@ -333,17 +323,17 @@ async def _waits(client: Redis, command: str) -> bool:
     return any(item["cmd"] == command for item in await client.client_list())
 
 
-async def _steal(bench: Bench, inbox: str, count: int) -> list[bytes]:
+async def _steal(sandbox: Sandbox, inbox: str, count: int) -> list[bytes]:
     """Take replies as a connection would that breaks right after."""
-    thief = bench.client()
+    thief = sandbox.client()
     stolen = [(await thief.blpop([inbox], timeout=10))[1] for _ in range(count)]  # type: ignore[misc]
     await thief.aclose()
     return stolen
 
 
-async def test_calls_in_flight_survive_the_loss_of_every_connection(bench: Bench, log: Log, client: Redis) -> None:
-    needs_connections(bench)
-    async with bench.bus() as bus, bus.worker():
+async def test_calls_in_flight_survive_the_loss_of_every_connection(sandbox: Sandbox, log: Log, client: Redis) -> None:
+    needs_connections(sandbox)
+    async with sandbox.bus() as bus, bus.worker():
         calls = [asyncio.create_task(bus.call(Work(line=f"l{number % 9}", number=number), timeout=30)) for number in range(300)]
         await until(lambda: len(log.starts) == 9)
         await client.client_kill_filter(_type="normal", skipme=True)
@@ -355,14 +345,14 @@ async def test_calls_in_flight_survive_the_loss_of_every_connection(bench: Bench
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("command_type", [Work, Once])
-async def test_connections_that_break_all_the_time_repeat_and_lose_nothing(
-    bench: Bench, log: Log, client: Redis, command_type: type[Work | Once]
+async def test_connections_that_keep_breaking_lose_nothing(
+    sandbox: Sandbox, log: Log, client: Redis, command_type: type[Work | Once]
 ) -> None:
     """Requests and replies of every step are cut; each step is repeated until it is answered, and takes effect once."""
-    needs_connections(bench)
+    needs_connections(sandbox)
     log.gate.set()
     over = asyncio.Event()
-    shortest = 0.05 if bench.name in ("cluster", "sentinel") else 0.02  # finding a primary takes a connection more
+    shortest = 0.05 if sandbox.name in ("cluster", "sentinel") else 0.02  # finding a primary takes a connection more
 
     async def nemesis() -> int:
         cuts = 0
@@ -374,7 +364,7 @@ async def test_connections_that_break_all_the_time_repeat_and_lose_nothing(
             cuts += 1
         return cuts
 
-    async with bench.bus(lease=10.0, dispatch_timeout=60.0) as bus, bus.worker(concurrency=8):
+    async with sandbox.bus(lease=10.0, dispatch_timeout=60.0) as bus, bus.worker(concurrency=8):
         cutting = asyncio.create_task(nemesis())
         sent = 0
         for start in range(0, 1200, 20):
@@ -392,13 +382,13 @@ async def test_connections_that_break_all_the_time_repeat_and_lose_nothing(
     assert (stats.completed, stats.dead_letters, stats.depth) == (1200, 0, 0)
     assert sorted(log.starts) == sorted((f"l{number % 7}", number, 1) for number in range(1200))
     assert all(log.of(f"l{line}") == list(range(line, 1200, 7)) for line in range(7))
-    assert await bench.entity_keys() == []
+    assert await sandbox.entity_keys() == []
 
 
-async def test_a_server_that_stands_still_longer_than_the_lease(bench: Bench, log: Log, client: Redis) -> None:
+async def test_a_server_that_stands_still_longer_than_the_lease(sandbox: Sandbox, log: Log, client: Redis) -> None:
     """The owner cannot renew: it gives up by its own clock, and the command runs again."""
-    needs_connections(bench)
-    async with bench.bus(lease=0.6) as bus, bus.worker():
+    needs_connections(sandbox)
+    async with sandbox.bus(lease=0.6) as bus, bus.worker():
         await bus.dispatch_batch(
             [Work(line="a", number=1), Once(line="b", number=1), Work(line="a", number=2), Work(line="b", number=2)]
         )
@@ -416,24 +406,23 @@ async def test_a_server_that_stands_still_longer_than_the_lease(bench: Bench, lo
     assert ("b", 1, 2) not in log.starts
 
 
-async def test_a_worker_takes_nothing_over_from_itself(bench: Bench) -> None:
-    """It was cut off for longer than its lease, say, and nobody else was there: what it holds it renews, and runs once."""
+async def test_a_worker_takes_nothing_over_from_itself(sandbox: Sandbox) -> None:
+    """It was cut off for longer than its lease, and no other worker was there: it renews what it holds, and runs it once."""
     attempts: list[int] = []
     may_end = asyncio.Event()
 
-    @bench.registry.handles(Work)
+    @sandbox.registry.handles(Work)
     async def work(command: Work, context: CommandContext) -> int:
         attempts.append(context.attempt)
         await may_end.wait()
         return 1
 
-    async with bench.bus(lease=1.0) as bus, bus.worker() as worker:
-        assert worker._parts is not None
+    async with sandbox.bus(lease=1.0) as bus, bus.worker() as worker:
         call = asyncio.create_task(bus.call(Work(line="a", number=1), timeout=15))
         await until(lambda: attempts)
         await asyncio.sleep(SHORTEST_WATCH * 1.0 + 0.1)  # who has started a command a moment ago is not taken for lost
-        watch = worker._parts.side._recovery.watches[0]
-        [activation] = worker._parts.side.leases._held[0]
+        watch = side_of(worker)._recovery.watches[0]
+        [activation] = side_of(worker).leases._held[0]
         [pending] = await watch._connections.ask(lambda client: client.xpending_range(watch.keys.ready, GROUP, "-", "+", 10))
         await watch._take_over([Held(activation, pending["times_delivered"], 60.0)], 0)
         may_end.set()

@@ -10,8 +10,8 @@ import pytest
 
 from command_bus import Command, CommandBus, EntityId
 from command_bus.transport.redis.worker.consumer import ConsumerLoop
-from tests.conformance.conftest import Bench
-from tests.conformance.scene import until
+from tests.conformance.conftest import Sandbox
+from tests.conformance.put_service import until
 
 SHARDS = 8
 
@@ -23,11 +23,11 @@ class Work(Command[int], entity="line"):
 class Log:
     """A handler that takes a moment, and what it did."""
 
-    def __init__(self, bench: Bench, seconds: float) -> None:
+    def __init__(self, sandbox: Sandbox, seconds: float) -> None:
         self.ran: list[str] = []
         self.most = self.running = 0
 
-        @bench.registry.handles(Work)
+        @sandbox.registry.handles(Work)
         async def work(command: Work) -> int:
             self.running += 1
             self.most = max(self.most, self.running)
@@ -39,7 +39,7 @@ class Log:
 
 @pytest.fixture
 def handed_back(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The mailboxes whose activations were read without a slot for them."""
+    """Return the mailboxes whose activations were read without a slot for them."""
     found: list[str] = []
     really = ConsumerLoop._hand_back
 
@@ -55,9 +55,9 @@ def shard_of(bus: CommandBus, line: str) -> int:
     return bus.session.redis.keys.shard_of(f"line:{line}")
 
 
-async def test_a_saturated_worker_reads_nothing_that_it_cannot_run(bench: Bench, handed_back: list[str]) -> None:
-    log = Log(bench, 0.003)
-    async with bench.bus(shards=SHARDS) as bus:
+async def test_a_saturated_worker_reads_nothing_that_it_cannot_run(sandbox: Sandbox, handed_back: list[str]) -> None:
+    log = Log(sandbox, 0.003)
+    async with sandbox.bus(shards=SHARDS) as bus:
         await bus.dispatch_batch(Work(line=f"l{number}") for number in range(200))
         async with bus.worker(concurrency=4):
             await until(lambda: len(log.ran) == 200, 20)
@@ -67,9 +67,9 @@ async def test_a_saturated_worker_reads_nothing_that_it_cannot_run(bench: Bench,
     assert log.most == 4
 
 
-async def test_a_shard_with_much_work_does_not_starve_the_others(bench: Bench) -> None:
-    log = Log(bench, 0.02)
-    async with bench.bus(shards=SHARDS) as bus, bus.worker(concurrency=2):
+async def test_a_shard_with_much_work_does_not_starve_the_others(sandbox: Sandbox) -> None:
+    log = Log(sandbox, 0.02)
+    async with sandbox.bus(shards=SHARDS) as bus, bus.worker(concurrency=2):
         await asyncio.sleep(0)
         names = [f"l{number}" for number in range(2000)]
         much = [name for name in names if shard_of(bus, name) == 0][:200]
@@ -83,9 +83,9 @@ async def test_a_shard_with_much_work_does_not_starve_the_others(bench: Bench) -
     assert log.most == 2
 
 
-async def test_the_only_shard_with_work_has_all_the_slots(bench: Bench) -> None:
-    log = Log(bench, 0.05)
-    async with bench.bus(shards=SHARDS) as bus, bus.worker(concurrency=10):
+async def test_the_only_shard_with_work_has_all_the_slots(sandbox: Sandbox) -> None:
+    log = Log(sandbox, 0.05)
+    async with sandbox.bus(shards=SHARDS) as bus, bus.worker(concurrency=10):
         await asyncio.sleep(0.1)  # its readers wait for work, each at its shard
         lines = [f"l{number}" for number in range(1000) if shard_of(bus, f"l{number}") == 3][:60]
         await bus.dispatch_batch(Work(line=line) for line in lines)
@@ -94,9 +94,9 @@ async def test_the_only_shard_with_work_has_all_the_slots(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("concurrency", [1, 100])
-async def test_an_idle_worker_hears_of_every_shard_at_once(bench: Bench, concurrency: int) -> None:
-    log = Log(bench, 0.0)
-    async with bench.bus(shards=SHARDS) as bus, bus.worker(concurrency=concurrency):
+async def test_an_idle_worker_hears_of_every_shard_at_once(sandbox: Sandbox, concurrency: int) -> None:
+    log = Log(sandbox, 0.0)
+    async with sandbox.bus(shards=SHARDS) as bus, bus.worker(concurrency=concurrency):
         lines: dict[int, Any] = {shard_of(bus, f"l{number}"): f"l{number}" for number in range(200)}
         assert len(lines) == SHARDS
         await bus.call(Work(line="warm"), timeout=5)

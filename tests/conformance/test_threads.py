@@ -1,4 +1,4 @@
-"""Synchronous handlers run in a worker's threads: what hangs there holds nobody else, and nothing starts there too late."""
+"""Synchronous handlers run in a worker's threads: a hung handler delays no other command, and none starts too late."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import pytest
 from command_bus import Command, CommandContext, EntityId, HandlerRegistry, Worker
 from command_bus.worker import executor
 from command_bus.worker.threads import ThreadJob
-from tests.conformance.conftest import Bench
-from tests.conformance.scene import until
+from tests.conformance.conftest import Sandbox
+from tests.conformance.harness import side_of
+from tests.conformance.put_service import until
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,13 +61,13 @@ class Registered:
 
 
 @pytest.mark.parametrize("mixed", [True, False])
-async def test_what_waits_for_a_hung_thread_goes_to_an_idle_worker(
-    bench: Bench, mixed: bool, caplog: pytest.LogCaptureFixture
+async def test_commands_behind_a_hung_thread_go_to_an_idle_worker(
+    sandbox: Sandbox, mixed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     stuck, idle = Registered(), Registered()
     if mixed:
         stuck.with_async()
-    async with bench.bus(threads=4, concurrency=12) as bus:
+    async with sandbox.bus(threads=4, concurrency=12) as bus:
         try:
             async with bus.worker(registry=stuck.registry) as worker:
                 await bus.dispatch_batch(Hang(line=f"h{number}") for number in range(4))
@@ -86,9 +87,9 @@ async def test_what_waits_for_a_hung_thread_goes_to_an_idle_worker(
         assert mixed is any("threads are taken" in message for message in caplog.messages)
 
 
-async def test_a_worker_of_synchronous_handlers_takes_no_more_than_it_has_threads(bench: Bench) -> None:
+async def test_a_worker_of_sync_handlers_takes_as_many_commands_as_threads(sandbox: Sandbox) -> None:
     only = Registered()
-    async with bench.bus(threads=3, concurrency=12) as bus:
+    async with sandbox.bus(threads=3, concurrency=12) as bus:
         try:
             async with bus.worker(registry=only.registry) as worker:
                 await bus.dispatch_batch(Hang(line=f"h{number}") for number in range(6))
@@ -102,7 +103,9 @@ async def test_a_worker_of_synchronous_handlers_takes_no_more_than_it_has_thread
             only.let_go.set()
 
 
-async def test_what_waits_while_threads_come_free_keeps_its_place(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_commands_keep_their_place_while_threads_come_free(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(executor, "_THREAD_PATIENCE", 0.2)
     registry, ran = HandlerRegistry(), list[str]()
 
@@ -115,18 +118,18 @@ async def test_what_waits_while_threads_come_free_keeps_its_place(bench: Bench, 
     @registry.handles(Task)
     async def task(command: Task) -> None: ...
 
-    async with bench.bus(threads=1, concurrency=8) as bus, bus.worker(registry=registry):
+    async with sandbox.bus(threads=1, concurrency=8) as bus, bus.worker(registry=registry):
         await bus.dispatch_batch(Short(line=f"s{number}") for number in range(8))
         await bus.wait_idle(10)
         assert len(ran) == 8
         assert (await bus.stats()).handed_back == 0
 
 
-async def test_asynchronous_work_goes_on_beside_hung_threads(bench: Bench) -> None:
+async def test_asynchronous_work_goes_on_beside_hung_threads(sandbox: Sandbox) -> None:
     """Work for threads that waits takes places only for a while at a time."""
     stuck = Registered()
     stuck.with_async()
-    async with bench.bus(threads=2, concurrency=4) as bus:
+    async with sandbox.bus(threads=2, concurrency=4) as bus:
         try:
             async with bus.worker(registry=stuck.registry):
                 await bus.dispatch_batch(Hang(line=f"h{number}") for number in range(2))
@@ -141,8 +144,8 @@ async def test_asynchronous_work_goes_on_beside_hung_threads(bench: Bench) -> No
             stuck.let_go.set()
 
 
-async def test_a_thread_starts_nothing_whose_lease_is_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the process was stopped between the hand-over to the thread and its first step."""
+async def test_a_thread_starts_nothing_whose_lease_is_over(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process seems stopped between the hand-over to the thread and its first step."""
     registry, ran = HandlerRegistry(), list[int]()
     workers: list[Worker] = []
 
@@ -154,14 +157,13 @@ async def test_a_thread_starts_nothing_whose_lease_is_over(bench: Bench, monkeyp
     really = ThreadJob.run
 
     def late(job: ThreadJob) -> object:
-        parts = workers.pop()._parts if workers else None
-        for leases in parts.side.leases._held if parts else ():
+        for leases in side_of(workers.pop()).leases._held if workers else ():
             for lease in leases.values():
                 lease.deadline = time.monotonic() - 0.001
         return really(job)
 
     monkeypatch.setattr(ThreadJob, "run", late)
-    async with bench.bus(threads=1) as bus, bus.worker(registry=registry) as worker:
+    async with sandbox.bus(threads=1) as bus, bus.worker(registry=registry) as worker:
         workers.append(worker)
         await bus.dispatch(Short(line="a"))
         await bus.wait_idle(15)
@@ -169,8 +171,8 @@ async def test_a_thread_starts_nothing_whose_lease_is_over(bench: Bench, monkeyp
         assert (await bus.stats()).handed_back == 1
 
 
-async def test_a_hung_thread_does_not_keep_the_program_from_ending(bench: Bench, tmp_path: Path) -> None:
-    if bench.url is None:
+async def test_a_hung_thread_does_not_keep_the_program_from_ending(sandbox: Sandbox, tmp_path: Path) -> None:
+    if sandbox.url is None:
         pytest.skip("a program of its own needs a server")
     program = tmp_path / "program.py"
     program.write_text(
@@ -187,7 +189,7 @@ def hang(command: Hang) -> None:
     threading.Event().wait()
 
 async def main() -> None:
-    async with CommandBus({bench.url!r}, namespace={bench.namespace!r}, grace=0.1) as bus:
+    async with CommandBus({sandbox.url!r}, namespace={sandbox.namespace!r}, grace=0.1) as bus:
         await bus.dispatch(Hang(line="a"))
         await bus.worker().run()
 

@@ -1,4 +1,4 @@
-"""What a caller is told who waited in vain: the timeout, and where the command is. Over every server."""
+"""The error of a caller that waited in vain: the timeout, and where the command is. Over every server."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from command_bus import Command, CommandBus, CommandTimeout, EntityId, HandlerRegistry, RetryPolicy
 from command_bus.sending import overdue_calls
 from command_bus.transport.redis.sending.locator import RedisLocator
-from tests.conformance.conftest import Bench
-from tests.conformance.scene import until
+from tests.conformance.conftest import Sandbox
+from tests.conformance.put_service import until
 
 
 class Refund(Command[int], entity="account", retry=RetryPolicy(attempts=3, delay=30, jitter=0.0)):
@@ -50,12 +50,12 @@ class Gate:
 
 
 @pytest.fixture
-def gate(bench: Bench) -> Gate:
-    return Gate(bench.registry)
+def gate(sandbox: Sandbox) -> Gate:
+    return Gate(sandbox.registry)
 
 
 async def in_vain(bus: CommandBus, command: Command[Any], seconds: float = 0.3) -> CommandTimeout:
-    """How the timeout of a call tells of it; it can be pickled."""
+    """Return the timeout error of a call; check that it can be pickled."""
     with pytest.raises(CommandTimeout) as caught:
         await bus.call(command, timeout=seconds)
     error = caught.value
@@ -65,23 +65,23 @@ async def in_vain(bus: CommandBus, command: Command[Any], seconds: float = 0.3) 
     return error
 
 
-async def test_without_a_worker(bench: Bench) -> None:
-    async with bench.bus() as bus:
+async def test_without_a_worker(sandbox: Sandbox) -> None:
+    async with sandbox.bus() as bus:
         error = await in_vain(bus, Refund(account="a"))
         assert (error.state, error.workers, error.handlers, error.position) == ("no_worker", 0, 0, 1)
-        assert f"no live worker in namespace {bench.namespace!r} on {bus.session.redis.connections.label}" in str(error)
+        assert f"no live worker in namespace {sandbox.namespace!r} on {bus.session.redis.connections.label}" in str(error)
         free = await in_vain(bus, Ping())
         assert (free.state, free.position) == ("no_worker", 1)
 
 
-async def test_with_a_worker_that_lacks_the_handler(bench: Bench) -> None:
+async def test_with_a_worker_that_lacks_the_handler(sandbox: Sandbox) -> None:
     others = HandlerRegistry()
 
     @others.handles(Refunds)
     async def refunds(command: Refunds) -> int:
         return 1
 
-    async with bench.bus() as bus, bus.worker(registry=others):
+    async with sandbox.bus() as bus, bus.worker(registry=others):
         await until(bus.fleet.workers)
         error = await in_vain(bus, Refund(account="a"))
         assert (error.state, error.workers, error.handlers) == ("no_handler", 1, 0)
@@ -89,8 +89,8 @@ async def test_with_a_worker_that_lacks_the_handler(bench: Bench) -> None:
         assert "does not handle 'Refund' (did you mean 'Refunds'?). Handled are: Refunds" in str(error)
 
 
-async def test_behind_a_command_that_runs_for_long(bench: Bench, gate: Gate) -> None:
-    async with bench.bus() as bus, bus.worker() as worker:
+async def test_behind_a_command_that_runs_for_long(sandbox: Sandbox, gate: Gate) -> None:
+    async with sandbox.bus() as bus, bus.worker() as worker:
         await bus.dispatch(Refund(account="a"), command_id="slow")
         await gate.runs()
         await bus.dispatch_batch(Refund(account="a") for _ in range(10))
@@ -104,8 +104,8 @@ async def test_behind_a_command_that_runs_for_long(bench: Bench, gate: Gate) -> 
         await bus.wait_idle(10)
 
 
-async def test_one_that_runs(bench: Bench, gate: Gate) -> None:
-    async with bench.bus() as bus, bus.worker() as worker:
+async def test_a_running_command(sandbox: Sandbox, gate: Gate) -> None:
+    async with sandbox.bus() as bus, bus.worker() as worker:
         error = await in_vain(bus, Refund(account="a"))
         assert (error.state, error.position, error.attempt, error.worker) == ("running", 1, 1, worker.name)
         assert "It has run for 0." in str(error)
@@ -114,13 +114,13 @@ async def test_one_that_runs(bench: Bench, gate: Gate) -> None:
         assert (caught.value.state, caught.value.handlers) == ("running", 1)
         with pytest.raises(CommandTimeout) as caught:
             await bus.result(error.command_id)
-        assert caught.value.state == ""  # nobody waited: one look is enough
+        assert caught.value.state == ""  # no caller waited: one look is enough
         gate.open.set()
         assert await bus.result(error.command_id, Refund, timeout=5) == 1
 
 
-async def test_all_slots_taken(bench: Bench, gate: Gate) -> None:
-    async with bench.bus(lease=1.0) as bus, bus.worker(concurrency=1):
+async def test_all_slots_taken(sandbox: Sandbox, gate: Gate) -> None:
+    async with sandbox.bus(lease=1.0) as bus, bus.worker(concurrency=1):
         await bus.dispatch(Refund(account="other"))
         await gate.runs()
         await until(lambda: _told(bus, running=1))
@@ -131,8 +131,8 @@ async def test_all_slots_taken(bench: Bench, gate: Gate) -> None:
         await bus.wait_idle(10)
 
 
-async def test_of_a_paused_entity(bench: Bench, gate: Gate) -> None:
-    async with bench.bus() as bus, bus.worker():
+async def test_of_a_paused_entity(sandbox: Sandbox, gate: Gate) -> None:
+    async with sandbox.bus() as bus, bus.worker():
         await until(bus.fleet.workers)
         await bus.entity("account", "a").pause("stocktaking")
         error = await in_vain(bus, Refund(account="a"))
@@ -145,8 +145,8 @@ async def test_of_a_paused_entity(bench: Bench, gate: Gate) -> None:
         await bus.wait_idle(10)
 
 
-async def test_one_that_waits_for_its_retry(bench: Bench, gate: Gate) -> None:
-    async with bench.bus() as bus, bus.worker():
+async def test_a_command_that_waits_for_its_retry(sandbox: Sandbox, gate: Gate) -> None:
+    async with sandbox.bus() as bus, bus.worker():
         await until(bus.fleet.workers)
         error = await in_vain(bus, Refund(account="a", fails=True), 1.0)
         assert (error.state, error.attempt, error.position) == ("retrying", 1, 1)
@@ -158,8 +158,8 @@ async def test_one_that_waits_for_its_retry(bench: Bench, gate: Gate) -> None:
         assert "which waits for its next attempt, due in " in str(behind)
 
 
-async def test_the_look_never_hides_the_timeout(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes no longer than the caller has waited, and whatever it raises is kept from him."""
+async def test_the_look_never_hides_the_timeout(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look takes no longer than the caller waited, and its errors are not raised."""
 
     async def endless(*_: object) -> None:
         await asyncio.Event().wait()
@@ -167,7 +167,7 @@ async def test_the_look_never_hides_the_timeout(bench: Bench, monkeypatch: pytes
     async def broken(*_: object) -> None:
         raise RuntimeError("no")
 
-    async with bench.bus() as bus:
+    async with sandbox.bus() as bus:
         monkeypatch.setattr(RedisLocator, "look", endless)
         began = time.monotonic()
         error = await in_vain(bus, Refund(account="a"), 0.2)
@@ -178,11 +178,11 @@ async def test_the_look_never_hides_the_timeout(bench: Bench, monkeypatch: pytes
 
 
 async def test_a_warning_while_nobody_serves_a_call(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(overdue_calls, "_WARN_AFTER", 0.1)
     caplog.set_level(logging.WARNING, "command_bus.rpc")
-    async with bench.bus() as bus:
+    async with sandbox.bus() as bus:
         calls = [asyncio.create_task(bus.call(Refund(account=f"a-{n}"), timeout=10)) for n in range(5)]
         calls.append(asyncio.create_task(bus.call(Ping(), timeout=10)))
         await until(lambda: len(_warnings(caplog)) == 2)
@@ -197,7 +197,7 @@ async def test_a_warning_while_nobody_serves_a_call(
     assert len(_warnings(caplog)) == 2  # once for each command, until a minute is over
 
 
-async def test_calls_that_are_answered_share_one_timer(bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_that_are_answered_share_one_timer(sandbox: Sandbox, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is looked at for their sake, and nothing is left of them."""
     gate.open.set()
     looks = 0
@@ -208,7 +208,7 @@ async def test_calls_that_are_answered_share_one_timer(bench: Bench, gate: Gate,
         return []
 
     monkeypatch.setattr("command_bus.transport.redis.admin.announcements.RedisAnnouncements.workers", workers)
-    async with bench.bus() as bus, bus.worker():
+    async with sandbox.bus() as bus, bus.worker():
         await asyncio.gather(*(bus.call(Refund(account=f"a-{n}"), timeout=10) for n in range(50)))
         assert not bus._sender._overdue._waiting
         first = bus._sender._overdue._timer

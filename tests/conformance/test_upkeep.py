@@ -1,4 +1,4 @@
-"""The workers' repair gets through all mailboxes in about five minutes, whatever their number."""
+"""The workers' repair visits all mailboxes in about five minutes, for any number of them."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from collections.abc import AsyncIterator
 import pytest
 
 from command_bus.transport.redis.worker.upkeep import Upkeep
-from tests.conformance.bare import Bare, bare
-from tests.conformance.conftest import SINGLE, Bench
+from tests.conformance.conftest import SINGLE, Sandbox
+from tests.conformance.harness import TransportHarness, transport_harness
 
 MAILBOXES = 5000
 
 
 @pytest.fixture
-async def shelf(bench: Bench) -> AsyncIterator[Bare]:
-    async with bare(bench.clients, bench.namespace) as shelf:
-        yield shelf
+async def harness(sandbox: Sandbox) -> AsyncIterator[TransportHarness]:
+    async with transport_harness(sandbox.clients, sandbox.namespace) as harness:
+        yield harness
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-async def test_a_round_takes_its_time_and_misses_nobody(bench: Bench, shelf: Bare, workers: int) -> None:
-    if bench.name not in SINGLE:
+async def test_a_round_reaches_every_entity_in_its_time(sandbox: Sandbox, harness: TransportHarness, workers: int) -> None:
+    if sandbox.name not in SINGLE:
         pytest.skip("it is the hash that is tried: not that of fakeredis, and the others' is the same")
     for start in range(0, MAILBOXES, 250):
-        await shelf.put(f"box:{start}", f"c{start}")
+        await harness.put(f"box:{start}", f"c{start}")
         for number in range(start + 1, start + 250):
             # As dispatched: thousands of commands would take longer, and the repair looks at nothing else.
-            await shelf.client.hset(shelf.shard.active, f"box:{number}", "w||||0|0|")  # type: ignore[misc]
-    await shelf.client.delete(shelf.shard.ready)
-    await shelf.client.xgroup_create(shelf.shard.ready, "workers", id="0", mkstream=True)
+            await harness.client.hset(harness.shard.active, f"box:{number}", "w||||0|0|")  # type: ignore[misc]
+    await harness.client.delete(harness.shard.ready)
+    await harness.client.xgroup_create(harness.shard.ready, "workers", id="0", mkstream=True)
     for number in range(workers):
-        await shelf.client.xgroup_createconsumer(shelf.shard.ready, "workers", f"w{number}")
-    upkeep = Upkeep(shelf.connections, shelf.shard, owner="w0", lease=30.0)
+        await harness.client.xgroup_createconsumer(harness.shard.ready, "workers", f"w{number}")
+    upkeep = Upkeep(harness.connections, harness.shard, owner="w0", lease=30.0)
     seconds, longest, pages, rounds = 0.0, 0.0, 0, 0
     while rounds < 2:
         pause = await upkeep.turn()
@@ -43,4 +43,4 @@ async def test_a_round_takes_its_time_and_misses_nobody(bench: Bench, shelf: Bar
         assert pages < MAILBOXES
     assert 250 * workers < seconds < 350 * workers, "the others do their part"
     assert longest < 60.0 * workers
-    assert len(await shelf.activations()) == MAILBOXES // 250
+    assert len(await harness.activations()) == MAILBOXES // 250

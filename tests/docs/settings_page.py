@@ -17,8 +17,8 @@ _HEAD = """# Settings
 `CommandBus(…)` as a keyword. In the environment it is `COMMAND_BUS_<FIELD>` (and `REDIS_URL` where
 `COMMAND_BUS_URL` is absent). Durations are seconds.
 
-A value out of range raises `InvalidSettings`, which names the field. A misspelt variable is not read; a
-worker and `command-bus doctor` warn of it. `python -m tests.docs.settings_page` writes this page.
+A value out of range raises `InvalidSettings`, which names the field. A misspelt variable is not read;
+a worker and `command-bus doctor` warn of it. `python -m tests.docs.settings_page` writes this page.
 
 | field | default | |
 | --- | --- | --- |

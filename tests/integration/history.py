@@ -103,7 +103,7 @@ class History:
         return counts
 
     def _just_woke(self, event: Event) -> bool:
-        """Whether its process may have been stopped between the start and the line that tells of it: then it ran, and tells, late."""
+        """Return whether its process may have been stopped between the start and its log line: then it ran, and logged, late."""
         return any(pause.pid == event.pid and pause.start <= event.at <= pause.end + _AWAKE for pause in self.pauses)
 
     def _excused(self, event: Event, at: float) -> bool:

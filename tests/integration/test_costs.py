@@ -1,6 +1,6 @@
-"""What a command costs in things that can be counted: script calls, commands inside them, round trips, bytes. No stopwatch.
+"""Costs of a command that can be counted: script calls, commands inside them, round trips, bytes. No time is measured.
 
-A change that makes one of these grow shows up here, whatever the machine does. The limits are what was counted when they were written,
+A change that increases one of them fails here, on any machine. The limits are what was counted when they were written,
 with a little room for what depends on timing (how many steps meet in one request). Who lowers a cost lowers its limit.
 """
 
@@ -133,7 +133,7 @@ async def test_a_batch_with_given_ids_has_one_mark_more_each(server: EmbeddedSer
     ],
 )
 async def test_a_drain(server: EmbeddedServer, meter: Meter, entities: int, own: float, shared: float) -> None:
-    """What belongs to one entity is called for each command, what they share once per request.
+    """Scripts of one entity are called for each command, shared ones once per request.
 
     How many commands share a request depends on how busy the machine is: the best of three drains counts.
     """

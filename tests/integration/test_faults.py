@@ -88,7 +88,7 @@ async def test_order_survives_kills_stops_and_retries(fleet: Fleet, lines: int, 
 
 
 async def _assert_downstream(fleet: Fleet, lines: int, total: int) -> None:
-    """The fenced downstream took every effect, in order; a repetition only right after itself."""
+    """Check that the fenced downstream took every effect in order, and repetitions only right after the first."""
     client = redis.asyncio.Redis.from_url(fleet.url)
     for line in range(lines):
         raw = await client.lrange(downstream_key(fleet.namespace, f"l{line}"), 0, -1)  # type: ignore[misc]

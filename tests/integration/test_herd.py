@@ -11,7 +11,7 @@ import redis
 
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry, RetryPolicy
 from command_bus.embedded import EmbeddedServer
-from tests.conformance.scene import until
+from tests.conformance.put_service import until
 
 pytestmark = [pytest.mark.server]
 DELAY = 0.2

@@ -1,4 +1,4 @@
-"""What is not promised, shown: acknowledged commands that a server loses, and the setting that closes the gap."""
+"""Limits of the promises: acknowledged commands that a server loses, and the setting that prevents it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_a_failover_takes_what_no_replica_had(tmp_path: Path, durability: 
                 try:
                     await bus.dispatch(Note(line=f"alone-{number}", number=number))
                 except Unconfirmed:
-                    break  # nobody was told that it is safe
+                    break  # no caller got a confirmation
                 acknowledged += 1
             primary.kill()
             for node in servers.nodes:
@@ -97,7 +97,7 @@ async def test_a_failover_takes_what_no_replica_had(tmp_path: Path, durability: 
 
 
 async def depth(bus: CommandBus) -> int:
-    """As soon as the new primary answers."""
+    """Return the depth as soon as the new primary answers."""
     deadline = time.monotonic() + 20
     while True:
         try:

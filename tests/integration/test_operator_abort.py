@@ -140,7 +140,7 @@ def abort(shop: Shop, account: str, *options: str) -> tuple[int, dict[str, Any]]
     return done.returncode, json.loads(done.stdout)
 
 
-def test_a_hung_handler_costs_neither_its_worker_nor_its_neighbours(shop: Shop, bus: SyncCommandBus) -> None:
+def test_a_hung_handler_harms_neither_worker_nor_other_entities(shop: Shop, bus: SyncCommandBus) -> None:
     worker = shop.start()
     bus.dispatch_raw("account", "a", "Transfer", {"account": "a"}, command_id="t-1")
     bus.dispatch_raw("account", "n", "Transfer", {"account": "n"}, command_id="t-2")

@@ -39,7 +39,7 @@ def client_of(port: int, **options: Any) -> Redis:
 
 @asynccontextmanager
 async def pipe_to(*talks: Talk, patience: float = 5.0, **options: Any) -> AsyncIterator[Pipe]:
-    """A pipe to a server whose first connection talks like this, the second like that; the last goes on."""
+    """Open a pipe to a server with one behaviour per connection; the last is repeated."""
     left = list(talks)
     talking: set[asyncio.Task[None]] = set()
 
@@ -82,7 +82,7 @@ async def pong(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def hangs_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Closes as soon as somebody is there."""
+    """Close each connection at once."""
 
 
 async def hangs_up_in_the_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -124,14 +124,14 @@ async def loading(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 @pytest.mark.parametrize("bad", [hangs_up_in_the_answer, nonsense, loading])
-async def test_what_was_under_way_fails_and_the_next_request_connects_anew(bad: Talk) -> None:
+async def test_pending_requests_fail_and_the_next_request_reconnects(bad: Talk) -> None:
     async with pipe_to(bad, pong) as pipe:
         answers: Any = await asyncio.gather(pipe.request("PING"), pipe.request("PING"), return_exceptions=True)
         assert all(isinstance(answer, RedisConnectionError) for answer in answers)
         assert await pipe.request("PING") == b"PONG"
 
 
-async def test_an_answer_that_ends_the_connection_says_nothing_of_the_requests_behind_it() -> None:
+async def test_after_a_fatal_answer_later_requests_are_in_doubt() -> None:
     async with pipe_to(loading, pong) as pipe:
         answers: Any = await asyncio.gather(pipe.request("PING"), pipe.request("PING"), return_exceptions=True)
         assert [type(answer) for answer in answers] == [BusyLoadingError, CutOff]
@@ -140,7 +140,7 @@ async def test_an_answer_that_ends_the_connection_says_nothing_of_the_requests_b
         assert told.outcome_unknown
 
 
-async def test_a_request_that_was_cut_off_is_in_doubt_whatever_its_waiter_was_busy_with() -> None:
+async def test_a_request_that_was_cut_off_is_in_doubt() -> None:
     async with pipe_to(hangs_up_in_the_answer) as pipe:
         try:
             raise ConnectionRefusedError("of another connection")
@@ -152,7 +152,7 @@ async def test_a_request_that_was_cut_off_is_in_doubt_whatever_its_waiter_was_bu
         assert told.outcome_unknown
 
 
-async def test_closing_cancels_nobody_who_waits_for_a_connection() -> None:
+async def test_closing_cancels_no_caller_that_waits_for_a_connection() -> None:
     async with pipe_to(silent, username="u", password="p") as pipe:
         waiting = asyncio.create_task(pipe.request("PING"))
         await asyncio.sleep(0.05)
@@ -203,7 +203,7 @@ async def test_an_answer_without_a_question_breaks_the_connection() -> None:
         assert await pipe.request("PING") == b"PONG"
 
 
-async def test_who_is_cancelled_takes_nobody_s_answer() -> None:
+async def test_a_cancelled_request_takes_no_other_requests_answer() -> None:
     gate = asyncio.Event()
 
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -222,7 +222,7 @@ async def test_who_is_cancelled_takes_nobody_s_answer() -> None:
         assert await tasks[2] == b"three"
 
 
-async def test_who_is_cancelled_while_it_connects_leaves_the_connection_to_the_others() -> None:
+async def test_a_cancelled_caller_leaves_the_new_connection_to_others() -> None:
     async with pipe_to(pong) as pipe:
         tasks = [asyncio.create_task(pipe.request("PING")) for _ in range(2)]
         await asyncio.sleep(0)

@@ -104,7 +104,7 @@ def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
 
 
 def reading(bus: SyncCommandBus) -> list[str]:
-    """The tasks on its loop that read for somebody."""
+    """Return the tasks on its loop that read events."""
     running = bus._bus.open()
 
     async def names() -> list[str]:
@@ -222,7 +222,7 @@ class TestEvents:
         bus.events.unwatch("printer")
         assert bus.events.watched() == {}
 
-    def test_they_are_told_as_they_happen_and_whoever_leaves_is_not_read_for(self, shop: Shop, bus: SyncCommandBus) -> None:
+    def test_events_arrive_as_they_happen_and_reading_ends_with_the_reader(self, shop: Shop, bus: SyncCommandBus) -> None:
         bus.events.watch()
         events = bus.events()
         assert reading(bus) == []  # it has not begun
@@ -274,7 +274,7 @@ async def numbers(upto: int, log: list[str]) -> AsyncIterator[int]:
 
 
 async def turns(count: int) -> None:
-    """In each of them `numbers` could go on."""
+    """Count turns of the loop in which `numbers` could go on."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -326,9 +326,7 @@ class TestIterating:
 
 
 class TestClosing:
-    def test_it_waits_for_nobody_and_may_be_asked_for_twice(
-        self, shop: Shop, bus: SyncCommandBus, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_close_is_immediate_and_idempotent(self, shop: Shop, bus: SyncCommandBus, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("command_bus.sync.thread._FAREWELL", 60.0)
         assert bus.entity("printer", "p").depth() == 0
         with pytest.raises(CommandTimeout):
@@ -345,7 +343,7 @@ class TestClosing:
         with pytest.raises(BusClosed):
             running.wait(running.bus.ping())
 
-    def test_whoever_waits_is_told(self, shop: Shop, bus: SyncCommandBus) -> None:
+    def test_close_raises_in_waiting_callers(self, shop: Shop, bus: SyncCommandBus) -> None:
         bus.dispatch(Print(printer="p", pages=1), command_id="one")
         with ThreadPoolExecutor() as pool:
             waiting: list[Future[Any]] = [
@@ -361,7 +359,7 @@ class TestClosing:
                     each.result(10)
 
     def test_an_interrupted_wait_is_given_up(self, shop: Shop, bus: SyncCommandBus) -> None:
-        """As with Ctrl-C in a notebook, where the bus lives on."""
+        """Ctrl-C in a notebook ends the wait, and the bus stays open."""
         running = bus._bus.open()
 
         def interrupt(*_: object) -> None:

@@ -34,7 +34,7 @@ class Once(Command[int], entity="line", delivery="at_most_once"):
     number: int
 
 
-class Scene:
+class ContinuousLoad:
     """A worker and a producer that go on while something happens to the servers."""
 
     def __init__(self, url: str, namespace: str, shards: int, replicas: int = 1, dispatch_timeout: float = 60.0) -> None:
@@ -68,7 +68,7 @@ class Scene:
                 await self.bus.dispatch(command, command_id=f"{line}-{self._number}")
                 return
 
-    async def through(self, *events: Callable[[], object]) -> None:
+    async def survives(self, *events: Callable[[], object]) -> None:
         """Let these happen one after the other, then see what was handled."""
         over = asyncio.Event()
         async with self.bus, self.bus.worker():
@@ -84,7 +84,7 @@ class Scene:
         for line in range(LINES):
             first_starts = list(
                 dict.fromkeys(self.seen[f"l{line}"])
-            )  # what the last primary had not told its replicas runs again
+            )  # commands that the last primary had not replicated run again
             assert first_starts == list(range(self._number + 1)), f"l{line}"
 
 
@@ -114,27 +114,27 @@ async def test_sentinel_failovers_in_mid_run(sentinel: SentinelServers) -> None:
     def frozen() -> None:
         victim = sentinel.freeze_primary()
         sentinel.failed_over(victim)
-        victim.thaw()  # it takes itself for the primary until a Sentinel tells it
+        victim.thaw()  # it takes itself for the primary until a Sentinel corrects it
         sentinel.settled()
 
-    await Scene(sentinel.url, "mid-run", 1, replicas=2).through(killed, frozen)  # all: a failover may choose either
+    await ContinuousLoad(sentinel.url, "mid-run", 1, replicas=2).survives(killed, frozen)  # all: a failover may choose either
 
 
-async def test_a_frozen_sentinel_holds_nobody_up(sentinel: SentinelServers) -> None:
+async def test_a_frozen_sentinel_delays_nothing(sentinel: SentinelServers) -> None:
     first = sentinel.sentinels[0]
     first.freeze()
     try:
-        await Scene(sentinel.url, "asleep", 1, dispatch_timeout=10.0).through()
+        await ContinuousLoad(sentinel.url, "asleep", 1, dispatch_timeout=10.0).survives()
     finally:
         first.thaw()
 
 
-async def test_a_frozen_node_holds_nobody_up_whose_shard_is_elsewhere(cluster: ClusterServers) -> None:
+async def test_a_frozen_node_delays_only_its_own_shards(cluster: ClusterServers) -> None:
     first = cluster.nodes[0]
     namespace = next(name for name in map("asleep{}".format, range(100)) if cluster.primary_of(f"{{{name}:0}}:") is not first)
     first.freeze()
     try:
-        await Scene(cluster.url, namespace, 1, dispatch_timeout=10.0).through()
+        await ContinuousLoad(cluster.url, namespace, 1, dispatch_timeout=10.0).survives()
     finally:
         first.thaw()
         cluster.settled()
@@ -147,7 +147,7 @@ async def test_a_cluster_s_primary_freezes_in_mid_run(cluster: ClusterServers) -
         victim.thaw()
         cluster.settled()
 
-    await Scene(cluster.url, "frozen", 6).through(frozen)
+    await ContinuousLoad(cluster.url, "frozen", 6).survives(frozen)
 
 
 async def test_a_cluster_s_primary_is_killed_and_slots_move_in_mid_run(cluster: ClusterServers) -> None:
@@ -157,7 +157,9 @@ async def test_a_cluster_s_primary_is_killed_and_slots_move_in_mid_run(cluster: 
         cluster.failed_over(cluster.kill_primary(key))
         cluster.revive()
 
-    await Scene(cluster.url, "mid-run", 6).through(lambda: cluster.move_slot(key), killed, lambda: cluster.move_slot(key))
+    await ContinuousLoad(cluster.url, "mid-run", 6).survives(
+        lambda: cluster.move_slot(key), killed, lambda: cluster.move_slot(key)
+    )
 
 
 async def test_a_plain_request_finds_a_slot_that_has_moved(cluster: ClusterServers) -> None:
@@ -183,7 +185,7 @@ async def test_shards_spread_over_the_primaries(cluster: ClusterServers) -> None
         assert all(len(keys) > 50 for keys in held)
 
 
-async def test_without_replicas_nothing_is_confirmed_and_nothing_starts_that_must_not_run_twice(tmp_path: Path) -> None:
+async def test_without_replicas_nothing_is_confirmed_and_no_at_most_once_starts(tmp_path: Path) -> None:
     registry, started = HandlerRegistry(), asyncio.Event()
 
     @registry.handles(Once)

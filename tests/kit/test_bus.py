@@ -183,7 +183,7 @@ async def test_a_call_gets_its_outcome(command_bus: TestBus) -> None:
     assert failure.value.attempts == 4
 
 
-async def test_what_waits_for_an_operator_is_idle(command_bus: TestBus) -> None:
+async def test_a_command_that_waits_for_an_operator_is_idle(command_bus: TestBus) -> None:
     await command_bus.dispatch(Stuck(box="a"))
     await command_bus.dispatch(Add(box="a", value=1))
     await command_bus.run_until_idle()
@@ -206,7 +206,7 @@ async def test_a_crash_between_handling_and_settling_runs_a_command_twice(comman
 
 @pytest.mark.parametrize("point", ["claimed", "handled"])
 async def test_a_dead_worker_hands_nothing_back(command_bus: TestBus, point) -> None:
-    """Its successor waits for the end of the lease, as after a real death, and the worker is not told from another."""
+    """The next worker waits for the end of the lease, as after a real crash, and looks like any other."""
     command_bus.crash_after(point, Add)
     await command_bus.dispatch(Add(box="a", value=1))
     began = command_bus.clock.time()
@@ -310,7 +310,7 @@ async def test_refusals_are_asserted(command_bus: TestBus) -> None:
             command_bus.assert_rejected(neither)
 
 
-async def test_what_a_crash_took_was_no_reply(command_bus: TestBus) -> None:
+async def test_an_attempt_lost_in_a_crash_is_no_reply(command_bus: TestBus) -> None:
     command_bus.crash_after("handled", AddOrNot)
     await command_bus.dispatch(AddOrNot(box="a", value=1))
     await command_bus.run_until_idle()

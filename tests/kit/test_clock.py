@@ -9,9 +9,9 @@ import pytest
 
 from command_bus import Command, EntityId, RetryPolicy
 from command_bus.testing.simulated.live import LiveServer, Process
-from tests.conformance.bare import Bare
-from tests.conformance.conftest import Bench
-from tests.conformance.scene import until
+from tests.conformance.conftest import Sandbox
+from tests.conformance.harness import TransportHarness
+from tests.conformance.put_service import until
 
 HOUR = 3600.0
 
@@ -27,15 +27,15 @@ async def server() -> LiveServer:
 
 
 @pytest.fixture
-def bench(server: LiveServer) -> Bench:
-    return Bench("memory", Process(server))
+def sandbox(server: LiveServer) -> Sandbox:
+    return Sandbox("memory", Process(server))
 
 
 @pytest.fixture
-def runs(bench: Bench) -> list[float]:
+def runs(sandbox: Sandbox) -> list[float]:
     found: list[float] = []
 
-    @bench.registry.handles(Work)
+    @sandbox.registry.handles(Work)
     async def work(command: Work) -> int:
         found.append(time.monotonic())
         if command.fails and len(found) == 1:
@@ -46,10 +46,10 @@ def runs(bench: Bench) -> list[float]:
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before anybody looks", "while it is watched"])
-async def test_a_lost_lease_ends_in_its_time(bench: Bench, server: LiveServer, runs: list[float], before: bool) -> None:
-    async with bench.bus(lease=1.0) as bus:
+async def test_a_lost_lease_ends_in_its_time(sandbox: Sandbox, server: LiveServer, runs: list[float], before: bool) -> None:
+    async with sandbox.bus(lease=1.0) as bus:
         await bus.dispatch(Work(line="a"))
-        ghost = Bare(bench.clients, bench.namespace).hand("ghost")
+        ghost = TransportHarness(sandbox.clients, sandbox.namespace).worker("ghost")
         await ghost.start()
         began = time.monotonic()
         if before:
@@ -64,16 +64,16 @@ async def test_a_lost_lease_ends_in_its_time(bench: Bench, server: LiveServer, r
         await ghost.steps.close(1)
 
 
-async def test_a_living_owner_keeps_its_lease(bench: Bench, server: LiveServer) -> None:
+async def test_a_living_owner_keeps_its_lease(sandbox: Sandbox, server: LiveServer) -> None:
     gate, ran = asyncio.Event(), []
 
-    @bench.registry.handles(Work)
+    @sandbox.registry.handles(Work)
     async def work(command: Work) -> int:
         ran.append(command.line)
         await gate.wait()
         return 1
 
-    async with bench.bus(lease=0.6) as bus, bus.worker(), bus.worker():
+    async with sandbox.bus(lease=0.6) as bus, bus.worker(), bus.worker():
         await bus.dispatch(Work(line="a"))
         await until(lambda: ran)
         for _ in range(4):
@@ -84,8 +84,8 @@ async def test_a_living_owner_keeps_its_lease(bench: Bench, server: LiveServer) 
     assert ran == ["a"]
 
 
-async def test_a_retry_waits_no_longer_than_its_delay(bench: Bench, server: LiveServer, runs: list[float]) -> None:
-    async with bench.bus() as bus, bus.worker():
+async def test_a_retry_waits_no_longer_than_its_delay(sandbox: Sandbox, server: LiveServer, runs: list[float]) -> None:
+    async with sandbox.bus() as bus, bus.worker():
         await bus.dispatch(Work(line="a", fails=True))
         await until(lambda: runs)
         await asyncio.sleep(0.3)
@@ -94,8 +94,8 @@ async def test_a_retry_waits_no_longer_than_its_delay(bench: Bench, server: Live
     assert 0.9 <= runs[1] - runs[0] < 2.0
 
 
-async def test_a_delayed_command_waits_no_longer_than_its_delay(bench: Bench, server: LiveServer, runs: list[float]) -> None:
-    async with bench.bus() as bus, bus.worker():
+async def test_a_delayed_command_waits_no_longer_than_its_delay(sandbox: Sandbox, server: LiveServer, runs: list[float]) -> None:
+    async with sandbox.bus() as bus, bus.worker():
         began = time.monotonic()
         await bus.dispatch(Work(line="a"), delay=1.0)
         await asyncio.sleep(0.3)

@@ -22,7 +22,7 @@ class Ping(Command[str], entity="box"):
 
 @asynccontextmanager
 async def reading(clients: MemoryClients) -> AsyncIterator[tuple[Any, asyncio.Task[Any]]]:
-    """A client, and a read that waits in a group."""
+    """Return a client, and a read that waits in a group."""
     client, pipe = clients.commands(), clients.pipe()
     await client.xgroup_create("ready", "workers", id="0", mkstream=True)
     read = asyncio.create_task(pipe.request(*READ))

@@ -1,4 +1,4 @@
-"""The server of `TestBus` is what it stands for: the conformance tests run on it, in real time, as on every other server."""
+"""The in-memory server of `TestBus` behaves like a real one: the conformance tests run on it, in real time."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import time
 
 import pytest
 
-from command_bus.testing.conformance.fixtures import Stage
+from command_bus.testing.conformance.fixtures import PromiseSandbox
 from command_bus.testing.conformance.promises import PROMISES, Promise
 from command_bus.testing.simulated.live import LiveServer, Process
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 from tests.conformance.test_delivery import *  # noqa: F403 - the tests themselves
 from tests.conformance.test_delivery import app
 from tests.conformance.test_dispatches import *  # noqa: F403 - as above
 
-__all__ = ["app", "bench"]
+__all__ = ["app", "sandbox"]
 
 
 @pytest.fixture
-async def bench() -> Bench:
-    return Bench("memory", Process(LiveServer(time.monotonic)))
+async def sandbox() -> Sandbox:
+    return Sandbox("memory", Process(LiveServer(time.monotonic)))
 
 
 _THREADS = ("a_lost_worker_is_succeeded", "at_most_once_never_starts_again", "a_lost_holder_changes_nothing")
@@ -29,5 +29,5 @@ _THREADS = ("a_lost_worker_is_succeeded", "at_most_once_never_starts_again", "a_
 @pytest.mark.parametrize(
     "promise", [promise for promise in PROMISES if promise.__name__ not in _THREADS], ids=lambda promise: promise.__name__
 )
-async def test_promise(bench: Bench, promise: Promise) -> None:
-    await promise(Stage(bench.clients))
+async def test_promise(sandbox: Sandbox, promise: Promise) -> None:
+    await promise(PromiseSandbox(sandbox.clients))

@@ -8,7 +8,7 @@ import pytest
 
 from command_bus import IdempotencyConflict
 from command_bus.testing.conformance import promises
-from command_bus.testing.conformance.fixtures import Stage
+from command_bus.testing.conformance.fixtures import PromiseSandbox
 from command_bus.testing.conformance.promises import Promise
 from command_bus.testing.conformance.suite import test_promise as the_test
 from command_bus.transport.redis.memory import MemoryClients
@@ -29,13 +29,13 @@ async def test_a_broken_promise_is_found(monkeypatch: pytest.MonkeyPatch, name: 
     monkeypatch.setattr(Decisions, name, broken)
     monkeypatch.setattr("command_bus.testing.conformance.fixtures._PATIENCE", 3.0)
     with pytest.raises((AssertionError, ValueError)):
-        await promise(Stage(MemoryClients()))
+        await promise(PromiseSandbox(MemoryClients()))
 
 
 async def test_conflicts_that_go_unseen_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("command_bus.sending.envelope_builder.digest", lambda *_: NO_DIGEST)
     with pytest.raises(IdempotencyConflict):
-        await promises.a_repeated_id_runs_once(Stage(MemoryClients()))
+        await promises.a_repeated_id_runs_once(PromiseSandbox(MemoryClients()))
 
 
 def test_it_needs_no_async_plugin() -> None:

@@ -32,7 +32,7 @@ MUTANTS = (
         f"{_LUA}/advance.lua",
         "  if state ~= 'h' or held_for ~= holders[step] then return 'gone' end\n",
         "  if state ~= 'h' then return 'gone' end\n",
-        "tests/conformance/test_steps.py::test_another_lease_of_the_same_worker_takes_nothing_that_is_started",
+        "tests/conformance/test_steps.py::test_another_lease_of_the_same_worker_takes_no_started_command",
     ),
     Mutant(
         "a take of what is gone starts it again",
@@ -54,7 +54,7 @@ MUTANTS = (
         f"{_LUA}/advance.lua",
         "local function publish_events(done)\n  if done then\n",
         "local function publish_events(done)\n  letter_id = letter_id or '0-0'\n  if true then\n",
-        "tests/conformance/test_events.py::test_a_step_that_fails_tells_nothing",
+        "tests/conformance/test_events.py::test_a_failed_step_publishes_no_event",
     ),
     Mutant(
         "the end of a command is published whoever holds the lease",
@@ -69,7 +69,7 @@ MUTANTS = (
         f"{_LUA}/enqueue.lua",
         "    if not outcome then\n      outcome = drained",
         "    if publish then publish('accepted', names[box], ARGV[head + i], '', '', '', '') end\n    if not outcome then\n      outcome = drained",
-        "tests/conformance/test_events.py::test_what_is_refused_is_not_told",
+        "tests/conformance/test_events.py::test_a_refused_command_publishes_no_event",
     ),
     Mutant(
         "a fence that does not grow",
@@ -158,28 +158,28 @@ MUTANTS = (
         f"{_LUA}/shared/holds.lua",
         "call('HMGET', paused, name, string.match(name, '^[^:/]*') .. ':*', '*')",
         "call('HMGET', paused, name, '*')",
-        "tests/conformance/test_operating.py::test_a_pause_sets_aside_what_is_ready_retried_and_between_two_commands",
+        "tests/conformance/test_hold_steps.py::test_a_pause_stops_ready_retried_and_running_entities",
     ),
     Mutant(
         "a paused bus activates what is new",
         f"{_LUA}/shared/holds.lua",
         "call('HMGET', paused, name, string.match(name, '^[^:/]*') .. ':*', '*')",
         "call('HMGET', paused, name, string.match(name, '^[^:/]*') .. ':*')",
-        "tests/conformance/test_operating.py::test_a_pause_holds_what_comes_and_resume_starts_it_once",
+        "tests/conformance/test_hold_steps.py::test_a_pause_holds_new_commands_and_resume_starts_them_once",
     ),
     Mutant(
         "a drained entity starts nothing",
         f"{_LUA}/shared/holds.lua",
         "held or (value and not draining)",
         "held or (value and true)",
-        "tests/conformance/test_operating.py::test_a_drain_refuses_what_is_new_and_starts_what_is_there",
+        "tests/conformance/test_hold_steps.py::test_a_drain_refuses_new_commands_and_starts_waiting_ones",
     ),
     Mutant(
         "draining accepts what is new",
         f"{_LUA}/enqueue.lua",
         "elseif refused[box] or drained[box] or room[box]",
         "elseif refused[box] or room[box]",
-        "tests/conformance/test_operating.py::test_a_drain_refuses_what_is_new_and_starts_what_is_there",
+        "tests/conformance/test_hold_steps.py::test_a_drain_refuses_new_commands_and_starts_waiting_ones",
     ),
     Mutant(
         "draining accepts what is loaded",
@@ -193,7 +193,7 @@ MUTANTS = (
         f"{_LUA}/hold.lua",
         " or holds_of(paused, name) then return 0 end",
         " then return 0 end",
-        "tests/conformance/test_operating.py::test_each_scope_is_held_for_itself",
+        "tests/conformance/test_hold_steps.py::test_each_scope_is_held_for_itself",
     ),
     Mutant(
         "a resume wakes nothing",
@@ -207,7 +207,7 @@ MUTANTS = (
         f"{_LUA}/reactivate.lua",
         "  elseif state ~= 's' or ",
         "  elseif true or ",
-        "tests/conformance/test_operating.py::test_repair_wakes_what_a_broken_off_resume_left_behind",
+        "tests/conformance/test_hold_steps.py::test_repair_wakes_entities_of_an_interrupted_resume",
     ),
     Mutant(
         "an untouched give-back counts as an attempt",
@@ -398,7 +398,7 @@ MUTANTS = (
         f"{_REDIS}/worker/consumer.py",
         "        entries = await self._unknown_pending()\n        if entries:\n            _log",
         "        entries = []\n        if entries:\n            _log",
-        "tests/conformance/test_recovery.py::test_what_was_assigned_to_a_dead_connection_is_found_before_its_lease_ends",
+        "tests/conformance/test_recovery.py::test_an_activation_sent_to_a_dead_connection_is_found_early",
     ),
     Mutant(
         "an ambiguous batch is sent as a new one",
@@ -412,14 +412,14 @@ MUTANTS = (
         f"{_LUA}/enqueue.lua",
         "  if before > number then return",
         "  if false then return",
-        "tests/conformance/test_steps.py::test_a_batch_that_was_stuck_on_the_way_is_refused_when_a_later_one_was_answered",
+        "tests/conformance/test_enqueue_steps.py::test_a_delayed_batch_is_refused_after_a_later_one_was_answered",
     ),
     Mutant(
         "a batch whose first answer is gone is applied again",
         f"{_LUA}/enqueue.lua",
         "elseif number > 1 and ARGV[2] == '1' then",
         "elseif false then",
-        "tests/conformance/test_steps.py::test_a_batch_whose_first_answer_is_gone_is_not_applied_again",
+        "tests/conformance/test_enqueue_steps.py::test_a_batch_whose_first_answer_is_gone_is_not_applied_again",
     ),
     Mutant(
         "a batch in doubt is asked again without those who gave up",

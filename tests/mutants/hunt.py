@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a mutant."""
+    """Result of one mutant."""
 
     mutant: Mutant
     dead: bool
@@ -32,7 +32,7 @@ class Verdict:
 
 @contextmanager
 def broken_copy(mutant: Mutant) -> Iterator[Path]:
-    """A folder with the broken package, and beside it the tests as they are.
+    """Make a folder with the broken package and the unchanged tests.
 
     Raises:
         LookupError: The text that it replaces is not there, or not once.
@@ -52,7 +52,7 @@ def broken_copy(mutant: Mutant) -> Iterator[Path]:
 
 
 def hunt(mutant: Mutant, seeds: int, jobs: int = 1) -> Verdict:
-    """Whether the mutant is seen, and by what."""
+    """Run the tests on a mutant; return whether one fails, and which."""
     with broken_copy(mutant) as place:
         if mutant.seen_by == SIMULATION:
             command = ["-m", "tests.simulation", "--seeds", str(seeds), "--first", "--jobs", str(jobs)]

@@ -1,4 +1,4 @@
-"""What a deliberate breakage is."""
+"""A deliberate breakage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Breakages of who gets a place or a thread, and of how a handler's end is told from a worker's."""
+"""Breakages of slots and threads, and of how a handler's end differs from a worker's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PLACES = (
         "worker/worker.py",
         "    return min(settings.concurrency, settings.threads)\n",
         "    return settings.concurrency\n",
-        f"{_TEST_THREADS}::test_a_worker_of_synchronous_handlers_takes_no_more_than_it_has_threads",
+        f"{_TEST_THREADS}::test_a_worker_of_sync_handlers_takes_as_many_commands_as_threads",
     ),
     Mutant(
         "a handler that waits for a reply keeps its place",
@@ -53,7 +53,7 @@ PLACES = (
         _EXECUTOR,
         "            if self._callers and read.envelope.name in self._callers and not read.serves_handler:\n",
         "            if False:\n",
-        f"{_TEST_PLACES}::test_past_the_bound_callers_are_put_off_and_what_they_wait_for_runs",
+        f"{_TEST_PLACES}::test_above_the_limit_callers_wait_and_their_calls_run",
     ),
     Mutant(
         "a handler that somebody cancels is taken for a lost worker",
@@ -66,12 +66,12 @@ PLACES = (
         "worker/failure_text.py",
         "    except BaseException:  # noqa: BLE001 - a broken __str__",
         "    except ZeroDivisionError:  # a broken __str__",
-        "tests/conformance/test_bad_handlers.py::test_24_an_exception_is_told_without_locals_whatever_its_text",
+        "tests/conformance/test_bad_handlers.py::test_24_an_exception_is_stored_without_locals",
         more=(
             (
                 _EXECUTOR,
-                "        except Exception:  # noqa: BLE001 - whatever it is",
-                "        except ZeroDivisionError:  # whatever it is",
+                "        except Exception:  # noqa: BLE001 - the entity must not wait for the end of its lease",
+                "        except ZeroDivisionError:",
             ),
         ),
     ),

@@ -51,5 +51,5 @@ def test_every_mutant_finds_the_text_that_it_replaces() -> None:
     assert not lost
 
 
-def test_names_are_told_apart() -> None:
+def test_names_are_unique() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)

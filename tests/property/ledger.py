@@ -1,4 +1,4 @@
-"""What must be true of one shard, kept in plain Python beside it: the oracle of the interleaving tests.
+"""The oracle of the interleaving tests: what must be true of one shard, in plain Python.
 
 It knows nothing of scripts, activations or states. It knows the promises: accepted commands stand in line per mailbox, the first of
 the line is the only one that may be started, one lease at most may run it, and each command ends exactly once.
@@ -56,7 +56,7 @@ class Line:
                 places.remove(command)
 
     def let_go(self, *, counts: bool) -> None:
-        """The first was started and is not settled: it will be started again."""
+        """Record that the first was started and is not settled: it will be started again."""
         self.held = self.started = None
         if not counts:
             self.attempts -= 1
@@ -80,7 +80,7 @@ class Ledger:
         return sum(line.depth for line in self.lines.values())
 
     def expected_admissions(self, batch: list[tuple[str, str, bool]]) -> str:
-        """The answers to a batch of (mailbox, command, delayed), as the characters of `Admission`; and they are entered."""
+        """Enter a batch of (mailbox, command, delayed); return the answers, as the characters of `Admission`."""
         refused: set[str] = set()
         answers = ""
         for mailbox, command, delayed in batch:
@@ -107,7 +107,7 @@ class Ledger:
         line.join(command)
 
     def has_started(self, lease: Lease, started: Started) -> None:
-        """A lease was told that it runs a command: may it?"""
+        """Check that a lease may run the command that it was given."""
         line = self.lines[lease.mailbox]
         assert started.envelope is not None
         command = started.envelope.decode()
@@ -126,7 +126,7 @@ class Ledger:
         line.held, line.started = lease, started
 
     def end(self, command: str, how: str) -> None:
-        """A command is settled."""
+        """Record that a command is settled."""
         assert self.outcomes[command] is None, f"{command} was {self.outcomes[command]}, now {how}"
         self.outcomes[command] = how
         self.lines[self.home[command]].leave(command)
@@ -135,7 +135,7 @@ class Ledger:
         self.end(command, "buried")
 
     def replayed(self, command: str) -> None:
-        """A dead letter whose command had left its line: it takes the last place."""
+        """Record the replay of a dead letter whose command had left its line: it becomes the last."""
         assert self.outcomes[command] == "buried"
         self.outcomes[command] = None
         self.lines[self.home[command]].join(command)

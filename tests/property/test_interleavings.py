@@ -1,9 +1,10 @@
-"""Random interleavings of all steps of one shard, over a server in this process: whatever happens in whatever order, with whatever
-request or reply lost, the promises hold after every step, and at the end everything can be drained.
+"""Random interleavings of all steps of one shard, over a server in this process.
 
-Producers send batches (repeated ids, delays, more than fits); workers read, start, settle, let go, fall silent, wake up too late and
-meet what they lost sight of; others take over; an operator pauses, purges, cancels, replays and discards. Nothing sleeps: a crash
-is a lease that nobody uses any more, and the end of its time is a takeover at any moment. The oracle is `ledger.py`.
+In any order, with any request or reply lost, the promises hold after every step, and at the end everything can be drained.
+
+Producers send batches (repeated ids, delays, more than fits). Workers read, start, settle, let go, fall silent, wake up too late and
+meet activations that they lost. Others take over. An operator pauses, purges, cancels, replays and discards. Nothing sleeps: a crash
+is a lease that no worker uses any more, and its end is a takeover at any moment. The oracle is `ledger.py`.
 """
 
 from __future__ import annotations
@@ -19,13 +20,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from command_bus.errors import TransportUnavailable
 from command_bus.transport.redis.connection.backoff import Backoff
-from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.redis.ready_stream import ensure_ready
-from command_bus.transport.redis.scripts import Script
 from command_bus.transport.steps import (
     Answer,
     DeadLetterStep,
@@ -41,21 +39,21 @@ from command_bus.transport.steps import (
     Take,
 )
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
-from tests.conformance.bare import TAKE, Bare, Hand, bury, done, left, park
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, bury, done, left, park
 from tests.property.ledger import MAX_DEPTH, Ledger, Line
+from tests.property.lossy_connections import FATES, LossyConnections
 
 pytestmark = pytest.mark.timeout(300)
 
 BOXES = ("box:a", "box:b", "box:c")
-HANDS = ("w0", "w1", "w2")
+WORKERS = ("w0", "w1", "w2")
 
-FATES = ("arrives", "request lost", "reply lost", "forgotten")
 VERBS = ("done", "done", "done", "bury", "park", "retry", "retry free", "back", "back free", "take")
 FOLLOWS = ("stay", "stay", "yield", "leave")
 DECISIONS = ("back", "back", "bury", "park")
 
 boxes = st.sampled_from(BOXES)
-hands = st.sampled_from(HANDS)
+worker_names = st.sampled_from(WORKERS)
 fates = st.lists(st.sampled_from(FATES), max_size=4)
 batches = st.lists(st.tuples(st.integers(0, 60), st.sampled_from([0, 0, 0, 1])), min_size=1, max_size=8)
 moves = st.lists(
@@ -64,25 +62,6 @@ moves = st.lists(
     max_size=4,
 )
 decisions = st.sampled_from(DECISIONS)
-
-
-class LossyConnections(Connections):
-    """Loses what it is told to lose: a request before it is carried out, or its reply."""
-
-    def __init__(self, clients: MemoryClients) -> None:
-        super().__init__(clients)
-        self.fates: list[str] = []
-
-    async def run(self, script: Script, keys: list[str], args: list[Any]) -> Any:
-        fate = self.fates.pop() if self.fates else "arrives"
-        if fate == "request lost":
-            raise TransportUnavailable("lost", outcome_unknown=True)
-        if fate == "forgotten":
-            await self.commands.script_flush()
-        answer = await super().run(script, keys, args)
-        if fate == "reply lost":
-            raise TransportUnavailable("lost", outcome_unknown=True)
-        return answer
 
 
 def step_of(verb: str, command: str, follow: Any) -> Step:
@@ -110,7 +89,7 @@ class Interleavings(RuleBasedStateMachine):
         self.instantly = patch.object(Backoff, "next", lambda _: 0.0)
         self.instantly.start()
         self.ledger = Ledger()
-        self.leases: list[tuple[Hand, Lease]] = []
+        self.leases: list[tuple[ManualWorker, Lease]] = []
         self.letters: dict[str, tuple[str, bool]] = {}
 
     def run(self, work: Any, fates: list[str] | None = None) -> Any:
@@ -127,9 +106,9 @@ class Interleavings(RuleBasedStateMachine):
     def open(self) -> None:
         async def opened() -> None:
             self.connections = LossyConnections(MemoryClients())
-            self.shelf = Bare(self.connections.factory, "p", self.connections)
-            await ensure_ready(self.connections, self.shelf.shard)
-            self.hands = {name: self.shelf.hand(name) for name in HANDS}
+            self.harness = TransportHarness(self.connections.factory, "p", self.connections)
+            await ensure_ready(self.connections, self.harness.shard)
+            self.workers = {name: self.harness.worker(name) for name in WORKERS}
 
         self.run(opened())
         self.enqueue([(number, 0) for number in range(9)], [])
@@ -138,21 +117,21 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(batch=batches, fates=fates)
     def enqueue(self, batch: list[tuple[int, int]], fates: list[str]) -> None:
-        # An id belongs to one mailbox, as it would: a command's entity is part of what its id stands for.
+        # An id belongs to one mailbox, as in applications, where an id belongs to a command of one entity.
         named = [(BOXES[number % 3], f"c{number}", bool(delay)) for number, delay in batch]
         submissions = [
             Submission(box, command, command.encode(), NO_DIGEST, MAX_DEPTH, int(delayed)) for box, command, delayed in named
         ]
-        answers: list[Admission] = self.run(self.shelf.producer.enqueue_many(submissions, 60), fates)
+        answers: list[Admission] = self.run(self.harness.producer.enqueue_many(submissions, 60), fates)
         assert "".join(answer.value for answer in answers) == self.ledger.expected_admissions(named)
 
     @rule()
     def promote(self) -> None:
         async def promoted() -> list[str]:
-            client, shard = self.shelf.client, self.shelf.shard
+            client, shard = self.harness.client, self.harness.shard
             before: Any = await client.zrange(shard.due, 0, -1)
-            await self.shelf.promote(self.hands["w0"])
-            await self.shelf.promote(self.hands["w1"])
+            await self.harness.promote(self.workers["w0"])
+            await self.harness.promote(self.workers["w1"])
             return [
                 member.decode()[2:]
                 for member in before
@@ -165,10 +144,10 @@ class Interleavings(RuleBasedStateMachine):
 
     # Workers.
 
-    @rule(name=hands, count=st.integers(1, 3), take=st.booleans(), fates=fates)
+    @rule(name=worker_names, count=st.integers(1, 3), take=st.booleans(), fates=fates)
     def read(self, name: str, count: int, take: bool, fates: list[str]) -> None:
-        hand = self.hands[name]
-        found = [(hand, lease) for lease in self.run(hand.read(count))]
+        worker = self.workers[name]
+        found = [(worker, lease) for lease in self.run(worker.read(count))]
         self.leases += found
         if take:
             self.take(found, fates)
@@ -176,9 +155,9 @@ class Interleavings(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(which=st.integers(0, 40))
     def lose_sight(self, which: int) -> None:
-        """A worker meets an activation again that it holds or held, and tries to start it under another lease."""
-        hand, lease = self.choose(which, alive=which % 3 > 0)
-        again = (hand, hand.lease(lease.mailbox, lease.activation))
+        """Let a worker read an activation again that it holds or held, and try to start it under another lease."""
+        worker, lease = self.choose(which, alive=which % 3 > 0)
+        again = (worker, worker.lease(lease.mailbox, lease.activation))
         self.leases.append(again)
         self.take([again], [])
 
@@ -186,28 +165,28 @@ class Interleavings(RuleBasedStateMachine):
     @rule(moves=moves, fates=fates)
     def advance(self, moves: list[tuple[bool, int, str, str]], fates: list[str]) -> None:
         """Some leases take a step each: those that hold something, or any that there ever were."""
-        chosen: dict[str, tuple[Hand, Lease, Step]] = {}
+        chosen: dict[str, tuple[ManualWorker, Lease, Step]] = {}
         for alive, which, verb, follow in moves:
-            hand, lease = self.choose(which, alive=alive)
+            worker, lease = self.choose(which, alive=alive)
             line = self.ledger.line(lease.mailbox)
             command = line.waiting[0] if line.held is lease else "nobody's"
-            chosen.setdefault(lease.mailbox, (hand, lease, step_of(verb, command, follow)))
+            chosen.setdefault(lease.mailbox, (worker, lease, step_of(verb, command, follow)))
         self.do(list(chosen.values()), fates)
 
-    def choose(self, which: int, *, alive: bool) -> tuple[Hand, Lease]:
-        """One of the leases that hold something, if `alive` and there are any; else one of all that there ever were."""
+    def choose(self, which: int, *, alive: bool) -> tuple[ManualWorker, Lease]:
+        """Return one of the leases that hold something, if `alive` and there are any; else one of all leases ever."""
         pool = [item for item in self.leases if self.ledger.line(item[1].mailbox).held is item[1]] if alive else []
         pool = pool or self.leases
         return pool[-1 - which % len(pool)]
 
-    def take(self, found: list[tuple[Hand, Lease]], fates: list[str]) -> None:
-        self.do([(hand, lease, TAKE) for hand, lease in found], fates)
+    def take(self, found: list[tuple[ManualWorker, Lease]], fates: list[str]) -> None:
+        self.do([(worker, lease, TAKE) for worker, lease in found], fates)
 
-    def do(self, steps: list[tuple[Hand, Lease, Step]], fates: list[str]) -> None:
-        """A step for each of some mailboxes; those of one worker leave together, those of several in any order."""
+    def do(self, steps: list[tuple[ManualWorker, Lease, Step]], fates: list[str]) -> None:
+        """Send a step for each of some mailboxes; those of one worker together, those of several in any order."""
 
         async def answered() -> list[Answer]:
-            return list(await asyncio.gather(*(hand.do(lease, step) for hand, lease, step in steps)))
+            return list(await asyncio.gather(*(worker.do(lease, step) for worker, lease, step in steps)))
 
         lost = "reply lost" in fates
         answers: list[Answer] = self.run(answered(), fates)
@@ -253,17 +232,17 @@ class Interleavings(RuleBasedStateMachine):
 
     def find_letters(self) -> None:
         async def listed() -> list[Any]:
-            return [letter async for letter in self.shelf.dead_letters.all()]
+            return [letter async for letter in self.harness.dead_letters.all()]
 
         self.letters = {letter.id: (letter.raw.decode(), letter.parked) for letter in self.run(listed())}
 
-    @rule(name=hands, which=st.integers(0, 10), decision=decisions, fates=fates)
+    @rule(name=worker_names, which=st.integers(0, 10), decision=decisions, fates=fates)
     def take_over(self, name: str, which: int, decision: str, fates: list[str]) -> None:
-        """The lease of some activation, delivered or running, is over: another worker settles it."""
-        hand = self.hands[name]
+        """End the lease of some activation, delivered or running: another worker settles it."""
+        worker = self.workers[name]
 
         async def pending() -> list[tuple[str, str]]:
-            client, shard = self.shelf.client, self.shelf.shard
+            client, shard = self.harness.client, self.harness.shard
             found: Any = await client.xpending_range(shard.ready, GROUP, min="-", max="+", count=100)
             entries = dict(await client.xrange(shard.ready))
             return [(item["message_id"].decode(), entries[item["message_id"]][b"e"].decode()) for item in found]
@@ -278,8 +257,8 @@ class Interleavings(RuleBasedStateMachine):
         step = {"back": GiveBack(counts=True), "bury": bury(command, "leave"), "park": park(command)}[decision]
 
         async def taken_over() -> None:
-            await hand.claim(activation)
-            await self.shelf.recovery(hand, step).settle(0, [(activation, mailbox)])
+            await worker.claim(activation)
+            await self.harness.recovery(worker, step).settle(0, [(activation, mailbox)])
 
         self.run(taken_over(), fates)
         if was_held:
@@ -290,13 +269,13 @@ class Interleavings(RuleBasedStateMachine):
     @rule(box=boxes)
     def pause(self, box: str) -> None:
         line = self.ledger.line(box)
-        assert self.run(self.shelf.scopes.pause(box, "")) is not line.paused
+        assert self.run(self.harness.scopes.pause(box, "")) is not line.paused
         line.paused = True
 
     @rule(box=boxes)
     def resume(self, box: str) -> None:
         line = self.ledger.line(box)
-        assert self.run(self.shelf.scopes.resume(box)) is line.paused
+        assert self.run(self.harness.scopes.resume(box)) is line.paused
         line.paused = False
 
     @rule(box=boxes, some=st.booleans(), which=st.integers(0, 5))
@@ -305,12 +284,12 @@ class Interleavings(RuleBasedStateMachine):
         line = self.ledger.line(box)
 
         async def removed() -> int:
-            pages = [page async for page in self.shelf.mailboxes.waiting(box)]
+            pages = [page async for page in self.harness.mailboxes.waiting(box)]
             commands = [command for page in pages for command in page]
             if some:
                 commands = commands[which : which + 1]
             chosen.extend(command.envelope.decode() for command in commands)
-            return await self.shelf.mailboxes.remove(box, [(command, left(command.envelope.decode())) for command in commands])
+            return await self.harness.mailboxes.remove(box, [(command, left(command.envelope.decode())) for command in commands])
 
         chosen: list[str] = []
         count = self.run(removed())
@@ -330,10 +309,10 @@ class Interleavings(RuleBasedStateMachine):
         command, parked = self.letters[letter_id]
 
         async def decided() -> bool:
-            stored = await self.shelf.dead_letters.get(letter_id)
+            stored = await self.harness.dead_letters.get(letter_id)
             assert stored is not None
-            again = await self.shelf.dead_letters.settle(stored, verb, left(command))
-            assert not await self.shelf.dead_letters.settle(stored, verb, left(command))
+            again = await self.harness.dead_letters.settle(stored, verb, left(command))
+            assert not await self.harness.dead_letters.settle(stored, verb, left(command))
             return again
 
         assert self.run(decided())
@@ -350,11 +329,11 @@ class Interleavings(RuleBasedStateMachine):
 
     @invariant()
     def the_server_agrees(self) -> None:
-        if hasattr(self, "shelf"):
+        if hasattr(self, "harness"):
             self.run(self.check())
 
     async def check(self) -> None:
-        client, shard = self.shelf.client, self.shelf.shard
+        client, shard = self.harness.client, self.harness.shard
         active: Any = {name.decode(): value.decode().split("|") for name, value in (await client.hgetall(shard.active)).items()}  # type: ignore[misc]
         mailboxes = {key.decode().removeprefix(shard.mailboxes) async for key in client.scan_iter(f"{shard.mailboxes}*")}
         assert mailboxes == set(active), "a mailbox exists if and only if its record does"
@@ -377,8 +356,8 @@ class Interleavings(RuleBasedStateMachine):
         for name in BOXES:
             entries: Any = await client.xrange(shard.mailbox(name))
             assert [fields[b"e"].decode() for _, fields in entries] == self.ledger.line(name).waiting
-            assert await self.shelf.mailboxes.depth(name) == self.ledger.line(name).depth
-        counters = await self.shelf.counters()
+            assert await self.harness.mailboxes.depth(name) == self.ledger.line(name).depth
+        counters = await self.harness.counters()
         assert counters.get("depth", 0) == self.ledger.depth
         assert counters.get("accepted", 0) == len(self.ledger.outcomes)
 
@@ -386,14 +365,14 @@ class Interleavings(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            if hasattr(self, "shelf"):
+            if hasattr(self, "harness"):
                 self.drain()
                 self.run(self.nothing_is_left())
         finally:
             self.close()
 
     def close(self) -> None:
-        if hasattr(self, "shelf"):
+        if hasattr(self, "harness"):
             self.run(self.connections.close())
         self.instantly.stop()
         self.runner.close()
@@ -410,12 +389,12 @@ class Interleavings(RuleBasedStateMachine):
             self.promote()
             self.leases.clear()
             self.read("w1", 10, False, [])
-            for hand, lease in self.leases:
-                answer = self.run(hand.do(lease, TAKE))
+            for worker, lease in self.leases:
+                answer = self.run(worker.do(lease, TAKE))
                 self.enter(lease, TAKE, answer, lost=False)
                 while isinstance(answer, Started):
                     step = done(self.ledger.line(lease.mailbox).waiting[0])
-                    answer = self.run(hand.do(lease, step))
+                    answer = self.run(worker.do(lease, step))
                     self.enter(lease, step, answer, lost=False)
             if not self.ledger.depth:
                 return
@@ -425,14 +404,14 @@ class Interleavings(RuleBasedStateMachine):
         assert all(outcome is not None for outcome in self.ledger.outcomes.values())
         await self.check()
         standing = {"ready", "fence", "stats", "dead"}
-        found = {key.decode().partition("}:")[2] async for key in self.shelf.client.scan_iter("{p:*")}
+        found = {key.decode().partition("}:")[2] async for key in self.harness.client.scan_iter("{p:*")}
         assert {name for name in found if not name.startswith(("k:", "p:"))} <= standing
         for command in self.ledger.outcomes:
-            mark = await self.shelf.client.get(self.shelf.shard.mark(command))
+            mark = await self.harness.client.get(self.harness.shard.mark(command))
             assert mark is not None
             assert mark[:1] == b"d"
-            assert await self.shelf.client.pttl(self.shelf.shard.mark(command)) > 0
-        pending = await self.shelf.client.xpending(self.shelf.shard.ready, GROUP)
+            assert await self.harness.client.pttl(self.harness.shard.mark(command)) > 0
+        pending = await self.harness.client.xpending(self.harness.shard.ready, GROUP)
         assert pending["pending"] == 0
 
 
@@ -447,17 +426,17 @@ class Chance:
         return self._random.choices(FATES, weights=[12, 1, 2, 1], k=4)
 
     def step(self, machine: Interleavings) -> tuple[str, dict[str, Any]]:
-        """A rule that can be carried out now, with its arguments."""
+        """Return a rule that can run now, with its arguments."""
         pick, number = self._random.choice, self._random.randrange
         choices: dict[str, tuple[int, Callable[[], dict[str, Any]]]] = {
             "enqueue": (3, lambda: {"batch": [self._command() for _ in range(number(1, 7))], "fates": self.fates()}),
             "promote": (3, dict),
-            "read": (6, lambda: {"name": pick(HANDS), "count": number(1, 4), "take": number(5) > 0, "fates": self.fates()}),
+            "read": (6, lambda: {"name": pick(WORKERS), "count": number(1, 4), "take": number(5) > 0, "fates": self.fates()}),
             "advance": (12, lambda: {"moves": [self._move() for _ in range(number(1, 4))], "fates": self.fates()}),
             "lose_sight": (1, lambda: {"which": number(40)}),
             "take_over": (
                 2,
-                lambda: {"name": pick(HANDS), "which": number(10), "decision": pick(DECISIONS), "fates": self.fates()},
+                lambda: {"name": pick(WORKERS), "which": number(10), "decision": pick(DECISIONS), "fates": self.fates()},
             ),
             "pause": (1, lambda: {"box": pick(BOXES)}),
             "resume": (2, lambda: {"box": pick(BOXES)}),

@@ -96,13 +96,13 @@ def test_a_lane_is_no_entity_of_its_own(kind: str, name: str, count: int) -> Non
 
 
 @given(ids, types, ids)
-def test_a_command_without_an_entity_meets_nobody(command_id: str, kind: str, name: str) -> None:
+def test_a_command_without_an_entity_never_conflicts(command_id: str, kind: str, name: str) -> None:
     if not (valid(name) and valid(command_id)):
         return
     assert free_mailbox(command_id) != mailbox_name(kind, name, PerEntity())
 
 
 @pytest.mark.parametrize("bad", ["", "x" * 10_000, "é" * 2049, "\ud800", "a\udfff"])
-def test_what_is_no_name_is_refused(bad: str) -> None:
+def test_an_invalid_name_is_refused(bad: str) -> None:
     with pytest.raises(InvalidCommand):
         canonical_entity_id(bad)

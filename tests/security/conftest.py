@@ -24,7 +24,7 @@ Starter = Callable[..., EmbeddedServer]
 
 @pytest.fixture
 def start() -> Iterator[Starter]:
-    """Starts servers with settings of their own."""
+    """Start servers with settings of their own; they stop with the test."""
     running: list[EmbeddedServer] = []
 
     def started(**options: Any) -> EmbeddedServer:
@@ -44,7 +44,7 @@ def oldest() -> Path:
 
 @pytest.fixture(params=["redis", "valkey"])
 def binary(request: pytest.FixtureRequest) -> Path:
-    """Each server program at hand."""
+    """Return each available server program."""
     if request.param == "valkey":
         return find_server_binary()
     return Path(REDIS or pytest.skip("no redis-server on PATH"))
@@ -88,7 +88,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @dataclass(frozen=True)
 class TlsServer:
-    """A server that listens with TLS only; it is told of clients on a unix socket, too."""
+    """A server that listens with TLS, and for tests on a unix socket."""
 
     port: int
     url: str

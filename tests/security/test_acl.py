@@ -6,147 +6,40 @@ Whatever a role lacked would show in the server's ACL log, which must hold nothi
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
-from redis.exceptions import NoPermissionError, ResponseError
 
 from command_bus import (
-    Command,
     CommandBus,
-    CommandContext,
     CommandFailed,
     CommandRejected,
     CommandTimeout,
     Draining,
     EntitiesStopped,
-    EntityId,
     Envelope,
     HandlerRegistry,
     InvalidSettings,
-    Reject,
-    RetryPolicy,
-    TransportUnavailable,
-    UnsuitableServer,
 )
 from command_bus.admin.events import BEGINNING
-from command_bus.embedded import EmbeddedServer
 from command_bus.spark.target import Target, connection_to
 from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.spark.writing.partition import Reject as RowReject
 from command_bus.transport.bulk import Opening, Version
-from command_bus.transport.redis.acl import Role, acl_lines
-from tests.conformance.scene import until
+from command_bus.transport.redis.acl import acl_lines
+from tests.conformance.harness import side_of
+from tests.conformance.put_service import until
+from tests.security.acl_users import NAMESPACE, Park, Place, Relay, Work, made
 from tests.security.conftest import Starter
-
-NAMESPACE = "shop"
-ROLES: tuple[Role, ...] = ("producer", "worker", "operator", "pipeline")
-# By the client library, for appendfsync, and BLMPOP in lines for 6.2, which does not know it; a refusal is taken. 6.2 names no subcommands.
-TRIED = {"client|setinfo", "client", "config|get", "config", "blmpop"}
-
-
-class Work(Command[int], entity="line", retry=RetryPolicy(attempts=2, delay=0.01, jitter=0.0)):
-    line: EntityId
-    number: int
-
-
-class Relay(Command[int], entity="sender"):
-    sender: EntityId
-
-
-class Park(Command[None], entity="line", retry=RetryPolicy(attempts=1), on_poison="park"):
-    line: EntityId
-
-
-def registry() -> HandlerRegistry:
-    handlers = HandlerRegistry()
-
-    @handlers.handles(Work)
-    async def work(command: Work) -> int:
-        if command.number == -1:
-            raise OSError("broken")
-        if command.number == -2:
-            raise Reject("no")
-        return command.number
-
-    @handlers.handles(Park)
-    async def park(command: Park) -> None:
-        raise OSError("broken")
-
-    @handlers.handles(Relay)
-    async def relay(command: Relay, context: CommandContext) -> int:
-        await context.dispatch(Work(line="relayed", number=1), command_id=f"of-{context.command_id}")
-        await context.dispatch(Work(line="relayed", number=2), delay=0.01)
-        return await context.call(Work(line="relayed", number=3), timeout=10)
-
-    return handlers
-
-
-@dataclass
-class Place:
-    """A server on which each role has a user."""
-
-    server: EmbeddedServer
-    password: str
-    admin: Redis
-    selectors: bool
-
-    def url(self, role: Role) -> str:
-        return f"redis://command_bus-{NAMESPACE}-{role}:{self.password}@{self.server.url.partition('//')[2]}"
-
-    def bus(self, role: Role, **settings: Any) -> CommandBus:
-        return CommandBus(
-            self.url(role), **{"namespace": NAMESPACE, "registry": registry(), "dispatch_timeout": 15.0, **settings}
-        )
-
-    def client(self, role: Role) -> Redis:
-        client: Redis = Redis.from_url(self.url(role))
-        return client
-
-    async def denied(self) -> list[Any]:
-        """What was refused so far, leaving out what is only tried."""
-        entries: Any = await self.admin.acl_log()
-        return [
-            (entry["reason"], entry["object"], entry["username"], entry["context"])
-            for entry in entries
-            if entry["object"] not in TRIED and not _looked_for_its_place(entry) and not _came_before_the_workers(entry)
-        ]
-
-
-def _looked_for_its_place(entry: Any) -> bool:
-    """A producer whose call timed out tries once to read its line; it may not read mailboxes."""
-    return entry["username"].endswith("-producer") and ("}:m:" in entry["object"] or entry["object"] == "xrange")
-
-
-def _came_before_the_workers(entry: Any) -> bool:
-    """Who sends tries once per request to load scripts that are missing; it may not."""
-    return entry["username"].endswith(("-producer", "-pipeline")) and entry["object"] in ("script|load", "script")
 
 
 @pytest.fixture(params=["selectors", "patterns"])
 async def place(request: pytest.FixtureRequest, binary: Path, start: Starter) -> AsyncIterator[Place]:
     async with made(start(tcp=True, binary=binary), selectors=request.param == "selectors") as found:
         yield found
-
-
-@asynccontextmanager
-async def made(server: EmbeddedServer, *, selectors: bool, **options: Any) -> AsyncIterator[Place]:
-    admin: Redis = Redis.from_url(server.url)
-    found = Place(server, secrets.token_urlsafe(16), admin, selectors)
-    for role in ROLES:
-        for line in acl_lines(role, NAMESPACE, password=found.password, selectors=selectors, **options):
-            await admin.execute_command(*line.split(" "))
-    try:
-        yield found
-    finally:
-        print("refused:", await found.denied())  # what a failing test lacked
-        await admin.aclose()
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -287,7 +180,7 @@ async def parked_of(bus: CommandBus) -> list[Any]:
     return [letter for letter in await letters_of(bus) if letter.parked]
 
 
-async def test_a_producer_is_told_why_its_call_had_no_answer(place: Place) -> None:
+async def test_a_producer_learns_why_its_call_had_no_answer(place: Place) -> None:
     """Where the command is, but for its place in a line, whose commands it may not read."""
     async with place.bus("producer") as producer, place.bus("worker") as workers, place.bus("operator") as operator:
         async with workers.worker():  # loads the scripts
@@ -310,8 +203,8 @@ async def test_a_producer_is_told_why_its_call_had_no_answer(place: Place) -> No
     assert await place.denied() == []
 
 
-async def test_a_worker_takes_over_what_another_left(place: Place) -> None:
-    """Its lease is over, and it is told apart by what it had started."""
+async def test_a_worker_takes_over_lost_commands(place: Place) -> None:
+    """Its lease is over; its started commands identify it."""
     async with place.bus("producer") as producer, place.bus("operator") as operator:
         began = asyncio.Event()
         hangs = HandlerRegistry()
@@ -329,11 +222,11 @@ async def test_a_worker_takes_over_what_another_left(place: Place) -> None:
         for number in range(3):
             await producer.dispatch(Work(line="a", number=number))
         await began.wait()
-        assert gone._parts is not None
-        gone._parts.side.leases._stopping = True  # it renews no more, as if it were killed
-        for task in gone._parts.side.consumer.running:
+        side = side_of(gone)
+        side.leases._stopping = True  # it renews no more, as if it were killed
+        for task in side.consumer.running:
             task.cancel()
-        await gone._parts.side.consumer.stop_reading()
+        await side.consumer.stop_reading()
         async with place.bus("worker", lease=0.5) as workers, workers.worker():
             await operator.wait_idle(15)
         await gone.stop(grace=0)
@@ -342,7 +235,7 @@ async def test_a_worker_takes_over_what_another_left(place: Place) -> None:
     assert await place.denied() == []
 
 
-async def test_an_operator_aborts_what_a_worker_runs(place: Place) -> None:
+async def test_an_operator_aborts_a_running_command(place: Place) -> None:
     """Both sides of it: a handler that can be cancelled, and one that has to be given up."""
     began: list[str] = []
     hangs, free = HandlerRegistry(), asyncio.Event()
@@ -380,7 +273,7 @@ async def test_a_pipeline_loads_dispatches_and_reads_their_outcomes(place: Place
         link.wait(link.transport.bulk.commit(version, "{}", 60_000))
 
     async def read() -> list[str]:
-        """All that the Spark side asks of the transport."""
+        """Make all requests of the Spark side."""
         bus = place.bus("pipeline")
         async with bus:
             transport = bus.session.redis
@@ -414,170 +307,6 @@ async def test_a_pipeline_loads_dispatches_and_reads_their_outcomes(place: Place
         assert await read()
         await asyncio.to_thread(connection_to(target).close)
     assert await place.denied() == []
-
-
-EVERYONE_IS_REFUSED = (
-    ("FLUSHALL",), ("FLUSHDB",), ("KEYS", "*"), ("SCAN", "0"), ("CONFIG", "GET", "*"), ("CONFIG", "SET", "maxmemory", "1"), ("SHUTDOWN",),
-    ("MONITOR",), ("CLIENT", "LIST"), ("CLIENT", "KILL", "TYPE", "normal"), ("ACL", "LIST"), ("SLOWLOG", "GET"),
-    ("SCRIPT", "FLUSH"), ("FUNCTION", "LIST"), ("EVAL", "return 1", "0"), ("SAVE",), ("REPLICAOF", "NO", "ONE"), ("MIGRATE", "h", "1", "k", "0", "1"),
-    ("GET", "elsewhere"), ("SET", "elsewhere", "1"), ("DEL", "elsewhere"), ("XADD", "{other:0}:m:line:a", "*", "e", "x"),
-    ("HGET", "{shopping:0}:meta", "protocol"), ("XRANGE", "{other:0}:dead", "-", "+"), ("DEL", "{shop:0}:meta"), ("DEL", "{shop:0}:ready"),
-    ("XTRIM", "{shop:0}:m:line:a", "MAXLEN", "0"), ("XTRIM", "{shop:0}:ready", "MAXLEN", "0"), ("DEL", "{shop:0}:dead"),
-    ("XGROUP", "DESTROY", "{shop:0}:ready", "workers"), ("RENAME", "{shop:0}:ready", "{shop:0}:m:x"), ("PUBLISH", "c", "m"),
-)  # fmt: skip
-REFUSED: dict[Role, tuple[tuple[str, ...], ...]] = {
-    "producer": (
-        ("DEL", "{shop:0}:m:line:a"), ("XDEL", "{shop:0}:m:line:a", "1-1"), ("XRANGE", "{shop:0}:m:line:a", "-", "+"),
-        ("XRANGE", "{shop:0}:dead", "-", "+"), ("XADD", "{shop:0}:dead", "*", "e", "x"), ("DEL", "{shop:0}:k:c-1"),
-        ("HDEL", "{shop:0}:active", "line:a"), ("HSCAN", "{shop:0}:active", "0"), ("HGETALL", "{shop:0}:active"),
-        ("SET", "{shop:0}:fence", "0"), ("XREADGROUP", "GROUP", "workers", "me", "STREAMS", "{shop:0}:ready", ">"),
-        ("XCLAIM", "{shop:0}:ready", "workers", "me", "0", "1-1"), ("XACK", "{shop:0}:ready", "workers", "1-1"),
-        ("XDEL", "{shop:0}:ready", "1-1"), ("XRANGE", "{shop:0}:ready", "-", "+"), ("LPUSH", "{shop:0}:in:p", "x"),
-        ("HSET", "{shop:0}:commands", "Work", "x"), ("HSETNX", "{shop:0}:commands", "Work", "x"), ("HGETALL", "{shop:0}:commands"),
-        ("HSET", "{shop:0}:paused", "*", "p|0|"), ("HDEL", "{shop:0}:paused", "line:a"), ("HGETALL", "{shop:0}:paused"),
-        ("HSET", "{shop:0}:stats", "depth", "0"), ("HGETALL", "{shop:0}:stats"), ("HSET", "{shop:0}:parked", "line:a", "x"),
-        ("HSET", "{shop:0}:meta", "shards", "2"), ("HGETALL", "{shop:0}:meta"), ("HGET", "{shop:0}:delayed", "c-1"),
-        ("ZREM", "{shop:0}:due", "d:c-1"), ("XRANGE", "{shop:0}:events", "-", "+"), ("HSET", "{shop:0}:watched", "line", "9"),
-        ("HSET", "{shop:0}:workers", "w", "x"), ("HGETALL", "{shop:0}:b:d"),
-        ("HSET", "{shop:0}:interrupts", "line:a", "x"), ("HGETALL", "{shop:0}:interrupts"),
-    ),
-    "pipeline": (
-        ("DEL", "{shop:0}:m:line:a"), ("XDEL", "{shop:0}:m:line:a", "1-1"), ("XADD", "{shop:0}:dead", "*", "e", "x"),
-        ("XDEL", "{shop:0}:dead", "1-1"), ("XACK", "{shop:0}:ready", "workers", "1-1"),
-        ("SET", "{shop:0}:fence", "0"), ("XREADGROUP", "GROUP", "workers", "me", "STREAMS", "{shop:0}:ready", ">"), ("LPUSH", "{shop:0}:in:p", "x"),
-        ("XDEL", "{shop:0}:ready", "1-1"), ("HDEL", "{shop:0}:active", "line:a"),
-        ("HSET", "{shop:0}:paused", "*", "p|0|"), ("HDEL", "{shop:0}:paused", "*"), ("HSET", "{shop:0}:parked", "line:a", "x"),
-        ("HSET", "{shop:0}:commands", "Work", "x"), ("HSETNX", "{shop:0}:commands", "Work", "x"), ("HSET", "{shop:0}:stats", "depth", "0"),
-        ("XADD", "{shop:0}:b:d:out", "*", "r", "x"), ("XTRIM", "{shop:0}:b:d:out", "MAXLEN", "0"),
-    ),
-    "worker": (
-        ("XRANGE", "{shop:0}:dead", "-", "+"), ("XDEL", "{shop:0}:dead", "1-1"), ("HSET", "{shop:0}:meta", "shards", "2"),
-        ("HGETALL", "{shop:0}:meta"), ("SET", "{shop:0}:m:line:a", "x"), ("XTRIM", "{shop:0}:dead", "MAXLEN", "0"),
-        ("HSET", "{shop:0}:paused", "*", "p|0|"), ("HDEL", "{shop:0}:paused", "*"), ("HSET", "{shop:0}:stats", "depth", "0"),
-        ("HSET", "{shop:0}:b:d", "done", "9"), ("HSET", "{shop:0}:watched", "line", "9"),
-    ),
-    "operator": (
-        ("XREADGROUP", "GROUP", "workers", "me", "STREAMS", "{shop:0}:ready", ">"), ("XCLAIM", "{shop:0}:ready", "workers", "me", "0", "1-1"),
-        ("SET", "{shop:0}:fence", "0"), ("BRPOP", "{shop:0}:in:p", "1"), ("HSET", "{shop:0}:workers", "w", "x"),
-        ("HSET", "{shop:0}:commands", "Work", "x"), ("HSETNX", "{shop:0}:commands", "Work", "x"),
-        ("HSET", "{shop:0}:parked", "line:a", "x"), ("HSET", "{shop:0}:stats", "depth", "0"), ("ZADD", "{shop:0}:due", "0", "r:line:a"),
-    ),
-}  # fmt: skip
-# Where rights do not differ by key: what no key of the role may be done to.
-REFUSED_WITHOUT_SELECTORS: dict[Role, tuple[str, ...]] = {
-    "producer": ("XRANGE", "XDEL", "XACK", "XREADGROUP", "XCLAIM", "XTRIM", "HSCAN", "HDEL", "LPUSH", "ZREM", "UNLINK"),
-    "pipeline": ("XDEL", "XACK", "XREADGROUP", "XCLAIM", "XTRIM", "LPUSH", "ZREM"),
-    "worker": ("XREVRANGE", "UNLINK", "PERSIST"),
-    "operator": ("XREADGROUP", "XCLAIM", "XTRIM", "BRPOP", "ZADD", "UNLINK"),
-}
-ARITY = {"PERSIST": 1}  # how many words follow, where the server counts them before it looks at rights
-
-
-_DENIED = r"(?i)permission|NOPERM|ACL failure|can't access|can't run|not allowed from script"
-_TOLD = r"refuses this user|may not load"
-
-
-@pytest.mark.parametrize("role", ROLES)
-async def test_each_role_is_refused_the_rest(binary: Path, start: Starter, role: Role) -> None:
-    async with made(start(tcp=True, binary=binary), selectors=True) as place:
-        client = place.client(role)
-        for request in (*EVERYONE_IS_REFUSED, *REFUSED[role]):
-            with pytest.raises(NoPermissionError):
-                await client.execute_command(*request)
-        script = "return redis.call(unpack(ARGV))"  # a script reaches no further than its caller
-        sha = await place.admin.script_load(script)
-        for request in REFUSED[role]:
-            key = next(word for word in request if word.startswith("{shop"))
-            with pytest.raises((NoPermissionError, ResponseError), match=_DENIED):
-                await client.evalsha(sha, 1, key, *request)
-        await client.aclose()
-
-
-PATTERNS_REFUSE = tuple(request for request in EVERYONE_IS_REFUSED if not any("{shop:0}" in word for word in request))
-
-
-@pytest.mark.parametrize("role", ROLES)
-async def test_plain_patterns_refuse_other_namespaces_and_the_server(binary: Path, start: Starter, role: Role) -> None:
-    async with made(start(tcp=True, binary=binary), selectors=False) as place:
-        client = place.client(role)
-        for request in PATTERNS_REFUSE:
-            with pytest.raises(NoPermissionError):
-                await client.execute_command(*request)
-        await client.aclose()
-
-
-async def test_a_bus_of_another_namespace_is_refused_at_the_start(place: Place) -> None:
-    with pytest.raises(UnsuitableServer, match="refuses this user"):
-        async with place.bus("producer", namespace="shop2"):
-            pass
-
-
-async def test_a_producer_cannot_do_what_an_operator_does(binary: Path, start: Starter) -> None:
-    async with made(start(tcp=True, binary=binary), selectors=True) as place, place.bus("producer") as producer:
-        async with place.bus("worker") as workers, workers.worker():  # loads the scripts
-            await producer.call(Work(line="b", number=1), timeout=30)
-        await producer.dispatch(Work(line="a", number=1), command_id="c-1")
-        line = producer.entity("line", "a")
-        for act in (producer.cancel("c-1"), producer.stats(), line.pause(), line.purge(), producer.dead_letters.purge()):
-            with pytest.raises((UnsuitableServer, TransportUnavailable), match=_TOLD):
-                await act
-        async with place.bus("worker") as workers, workers.worker():
-            assert await producer.result("c-1", Work, timeout=5) == 1, "nothing of it was cancelled or paused"
-
-
-async def test_without_selectors_a_role_lacks_what_none_of_its_work_needs(oldest: Path, start: Starter) -> None:
-    async with made(start(tcp=True, binary=oldest), selectors=False) as place:
-        for role in ROLES:
-            client = place.client(role)
-            for command in REFUSED_WITHOUT_SELECTORS[role]:
-                rest = ("{shop:0}:active", "-", "+", "1", "1-1")
-                words = ("GROUP", "workers", "me", "STREAMS", "{shop:0}:active", ">") if command == "XREADGROUP" else rest
-                with pytest.raises(NoPermissionError):
-                    await client.execute_command(command, *words[: ARITY.get(command, 9)])
-            await client.aclose()
-
-
-@pytest.mark.parametrize("role", ["producer", "pipeline"])
-async def test_who_sends_waits_for_a_worker_to_load_the_scripts(binary: Path, start: Starter, role: Role) -> None:
-    """On a new server, and after it lost them: refused with a reason, or accepted once; never lost."""
-    async with made(start(tcp=True, binary=binary), selectors=True) as place:
-        async with place.bus(role, dispatch_timeout=0.5) as impatient:
-            with pytest.raises(TransportUnavailable, match="a worker of this version does") as refused:
-                await impatient.dispatch(Work(line="a", number=0), command_id="refused")
-            assert not refused.value.outcome_unknown, "it was certainly not accepted"
-        async with place.bus(role, dispatch_timeout=60) as patient, place.bus("worker") as workers:
-            waiting = asyncio.ensure_future(patient.call(Work(line="a", number=1), timeout=60))
-            await until(lambda: tried_to_load(place, role))
-            async with workers.worker():
-                assert await waiting == 1
-                await place.admin.script_flush()
-                assert await patient.call(Work(line="a", number=2), timeout=60) == 2, "the worker brought them back"
-            await place.admin.script_flush()  # and nobody is there
-            later = asyncio.ensure_future(patient.dispatch(Work(line="a", number=3), command_id="later"))
-            async with workers.worker():
-                assert (await later).status == "accepted"
-                assert await patient.result("later", Work, timeout=60) == 3
-                assert (await workers.stats()).accepted == 3
-
-
-async def tried_to_load(place: Place, role: Role) -> bool:
-    return any(entry["object"] == "script|load" and entry["username"].endswith(role) for entry in await place.admin.acl_log())
-
-
-async def test_a_producer_opens_where_the_ready_stream_was_deleted(place: Place) -> None:
-    """It may not look at mailboxes that lost their activation; workers do."""
-    async with place.bus("worker") as workers, place.bus("operator") as operator, place.bus("producer") as producer:
-        async with workers.worker():
-            await producer.call(Work(line="a", number=1), timeout=30)
-        await producer.dispatch(Work(line="a", number=2), command_id="c-2")
-        await place.admin.delete("{shop:0}:ready")
-        async with place.bus("producer") as another:
-            await another.dispatch(Work(line="b", number=1))
-        async with place.bus("pipeline") as another:
-            await another.dispatch(Work(line="c", number=1))
-        async with workers.worker():
-            await operator.wait_idle(60)
-            assert await producer.result("c-2", Work, timeout=30) == 2
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ import pytest
 from command_bus import BadResult, Command, EntityId, InvalidCommand, RetryPolicy
 from command_bus.serialization.envelope import ENCRYPTED, unpack_envelope
 from command_bus.transport.redis.memory import MemoryClients
-from tests.conformance.conftest import Bench
-from tests.conformance.scene import Put, Scene, scene
+from tests.conformance.conftest import Sandbox
+from tests.conformance.put_service import Put, PutService, put_service
 from tests.conformance.test_bad_input import envelope
 
 SECRET = "4111-1111-1111-1111"
@@ -57,33 +57,33 @@ CIPHER = ToyCipher(b"k" * 32)
 
 
 @pytest.fixture
-def bench() -> Bench:
-    bench = Bench("memory", MemoryClients())
+def sandbox() -> Sandbox:
+    sandbox = Sandbox("memory", MemoryClients())
 
-    @bench.registry.handles(Pay)
+    @sandbox.registry.handles(Pay)
     async def pay(command: Pay) -> str:
         if command.card == "broken":
             raise OSError("no line")
         return command.card
 
-    return bench
+    return sandbox
 
 
-async def everything(bench: Bench) -> bytes:
-    """All that the server holds."""
-    client = bench.client()
-    found = [(key, await client.dump(key)) for key in await bench.keys()]
+async def everything(sandbox: Sandbox) -> bytes:
+    """Return all data of the server."""
+    client = sandbox.client()
+    found = [(key, await client.dump(key)) for key in await sandbox.keys()]
     await client.aclose()
     return repr(found).encode()
 
 
-async def test_the_server_never_sees_a_value(bench: Bench) -> None:
-    async with bench.bus(cipher=CIPHER) as bus:
-        stage = Scene(bench, bus)
+async def test_the_server_never_sees_a_value(sandbox: Sandbox) -> None:
+    async with sandbox.bus(cipher=CIPHER) as bus:
+        service = PutService(sandbox, bus)
         await bus.dispatch(Pay(box="a", card=SECRET), command_id="p-1")
         await bus.dispatch(Pay(box="a", card=SECRET), delay=0.05)
-        client = bench.client()
-        ((_, fields),) = await client.xrange(stage.keys.mailbox("box:a"))
+        client = sandbox.client()
+        ((_, fields),) = await client.xrange(service.keys.mailbox("box:a"))
         await client.aclose()
         wire = unpack_envelope(fields[b"e"])
         assert (wire.name, wire.entity_id, wire.flags & ENCRYPTED) == ("Pay", "a", ENCRYPTED)
@@ -91,16 +91,16 @@ async def test_the_server_never_sees_a_value(bench: Bench) -> None:
             assert await bus.call(Pay(box="a", card=SECRET), timeout=5, command_id="p-2") == SECRET
             assert await bus.result("p-1", Pay, timeout=5) == SECRET  # the stored reply
             await bus.wait_idle(5)
-            await stage.unharmed("a")
-        assert b"4111" not in await everything(bench)
-        async with bench.bus() as other:
+            await service.assert_unharmed("a")
+        assert b"4111" not in await everything(sandbox)
+        async with sandbox.bus() as other:
             with pytest.raises(BadResult, match="no cipher"):
                 await other.result("p-2")
 
 
-async def test_a_repeated_id_is_a_duplicate_though_its_bytes_differ(bench: Bench) -> None:
-    async with bench.bus(cipher=CIPHER) as bus:
-        Scene(bench, bus)
+async def test_a_repeated_id_is_a_duplicate_though_its_bytes_differ(sandbox: Sandbox) -> None:
+    async with sandbox.bus(cipher=CIPHER) as bus:
+        PutService(sandbox, bus)
         assert (await bus.dispatch(Pay(box="a", card="1"), command_id="same")).status == "accepted"
         assert (await bus.dispatch(Pay(box="a", card="1"), command_id="same")).status == "duplicate"
         async with bus.worker():
@@ -110,52 +110,52 @@ async def test_a_repeated_id_is_a_duplicate_though_its_bytes_differ(bench: Bench
 
 
 @pytest.mark.parametrize(("cipher", "told"), [(None, "no cipher"), (ToyCipher(b"other"), "cannot be decrypted")])
-async def test_what_cannot_be_decrypted_is_dead_lettered(bench: Bench, cipher: ToyCipher | None, told: str) -> None:
-    async with scene(bench, cipher=cipher) as stage, bench.bus(cipher=CIPHER) as other:
+async def test_what_cannot_be_decrypted_is_dead_lettered(sandbox: Sandbox, cipher: ToyCipher | None, told: str) -> None:
+    async with put_service(sandbox, cipher=cipher) as service, sandbox.bus(cipher=CIPHER) as other:
         with pytest.raises(InvalidCommand, match=told):
             await other.call(Pay(box="a", card=SECRET), timeout=5)
-        letter = await stage.letter()
+        letter = await service.letter()
         assert (letter.reason, letter.attempts, letter.payload) == ("invalid", 1, None)
         assert told in letter.error_message
         assert "authentic" not in letter.error_message, "the cipher's words may hold data"
         (seen,) = [found async for found in other.dead_letters.list()]
         assert seen.payload == {"box": "a", "card": SECRET}, "who has the cipher may look"
-        await stage.bus.dead_letters.discard(letter.id)
-        await stage.unharmed("a")
+        await service.bus.dead_letters.discard(letter.id)
+        await service.assert_unharmed("a")
 
 
-async def test_a_ciphertext_means_nothing_in_another_place(bench: Bench) -> None:
+async def test_a_ciphertext_means_nothing_in_another_place(sandbox: Sandbox) -> None:
     """Moved to another entity, command or id, it does not open."""
-    async with scene(bench, cipher=CIPHER) as stage:
-        protection = stage.bus.protection
+    async with put_service(sandbox, cipher=CIPHER) as service:
+        protection = service.bus.protection
         assert protection is not None
         whole = unpack_envelope(protection.pack(unpack_envelope(envelope(msgpack.packb({"box": "a", "value": 7})))))
         for changes in ({"box": "b"}, {"name": "Pay"}, {"command_id": "bad-2"}):
             box = changes.get("box", "a")
-            await stage.inject(f"box:{box}", {"e": envelope(whole.payload, flags=ENCRYPTED, **changes)})
-            letter = await stage.letter()
+            await service.inject(f"box:{box}", {"e": envelope(whole.payload, flags=ENCRYPTED, **changes)})
+            letter = await service.letter()
             assert (letter.reason, "decrypted" in letter.error_message) == ("invalid", True)
-            await stage.bus.dead_letters.discard(letter.id)
-        await stage.inject("box:a", {"e": envelope(whole.payload, flags=ENCRYPTED)})
-        await stage.goes_on("a")
-        assert ("a", 7) in stage.seen
+            await service.bus.dead_letters.discard(letter.id)
+        await service.inject("box:a", {"e": envelope(whole.payload, flags=ENCRYPTED)})
+        await service.assert_runs("a")
+        assert ("a", 7) in service.seen
 
 
-async def test_plain_commands_are_still_read(bench: Bench) -> None:
+async def test_plain_commands_are_still_read(sandbox: Sandbox) -> None:
     """The way in: workers get the cipher first."""
-    async with scene(bench, cipher=CIPHER) as stage, bench.bus() as other:
+    async with put_service(sandbox, cipher=CIPHER) as service, sandbox.bus() as other:
         assert await other.call(Put(box="a", value=3), timeout=5) == 3
-        await stage.unharmed("a")
+        await service.assert_unharmed("a")
 
 
-async def test_signed_and_encrypted(bench: Bench) -> None:
+async def test_signed_and_encrypted(sandbox: Sandbox) -> None:
     protected: dict[str, Any] = {"cipher": CIPHER, "signing_keys": ["k:a secret, long enough"], "require_signatures": True}
-    async with scene(bench, **protected) as stage:
-        assert await stage.bus.call(Pay(box="a", card=SECRET), timeout=5) == SECRET
-        await stage.bus.dispatch(Pay(box="a", card="broken"))
-        letter = await stage.letter()
+    async with put_service(sandbox, **protected) as service:
+        assert await service.bus.call(Pay(box="a", card=SECRET), timeout=5) == SECRET
+        await service.bus.dispatch(Pay(box="a", card="broken"))
+        letter = await service.letter()
         assert (letter.reason, letter.payload) == ("failed", {"box": "a", "card": "broken"})
-        await stage.unharmed("a")
+        await service.assert_unharmed("a")
 
 
 class Broken:
@@ -167,10 +167,10 @@ class Broken:
     decrypt = encrypt
 
 
-async def test_a_cipher_that_fails_sends_nothing(bench: Bench) -> None:
-    async with scene(bench) as stage, bench.bus(cipher=Broken()) as other:
+async def test_a_cipher_that_fails_sends_nothing(sandbox: Sandbox) -> None:
+    async with put_service(sandbox) as service, sandbox.bus(cipher=Broken()) as other:
         with pytest.raises(InvalidCommand, match="RuntimeError") as error:
             await other.dispatch(Pay(box="a", card=SECRET))
         assert "4111" not in str(error.value)
-        assert stage.seen == []
-        await stage.unharmed("a")
+        assert service.seen == []
+        await service.assert_unharmed("a")

@@ -1,4 +1,4 @@
-"""What anybody may have written into a namespace neither speaks to an operator's terminal nor ends an operator's command.
+"""Foreign entries in a namespace neither control an operator's terminal nor end an operator's command.
 
 Each entry here could be of a stolen password of some role: names and ids with terminal escapes, times that no calendar has, announcements
 that are none, records that cannot be read. Every command is run against all of it, in a pipe, as JSON, and on a terminal.
@@ -45,7 +45,7 @@ class Deposit(Command[int], entity="account"):
 
 
 def record(**changes: Any) -> bytes:
-    """An announcement."""
+    """Return an announcement."""
     facts: dict[str, Any] = {
         "entity": "account", "key": "account", "delivery": "at_least_once", "kind": "command", "policy": {"attempts": 3},
         "schema": {"type": "object", "properties": {"account": {"type": "string"}, "amount": {"type": "integer"}}, "required": ["account"]},
@@ -157,7 +157,7 @@ class Shop:
         return run_program(*self.command(*words)[3:], env=wide, given=given or "")
 
     def on_a_terminal(self, *words: str, typed: bytes = b"") -> str:
-        """What a terminal would get to see, both streams; `typed` is what the operator answers."""
+        """Run a command; return what a terminal shows of both streams. `typed` is the operator's input."""
         ours, theirs = pty.openpty()
         process = subprocess.Popen(self.command(*words), cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True)
         os.close(theirs)
@@ -229,7 +229,7 @@ def test_no_command_obeys_or_ends_with_a_traceback(shop: Shop, words: tuple[str,
     told = done.stdout + done.stderr
     assert "Traceback" not in told, told
     assert done.returncode in (0, 1, 2), told
-    assert "unknown mailbox policy" not in told  # of one type, which is nobody else's matter
+    assert "unknown mailbox policy" not in told  # of one type, which does not affect others
     assert not OBEYED.search(told), told
     if words[:2] != ("dlq", "show"):  # which shows a traceback line by line
         assert not re.search(r"^(root|0-1-1: replayed)", told, re.MULTILINE), told
@@ -259,7 +259,7 @@ def test_what_is_asked_is_no_forged_prompt(shop: Shop, words: tuple[str, ...]) -
     assert not OBEYED.search(STYLES.sub("", seen.replace("\r\n", "\n"))), seen
 
 
-def test_what_was_replayed_is_named_as_text(shop: Shop) -> None:
+def test_a_replayed_letter_is_shown_escaped(shop: Shop) -> None:
     """Replays a copy, so that the letters stay as they are."""
     (_, letter), *_ = shop.client.xrange(KEYS.dead, count=1)  # type: ignore[misc, union-attr]
     copy = shop.client.xadd(KEYS.dead, letter).decode()  # type: ignore[arg-type, union-attr]

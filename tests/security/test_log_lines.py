@@ -1,4 +1,4 @@
-"""A log has the lines that we wrote: no id, name or error text makes one of its own, whoever formats them."""
+"""A log has only our lines: no id, name or error text makes another line, with any formatter."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from command_bus.messages.context import Running, current_command
 from command_bus.serialization.envelope import GIVEN_ID, WireEnvelope, pack_envelope
 from command_bus.transport.mailboxes import mailbox_label, scope_label
 from command_bus.transport.redis.memory import MemoryClients
-from tests.conformance.conftest import Bench
-from tests.conformance.scene import Scene, scene, until
+from tests.conformance.conftest import Sandbox
+from tests.conformance.put_service import PutService, put_service, until
 
 NASTY = "x\n2026-11-22T00:00:00.000Z WARNING forged\r\x1b[2J\x9b1m\u2028\u202e\x00"
 
@@ -30,8 +30,8 @@ class Break(Command[None], entity="box", retry=RetryPolicy(attempts=2, delay=0.0
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench("memory", MemoryClients())
+def sandbox() -> Sandbox:
+    return Sandbox("memory", MemoryClients())
 
 
 @pytest.fixture
@@ -52,13 +52,13 @@ def lines() -> Iterator[list[str]]:
     logger.setLevel(before)
 
 
-async def test_no_message_holds_what_a_sender_put_into_it(bench: Bench, lines: list[str]) -> None:
-    @bench.registry.handles(Break)
+async def test_no_message_holds_what_a_sender_put_into_it(sandbox: Sandbox, lines: list[str]) -> None:
+    @sandbox.registry.handles(Break)
     async def fails(command: Break) -> None:
         raise ValueError(command.text)
 
-    async with scene(bench, unknown_grace=0.1) as stage:
-        await stage.bus.dispatch(Break(box="c", text=NASTY), command_id=f"{NASTY}4")
+    async with put_service(sandbox, unknown_grace=0.1) as service:
+        await service.bus.dispatch(Break(box="c", text=NASTY), command_id=f"{NASTY}4")
         good = msgpack.packb({"box": NASTY, "value": 1})
         for command_id, name, box, payload in (
             (NASTY, "Put", NASTY, b"\x80"),
@@ -66,16 +66,16 @@ async def test_no_message_holds_what_a_sender_put_into_it(bench: Bench, lines: l
             (NASTY + "3", "Put", "a", good),
         ):
             whole = WireEnvelope(command_id, name, "box", box, payload, GIVEN_ID)
-            await stage.inject("box:a", {"e": pack_envelope(whole)})
-        await stage.inject(f"{NASTY}/1", {"e": NASTY.encode()})
-        await stage.inject("box:b", {"e": NASTY.encode()})
-        await until(lambda: all_given_up(stage))
+            await service.inject("box:a", {"e": pack_envelope(whole)})
+        await service.inject(f"{NASTY}/1", {"e": NASTY.encode()})
+        await service.inject("box:b", {"e": NASTY.encode()})
+        await until(lambda: all_given_up(service))
     assert any("given up" in line for line in lines)
     assert [line for line in lines if not line.isprintable()] == []
 
 
-async def all_given_up(stage: Scene) -> bool:
-    return len(await stage.letters()) == 6
+async def all_given_up(service: PutService) -> bool:
+    return len(await service.letters()) == 6
 
 
 def test_labels_can_be_printed() -> None:

@@ -1,6 +1,6 @@
-"""No secret is shown: not in a repr, not in an error or what caused it, not in a log at any level, not in a dead letter.
+"""No secret is shown: not in a repr, not in an error or its cause, not in a log at any level, not in a dead letter.
 
-Each secret here is a word that stands nowhere else, so whatever is shown can be searched for it.
+Each secret here is a word that is used nowhere else, so all output can be searched for it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.credentials import connection_options
 from command_bus.transport.redis.connection.factory import UrlClients
 from command_bus.transport.redis.memory import MemoryClients
-from tests.conformance.conftest import Bench
-from tests.conformance.scene import scene, until
+from tests.conformance.conftest import Sandbox
+from tests.conformance.put_service import put_service, until
 from tests.conformance.test_bad_input import envelope
 from tests.security.conftest import Starter
 
@@ -169,41 +169,41 @@ async def test_whatever_goes_wrong_on_the_way_to_a_server(start: Starter, caplog
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench("memory", MemoryClients(), registry=HandlerRegistry())
+def sandbox() -> Sandbox:
+    return Sandbox("memory", MemoryClients(), registry=HandlerRegistry())
 
 
-async def test_no_value_of_a_payload_is_logged_or_told(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_value_of_a_payload_is_logged_or_shown(sandbox: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
     """Done, refused by the model, failed, undecodable, unknown: at every level of logging."""
     caplog.set_level(logging.DEBUG)
 
-    @bench.registry.handles(Store)
+    @sandbox.registry.handles(Store)
     async def store(command: Store) -> str:
         if command.box == "broken":
             Store(box="x", text=command.text * 10)  # pydantic's error quotes what it refuses
         return command.text
 
-    async with scene(bench, signing_keys={"k": KEY}) as stage:
-        assert await stage.bus.call(Store(box="a", text=PAYLOAD), timeout=5) == PAYLOAD
-        await stage.bus.dispatch(Store(box="a", text=PAYLOAD), delay=0.01, headers={"h": PAYLOAD})
+    async with put_service(sandbox, signing_keys={"k": KEY}) as service:
+        assert await service.bus.call(Store(box="a", text=PAYLOAD), timeout=5) == PAYLOAD
+        await service.bus.dispatch(Store(box="a", text=PAYLOAD), delay=0.01, headers={"h": PAYLOAD})
         with pytest.raises(CommandFailed) as failed:
-            await stage.bus.call(Store(box="broken", text=PAYLOAD), timeout=5)
+            await service.bus.call(Store(box="broken", text=PAYLOAD), timeout=5)
         assert_clean(failed.value)
-        await stage.bus.dispatch_raw("box", "a", "Store", {"box": "a", "text": [PAYLOAD]})
-        await stage.inject("box:a", {"e": envelope(msgpack.packb({"box": "a", "text": PAYLOAD})[:-3], name="Store")})
-        await stage.inject("box:a", {"e": PAYLOAD.encode()})
-        letters = await until(lambda: _four(stage))
+        await service.bus.dispatch_raw("box", "a", "Store", {"box": "a", "text": [PAYLOAD]})
+        await service.inject("box:a", {"e": envelope(msgpack.packb({"box": "a", "text": PAYLOAD})[:-3], name="Store")})
+        await service.inject("box:a", {"e": PAYLOAD.encode()})
+        letters = await until(lambda: _four(service))
         for letter in letters:
             assert_clean(letter.error_message, letter.error_type, letter.traceback.replace("PAYLOAD", ""))
-            await stage.bus.dead_letters.discard(letter.id)
+            await service.bus.dead_letters.discard(letter.id)
         with pytest.raises(ValidationError) as refused:
             Store(box="a", text=PAYLOAD * 9)
         assert_clean(str(refused.value))
-        await stage.bus.wait_idle(5)
+        await service.bus.wait_idle(5)
     assert_clean(*(record.getMessage() for record in caplog.records), caplog.text)
     assert any("failed" in record.getMessage() for record in caplog.records), "something was logged"
 
 
-async def _four(stage: Any) -> list[Any]:
-    letters = await stage.letters()
+async def _four(service: Any) -> list[Any]:
+    letters = await service.letters()
     return letters if len(letters) == 4 else []

@@ -1,6 +1,6 @@
-"""Signed commands: what a key holder has packed runs, for the entity in whose line it stands; nothing else does, and the line goes on.
+"""Signed commands: only commands packed by a key holder run, only in the line of their entity, and the line goes on after others.
 
-A forger here may write to Redis as he likes: he puts bytes into mailboxes as the enqueue step would.
+The forger of these tests may write to Redis: it adds bytes to mailboxes as the enqueue step does.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from command_bus.spark.target import Target, connection_to
 from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.transport.mailboxes import mailbox_name, stands_in
 from command_bus.transport.redis.memory import MemoryClients
-from tests.conformance.conftest import Bench
-from tests.conformance.scene import Put, Scene, scene, until
+from tests.conformance.conftest import Sandbox
+from tests.conformance.put_service import Put, PutService, put_service, until
 from tests.security.conftest import Starter
 
 OLD = "an old secret, long enough"
@@ -42,44 +42,44 @@ KEYS = {"new": NEW, "old": OLD}
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench("memory", MemoryClients())
+def sandbox() -> Sandbox:
+    return Sandbox("memory", MemoryClients())
 
 
-def packed(bench: Bench, *, box: str = "a", value: int = 7, keys: dict[str, str] | None = None, **changes: Any) -> bytes:
-    """What a holder of these keys would send."""
-    values = {"signing_keys": KEYS if keys is None else keys, "namespace": bench.namespace, **changes}
+def packed(sandbox: Sandbox, *, box: str = "a", value: int = 7, keys: dict[str, str] | None = None, **changes: Any) -> bytes:
+    """Return the envelope that a holder of these keys would send."""
+    values = {"signing_keys": KEYS if keys is None else keys, "namespace": sandbox.namespace, **changes}
     protection = Protection.of(BusSettings(**values))
     envelope = WireEnvelope("forged-1", "Put", "box", box, msgpack.packb({"box": box, "value": value}), GIVEN_ID)
     return pack_envelope(envelope) if protection is None else protection.pack(envelope)
 
 
-async def test_signed_commands_run_in_every_way_of_sending(bench: Bench) -> None:
-    async with scene(bench, signing_keys=KEYS, require_signatures=True) as stage:
-        await stage.bus.dispatch(Put(box="a", value=1))
-        await stage.bus.dispatch(Put(box="a", value=2), delay=0.01, headers={"trace": "t"})
-        await stage.bus.dispatch_raw(
+async def test_signed_commands_run_in_every_way_of_sending(sandbox: Sandbox) -> None:
+    async with put_service(sandbox, signing_keys=KEYS, require_signatures=True) as service:
+        await service.bus.dispatch(Put(box="a", value=1))
+        await service.bus.dispatch(Put(box="a", value=2), delay=0.01, headers={"trace": "t"})
+        await service.bus.dispatch_raw(
             None, None, "Put", {"box": "a", "value": 3}
         )  # no entity: dead-lettered as invalid, not as forged
-        assert await stage.bus.call(Put(box="a", value=4), timeout=5, command_id="mine") == 4
-        assert (await stage.letter()).reason == "invalid"
-        await stage.unharmed("a")
+        assert await service.bus.call(Put(box="a", value=4), timeout=5, command_id="mine") == 4
+        assert (await service.letter()).reason == "invalid"
+        await service.assert_unharmed("a")
 
 
-FORGERIES: dict[str, tuple[Callable[[Bench], bytes], str]] = {
-    "unsigned": (lambda bench: packed(bench, keys={}), "not signed"),
-    "unknown key": (lambda bench: packed(bench, keys={"theirs": "a secret of their own"}), "does not have"),
-    "known id, another secret": (lambda bench: packed(bench, keys={"new": "a guess, long enough"}), "not what was signed"),
-    "another namespace": (lambda bench: packed(bench, namespace="staging"), "not what was signed"),
-    "another payload": (lambda bench: packed(bench).replace(b"\xa5value\x07", b"\xa5value\x08"), "not what was signed"),
-    "another name": (lambda bench: packed(bench).replace(b"\xa3Put", b"\xa3Pay"), "not what was signed"),
-    "another id": (lambda bench: packed(bench).replace(b"forged-1", b"forged-2"), "not what was signed"),
-    "another entity": (lambda bench: packed(bench, box="b"), "another entity"),
-    "flags": (lambda bench: packed(bench).replace(b"\x07\x01\xc0", b"\x07\x03\xc0"), "not what was signed"),
-    "cut off": (lambda bench: b"\x9c" + packed(bench)[1 : -(2 + 32 + 3)], "not signed"),
-    "empty": (lambda bench: packed(bench)[: -(2 + 32 + 3)] + b"\xc4\x00", "does not have"),
+FORGERIES: dict[str, tuple[Callable[[Sandbox], bytes], str]] = {
+    "unsigned": (lambda sandbox: packed(sandbox, keys={}), "not signed"),
+    "unknown key": (lambda sandbox: packed(sandbox, keys={"theirs": "a secret of their own"}), "does not have"),
+    "known id, another secret": (lambda sandbox: packed(sandbox, keys={"new": "a guess, long enough"}), "not what was signed"),
+    "another namespace": (lambda sandbox: packed(sandbox, namespace="staging"), "not what was signed"),
+    "another payload": (lambda sandbox: packed(sandbox).replace(b"\xa5value\x07", b"\xa5value\x08"), "not what was signed"),
+    "another name": (lambda sandbox: packed(sandbox).replace(b"\xa3Put", b"\xa3Pay"), "not what was signed"),
+    "another id": (lambda sandbox: packed(sandbox).replace(b"forged-1", b"forged-2"), "not what was signed"),
+    "another entity": (lambda sandbox: packed(sandbox, box="b"), "another entity"),
+    "flags": (lambda sandbox: packed(sandbox).replace(b"\x07\x01\xc0", b"\x07\x03\xc0"), "not what was signed"),
+    "cut off": (lambda sandbox: b"\x9c" + packed(sandbox)[1 : -(2 + 32 + 3)], "not signed"),
+    "empty": (lambda sandbox: packed(sandbox)[: -(2 + 32 + 3)] + b"\xc4\x00", "does not have"),
     "in another form": (
-        lambda bench: packed(bench)[: -(2 + 35)] + b"\xc5\x00\x23" + packed(bench)[-35:],
+        lambda sandbox: packed(sandbox)[: -(2 + 35)] + b"\xc5\x00\x23" + packed(sandbox)[-35:],
         "not where it belongs",
     ),
 }
@@ -87,52 +87,52 @@ FORGERIES: dict[str, tuple[Callable[[Bench], bytes], str]] = {
 
 @pytest.mark.parametrize(("forge", "told"), FORGERIES.values(), ids=FORGERIES.keys())
 async def test_48_what_is_not_signed_so_is_never_handled(
-    bench: Bench, caplog: pytest.LogCaptureFixture, forge: Callable[[Bench], bytes], told: str
+    sandbox: Sandbox, caplog: pytest.LogCaptureFixture, forge: Callable[[Sandbox], bytes], told: str
 ) -> None:
-    raw = forge(bench)
+    raw = forge(sandbox)
     assert unpack_envelope(raw).command_id  # an envelope it is
-    async with scene(bench, signing_keys=KEYS, require_signatures=True) as stage:
-        await stage.inject("box:a", {"e": raw})
-        letter = await stage.letter()
+    async with put_service(sandbox, signing_keys=KEYS, require_signatures=True) as service:
+        await service.inject("box:a", {"e": raw})
+        letter = await service.letter()
         assert (letter.reason, letter.error_type, letter.raw) == ("bad_signature", "BadSignature", raw)
         assert told in letter.error_message
-        assert stage.seen == []
+        assert service.seen == []
         warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
         assert any("bad signature" in text for text in warnings)
-        await stage.unharmed("a")
-        await stage.bus.dead_letters.replay(letter.id)
-        again = await stage.letter()
+        await service.assert_unharmed("a")
+        await service.bus.dead_letters.replay(letter.id)
+        again = await service.letter()
         assert again.reason == "bad_signature"
-        await stage.bus.dead_letters.discard(again.id)
-        await stage.unharmed("a")
-        assert not any(value in (7, 8) for _, value in stage.seen)
+        await service.bus.dead_letters.discard(again.id)
+        await service.assert_unharmed("a")
+        assert not any(value in (7, 8) for _, value in service.seen)
 
 
-async def test_48_a_forgery_between_good_commands_keeps_the_line_in_order(bench: Bench) -> None:
-    async with bench.bus(signing_keys=KEYS, require_signatures=True) as bus:
-        stage = Scene(bench, bus)
+async def test_48_a_forgery_between_good_commands_keeps_the_line_in_order(sandbox: Sandbox) -> None:
+    async with sandbox.bus(signing_keys=KEYS, require_signatures=True) as bus:
+        service = PutService(sandbox, bus)
         await bus.dispatch(Put(box="a", value=10))
         for forge, _ in FORGERIES.values():
-            await stage.inject("box:a", {"e": forge(bench)})
+            await service.inject("box:a", {"e": forge(sandbox)})
         await bus.dispatch(Put(box="a", value=11))
         async with bus.worker():
             await bus.wait_idle(10)
-            assert stage.seen == [("a", 10), ("a", 11)]
-            assert len(await stage.letters()) == len(FORGERIES)
+            assert service.seen == [("a", 10), ("a", 11)]
+            assert len(await service.letters()) == len(FORGERIES)
 
 
-async def test_48_the_caller_of_a_refused_command_is_told(bench: Bench) -> None:
-    async with scene(bench, signing_keys={"new": NEW}, require_signatures=True) as stage:
+async def test_48_the_caller_of_a_refused_command_gets_the_error(sandbox: Sandbox) -> None:
+    async with put_service(sandbox, signing_keys={"new": NEW}, require_signatures=True) as service:
         for keys in ({}, {"theirs": "a secret of their own"}):
-            async with bench.bus(signing_keys=keys) as other:
+            async with sandbox.bus(signing_keys=keys) as other:
                 with pytest.raises(BadSignature, match="bad signature") as error:
                     await other.call(Put(box="a", value=1), timeout=5)
                 assert error.value.command_id
-        assert stage.seen == []
-        await stage.goes_on("a")
+        assert service.seen == []
+        await service.assert_runs("a")
 
 
-async def test_keys_rotate_without_a_gap(bench: Bench) -> None:
+async def test_keys_rotate_without_a_gap(sandbox: Sandbox) -> None:
     """Verifiers first: every step leaves commands of the one before it waiting."""
     steps: list[dict[str, Any]] = [
         {},
@@ -141,32 +141,32 @@ async def test_keys_rotate_without_a_gap(bench: Bench) -> None:
         {"signing_keys": {"new": NEW, "old": OLD}, "require_signatures": True},
         {"signing_keys": {"new": NEW}, "require_signatures": True},
     ]
-    stage: Scene | None = None
+    service: PutService | None = None
     for number, (sender, worker) in enumerate(zip(steps, [*steps[1:2], *steps[1:4], steps[4]], strict=True)):
-        async with bench.bus(**sender) as bus:
+        async with sandbox.bus(**sender) as bus:
             await bus.dispatch(Put(box="a", value=number))
-        async with bench.bus(**worker) as bus:
-            stage = stage or Scene(bench, bus)
+        async with sandbox.bus(**worker) as bus:
+            service = service or PutService(sandbox, bus)
             async with bus.worker():
                 await bus.wait_idle(5)
-    assert stage is not None
-    assert stage.seen == [("a", number) for number in range(5)]
+    assert service is not None
+    assert service.seen == [("a", number) for number in range(5)]
 
 
-async def test_a_worker_without_keys_runs_signed_commands(bench: Bench) -> None:
-    async with scene(bench) as stage, bench.bus(signing_keys=KEYS) as other:
+async def test_a_worker_without_keys_runs_signed_commands(sandbox: Sandbox) -> None:
+    async with put_service(sandbox) as service, sandbox.bus(signing_keys=KEYS) as other:
         assert await other.call(Put(box="a", value=1), timeout=5) == 1
-        await stage.unharmed("a")
+        await service.assert_unharmed("a")
 
 
-async def test_a_signed_command_stands_in_the_lane_of_its_entity(bench: Bench) -> None:
+async def test_a_signed_command_stands_in_the_lane_of_its_entity(sandbox: Sandbox) -> None:
     entities = {"box": EntityPolicy(mailbox=lanes(4))}
-    async with scene(bench, signing_keys=KEYS, require_signatures=True, entities=entities) as stage:
-        assert await stage.bus.call(Put(box="a", value=1), timeout=5) == 1
+    async with put_service(sandbox, signing_keys=KEYS, require_signatures=True, entities=entities) as service:
+        assert await service.bus.call(Put(box="a", value=1), timeout=5) == 1
         home = mailbox_name("box", "a", lanes(4))
         other = next(f"box/{lane}" for lane in range(4) if f"box/{lane}" != home)
-        await stage.inject(other, {"e": packed(bench)})
-        assert "another entity" in (await stage.letter()).error_message
+        await service.inject(other, {"e": packed(sandbox)})
+        assert "another entity" in (await service.letter()).error_message
     assert not stands_in("box/3", "box", "a", "c", None)  # a lane is none of a type that has no lanes
     assert not stands_in("crate/3", "box", "a", "c", None)
     assert stands_in("~:c-1", None, None, "c-1", None)

@@ -1,6 +1,6 @@
-"""What a stolen producer password can do, so that docs/security.md says no more and no less: it takes rights that every producer needs.
+"""What a stolen producer password can do, exactly as docs/security.md says: it has the rights that every producer needs.
 
-An ACL speaks of commands and keys. It cannot forbid an argument of a command, nor tell one entry from another.
+An ACL covers commands and keys. It cannot forbid an argument of a command, nor distinguish entries.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 from command_bus import CommandBus, HandlerRegistry, InvalidSettings, QueueFull
 from command_bus.transport.redis.scripts import SCRIPTS
-from tests.conformance.scene import until
+from tests.conformance.put_service import until
 from tests.security.conftest import Starter
 from tests.security.test_acl import Place, Work, made
 
@@ -105,7 +105,7 @@ async def began(handlers: Handlers, count: int) -> bool:
     return len(handlers.numbers) >= count
 
 
-async def test_it_repeats_and_suppresses_command_ids_and_reads_replies_to_ids_that_it_knows(place: Place) -> None:
+async def test_a_thief_repeats_ids_suppresses_ids_and_reads_replies(place: Place) -> None:
     handlers = Handlers()
     thief = place.client("producer")
     async with signing(place, "worker", handlers) as workers, signing(place, "producer", handlers) as bus, workers.worker():

@@ -48,13 +48,13 @@ def registry() -> HandlerRegistry:
 
 
 async def served(url: str, **settings: Any) -> None:
-    """A bus and a worker there do their work."""
+    """Check that a bus and a worker there work."""
     async with CommandBus(url, registry=registry(), **settings) as bus, bus.worker():
         assert await bus.call(Add(box="a", value=1), timeout=5) == 2
 
 
 async def refusal(url: str, **settings: Any) -> CommandBusError:
-    """The error of opening a bus there."""
+    """Return the error of opening a bus there."""
     with pytest.raises(CommandBusError) as error:
         async with CommandBus(url, **{"dispatch_timeout": 1.0, **settings}):
             pass
@@ -62,7 +62,7 @@ async def refusal(url: str, **settings: Any) -> CommandBusError:
 
 
 async def refused_at_once(url: str, **settings: Any) -> str:
-    """What a refusal says that no second try can change."""
+    """Return the text of a refusal that is not retried."""
     began = time.monotonic()
     error = await refusal(url, **{"dispatch_timeout": 30.0, **settings})
     assert time.monotonic() - began < 5, "it was tried again and again"
@@ -146,13 +146,13 @@ async def test_verification_is_turned_off_only_on_purpose(tls: Tls) -> None:
 
 
 @pytest.mark.parametrize("url", ["rediss://a", "rediss+sentinel://a:1,b:2/main", "rediss+cluster://a:1"])
-def test_the_host_s_name_is_asked_for_whatever_the_client_s_default(url: str) -> None:
+def test_the_host_name_is_checked_whatever_the_default(url: str) -> None:
     assert connection_options(BusSettings(url=SecretStr(url)))["ssl_check_hostname"] is True
     own = connection_options(BusSettings(url=SecretStr(f"{url}?ssl_check_hostname=false"), insecure=True))
     assert "ssl_check_hostname" not in own, "what the URL says holds"
 
 
-async def test_files_that_are_no_certificates_are_told_as_such(certificates: Certificates, tmp_path: Path) -> None:
+async def test_files_that_are_no_certificates_are_refused(certificates: Certificates, tmp_path: Path) -> None:
     rubbish = tmp_path / "rubbish.pem"
     rubbish.write_text("no certificate")
     wrong: list[dict[str, Path]] = [

@@ -1,4 +1,4 @@
-"""A URL that is mistaken shows nothing of its password, wherever it is given; what in one weakens TLS is seen however it is written."""
+"""An invalid URL shows nothing of its password; options in a URL that weaken TLS are found in any spelling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from command_bus import BusSettings, CommandBus, CommandBusError, InvalidSettings
 from command_bus.cli.options import Target
 from command_bus.cli.process.application import Application
-from command_bus.cli.process.options import WorkerOptions
+from command_bus.cli.process.worker_options import WorkerOptions
 from command_bus.server_urls import redacted, unverified, url_fault, weakened
 from command_bus.transport.redis.connection.clients import clients_of
 
@@ -59,7 +59,7 @@ def _leaks(text: str) -> bool:
 
 
 def _attempt(build: Callable[[], Any]) -> tuple[Any, InvalidSettings | None]:
-    """What was made, or why not."""
+    """Return the made object, or the error."""
     try:
         return build(), None
     except InvalidSettings as error:
@@ -71,7 +71,7 @@ def _all_told(error: BaseException) -> str:
 
 
 @pytest.mark.parametrize("url", MISTAKES)
-def test_a_mistaken_url_is_refused_and_nothing_of_its_password_told(url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_url_is_refused_without_showing_its_password(url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     ways: tuple[Callable[[], Any], ...] = (
         lambda: CommandBus(url, insecure=True),
@@ -100,7 +100,7 @@ async def test_a_bus_that_is_opened_with_one_tells_nothing(url: str) -> None:
     st.sampled_from(PREFIXES),
     st.sampled_from(["", "jo"]),
 )
-def test_whatever_stands_unquoted_in_a_password_it_is_not_shown(junk: str, scheme: str, user: str) -> None:
+def test_a_password_with_unquoted_characters_is_not_shown(junk: str, scheme: str, user: str) -> None:
     url = f"{scheme}://{user}:{SECRET[:7]}{junk}{SECRET[7:]}@host:6379/main"
     assert not _leaks(redacted(url))
     clients, error = _attempt(lambda: clients_of(url))
@@ -122,7 +122,7 @@ def test_whatever_stands_unquoted_in_a_password_it_is_not_shown(junk: str, schem
         "redis://[::1]:6379/0?socket_timeout=3",
     ],
 )
-def test_what_is_right_is_taken(url: str) -> None:
+def test_a_valid_url_is_accepted(url: str) -> None:
     assert url_fault(url) is None
     assert clients_of(BusSettings(url=f" {url}\n").server_url or "").label
 

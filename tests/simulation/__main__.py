@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.simulation.series import BITE, runs_of
-from tests.simulation.world import Run, Shape
+from tests.simulation.simulation import Run, Shape
 
 
 def _explain(done: Run) -> None:

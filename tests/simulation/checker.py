@@ -1,4 +1,4 @@
-"""Reads a history and says which promises it breaks. Knows nothing of how the bus works, but for leases and their renewal.
+"""Finds broken promises in a history. It knows nothing of the implementation, except leases and their renewal.
 
 Every rule is a function that yields (entity, what happened); its name is that of the invariant. What a fault excuses is said where it is
 excused, and as narrowly as the history allows.
@@ -28,7 +28,7 @@ def rule(function: Callable[[History], Broken]) -> Callable[[History], Broken]:
 
 
 def check(history: History) -> list[tuple[str, str, str]]:
-    """All that is broken: invariant, entity, what happened."""
+    """Return all violations: invariant, entity, what happened."""
     return [(found.__name__, entity, text) for found in RULES for entity, text in found(history)]
 
 
@@ -43,7 +43,7 @@ def _of_entities(history: History) -> dict[str, list[Execution]]:
 
 
 def _held(run: Execution, start: float, end: float) -> bool:
-    """Whether its process stood still (or its loop) at some time in this span, or was killed before its end."""
+    """Return whether its process or loop was stopped at some time in this span, or was killed before its end."""
     return any(
         kind in ("pause", "block", "kill") and begin <= end and start <= until for kind, begin, until in run.process.troubles
     )
@@ -54,7 +54,7 @@ def _killed_at(run: Execution) -> float | None:
 
 
 def _last_touch(history: History, run: Execution, before: float) -> float | None:
-    """When its worker last renewed or read the activation that it ran under."""
+    """Return when its worker last renewed or read its activation."""
     best: float | None = None
     for activation, touches in history.touches.items():
         if history.homes.get(activation) != f"item:{run.entity}":
@@ -66,7 +66,7 @@ def _last_touch(history: History, run: Execution, before: float) -> float | None
 
 
 def _in_thread(history: History, run: Execution) -> bool:
-    """Whether nothing can cancel it."""
+    """Return whether it runs in a thread, so that nothing can cancel it."""
     return history.sent[run.id].kind == "sync"
 
 
@@ -83,8 +83,8 @@ def _accepted(sent: Sent) -> bool:
 
 @rule
 def order(history: History) -> Broken:
-    """First starts follow acceptance: of two commands, the one that was acknowledged before the other was sent; in a batch, and among the
-    dispatches of one process, the earlier one."""
+    """Find first starts out of order. Of two commands, the one that was acknowledged before the other was sent starts first; in a batch,
+    and among the dispatches of one process, the earlier one."""
     for entity, runs in _of_entities(history).items():
         first: dict[str, Execution] = {}
         for run in runs:
@@ -158,7 +158,7 @@ def overlap(history: History) -> Broken:
 
 
 def _taken_over(history: History, one: Execution, until: float) -> bool:
-    """Whether its lease was taken over meanwhile; `stolen` sees to it that this was right.
+    """Return whether its lease was taken over in that time; `stolen` checks that this was right.
 
     A thread may begin after that: its process was stopped after it had renewed the lease, and goes on before its own time is over (`late`).
     """
@@ -176,7 +176,7 @@ def _unexcused(history: History, one: Execution, other: Execution, end: float | 
 
 @rule
 def deadline(history: History) -> Broken:
-    """A handler whose lease could not be renewed is cancelled when it is over, or as soon as its process runs again."""
+    """Find handlers that ran on after their lease ended: they must be cancelled then, or as soon as their process runs again."""
     for run in history.executions:
         end = run.ended
         if end is None or end - run.began < history.lease or _in_thread(history, run):
@@ -192,7 +192,7 @@ def deadline(history: History) -> Broken:
 
 @rule
 def late(history: History) -> Broken:
-    """Nothing is started when the lease is over, however late its worker learns that it may."""
+    """Find starts after the end of the lease, which are forbidden even if the worker gets its lease late."""
     for run in history.executions:
         touch = _last_touch(history, run, run.began)
         if touch is not None and run.began > touch + history.lease + 0.05:
@@ -201,7 +201,7 @@ def late(history: History) -> Broken:
 
 @rule
 def lost_lease(history: History) -> Broken:
-    """Whoever has lost his lease to another is told by his next renewal, and stops."""
+    """Find handlers that ran on after a renewal reported that another worker has the lease."""
     for entity, runs in _of_entities(history).items():
         by_fence = sorted(runs, key=lambda run: run.fence)
         for one, other in pairwise(by_fence):
@@ -253,7 +253,7 @@ def explained(history: History) -> Broken:
 
 @rule
 def once(history: History) -> Broken:
-    """A command that must not run twice starts at most once (and once more for each replay by an operator)."""
+    """Find at-most-once commands that started more than once (plus once for each replay by an operator)."""
     for name, runs in of_commands(history).items():
         sent = history.sent[name]
         most = ATTEMPTS[sent.kind] * (1 + sent.replays)
@@ -263,7 +263,7 @@ def once(history: History) -> Broken:
 
 @rule
 def twice(history: History) -> Broken:
-    """A command is started again only if it failed, or its lease was over, or its worker was stopping."""
+    """Find commands that started again although they had not failed, their lease was not over and their worker was not stopping."""
     for name, runs in of_commands(history).items():
         for one, other in pairwise(runs):
             if one.how in ("failed", "cancelled", "shot", "") or one.ended is None or history.sent[name].replays:
@@ -291,7 +291,7 @@ def attempts(history: History) -> Broken:
 
 @rule
 def letters(history: History) -> Broken:
-    """A dead letter says why, and it is true: so many attempts were used up by starts and lost leases."""
+    """Find dead letters whose reason is wrong: starts and lost leases must account for the attempts."""
     by_tag: dict[str, int] = {}
     runs_of = of_commands(history)
     for letter in history.letters:
@@ -320,7 +320,7 @@ def letters(history: History) -> Broken:
 
 @rule
 def lost(history: History) -> Broken:
-    """What was acknowledged was run to an end, or its dead letter is there."""
+    """Find acknowledged commands that neither ran to an end nor have a dead letter."""
     runs_of = of_commands(history)
     buried = {(letter.payload or {}).get("tag", "") for letter in history.letters}
     for name, sent in history.sent.items():
@@ -355,7 +355,7 @@ def refusals(history: History) -> Broken:
 
 @rule
 def admissions(history: History) -> Broken:
-    """An id is accepted once; then it is a duplicate. (Also to a producer whose first try was carried out and settled unknown to it.)"""
+    """Find ids that were accepted twice; the second answer must be a duplicate, even if the producer does not know of the first."""
     runs_of = of_commands(history)
     buried = {(letter.payload or {}).get("tag", "") for letter in history.letters}
     for name, sent in history.sent.items():
@@ -369,7 +369,7 @@ def admissions(history: History) -> Broken:
 
 @rule
 def calls(history: History) -> Broken:
-    """A call is answered once, with what the last run of its command gave; one that was settled in time is answered in time."""
+    """Find calls with another answer than the result of the last run, or without an answer although the command was settled in time."""
     runs_of = of_commands(history)
     for name, sent in history.sent.items():
         if sent.how != "call" or history.killed(sent.process):
@@ -388,7 +388,7 @@ def calls(history: History) -> Broken:
 
 
 def _late(history: History, sent: Sent, runs: list[Execution]) -> Broken:
-    """A settled call must be answered while there is time: the stored reply is read after a lost one."""
+    """Return whether a settled call was not answered in time: a lost reply must be replaced by the stored one."""
     last = runs[-1] if runs else None
     if last is None or last.how not in ("returned", "rejected") or last.ended is None or sent.replays:
         return
@@ -398,7 +398,7 @@ def _late(history: History, sent: Sent, runs: list[Execution]) -> Broken:
 
 @rule
 def paused(history: History) -> Broken:
-    """Nothing of a paused entity is started (the fence tells the server's time of a start)."""
+    """Find starts of paused entities (the fence has the server's time of a start)."""
     if history.jumps:
         return
     for entity, begin, end in history.pauses:
@@ -436,7 +436,7 @@ LIFE = {
 
 @rule
 def told(history: History) -> Broken:
-    """Events tell of every acceptance, start and end, once and in the order in which they happen."""
+    """Find acceptances, starts and ends without exactly one event, and events out of order."""
     if history.told is None or history.stuck:
         return
     states: dict[str, str] = {}
@@ -462,7 +462,7 @@ def told(history: History) -> Broken:
 
 @rule
 def drained(history: History) -> Broken:
-    """In the end all is settled, nothing is stuck, and the server holds nothing of any entity."""
+    """Find what is left in the end: every command is settled, none stuck, and the server holds nothing of any entity."""
     if history.stuck:
         yield "", history.stuck
         return

@@ -8,8 +8,8 @@ from typing import Any, cast
 from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
-from command_bus.testing.simulated.client import WiredPipe, WiredRedis
-from command_bus.testing.simulated.patching import TaskKeeper
+from command_bus.testing.simulated.client import WirePipe, WireRedis
+from command_bus.testing.simulated.patching import TaskLeaseKeeper
 from command_bus.testing.simulated.server import Link
 from tests.simulation.loop import LANE, SimLoop
 from tests.simulation.network import PATIENCE, Network
@@ -45,7 +45,7 @@ class _Wire:
 
 
 class _HandlersLoop:
-    """What the renewing thread sees of the event loop: it hands callbacks over to the main lane."""
+    """The event loop as the renewing thread sees it: callbacks run in the main lane."""
 
     def __init__(self, loop: SimLoop, context: Any) -> None:
         self._loop = loop
@@ -58,7 +58,7 @@ class _HandlersLoop:
         self._loop.call_soon(callback, *args, context=self._context)
 
 
-class LaneKeeper(TaskKeeper):
+class LaneLeaseKeeper(TaskLeaseKeeper):
     """The lease keeper as a task of the process's second lane, which runs on while the loop is blocked."""
 
     def begin(self) -> tuple[Any, asyncio.Task[None]]:
@@ -74,7 +74,7 @@ class SimClients:
     """Implements `ClientFactory` for one process."""
 
     label = "simulated server"
-    lease_keeper = LaneKeeper
+    lease_keeper = LaneLeaseKeeper
 
     def __init__(self, network: Network, owner: str) -> None:
         self._network = network
@@ -86,12 +86,12 @@ class SimClients:
 
     def commands(self) -> Redis:
         """See `ClientFactory`."""
-        return WiredRedis(_Wire(self._network, self._owner, PATIENCE))
+        return WireRedis(_Wire(self._network, self._owner, PATIENCE))
 
-    def pipe(self, block: float = 0.0) -> WiredPipe:
+    def pipe(self, block: float = 0.0) -> WirePipe:
         """See `ClientFactory`."""
-        return WiredPipe(_Wire(self._network, self._owner, block + PATIENCE))
+        return WirePipe(_Wire(self._network, self._owner, block + PATIENCE))
 
     def thread(self, patience: float) -> SyncRedis:
-        """An asynchronous one here: the thread is simulated as a task."""
-        return cast("SyncRedis", WiredRedis(_Wire(self._network, self._owner, patience)))
+        """Return an asynchronous client, because the thread is simulated as a task."""
+        return cast("SyncRedis", WireRedis(_Wire(self._network, self._owner, patience)))

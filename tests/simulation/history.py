@@ -1,4 +1,4 @@
-"""What happened in a run: recorded outside the bus, by handlers, producers and the server; read by the checker."""
+"""The history of a run, recorded outside the bus by handlers, producers and the server, for the checker."""
 
 from __future__ import annotations
 
@@ -109,13 +109,13 @@ class History:
         self.processes: list[Any] = []
 
     def note(self, who: str, what: str) -> None:
-        """A line of the timeline; an empty `who` concerns everybody."""
+        """Add a line to the timeline; an empty `who` is for all entities."""
         self.notes.append((self._clock(), who, what))
 
-    # What the server tells.
+    # Events of the server.
 
     def added(self, key: bytes, entry: bytes, rest: list[bytes]) -> None:
-        """An entry was added to a stream."""
+        """Record that an entry was added to a stream."""
         name = key.partition(b"}:")[2]
         if name == b"ready" and rest[1] == b"e":
             self.homes[_name(key, entry)] = rest[2].decode()
@@ -123,11 +123,11 @@ class History:
             self.note(name[2:].decode(), f"in the mailbox as {entry.decode()}")
 
     def touched(self, key: bytes, activation: bytes, consumer: bytes) -> None:
-        """An activation was read."""
+        """Record that an activation was read."""
         self.touches.setdefault(_name(key, activation), []).append((self._clock(), consumer.decode()))
 
     def claimed(self, key: bytes, activation: bytes, old: bytes, new: bytes, *, justid: bool) -> None:
-        """A lease was renewed, or taken over."""
+        """Record that a lease was renewed or taken over."""
         name, now = _name(key, activation), self._clock()
         touches = self.touches.setdefault(name, [])
         if not justid:
@@ -140,18 +140,18 @@ class History:
     # What it comes to.
 
     def killed(self, name: str) -> bool:
-        """Whether a process was killed."""
+        """Return whether a process was killed."""
         return any(process.name == name and process.dead for process in self.processes)
 
     def calm_from(self) -> float:
-        """When the last trouble of all that lived was over."""
+        """Return when the last fault of all live processes was over."""
         ends: list[float] = [
             until for process in self.processes for kind, _, until in process.troubles if kind not in ("kill", "stop")
         ]
         return max(ends, default=0.0)
 
     def digest(self) -> str:
-        """The same for runs in which the same happened at the same times."""
+        """Return a digest, equal for runs with the same events at the same times."""
         told = [repr(self.notes), repr(self.counters), repr(self.leftovers), repr(sorted(self.touches.items()))]
         told += [f"{e.id} {e.attempt} {e.fence} {e.worker} {e.began!r} {e.ended!r} {e.how}" for e in self.executions]
         told += [
@@ -163,7 +163,7 @@ class History:
         return {name: value for name, value in vars(self).items() if name != "_clock"}
 
     def timeline(self, entity: str) -> list[str]:
-        """All that is known of an entity, in order, with what befell everybody."""
+        """Return all records of an entity in order, with the faults of all entities."""
         lines = [(at, what) for at, who, what in self.notes if who in ("", entity, f"item:{entity}")]
         for sent in self.sent.values():
             if sent.entity == entity:
@@ -182,12 +182,12 @@ class History:
 
 
 def _name(ready: bytes, activation: bytes) -> str:
-    """An activation of all shards: two of them may give the same id."""
+    """Return a name of an activation, unique over all shards, whose ids may coincide."""
     return f"{ready.decode()} {activation.decode()}"
 
 
 def of_commands(history: History) -> dict[str, list[Execution]]:
-    """The starts of each command, in the order of their fences."""
+    """Return the starts of each command, in the order of their fences."""
     found: dict[str, list[Execution]] = {}
     for run in sorted(history.executions, key=lambda run: run.fence):
         found.setdefault(run.id, []).append(run)

@@ -29,7 +29,7 @@ class Livelock(Exception):
 
 
 class Lane:
-    """What some callbacks of a process run in."""
+    """A lane: callbacks of a process that are held or dropped together."""
 
     __slots__ = ("held", "process", "state")
 
@@ -144,7 +144,7 @@ class SimLoop(_Loop):  # type: ignore[misc]
         self._ready.extend(handles)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Its entry is dropped when its time comes."""
+        """Do nothing: its entry is dropped when it is due."""
 
     def get_debug(self) -> bool:
         return False
@@ -156,7 +156,7 @@ class SimLoop(_Loop):  # type: ignore[misc]
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        if not context["message"].startswith("Future exception was never"):  # whoever waited was killed
+        if not context["message"].startswith("Future exception was never"):  # the waiting process was killed
             self.errors.append(context)
 
     default_exception_handler = call_exception_handler
@@ -183,11 +183,11 @@ class Process:
 
     @property
     def dead(self) -> bool:
-        """Whether it was killed."""
+        """Return whether it was killed."""
         return self.main.state == DROPPED
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str | None = None) -> SimTask:
-        """A task of its main lane."""
+        """Start a task in its main lane."""
         return self.loop.create_task(work, name=name or self.name, context=self.context.copy())
 
     def call(self, callback: Callable[..., Any], *args: Any) -> None:
@@ -201,7 +201,7 @@ class Process:
                 lane.state = HELD
 
     def go_on(self, *lanes: Lane) -> None:
-        """Run what gathered, and whatever comes."""
+        """Run held callbacks, and all later ones."""
         for lane in lanes:
             if lane.state == HELD:
                 lane.state = RUNS
@@ -209,7 +209,7 @@ class Process:
                 lane.held = []
 
     def bury(self) -> None:
-        """After the run: close what never ended. What its clean-up does, raises or leaves unawaited concerns nobody any more."""
+        """Close coroutines that never ended, after the run. Effects and errors of their clean-up are ignored."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             for task in self.tasks:

@@ -1,4 +1,4 @@
-"""What befalls the processes and the server: a plan drawn from the seed, carried out at its times."""
+"""Faults of processes and server: a plan drawn from the seed, executed at its times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.simulation.network import CALM, Weather
 
 if TYPE_CHECKING:
     from tests.simulation.loop import Process
-    from tests.simulation.world import World
+    from tests.simulation.simulation import Simulation
 
 __all__ = ["Nemesis"]
 
@@ -18,8 +18,8 @@ __all__ = ["Nemesis"]
 class Nemesis:
     """Injects faults."""
 
-    def __init__(self, world: World, random: Random) -> None:
-        self._world = world
+    def __init__(self, simulation: Simulation, random: Random) -> None:
+        self._simulation = simulation
         self._random = random
         self._kinds: list[tuple[Any, int]] = [
             (self._kill, 3),
@@ -28,15 +28,15 @@ class Nemesis:
             (self._weather, 5),
             (self._cut_off, 2),
             (self._drop, 2),
-            (self._jump, 4 if world.jumps else 0),
+            (self._jump, 4 if simulation.jumps else 0),
             (self._flush, 1),
             (self._restart, 1),
             (self._deploy, 2),
         ]
 
     async def run(self, faults: int, seconds: float) -> None:
-        """So many faults in so much time; returns when all have passed."""
-        random, loop = self._random, self._world.loop
+        """Inject `faults` in `seconds`; return when all are over."""
+        random, loop = self._random, self._simulation.loop
         begin = loop.time()
         kinds, weights = [kind for kind, _ in self._kinds], [weight for _, weight in self._kinds]
         tasks = []
@@ -48,38 +48,38 @@ class Nemesis:
             await task
 
     def _tell(self, kind: str, what: str) -> None:
-        self._world.network.count(kind)
-        self._world.history.note("", f"*** {what}")
+        self._simulation.network.count(kind)
+        self._simulation.history.note("", f"*** {what}")
 
     def _worker(self) -> Process:
-        return self._random.choice(self._world.workers)
+        return self._random.choice(self._simulation.workers)
 
     def _anyone(self) -> Process:
-        return self._random.choice([*self._world.workers, *self._world.workers, *self._world.producers])
+        return self._random.choice([*self._simulation.workers, *self._simulation.workers, *self._simulation.producers])
 
     async def _trouble(self, process: Process, kind: str, seconds: float) -> None:
-        now = self._world.loop.time()
+        now = self._simulation.loop.time()
         later = 7.0 if kind in ("weather", "cut off") else 0.0  # what is under way takes so long at most
         process.troubles.append((kind, now, now + seconds + later))
         await asyncio.sleep(seconds)
 
     async def _kill(self) -> None:
-        process = self._worker() if self._random.random() < 0.85 else self._random.choice(self._world.producers)
+        process = self._worker() if self._random.random() < 0.85 else self._random.choice(self._simulation.producers)
         if process.dead:
             return
         self._tell("kill", f"{process} is killed")
         process.kill()
-        now = self._world.loop.time()
+        now = self._simulation.loop.time()
         process.troubles.append(("kill", now, 1e9))
-        self._world.network.drop_connections(process.name, noticed_after=self._random.choice((0.0, 0.0, 3.0)))
-        if process in self._world.workers:
+        self._simulation.network.drop_connections(process.name, noticed_after=self._random.choice((0.0, 0.0, 3.0)))
+        if process in self._simulation.workers:
             await asyncio.sleep(self._random.choice((0.05, 0.5, 1.0)))
-            self._world.replace(process)
+            self._simulation.replace(process)
 
     async def _stop(self) -> None:
         """SIGSTOP and SIGCONT: shorter or longer than a lease."""
         process = self._worker() if self._random.random() < 0.8 else self._anyone()
-        seconds = self._world.history.lease * self._random.choice((0.2, 0.8, 1.2, 1.6, 2.5))
+        seconds = self._simulation.history.lease * self._random.choice((0.2, 0.8, 1.2, 1.6, 2.5))
         if process.main.state:
             return
         self._tell("pause", f"{process} stands still for {seconds:.2f} s")
@@ -88,12 +88,12 @@ class Nemesis:
         lanes = [process.main, process.thread]
         self._random.shuffle(lanes)  # of its loop and its threads, either may be the first to go on
         process.go_on(*lanes)
-        self._world.history.note("", f"*** {process} goes on")
+        self._simulation.history.note("", f"*** {process} goes on")
 
     async def _block(self) -> None:
-        """A handler blocks the loop; the thread that renews goes on."""
+        """Block the loop as a handler might; the renewing thread goes on."""
         process = self._worker()
-        seconds = self._world.history.lease * self._random.choice((0.3, 1.0, 2.0))
+        seconds = self._simulation.history.lease * self._random.choice((0.3, 1.0, 2.0))
         if process.main.state:
             return
         self._tell("block", f"the loop of {process} is blocked for {seconds:.2f} s")
@@ -103,61 +103,61 @@ class Nemesis:
 
     async def _weather(self) -> None:
         process, random = self._anyone(), self._random
-        if process.name in self._world.network.weather:
+        if process.name in self._simulation.network.weather:
             return
         weather = Weather(random.choice((0.0, 0.1, 0.4)), random.choice((0.1, 0.3, 0.6)), random.choice((0.0, 0.2, 0.5)))
         seconds = random.uniform(0.3, 3.0)
-        self._world.history.note("", f"*** bad weather at {process} for {seconds:.2f} s")
+        self._simulation.history.note("", f"*** bad weather at {process} for {seconds:.2f} s")
         await self._spell(process, weather, "weather", seconds)
 
     async def _cut_off(self) -> None:
         process = self._anyone()
-        if process.name in self._world.network.weather:
+        if process.name in self._simulation.network.weather:
             return
-        seconds = self._world.history.lease * self._random.choice((0.3, 1.0, 2.5, 4.0))
+        seconds = self._simulation.history.lease * self._random.choice((0.3, 1.0, 2.5, 4.0))
         self._tell("partition", f"{process} is cut off for {seconds:.2f} s")
-        self._world.network.drop_connections(process.name, noticed_after=seconds)
+        self._simulation.network.drop_connections(process.name, noticed_after=seconds)
         await self._spell(process, Weather(cut_off=True), "cut off", seconds)
 
     async def _spell(self, process: Process, weather: Weather, kind: str, seconds: float) -> None:
-        self._world.network.weather[process.name] = weather
+        self._simulation.network.weather[process.name] = weather
         await self._trouble(process, kind, seconds)
-        self._world.network.weather.pop(process.name, CALM)
-        self._world.history.note("", f"*** {process} is reached again")
+        self._simulation.network.weather.pop(process.name, CALM)
+        self._simulation.history.note("", f"*** {process} is reached again")
 
     async def _drop(self) -> None:
         process = self._anyone()
         late = self._random.choice((0.0, 0.0, 0.5, 3.0))
-        count = self._world.network.drop_connections(process.name, noticed_after=late)
-        process.troubles.append(("drop", self._world.loop.time(), self._world.loop.time() + 1.0))
+        count = self._simulation.network.drop_connections(process.name, noticed_after=late)
+        process.troubles.append(("drop", self._simulation.loop.time(), self._simulation.loop.time() + 1.0))
         self._tell("connections dropped", f"{count} connections of {process} break, the server learns of it {late} s later")
 
     async def _jump(self) -> None:
-        seconds = self._world.history.lease * self._random.choice((-30.0, -1.0, -0.3, 0.3, 0.7, 1.0, 3.0, 20.0))
+        seconds = self._simulation.history.lease * self._random.choice((-30.0, -1.0, -0.3, 0.3, 0.7, 1.0, 3.0, 20.0))
         self._tell("clock jump", f"the server's clock jumps by {seconds:.2f} s")
-        self._world.history.jumps.append((self._world.loop.time(), seconds))
-        self._world.server.jump(seconds)
+        self._simulation.history.jumps.append((self._simulation.loop.time(), seconds))
+        self._simulation.server.jump(seconds)
 
     async def _flush(self) -> None:
         self._tell("script flush", "SCRIPT FLUSH")
-        self._world.server.scripts.flush()
+        self._simulation.server.scripts.flush()
 
     async def _restart(self) -> None:
         seconds = self._random.choice((0.02, 0.3, 1.0, 3.0))
         self._tell("server restart", f"the server is away for {seconds} s")
-        now = self._world.loop.time()
-        for process in self._world.history.processes:
+        now = self._simulation.loop.time()
+        for process in self._simulation.history.processes:
             process.troubles.append(("server", now, now + seconds))
-        self._world.network.restart_server(seconds)
+        self._simulation.network.restart_server(seconds)
         await asyncio.sleep(seconds)
 
     async def _deploy(self) -> None:
-        """An orderly stop of one worker, and another in its place."""
+        """Stop one worker in order, and start another in its place."""
         process = self._worker()
         if process.main.state:
             return
         grace = self._random.choice((0.0, 0.1, 5.0))
         self._tell("deploy", f"{process} is stopped with {grace} s of grace")
-        process.troubles.append(("stop", self._world.loop.time(), 1e9))
-        self._world.stop(process, grace)
-        self._world.replace(process)
+        process.troubles.append(("stop", self._simulation.loop.time(), 1e9))
+        self._simulation.stop(process, grace)
+        self._simulation.replace(process)

@@ -1,7 +1,7 @@
-"""The network between processes and the server: what a request meets is drawn from the seed and the weather of its process.
+"""The network between processes and the server: the fate of a request is drawn from the seed and the faults of its process.
 
-A request reaches the server after a moment and its reply takes another; or it is lost, or its reply is, or it hangs for seconds and is
-carried out after its sender has given it up. What is under way does not care whether its sender still lives.
+A request reaches the server after a moment, and its reply takes another moment. Or one of them is lost, or the request hangs for seconds
+and is executed after its sender gave up. Requests under way do not depend on whether their sender is still alive.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Weather:
 
     @property
     def fair(self) -> bool:
-        """Whether nothing can go wrong."""
+        """Return whether no fault can happen."""
         return not (self.lost_request or self.lost_reply or self.slow or self.cut_off)
 
 
@@ -45,9 +45,9 @@ class Network:
     """Carries requests.
 
     Args:
-        loop: In whose time.
-        server: That answers.
-        random: Of this seed.
+        loop: Has the virtual time.
+        server: Executes the requests.
+        random: Random numbers of the seed.
     """
 
     def __init__(self, loop: SimLoop, server: Server, random: Random) -> None:
@@ -61,7 +61,7 @@ class Network:
         self.faults: dict[str, int] = {}
 
     def count(self, fault: str) -> None:
-        """One more."""
+        """Count one more."""
         self.faults[fault] = self.faults.get(fault, 0) + 1
 
     def later(self, seconds: float, callback: Any, *args: Any) -> None:
@@ -97,7 +97,7 @@ class Network:
         self.later(there, self._arrive, link, requests, future, False)
 
     def _fail_soon(self, link: Link, future: asyncio.Future[Any], patience: float, least: float = 0.0) -> None:
-        """The connection breaks: noticed at once, or only when patience ends."""
+        """Break the connection; the client notices at once, or only after its timeout."""
         if self._random.random() < 0.7:
             self.later(
                 least + 0.01 * self._random.random(), self._fail, link, future, redis_errors.ConnectionError("connection reset")
@@ -120,7 +120,7 @@ class Network:
         self._server.execute(link, requests, reply)
 
     def _answer(self, link: Link, future: asyncio.Future[Any], answers: list[Any]) -> None:
-        """A reply leaves; those of blocked reads meet the weather too: they were taken off the server already."""
+        """Send a reply. Replies of blocking reads meet faults too: their data is off the server already."""
         weather = self.weather.get(link.owner, CALM)
         if link.broken or weather.cut_off:
             return  # the server has said it into a dead connection
@@ -141,7 +141,7 @@ class Network:
             future.set_exception(error)
 
     def close(self, link: Link, *, noticed_after: float) -> None:
-        """The client's end is closed; the server learns of it later."""
+        """Close the client's end; the server notices later."""
         link.broken = True
         self._open.pop(link.id, None)
         self.later(noticed_after, self._server.cut, link)
@@ -159,7 +159,7 @@ class Network:
         return len(broken)
 
     def restart_server(self, seconds: float) -> None:
-        """All connections break; the server is away for a while and has forgotten its scripts."""
+        """Break all connections; the server is down for a while and loses its scripts."""
         self._server.down_until = self._loop.now + seconds
         for link, future in list(self._open.values()):
             link.gone = True
@@ -168,4 +168,4 @@ class Network:
 
 
 def _nothing(answers: list[Any]) -> None:
-    """A reply that is lost."""
+    """Drop a reply."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Iterator
 
-from tests.simulation.world import Run, Shape, run
+from tests.simulation.simulation import Run, Shape, run
 
 __all__ = ["BITE", "runs_of"]
 

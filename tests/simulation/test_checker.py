@@ -260,7 +260,7 @@ def test_each_broken_promise_is_seen(invariant: str, breakage: Callable[[History
 
 
 @pytest.mark.parametrize("breakage", [kept_waiting, started_again_after_a_lease])
-def test_nobody_is_starved_while_something_is_wrong(breakage: Callable[[History], None]) -> None:
+def test_faults_excuse_starvation(breakage: Callable[[History], None]) -> None:
     history = right()
     breakage(history)
     history.processes.append(process(("cut off", 1000.5, 1003.0)))

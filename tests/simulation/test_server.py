@@ -1,4 +1,4 @@
-"""The simulated server is what it stands for: the conformance tests of all steps run on it, in real time, as on every other server."""
+"""The simulated server behaves like a real one: the conformance tests of all steps run on it, in real time."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from command_bus.testing.simulated.client import WiredPipe, WiredRedis
+from command_bus.testing.simulated.client import WirePipe, WireRedis
 from command_bus.testing.simulated.server import Link, Server
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox, harness, worker
 from tests.conformance.test_steps import *  # noqa: F403 - the tests themselves
-from tests.conformance.test_steps import hand, shelf
 
-__all__ = ["bench", "hand", "shelf"]
+__all__ = ["harness", "sandbox", "worker"]
 
 
 class Wire:
@@ -38,7 +37,7 @@ class Wire:
 
 
 class LiveClients:
-    """Clients of one simulated server whose time is everybody's."""
+    """Clients of one simulated server in real time."""
 
     label = "simulated server"
 
@@ -52,15 +51,15 @@ class LiveClients:
         return self
 
     def commands(self) -> Redis:
-        return WiredRedis(Wire(self._server))
+        return WireRedis(Wire(self._server))
 
-    def pipe(self, block: float = 0.0) -> WiredPipe:
-        return WiredPipe(Wire(self._server))
+    def pipe(self, block: float = 0.0) -> WirePipe:
+        return WirePipe(Wire(self._server))
 
     def thread(self, patience: float) -> Any:
         raise NotImplementedError
 
 
 @pytest.fixture
-async def bench() -> Bench:
-    return Bench("simulated", LiveClients())
+async def sandbox() -> Sandbox:
+    return Sandbox("simulated", LiveClients())

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.world import Shape, World, run
+from tests.simulation.simulation import Shape, Simulation, run
 
 ROOT = Path(__file__).resolve().parents[2]
-DIGESTS = "from tests.simulation.world import run; print([run(seed).digest for seed in range({0}, {0} + 12)])"
+DIGESTS = "from tests.simulation.simulation import run; print([run(seed).digest for seed in range({0}, {0} + 12)])"
 
 
 @pytest.mark.parametrize("first", [1, *(pytest.param(first, marks=pytest.mark.slow) for first in (101, 201, 301))])
@@ -66,18 +66,18 @@ def test_a_killed_process_runs_nothing_any_more() -> None:
     """Neither what it was at, nor its clean-up."""
     told: list[str] = []
 
-    def kill_the_first(world: World) -> None:
+    def kill_the_first(simulation: Simulation) -> None:
         async def never_ends() -> None:
             try:
-                await world.loop.create_future()
+                await simulation.loop.create_future()
             finally:
                 told.append("cleaned up")
 
-        process = world.process("victim")
+        process = simulation.process("victim")
         process.spawn(never_ends())
-        world.loop.call_later(1.0, process.kill)
-        world.loop.call_later(2.0, process.call, told.append, "called")
-        world.loop.call_later(3.0, lambda: told.append("alive"))
+        simulation.loop.call_later(1.0, process.kill)
+        simulation.loop.call_later(2.0, process.call, told.append, "called")
+        simulation.loop.call_later(3.0, lambda: told.append("alive"))
 
     assert not run(5, Shape(commands=6, faults=0), prepare=kill_the_first).broken
     assert told[0] == "alive"

@@ -1,7 +1,7 @@
-"""The threads of a worker, in virtual time: a synchronous handler runs at one moment, and its thread is busy for as long as it says.
+"""The threads of a worker, in virtual time: a synchronous handler runs at one moment, and its thread is then busy for the planned time.
 
-The threads of a process run in its second lane, as the thread that renews leases does: while the loop is blocked they go on, and they
-stand still with their process. While there are faults one gets no processor for a while before it begins, now and then.
+The threads of a process run in its second lane, like the thread that renews leases: they go on while the loop is blocked, and stop with
+their process. During faults, a thread sometimes gets no processor for a while before it begins.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SimThreads(HandlerThreads):
 
 
 class _Inbox:
-    """What a thread takes its jobs from, and the thread."""
+    """The queue of a thread, and the thread."""
 
     def __init__(self, threads: SimThreads) -> None:
         self._threads = threads

@@ -1,4 +1,4 @@
-"""What must happen in time once nothing is wrong any more: rules for commands that have one (`Sent.within`)."""
+"""Rules for commands that must start in time (`Sent.within`) once all faults are over."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["standstill", "starved"]
 
 
 def starved(history: History) -> Iterator[tuple[str, str]]:
-    """What must be started within a time is, if nothing is wrong any more: whatever else there is to do."""
+    """Find commands that did not start within their time although no fault was left, however much other work there was."""
     runs_of = of_commands(history)
     for name, sent in history.sent.items():
         if not sent.within or history.calm_from() > sent.invoked:
@@ -24,7 +24,7 @@ def starved(history: History) -> Iterator[tuple[str, str]]:
 
 
 def standstill(history: History) -> Iterator[tuple[str, str]]:
-    """An attempt that ended by itself is followed by the next as soon as that is due, not when a lease is over."""
+    """Find attempts that ended by themselves and whose next attempt did not start when it was due, but after a lease."""
     for name, runs in of_commands(history).items():
         within = history.sent[name].within
         for one, other in pairwise(runs):

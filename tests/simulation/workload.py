@@ -1,4 +1,4 @@
-"""What the simulated application does: a few entities, handlers that follow a plan, producers and an operator."""
+"""The simulated application: a few entities, handlers that follow a plan, producers and an operator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.simulation.threads import busy_for
 
 if TYPE_CHECKING:
     from tests.simulation.loop import Process
-    from tests.simulation.world import World
+    from tests.simulation.simulation import Simulation
 
 __all__ = ["REGISTRY", "Operator", "Order", "Plan", "Producer", "Work", "current", "plan_of"]
 
@@ -49,14 +49,14 @@ class Parking(Command[int], entity="item", retry=RetryPolicy(attempts=2, **_RETR
 
 
 class Order(Command[int], entity="item", retry=RetryPolicy(attempts=3, **_RETRY)):
-    """Calls a command of another entity from inside its handler."""
+    """A command whose handler calls a command of another entity."""
 
     item: EntityId
     tag: str
 
 
 class Threaded(Command[int], entity="item", retry=RetryPolicy(attempts=3, **_RETRY)):
-    """By a handler in a thread."""
+    """A command with a handler in a thread."""
 
     item: EntityId
     tag: str
@@ -66,19 +66,19 @@ KINDS: dict[str, Any] = {"work": Work, "once": Once, "park": Parking, "order": O
 _PATIENCE = 5.0
 """Seconds that an order waits for what it calls."""
 REGISTRY = HandlerRegistry()
-current: list[World] = []
+current: list[Simulation] = []
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a handler does with a command at an attempt: after so many seconds it returns, fails or rejects, or its task is shot."""
+    """The plan of one attempt: after so many seconds the handler returns, fails or rejects, or its task is cancelled from outside."""
 
     seconds: float
     end: str
 
 
 def plan_of(seed: int, tag: str, attempt: int) -> Plan:
-    """Drawn from the seed alone, whoever runs it."""
+    """Draw the plan from the seed alone, so that it is the same in every process."""
     random = Random(f"{seed} {tag} {attempt}")
     seconds = random.choice((0.0, 0.001, 0.005, 0.02, 0.05, 0.1, 0.3, 0.6, 1.5, 4.0, 9.0)) * random.uniform(0.5, 1.5)
     ends = ("return",) * 7 + ("fail", "fail", "reject", "shoot")
@@ -88,16 +88,20 @@ def plan_of(seed: int, tag: str, attempt: int) -> Plan:
 _HOW = {"return": "returned", "fail": "failed", "reject": "rejected", "shoot": ""}
 
 
-def _begin(command: Any, context: CommandContext) -> tuple[World, Execution, Plan]:
-    """Record a start; what its handler is to do."""
-    world, lane = current[-1], LANE.get()
+def _begin(command: Any, context: CommandContext) -> tuple[Simulation, Execution, Plan]:
+    """Record a start; return the plan of its handler."""
+    simulation, lane = current[-1], LANE.get()
     assert lane is not None
     assert context.entity_id is not None
-    began = world.loop.time()
+    began = simulation.loop.time()
     run = Execution(command.tag, context.entity_id, context.attempt, context.fence, context.worker, lane.process, began)
-    world.history.executions.append(run)
-    plans = world.history.sent[command.tag].plan
-    return world, run, plans[min(context.attempt, len(plans)) - 1] if plans else plan_of(world.seed, command.tag, context.attempt)
+    simulation.history.executions.append(run)
+    plans = simulation.history.sent[command.tag].plan
+    return (
+        simulation,
+        run,
+        plans[min(context.attempt, len(plans)) - 1] if plans else plan_of(simulation.seed, command.tag, context.attempt),
+    )
 
 
 def _end(plan: Plan, context: CommandContext) -> int:
@@ -109,14 +113,14 @@ def _end(plan: Plan, context: CommandContext) -> int:
 
 
 async def _handle(command: Any, context: CommandContext) -> int:
-    world, run, plan = _begin(command, context)
-    now = world.loop.time
+    simulation, run, plan = _begin(command, context)
+    now = simulation.loop.time
     try:
         if plan.seconds:
             await asyncio.sleep(plan.seconds)
         if isinstance(command, Order):
             run.how = "failed"
-            await _call_inside(world, run.process, world.history.sent[run.id], context)
+            await _call_inside(simulation, run.process, simulation.history.sent[run.id], context)
         run.how = _HOW[plan.end]
         if plan.end == "shoot":
             await _shot(run)
@@ -125,7 +129,7 @@ async def _handle(command: Any, context: CommandContext) -> int:
         run.how = run.how if run.how == "shot" else "cancelled"
         raise
     finally:
-        if current and current[-1] is world:
+        if current and current[-1] is simulation:
             run.ended = now()
 
 
@@ -138,21 +142,21 @@ async def _shot(run: Execution) -> None:
     await asyncio.sleep(0)
 
 
-async def _call_inside(world: World, process: Process, order: Sent, context: CommandContext) -> None:
+async def _call_inside(simulation: Simulation, process: Process, order: Sent, context: CommandContext) -> None:
     """Call a command of an entity that only this attempt knows."""
     name = f"{order.id}.{context.attempt}"
-    sent = Sent(name, f"{name}x", "work", "call", process.name, world.loop.time(), timeout=_PATIENCE, within=order.within)
+    sent = Sent(name, f"{name}x", "work", "call", process.name, simulation.loop.time(), timeout=_PATIENCE, within=order.within)
     sent.plan = (Plan(0.05, "return"),)
-    world.history.sent[name] = sent
+    simulation.history.sent[name] = sent
     sent.outcome = "cancelled"
     try:
-        sent.value = await world.buses[process].call(Work(item=sent.entity, tag=name), timeout=_PATIENCE, command_id=name)
+        sent.value = await simulation.buses[process].call(Work(item=sent.entity, tag=name), timeout=_PATIENCE, command_id=name)
         sent.outcome = "value"
     except CommandBusError as error:
         sent.outcome = error.code
         raise
     finally:
-        sent.answered = world.loop.time()
+        sent.answered = simulation.loop.time()
 
 
 @REGISTRY.handles(Work)
@@ -187,8 +191,8 @@ async def parking(command: Parking, context: CommandContext) -> int:
 class Producer:
     """Sends its share of the commands, each in a task of its own, at times drawn from the seed."""
 
-    def __init__(self, world: World, bus: CommandBus, name: str, random: Random) -> None:
-        self._world = world
+    def __init__(self, simulation: Simulation, bus: CommandBus, name: str, random: Random) -> None:
+        self._simulation = simulation
         self._bus = bus
         self._name = name
         self._random = random
@@ -198,9 +202,9 @@ class Producer:
 
     def _sent(self, entity: str, how: str, *, given: bool = True) -> Sent:
         self._counter += 1
-        kind = self._random.choice(("work", "work", "sync", "order", "once", "park" if self._world.parks else "work"))
+        kind = self._random.choice(("work", "work", "sync", "order", "once", "park" if self._simulation.parks else "work"))
         sent = Sent(f"{self._name}.{self._counter}", entity, kind, how, self._name, 0.0)
-        self._world.history.sent[sent.id] = sent
+        self._simulation.history.sent[sent.id] = sent
         if given:
             self._given.append(sent)
         return sent
@@ -212,13 +216,13 @@ class Producer:
     async def run(self, commands: int, seconds: float) -> None:
         """Send so many commands in so much time."""
         random, tasks = self._random, []
-        begin = self._world.loop.time()
+        begin = self._simulation.loop.time()
         moments = sorted(random.random() * seconds for _ in range(commands))
         left = commands
         for moment in moments:
             if left <= 0:
                 break
-            await asyncio.sleep(max(0.0, begin + moment - self._world.loop.time()))
+            await asyncio.sleep(max(0.0, begin + moment - self._simulation.loop.time()))
             action, cost = self._next(left)
             left -= cost
             tasks.append(asyncio.get_running_loop().create_task(action))
@@ -227,7 +231,7 @@ class Producer:
 
     def _next(self, left: int) -> tuple[Any, int]:
         random = self._random
-        entity = random.choice(self._world.entities)
+        entity = random.choice(self._simulation.entities)
         draw = random.random()
         if draw < 0.3:
             return self._dispatch(self._sent(entity, "dispatch", given=random.random() < 0.6)), 1
@@ -243,7 +247,7 @@ class Producer:
             return self._dispatch(sent), 1
         if draw < 0.85:
             count = min(left, random.randint(2, 6))
-            return self._batch([self._sent(random.choice(self._world.entities), "batch") for _ in range(count)]), count
+            return self._batch([self._sent(random.choice(self._simulation.entities), "batch") for _ in range(count)]), count
         if draw < 0.93 and self._given:
             return self._repeat(random.choice(self._given)), 0
         if self._given:
@@ -253,7 +257,7 @@ class Producer:
     async def _dispatch(self, sent: Sent) -> None:
         """Dispatch, and again under the same id while the outcome is unknown, as an application would."""
         given = sent in self._given
-        sent.invoked = self._world.loop.time()
+        sent.invoked = self._simulation.loop.time()
         for _ in range(3 if given else 1):
             try:
                 receipt = await self._bus.dispatch(
@@ -276,12 +280,12 @@ class Producer:
         sent.admissions.append(status)
         sent.refused = ""
         if sent.acked is None:
-            sent.acked = self._world.loop.time()
+            sent.acked = self._simulation.loop.time()
 
     async def _batch(self, batch: list[Sent]) -> None:
         self._batches += 1
         for position, sent in enumerate(batch):
-            sent.invoked, sent.position, sent.batch = self._world.loop.time(), position, self._batches
+            sent.invoked, sent.position, sent.batch = self._simulation.loop.time(), position, self._batches
         try:
             result = await self._bus.dispatch_batch([Envelope(self._command(sent), command_id=sent.id) for sent in batch])
         except CommandBusError as error:
@@ -295,7 +299,7 @@ class Producer:
                 self._accepted(sent, outcome.status)
 
     async def _call(self, sent: Sent) -> None:
-        sent.invoked = self._world.loop.time()
+        sent.invoked = self._simulation.loop.time()
         sent.timeout = self._random.choice((1.0, 35.0, 35.0, 35.0))
         try:
             sent.value = await self._bus.call(self._command(sent), timeout=sent.timeout, command_id=sent.id)
@@ -306,7 +310,7 @@ class Producer:
             sent.outcome = error.code
             if isinstance(error, TransportUnavailable):
                 sent.refused = "unknown"
-        sent.answered = self._world.loop.time()
+        sent.answered = self._simulation.loop.time()
 
     async def _repeat(self, sent: Sent) -> None:
         """Send an id again with the same content."""
@@ -320,30 +324,30 @@ class Producer:
         self._accepted(sent, receipt.status)
 
     async def _cancel(self, sent: Sent) -> None:
-        self._world.history.note(sent.entity, f"{self._name}: cancel {sent.id}")
+        self._simulation.history.note(sent.entity, f"{self._name}: cancel {sent.id}")
         sent.cancelled = True  # perhaps: an answer may be lost
         try:
             done = await self._bus.cancel(sent.id)
         except CommandBusError:
             return
-        self._world.history.note(sent.entity, f"{self._name}: cancel {sent.id}: {done}")
+        self._simulation.history.note(sent.entity, f"{self._name}: cancel {sent.id}: {done}")
 
 
 class Operator:
     """Pauses and resumes entities while the producers work."""
 
-    def __init__(self, world: World, bus: CommandBus, random: Random) -> None:
-        self._world = world
+    def __init__(self, simulation: Simulation, bus: CommandBus, random: Random) -> None:
+        self._simulation = simulation
         self._bus = bus
         self._random = random
 
     async def run(self, pauses: int, seconds: float) -> None:
         for _ in range(pauses):
             await asyncio.sleep(self._random.random() * seconds / (pauses + 1))
-            await self._pause(self._random.choice(self._world.entities), self._random.choice((0.05, 0.5, 2.0)))
+            await self._pause(self._random.choice(self._simulation.entities), self._random.choice((0.05, 0.5, 2.0)))
 
     async def _pause(self, name: str, seconds: float) -> None:
-        entity, now, history = self._bus.entity("item", name), self._world.loop.time, self._world.history
+        entity, now, history = self._bus.entity("item", name), self._simulation.loop.time, self._simulation.history
         try:
             await entity.pause()
             began = now()

@@ -57,13 +57,13 @@ class Harbour:
         return self.spark.readStream.schema(MOVES).option("maxFilesPerTrigger", 1).json(str(self.arrivals))
 
     def by_batch(self, keep: str = "true") -> None:
-        write = dispatch_batch_writer(Move, dispatch_id="trucks", key=KEY, order_by="seq", **self.name.options)
+        write = dispatch_batch_writer(Move, dispatch_id="trucks", key=KEY, order_by="seq", **self.namespace.options)
         stream = self.rows.where(keep).writeStream.foreachBatch(write).option("checkpointLocation", str(self.checkpoint))
         assert stream.trigger(availableNow=True).start().awaitTermination(60)
 
     def by_format(self, keep: str = "true") -> None:
         rows = self.rows.where(keep).withColumn("command_id", command_id(*KEY))
-        stream = rows.writeStream.format("command_bus").options(**self.name.options, command=MOVE)
+        stream = rows.writeStream.format("command_bus").options(**self.namespace.options, command=MOVE)
         stream = stream.option("checkpointLocation", str(self.checkpoint))
         assert stream.trigger(availableNow=True).start().awaitTermination(60)
 

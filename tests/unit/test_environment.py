@@ -1,4 +1,4 @@
-"""Variables with the prefix of settings that are none: told of with what they may be meant to be, and never refused."""
+"""Unknown variables with the prefix of settings: reported with a suggestion, and never refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from command_bus.settings import unknown_variables
         ("COMMAND_BUS_WORKERS", "COMMAND_BUS_WORKERS is no setting and is not read"),
     ],
 )
-def test_a_misspelt_variable_is_told_of(variable: str, told: str) -> None:
+def test_a_misspelt_variable_is_reported(variable: str, told: str) -> None:
     assert [str(each) for each in unknown_variables(["PATH", variable])] == [told]
 
 
@@ -33,7 +33,7 @@ def test_a_misspelt_variable_is_told_of(variable: str, told: str) -> None:
         "COMMAND_BUS_SERVICE_HOST", "COMMAND_BUS_SERVICE_PORT_REDIS", "COMMAND_BUS_PORT_6379_TCP", "COMMAND_BUS_REDIS_PORT_6379_TCP_ADDR",
     ],
 )  # fmt: skip
-def test_what_others_set_is_not(variable: str) -> None:
+def test_variables_of_other_programs_are_ignored(variable: str) -> None:
     assert unknown_variables([variable]) == []
 
 

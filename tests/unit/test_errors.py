@@ -34,7 +34,7 @@ EXAMPLES = {int: 7, str: "text", bool: True, float: 2.5}
 
 
 def example(cls: type[CommandBusError]) -> CommandBusError:
-    """An error of the class with a value of its own for every keyword."""
+    """Return an error of the class with a different value for every keyword."""
     keywords: dict[str, object] = {}
     for parameter in list(inspect.signature(cls).parameters.values())[1:]:
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
@@ -96,7 +96,7 @@ def test_what_python_has_a_name_for_is_that_too(cls: type[CommandBusError], buil
     assert issubclass(cls, builtin)
 
 
-def test_what_may_succeed_later_says_so() -> None:
+def test_retryable_errors_are_marked() -> None:
     assert {cls for cls in CLASSES if cls.retryable} >= {TransportUnavailable, QueueFull, CommandTimeout}
     assert not any(cls.retryable for cls in (InvalidCommand, CommandRejected, CommandFailed, RegistrationError))
 

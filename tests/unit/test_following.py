@@ -23,11 +23,11 @@ class Place:
         self.forgotten = 0
 
     def locate(self) -> tuple[str, int]:
-        """Where it is."""
+        """Return its address."""
         return "127.0.0.1", 1
 
     def moved(self) -> None:
-        """It is elsewhere."""
+        """Move it to another address."""
         self.forgotten += 1
 
 

@@ -1,4 +1,4 @@
-"""What a function must be to be a handler, and how it is called then."""
+"""Signatures that a handler may have, and how handlers are called."""
 
 # mypy: disable-error-code="empty-body"
 # Most of these functions are only registered, never called.
@@ -190,7 +190,7 @@ class TestKindsOfCallables:
 
         assert await run(function_handler(Deposit, finished)) == 7
 
-    async def test_a_sync_function_that_turns_out_to_be_async_says_what_to_do(self) -> None:
+    async def test_a_sync_function_that_returns_a_coroutine_is_reported(self) -> None:
         async def later(command: Deposit) -> int:
             return 5
 
@@ -245,7 +245,7 @@ class TestParameters:
     @pytest.mark.parametrize(
         "annotation", [Deposit, Command[int], Command, Message[Any], "Deposit | Withdraw", Any, object, "Nowhere", "1 +"]
     )
-    def test_or_of_what_it_is_a_kind_of(self, annotation: Any) -> None:
+    def test_an_annotation_may_be_a_base_class(self, annotation: Any) -> None:
         def deposit(command: Any) -> int: ...
 
         deposit.__annotations__["command"] = annotation
@@ -319,7 +319,7 @@ class TestParameters:
         assert await run(function_handler(Deposit, keyword), context=other) == 9
         assert await run(function_handler(Deposit, late), context=other) == 9
 
-    def test_nobody_fills_other_parameters(self) -> None:
+    def test_parameters_without_a_provider_are_refused(self) -> None:
         def positional(command: Deposit, service: object) -> int: ...
         def keyword(command: Deposit, *, service: object) -> int: ...
         def third(command: Deposit, context: CommandContext, service: object) -> int: ...

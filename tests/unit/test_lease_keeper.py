@@ -16,7 +16,7 @@ from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper, Page
 
 
 def pause_of(*deadlines: float) -> float:
-    """How long it waits with leases that end in so many seconds, when no renewal is due for long."""
+    """Return how long it waits for leases that end in so many seconds, if no renewal is due for long."""
     keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), owner="w", lease=30.0, heartbeat=lambda _: b"")
     keeper._next_renewal = mono() + 100
     for number, seconds in enumerate(deadlines):
@@ -37,7 +37,7 @@ def test_a_lease_that_is_over_does_not_wake_it_again() -> None:
 
 
 class Broken(LeaseKeeper):
-    """One whose turns fail as nobody foresaw, until they are mended."""
+    """A keeper whose turns raise unexpected errors until it is mended."""
 
     broken = True
 
@@ -54,7 +54,9 @@ async def eventually(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_its_thread_survives_what_nobody_foresaw(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_renewing_thread_survives_unexpected_errors(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lease_keeper, "_PAUSE", 0.02)
     keeper = Broken(MemoryClients(), KeySpace("n", 1), owner="w", lease=0.3, heartbeat=lambda _: b"")
     lease = keeper.add(0, "box:1", "1-0")
@@ -76,7 +78,7 @@ async def test_its_thread_survives_what_nobody_foresaw(caplog: pytest.LogCapture
         await keeper.stop()
 
 
-async def test_a_sign_of_life_that_cannot_be_made_is_told_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_heartbeat_that_fails_is_logged_and_retried(caplog: pytest.LogCaptureFixture) -> None:
     calls: list[float] = []
 
     def heartbeat(_: int) -> bytes:
@@ -100,7 +102,7 @@ def test_a_thread_that_is_gone_shows() -> None:
 
 
 async def test_a_lease_that_was_renewed_late_is_lost_once_more() -> None:
-    """What cannot be cancelled ran on, and its lease held on the server: the next handler under it must learn of the next loss."""
+    """A thread ran on, and its lease was still held on the server: the next handler under it must get the next loss."""
     keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), owner="w", lease=30.0, heartbeat=lambda _: b"")
     keeper._loop = asyncio.get_running_loop()
     lease = keeper.add(0, "box:1", "1-0")

@@ -1,4 +1,4 @@
-"""The place of a handler that waits: lent once, taken back once, whatever its tasks do at the same time."""
+"""The slot of a handler that waits: lent once and taken back once, whatever its tasks do at the same time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from command_bus.worker.lending import Lending
 
 
 def one_of(slots: Slots, *, beyond: bool = False) -> Lending:
-    """The lending of a handler that has begun to run."""
+    """Return the lending of a handler that has begun to run."""
     slots.running += 1
     return Lending(slots, None, beyond=beyond, loop=asyncio.get_running_loop())
 
@@ -47,12 +47,12 @@ async def test_it_is_lent_from_the_first_wait_to_the_last() -> None:
     assert state(slots) == (1, 0)
 
 
-async def test_one_that_begins_to_wait_while_another_is_about_to_go_on_leaves_it_lent() -> None:
+async def test_a_slot_stays_lent_when_a_second_wait_begins_before_the_first_ends() -> None:
     slots, first, second = Slots(1, max_lent=5), asyncio.Event(), asyncio.Event()
     lending = one_of(slots)
     going = asyncio.create_task(wait_in(lending, first))
     await turns()
-    slots.running += 1  # somebody else has the place
+    slots.running += 1  # another handler has the slot
     first.set()
     await turns()
     assert not going.done()
@@ -67,7 +67,7 @@ async def test_one_that_begins_to_wait_while_another_is_about_to_go_on_leaves_it
     assert state(slots) == (1, 0)
 
 
-async def test_a_handler_that_is_cancelled_in_its_wait_does_not_wait_for_a_place() -> None:
+async def test_a_handler_cancelled_in_its_wait_does_not_wait_for_a_slot() -> None:
     slots = Slots(1, max_lent=5)
     lending = one_of(slots)
     wait = asyncio.create_task(wait_in(lending, asyncio.Event()))
@@ -79,7 +79,7 @@ async def test_a_handler_that_is_cancelled_in_its_wait_does_not_wait_for_a_place
 
 
 @pytest.mark.parametrize("given_first", [True, False])
-async def test_a_handler_that_is_cancelled_while_it_waits_for_its_place_has_it_once(given_first: bool) -> None:
+async def test_a_handler_cancelled_while_it_waits_for_its_slot_gets_it_once(given_first: bool) -> None:
     slots, event = Slots(1, max_lent=5), asyncio.Event()
     lending = one_of(slots)
     wait = asyncio.create_task(wait_in(lending, event))
@@ -100,7 +100,7 @@ async def test_a_handler_that_is_cancelled_while_it_waits_for_its_place_has_it_o
     assert state(slots) == (0, 0)
 
 
-async def test_after_one_too_many_nobody_returns_before_there_is_room() -> None:
+async def test_after_one_too_many_no_caller_returns_before_there_is_room() -> None:
     slots, event = Slots(1, max_lent=5), asyncio.Event()
     lending = one_of(slots)
     wait = asyncio.create_task(wait_in(lending, event))
@@ -118,7 +118,7 @@ async def test_after_one_too_many_nobody_returns_before_there_is_room() -> None:
 
 @pytest.mark.parametrize("when", ["waiting", "in line", "granted"])
 async def test_it_ends_with_its_handler(when: str) -> None:
-    """What its tasks wait for then concerns its place no more."""
+    """Later waits of its tasks do not affect its slot."""
     slots, event = Slots(1, max_lent=5), asyncio.Event()
     lending = one_of(slots)
     wait = asyncio.create_task(wait_in(lending, event))
@@ -137,7 +137,7 @@ async def test_it_ends_with_its_handler(when: str) -> None:
     assert slots.lent == 0
 
 
-async def test_one_that_kept_its_place_lends_it_when_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_handler_that_kept_its_slot_lends_it_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lending_module, "_LEND_LATER", 0.01)
     slots, event = Slots(2, max_lent=1), asyncio.Event()
     first, second = one_of(slots), one_of(slots)
@@ -182,7 +182,7 @@ async def test_another_event_loop_waits_as_well() -> None:
     assert state(slots) == (1, 0)
 
 
-async def test_a_thread_that_outlives_the_handler_does_not_wait_for_its_worker() -> None:
+async def test_a_thread_that_outlives_its_handler_does_not_wait_for_the_worker() -> None:
     """Its worker's event loop may have stopped by then, and would never answer."""
     lending = one_of(Slots(1, max_lent=5))
     lending.end()

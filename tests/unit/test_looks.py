@@ -1,4 +1,4 @@
-"""How often an idle worker looks at its shards: what that costs does not grow with their number for ever."""
+"""How often an idle worker polls its shards: the cost has a limit for any number of shards."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def pauses(shards: int, lease: float) -> tuple[list[float], list[float]]:
 
 
 @pytest.mark.parametrize(("shards", "each"), [(1, 1.0), (8, 1.0), (256, 4.0)])
-async def test_all_shards_together_are_looked_at_some_sixty_times_a_second(shards: int, each: float) -> None:
+async def test_all_shards_together_are_polled_sixty_times_a_second(shards: int, each: float) -> None:
     watches, due = await pauses(shards, lease=30.0)
     for found in (watches, due):
         assert all(each * 0.79 <= pause <= each * 1.21 for pause in found)

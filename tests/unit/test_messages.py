@@ -51,12 +51,12 @@ class Balance(Query[dict[str, int]], entity="account"):
 
 
 class TestSpec:
-    def test_what_is_not_given_has_a_default(self) -> None:
+    def test_missing_options_have_defaults(self) -> None:
         spec = Deposit.spec()
         assert (spec.name, spec.entity, spec.key, spec.reply) == ("Deposit", "account", "account_id", int)
         assert (spec.delivery, spec.retry, spec.on_poison, spec.timeout) == ("at_least_once", RetryPolicy(), None, None)
 
-    def test_what_is_given_is_taken(self) -> None:
+    def test_given_options_are_used(self) -> None:
         spec = Pay.spec()
         assert (spec.name, spec.delivery, spec.on_poison, spec.timeout) == ("account.pay", "at_most_once", "park", 2)
         assert spec.reply == Receipt | None
@@ -116,7 +116,7 @@ DECLARATIONS = {
 
 
 @pytest.mark.parametrize("advice", DECLARATIONS)
-def test_a_wrong_declaration_is_refused_where_it_stands(advice: str) -> None:
+def test_a_wrong_declaration_is_refused_at_once(advice: str) -> None:
     with pytest.raises(RegistrationError) as caught:
         exec(textwrap.dedent(DECLARATIONS[advice]), {"Command": Command, "EntityId": EntityId, "__name__": __name__})
     assert advice in str(caught.value)

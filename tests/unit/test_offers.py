@@ -1,4 +1,4 @@
-"""How often a worker offers what it does not know: often enough for a newer worker, and seldom enough for all others."""
+"""How often a worker offers unknown commands: often enough for a newer worker, rarely enough for all others."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ ENVELOPE = pack_envelope(WireEnvelope("c-1", "Newer", "box", "a", b"\x80", 0))
 
 
 class OldWorker:
-    """Decides what becomes of commands that it does not know."""
+    """A worker that does not know the commands."""
 
     def __init__(self, grace: float = 60.0) -> None:
         settings = BusSettings(url="redis://none", unknown_grace=grace)
         self._decisions = Decisions(HandlerRegistry().lookup, settings, worker="w", random=Random(7))
 
     def read(self, now: float, waiting_since: float = 0.0) -> Step:
-        """Its decision; times in seconds."""
+        """Return its decision; times in seconds."""
         started = Started("7", "1-0", 1, BEGIN + int(waiting_since * 1000), BEGIN + int(now * 1000), ENVELOPE)
         step = self._decisions.read(started)
         assert isinstance(step, (GiveBack, Retry, DeadLetterStep))
         return step
 
     def offers(self, entities: int, seconds: float) -> list[list[float]]:
-        """When each of so many entities is offered, if they all come in the first second and nobody else takes them."""
+        """Return when each of so many entities is offered, if all come in the first second and no other worker takes them."""
         line = [(i / entities, i) for i in range(entities)]
         heapq.heapify(line)
         offers: list[list[float]] = [[] for _ in range(entities)]
@@ -51,7 +51,7 @@ class OldWorker:
 
 
 def per_second(offers: list[list[float]], begin: int, end: int) -> list[int]:
-    """How many offers each second had."""
+    """Return the number of offers per second."""
     counts = Counter(int(time) for each in offers for time in each)
     return [counts[second] for second in range(begin, end)]
 
@@ -63,7 +63,7 @@ def test_a_few_are_offered_every_second_and_passed_on_by_chance() -> None:
     assert 0.4 < mean(wait == 0 for wait in waits) < 0.6
 
 
-def test_a_flood_is_offered_seldom_and_evenly_and_each_of_it_within_ten_seconds() -> None:
+def test_a_flood_is_offered_evenly_each_command_within_ten_seconds() -> None:
     offers = OldWorker(grace=600).offers(20_000, 40)
     waits = [after - before for each in offers for before, after in pairwise(each)]
     assert max(waits) <= 10.001
@@ -90,7 +90,7 @@ def test_it_is_given_up_when_its_grace_is_over() -> None:
     assert isinstance(OldWorker(grace=60).read(60.1), DeadLetterStep)
 
 
-def test_a_clock_that_goes_back_makes_nobody_wait_longer() -> None:
+def test_a_clock_that_goes_back_prolongs_no_wait() -> None:
     worker = OldWorker(grace=600)
     worker.offers(1000, 60)
     steps = [worker.read(-3600, waiting_since=-3600) for _ in range(10)]

@@ -1,4 +1,4 @@
-"""What is logged of a server that does not answer: a cause at once, then at most every ten seconds, and its end once."""
+"""Log lines of a server that does not answer: the cause at once, then at most every ten seconds, and the end once."""
 
 from __future__ import annotations
 
@@ -83,9 +83,7 @@ def test_a_loop_that_was_stopped_is_not_waited_for(clock: Clock, caplog: pytest.
     assert "answers again after 20 s" in caplog.text
 
 
-def test_one_that_may_give_up_neither_holds_up_the_end_nor_lengthens_the_next(
-    clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_loop_that_may_give_up_does_not_prolong_an_outage(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     outage = OutageLog("redis://h")
     (sender,), (reader,) = loops(outage, "cannot send", lasts=False), loops(outage, "cannot read work")
     sender.failed(DOWN)

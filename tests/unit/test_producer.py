@@ -19,7 +19,7 @@ ENVELOPES = 8
 
 
 class Server:
-    """Notes what it is asked, and answers as it is told to."""
+    """A server that records requests, and gives planned answers."""
 
     label = "server"
     outage = OutageLog("server")
@@ -68,7 +68,7 @@ async def test_a_batch_in_doubt_stays_as_it_is_when_some_give_up() -> None:
     assert line._shards[0].pending == 0
 
 
-async def test_an_answer_that_is_gone_is_told_as_unknown() -> None:
+async def test_a_lost_answer_is_reported_as_unknown() -> None:
     server = Server(b"+", IN_DOUBT, b"gone")
     line = producer(server)
     await line.enqueue(plain("a"), 5.0)
@@ -82,7 +82,7 @@ async def test_an_answer_that_is_gone_is_told_as_unknown() -> None:
     ("before", "silence", "guarded"),
     [([b"+"], 1700.0, 1), ([b"+"], 1900.0, 0), ([b"+", b"e"], 1700.0, 1), ([b"e"], 0.0, 0), ([], 0.0, 0)],
 )
-async def test_what_is_asked_again_is_refused_for_want_of_an_answer_only_while_one_must_be_there(
+async def test_a_repeated_request_is_guarded_while_its_first_answer_is_kept(
     monkeypatch: pytest.MonkeyPatch, before: list[bytes], silence: float, guarded: int
 ) -> None:
     server = Server(*before, IN_DOUBT, b"+")
@@ -95,7 +95,7 @@ async def test_what_is_asked_again_is_refused_for_want_of_an_answer_only_while_o
     assert server.asked[-1] == server.asked[-2], "the number grows on: what was stuck on its way is told by it"
 
 
-async def test_a_batch_that_certainly_did_not_arrive_goes_on_without_those_who_gave_up() -> None:
+async def test_an_unsent_batch_is_sent_again_without_callers_that_gave_up() -> None:
     server = Server(REFUSED, b"+")
     line = producer(server)
     hasty, patient = await asyncio.gather(line.enqueue(plain("a"), 0.005), line.enqueue(plain("b"), 5.0), return_exceptions=True)
@@ -106,7 +106,7 @@ async def test_a_batch_that_certainly_did_not_arrive_goes_on_without_those_who_g
     assert line._shards[0].pending == 0
 
 
-async def test_whoever_gives_up_when_all_is_in_doubt_learns_so() -> None:
+async def test_a_caller_that_gives_up_in_doubt_gets_unconfirmed() -> None:
     server = Server(IN_DOUBT, REFUSED, REFUSED, REFUSED)
     with pytest.raises(TransportUnavailable) as raised:
         await producer(server).enqueue(plain("a"), 0.05)
@@ -120,7 +120,7 @@ async def test_a_refusal_after_a_doubt_leaves_the_doubt() -> None:
     assert raised.value.outcome_unknown
 
 
-async def test_what_could_not_leave_in_time_does_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commands_that_were_not_sent_in_time_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(b"+")
     line = producer(server)
     answer = line.enqueue(plain("a"), 10.0)
@@ -165,7 +165,7 @@ async def test_no_more_leave_together_than_may_wait() -> None:
     assert [len(envelopes) for _, envelopes in server.asked] == [10, 10, 5]
 
 
-async def test_what_carries_a_deadline_is_sealed_anew_when_it_is_sent_again() -> None:
+async def test_a_deadline_is_encoded_again_when_a_command_is_sent_again() -> None:
     server = Server(IN_DOUBT, REFUSED, b"++")
     line, seals = producer(server), iter([b"second", b"third"])
     call = replace(plain("a"), renewed=lambda: next(seals))
@@ -175,7 +175,7 @@ async def test_what_carries_a_deadline_is_sealed_anew_when_it_is_sent_again() ->
 
 
 @pytest.mark.parametrize(("seconds", "leaves"), [(0.05, b"b"), (0.15, b"anew")])
-async def test_what_carries_a_deadline_is_sealed_anew_when_it_waited_in_line(
+async def test_a_deadline_is_encoded_again_after_a_wait_in_line(
     monkeypatch: pytest.MonkeyPatch, seconds: float, leaves: bytes
 ) -> None:
     now = [mono()]

@@ -1,4 +1,4 @@
-"""What the methods of a bus and of its parts give can be imported from `command_bus`, to name it in annotations."""
+"""Types that methods of a bus and its parts return can be imported from `command_bus`, for annotations."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_what_middleware_is_given_can_be_imported() -> None:
 
 @pytest.mark.parametrize("name", command_bus.__all__)
 def test_every_public_name_has_a_docstring_of_its_own(name: str) -> None:
-    """As the reference reads it: below a class or a function, or behind the assignment of an alias."""
+    """The reference reads it below a class or a function, or after the assignment of an alias."""
     home = command_bus._HOME.get(name, "errors")
     module = import_module(f"command_bus.{home}")
     body = ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8")).body

@@ -117,12 +117,12 @@ WRONG: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("returned", "reply"), FITTING, ids=str)
-def test_it_fits(returned: Any, reply: Any) -> None:
+def test_a_return_type_fits_its_reply_type(returned: Any, reply: Any) -> None:
     assert fits(returned, reply)
 
 
 @pytest.mark.parametrize(("returned", "reply"), WRONG, ids=str)
-def test_it_does_not(returned: Any, reply: Any) -> None:
+def test_a_wrong_return_type_does_not_fit(returned: Any, reply: Any) -> None:
     assert not fits(returned, reply)
 
 

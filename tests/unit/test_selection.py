@@ -24,5 +24,5 @@ def test_no_turn_is_given_to_a_server_that_is_not_here() -> None:
     assert {turn(["redis62", "redis"], f"test_{number}", HERE) for number in range(20)} == {"redis"}
 
 
-def test_a_test_stays_where_none_is_here_to_be_skipped_with_the_reason() -> None:
+def test_a_test_whose_servers_are_all_absent_is_kept_and_skipped() -> None:
     assert turn(["sentinel"], "test", HERE) == "sentinel"

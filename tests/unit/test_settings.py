@@ -93,7 +93,7 @@ def test_an_unknown_setting_is_refused() -> None:
 
 
 def test_each_setting_can_be_given_by_name() -> None:
-    """What type checkers know of: add a new setting to `SettingOverrides`, too."""
+    """Type checkers read `SettingOverrides`: add a new setting there, too."""
     assert set(SettingValues.__annotations__) == set(BusSettings.model_fields)
     assert set(BusSettings.model_fields) - set(SettingOverrides.__annotations__) == {"url", "namespace"}
 

@@ -1,4 +1,4 @@
-"""How the readers of several shards share a worker's places: reserved before they read, in turn, and none for a shard that is quiet."""
+"""Readers of several shards share a worker's slots: reserved before they read, in turn, and none for a quiet shard."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def quieten(slots: Slots, *readers: int) -> None:
         assert slots.answered(reader, await ask(slots, reader), 0, 0) == 0
 
 
-async def test_one_reader_always_blocks_on_what_it_occupies() -> None:
+async def test_a_single_reader_blocks_on_all_its_slots() -> None:
     slots = Slots(10)
     first = await ask(slots, 0)
     assert first == Ask(8, 8, blocks=True)
@@ -42,7 +42,7 @@ async def test_one_reader_always_blocks_on_what_it_occupies() -> None:
 
 
 async def test_places_are_occupied_before_anybody_reads() -> None:
-    """What a shard without work was given before goes to one that has some."""
+    """Slots that a shard without work had go to a shard with work."""
     slots = Slots(4, 8)
     asks = [await ask(slots, reader) for reader in range(4)]
     assert asks == [Ask(1, 1, blocks=False)] * 4
@@ -94,7 +94,7 @@ async def test_an_idle_worker_blocks_on_all_its_shards(total: int, count: int) -
         assert await ask(slots, reader) == Ask(count, 0, blocks=True)
 
 
-async def test_what_arrives_when_all_are_taken_has_no_place() -> None:
+async def test_without_a_free_slot_an_arrival_waits() -> None:
     slots = Slots(2, 2)
     await quieten(slots, 0, 1)
     both = [await ask(slots, reader) for reader in (0, 1)]
@@ -106,7 +106,7 @@ async def test_what_arrives_when_all_are_taken_has_no_place() -> None:
     assert slots.free == 0
 
 
-async def test_a_quiet_shard_is_looked_at_in_its_turn_while_places_are_scarce() -> None:
+async def test_a_quiet_shard_is_read_in_turn_while_slots_are_scarce() -> None:
     slots = Slots(1, 2)
     await quieten(slots, 1)
     slots.answered(0, await ask(slots, 0), 1, 1)
@@ -126,7 +126,7 @@ async def test_a_quiet_shard_is_looked_at_in_its_turn_while_places_are_scarce() 
     assert await asyncio.wait_for(busy, 1.0) == Ask(1, 1, blocks=False)
 
 
-async def test_quiet_readers_block_as_soon_as_there_is_something_to_spare() -> None:
+async def test_quiet_readers_block_as_soon_as_a_slot_is_spare() -> None:
     slots = Slots(1, 2)
     await quieten(slots, 1)
     slots.answered(0, await ask(slots, 0), 1, 1)
@@ -169,11 +169,11 @@ async def test_a_place_taken_by_a_read_that_blocked_is_waited_for_again() -> Non
 
 
 async def running(slots: Slots, reader: int = 0) -> None:
-    """One runs more."""
+    """Count one more running handler."""
     assert slots.answered(reader, await ask(slots, reader, 1), 1, 1) == 1
 
 
-async def test_a_lent_place_is_for_the_next_reader_and_who_returns_comes_before_it() -> None:
+async def test_a_lent_slot_goes_to_the_next_reader_after_returning_handlers() -> None:
     slots = Slots(1, max_lent=5)
     await running(slots)
     assert slots.lend()
@@ -190,7 +190,7 @@ async def test_a_lent_place_is_for_the_next_reader_and_who_returns_comes_before_
     assert (await asyncio.wait_for(reader, 1.0)).count == 1
 
 
-async def test_who_returns_takes_a_place_that_a_read_has_reserved() -> None:
+async def test_a_returning_handler_takes_a_reserved_slot() -> None:
     """A read may block for seconds; what it brings when its place is gone is handed back."""
     slots = Slots(1, max_lent=5)
     await running(slots)
@@ -215,7 +215,7 @@ async def test_no_more_than_the_bound_are_lent_but_for_those_beyond() -> None:
     assert (slots.running, slots.lent) == (0, 2)
 
 
-async def test_places_that_come_and_go_in_one_turn_do_not_stop_the_event_loop() -> None:
+async def test_slots_taken_and_freed_in_one_turn_do_not_block_the_loop() -> None:
     """A reader of a quiet shard waits for places to spare; there is one, and a handler takes it before the reader looks."""
     slots = Slots(2, 2, max_lent=5)
 

@@ -8,19 +8,19 @@ LEASE = 30.0
 
 
 def looked(suspects: LeaseWatch, at: float, *held: Held) -> list[Held]:
-    """All leases, read within 10 ms."""
+    """Return the result for leases that were read within 10 ms."""
     assert suspects.wants_all(at)
     return suspects.all(held, at, at + 0.01)
 
 
-def test_a_lost_lease_is_over_when_its_idle_time_says_so_and_our_clock_too() -> None:
+def test_a_lease_is_lost_when_idle_time_and_our_clock_agree() -> None:
     suspects = LeaseWatch(LEASE)
     assert suspects.idle([Held("1-0", 4, 17.0)], 100.0) == []
     assert suspects.idle([Held("1-0", 4, 29.0)], 112.0) == []
     assert suspects.idle([Held("1-0", 4, 30.1)], 113.1) == [Held("1-0", 4, 30.1)]
 
 
-def test_a_renewal_begins_it_anew() -> None:
+def test_a_renewal_restarts_the_watch() -> None:
     suspects = LeaseWatch(LEASE)
     suspects.idle([Held("1-0", 4, 17.0)], 100.0)
     assert suspects.idle([Held("1-0", 5, 3600.0)], 113.5) == [], "the clock has jumped ahead"
@@ -28,7 +28,7 @@ def test_a_renewal_begins_it_anew() -> None:
     assert suspects.idle([Held("1-0", 5, 3615.5)], 129.0) == [Held("1-0", 5, 3615.5)]
 
 
-def test_whatever_the_servers_clock_says_a_lease_that_nobody_renews_ends() -> None:
+def test_an_unrenewed_lease_ends_whatever_the_servers_clock() -> None:
     """It went back, by an hour: nothing is idle."""
     suspects = LeaseWatch(LEASE)
     item = Held("1-0", 4, 0.0)
@@ -40,15 +40,15 @@ def test_whatever_the_servers_clock_says_a_lease_that_nobody_renews_ends() -> No
     assert looked(suspects, 130.02, item) == [item]
 
 
-def test_who_renews_is_left_alone_however_often_one_looks() -> None:
+def test_a_renewed_lease_is_never_suspected() -> None:
     suspects = LeaseWatch(LEASE)
     for number in range(20):
         at = 100.0 + 15.2 * number
         assert looked(suspects, at, Held("1-0", number, 0.0), Held("2-0", 1 + number // 2, 0.0)) == []
 
 
-def test_it_counts_from_when_the_first_answer_came_to_when_the_next_was_asked_for() -> None:
-    """The server read it in between: what it was at the ends nobody knows."""
+def test_idle_time_counts_from_one_answer_to_the_next_request() -> None:
+    """The server read it in between; its value at both ends is unknown."""
     suspects = LeaseWatch(LEASE)
     item = Held("1-0", 1, 0.0)
     suspects.all([item], 100.0, 107.0)
@@ -71,7 +71,7 @@ def test_an_idle_time_that_passes_is_believed() -> None:
     assert looked(suspects, 131.5, Held("1-0", 4, 0.0)) == []
 
 
-def test_all_are_looked_at_seldom() -> None:
+def test_all_leases_are_checked_rarely() -> None:
     for lease, pause in ((30.0, 15.0), (1.0, 2.0)):
         suspects = LeaseWatch(lease)
         suspects.all([], 100.0, 100.0)

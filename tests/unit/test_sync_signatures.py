@@ -44,12 +44,12 @@ every_pair = pytest.mark.parametrize(("theirs", "ours"), PAIRS, ids=[theirs.__na
 
 
 def methods(kind: type[Any]) -> dict[str, Any]:
-    """What it defines itself: public names, and `__call__`."""
+    """Return its own public methods, and `__call__`."""
     return {name: value for name, value in vars(kind).items() if not name.startswith("_") or name == "__call__"}
 
 
 def blocking(annotation: str) -> str:
-    """What a result is called on the blocking side."""
+    """Return the name of a result type on the blocking side."""
     text = annotation.replace("AsyncIterator[", "Generator[").replace("Receipt[", "SyncReceipt[")
     for theirs, ours in PAIRS:
         text = re.sub(rf"\b{theirs.__name__}\b", ours.__name__, text)
@@ -86,7 +86,7 @@ def test_both_are_made_with_the_same_arguments() -> None:
     assert BusArguments.__annotations__.keys() == named | SettingOverrides.__annotations__.keys()
 
 
-def test_whoever_drifts_is_noticed() -> None:
+def test_a_different_signature_is_found() -> None:
     class Drifted:
         def ping(self, often: int = 1) -> float:
             return float(often)

@@ -1,4 +1,4 @@
-"""What a service tells systemd, over a real socket."""
+"""Notifications of a service to systemd, over a real socket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from command_bus.cli.process.systemd import notify_systemd
 
 @pytest.fixture(params=["path", "abstract"])
 def manager(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, str]]:
-    """A socket in systemd's place, and its name as systemd writes it."""
+    """Provide a socket in systemd's place, and its name as systemd writes it."""
     with tempfile.TemporaryDirectory(prefix="cb-") as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         name = str(Path(folder) / "notify") if request.param == "path" else f"@command-bus-{secrets.token_hex(8)}"
         listening.bind(f"\0{name[1:]}" if name.startswith("@") else name)

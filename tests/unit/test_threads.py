@@ -79,7 +79,7 @@ async def test_what_may_not_start_any_more_does_not() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError(), StopIteration(), SystemExit(), KeyboardInterrupt()], ids=type)
-async def test_whatever_a_job_raises_its_thread_goes_on(error: BaseException) -> None:
+async def test_a_thread_survives_everything_a_job_raises(error: BaseException) -> None:
     def raises() -> None:
         raise error
 
@@ -161,7 +161,7 @@ async def test_a_thread_that_cannot_be_started_is_waited_for(gate: Gate, monkeyp
     threads.close()
 
 
-async def test_threads_end_when_nobody_has_them_any_more() -> None:
+async def test_threads_end_when_they_are_no_longer_referenced() -> None:
     idents = set[int]()
     only = job(lambda: idents.add(threading.get_ident()))
     owner = HandlerThreads(2)

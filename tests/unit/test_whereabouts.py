@@ -1,4 +1,4 @@
-"""Where a command is, as a sentence and figures, from what was read of it."""
+"""Where a command is, as a sentence and figures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def line(*command_ids: str) -> list[tuple[str, bytes]]:
 def seen(
     state: Any, *command_ids: str, hold: Hold | None = None, workers: tuple[bytes, ...] | None = (worker(),), **facts: Any
 ) -> Whereabouts:
-    """Where command `c` is in a line of these commands."""
+    """Return where command `c` is in a line of these commands."""
     of_entity = {name: facts.pop(name) for name in tuple(facts) if name in StoredEntity.__slots__}
     entity = StoredEntity("account:a", state, len(command_ids), 0, **{"attempt": 0, "hold": hold, **of_entity})
     values: dict[str, Any] = {
@@ -41,13 +41,13 @@ def seen(
     return whereabouts(sighting, line(*command_ids), "c", "Refund", "namespace 'shop' on redis://x", Limits())
 
 
-def test_one_that_runs() -> None:
+def test_a_running_command() -> None:
     found = seen("running", "c", **HELD)
     assert (found.state, found.position, found.running_for, found.attempt, found.worker) == ("running", 1, 12.0, 2, "w-1")
     assert found.hint == "It has run for 12 s (attempt 2) on worker w-1 (host-a, process 41)"
 
 
-def test_one_whose_worker_is_lost_is_said_to_run_there() -> None:
+def test_a_command_of_a_lost_worker() -> None:
     found = seen("running", "c", workers=(worker(silent=90),), **HELD)
     assert (found.state, found.workers) == ("running", 0)
     assert found.hint.endswith("on worker w-1 (host-a, process 41), which has shown no sign of life for 90 s")
@@ -73,7 +73,7 @@ def test_where_its_line_may_not_be_read() -> None:
     assert whereabouts(alone, (), "c", "Refund", "x", Limits()).state == "running"
 
 
-def test_a_hold_and_no_worker_are_both_told() -> None:
+def test_a_hold_and_a_missing_worker_are_both_reported() -> None:
     found = seen("paused", "c", hold=Hold("account:*", "paused", NOW, "stocktaking"), workers=())
     assert found.state == "no_worker"
     assert found.hint == (

@@ -10,7 +10,7 @@ import typer
 
 from command_bus.cli.exit_codes import ExitCode, WorkerExitCode
 from command_bus.cli.options import Target, Yes
-from command_bus.cli.process.options import LogFormat, LogLevel, WorkerOptions
+from command_bus.cli.process.worker_options import LogFormat, LogLevel, WorkerOptions
 from command_bus.cli.terminal import confirm_or_exit, echo, print_error
 
 __all__ = ["dev", "forget", "worker"]

@@ -9,7 +9,7 @@ from command_bus.errors import InvalidSettings
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
-    from command_bus.cli.process.options import WorkerOptions
+    from command_bus.cli.process.worker_options import WorkerOptions
 
 __all__ = ["Application", "check_options"]
 

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from command_bus.cli.process.options import WorkerOptions
+from command_bus.cli.process.worker_options import WorkerOptions
 from command_bus.errors import MissingExtra
 from command_bus.telemetry.pages import Page, PageServer, text_page
 from command_bus.worker.worker import Worker

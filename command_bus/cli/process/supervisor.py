@@ -24,10 +24,10 @@ from command_bus.cli.exit_codes import WorkerExitCode
 from command_bus.cli.process.application import Application, check_options
 from command_bus.cli.process.channel import decode_line, encode_line
 from command_bus.cli.process.health import ProbedProcess, serve_supervisor_probes
-from command_bus.cli.process.options import WorkerOptions
 from command_bus.cli.process.reload import FileWatcher
 from command_bus.cli.process.restarts import ProcessEnd, RestartBackoff, RestartDecision, combined_exit_code, decide_restart
 from command_bus.cli.process.systemd import notify_systemd
+from command_bus.cli.process.worker_options import WorkerOptions
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
 

@@ -26,8 +26,8 @@ from command_bus.cli.loading import import_object, include_modules, log_start_fa
 from command_bus.cli.process.application import Application, check_options
 from command_bus.cli.process.channel import Channel
 from command_bus.cli.process.health import serve_worker_probes
-from command_bus.cli.process.options import WorkerOptions
 from command_bus.cli.process.systemd import notify_systemd
+from command_bus.cli.process.worker_options import WorkerOptions
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, EntitiesStopped, UnsuitableServer
 from command_bus.worker.worker import StopReport, Worker

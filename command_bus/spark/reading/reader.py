@@ -207,8 +207,8 @@ def _dispatches(connection: TargetConnection, names: Iterable[str]) -> Iterator[
     for name in names:
         facts = connection.wait(dispatches.facts(name))
         if facts is not None:
-            places = [(name, shard) for shard in range(connection.transport.shards)]
-            yield dispatch_row(facts, connection.wait(dispatches.outcomes.streams(places)), wall_ms())
+            keys = [(name, shard) for shard in range(connection.transport.shards)]
+            yield dispatch_row(facts, connection.wait(dispatches.outcomes.streams(keys)), wall_ms())
 
 
 def _pages(connection: TargetConnection, items: AsyncIterator[T], count: int = 1) -> Iterator[list[T]]:

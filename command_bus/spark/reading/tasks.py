@@ -86,9 +86,9 @@ class ReadPlan:
     def streams(self, names: Iterable[str]) -> list[tuple[str, int, OutcomeStream]]:
         """Return the streams of outcomes of dispatches, with their shards."""
         connection = self.connection
-        places = [(name, shard) for name in names for shard in range(connection.transport.shards)]
-        found = connection.wait(connection.transport.bulk.outcomes.streams(places))
-        return [(*place, stream) for place, stream in zip(places, found, strict=True) if stream is not None]
+        keys = [(name, shard) for name in names for shard in range(connection.transport.shards)]
+        found = connection.wait(connection.transport.bulk.outcomes.streams(keys))
+        return [(*key, stream) for key, stream in zip(keys, found, strict=True) if stream is not None]
 
     def tasks(self, spans: Iterable[tuple[Span, str]]) -> list[InputPartition]:
         """Return the spans as tasks of about the same size. Each span comes with the id of its first outcome."""

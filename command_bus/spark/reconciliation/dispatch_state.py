@@ -164,6 +164,6 @@ def _of_dispatch(page: list[Contents], dispatch_id: str, limits: Limits) -> Iter
 
 
 def _streams(connection: TargetConnection, dispatch_id: str) -> list[OutcomeStream | None]:
-    places: list[tuple[str, int]] = [(dispatch_id, shard) for shard in range(connection.transport.shards)]
-    found: Any = connection.wait(connection.transport.bulk.outcomes.streams(places))
+    keys: list[tuple[str, int]] = [(dispatch_id, shard) for shard in range(connection.transport.shards)]
+    found: Any = connection.wait(connection.transport.bulk.outcomes.streams(keys))
     return list(found)

@@ -111,7 +111,7 @@ class Page:
     facts: DispatchFacts
     verdict: Verdict
     data: ChartData
-    place: str
+    target: str
     at_ms: int
     seconds: float
 
@@ -165,7 +165,7 @@ def _template() -> Template:
 def _subtitle(page: Page) -> str:
     facts = page.facts
     parts = [
-        page.place,
+        page.target,
         f"commands: {facts.what}" if facts.what else "",
         f"opened {_moment(facts.first_ms)}",
         f"committed {_moment(facts.done_ms)}" if facts.done_ms else "not committed",

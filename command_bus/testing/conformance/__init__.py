@@ -1,7 +1,7 @@
-"""What every transport must keep, as tests: for authors of another client, another server or another topology.
+"""Conformance tests: the promises that every transport must keep, for authors of another client, server or topology.
 
-A transport is put under the bus as a `ClientFactory` (`command_bus.transport.redis.connection.factory`): it makes clients that speak to some
-server. In a test module of yours:
+A transport is a `ClientFactory` (`command_bus.transport.redis.connection.factory`), which makes clients of some server. In your
+test module:
 
     from command_bus.testing.conformance.suite import test_promise
 
@@ -9,8 +9,8 @@ server. In a test module of yours:
     def command_bus_clients():
         return MyClients("my-server:1234")
 
-The promises themselves are coroutines over a `Stage`, for those who do not use pytest:
+Without pytest, run the promises, which are coroutines over a `PromiseSandbox`:
 
     for promise in PROMISES:
-        asyncio.run(promise(Stage(clients)))
+        asyncio.run(promise(PromiseSandbox(clients)))
 """

@@ -1,4 +1,4 @@
-"""Clients that can be severed: whoever uses them is alive and cannot be heard, as behind a broken network."""
+"""Clients whose connections can be severed: their user is alive, but cut off, as behind a broken network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Severable"]
 
 
 class _Cut:
-    """Whether the connections are severed; shared by all that are made."""
+    """A switch, shared by all clients: whether their connections are severed."""
 
     on = False
 
@@ -44,12 +44,12 @@ class Severable:
 
     def __init__(self, clients: ClientFactory, cut: _Cut | None = None) -> None:
         self.label = clients.label
-        self.cluster = getattr(clients, "cluster", False)  # what a Redis Cluster's factory says of itself
+        self.cluster = getattr(clients, "cluster", False)  # an attribute of a Redis Cluster's factory
         self._clients = clients
         self._cut = cut or _Cut()
 
     def sever(self) -> None:
-        """From now on no request gets through, nor the answer of one that is under way."""
+        """Drop all requests from now on, and the answers of those under way."""
         self._cut.on = True
 
     def heal(self) -> None:

@@ -1,4 +1,4 @@
-"""Where a promise is put to the test: a namespace of its own on a server, buses, and workers that can be lost."""
+"""Fixtures of the promises: a separate namespace on a server, buses, and workers that can lose their connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from command_bus.handlers.registry import HandlerRegistry
 from command_bus.testing.conformance.cut_connections import Severable
 from command_bus.transport.redis.connection.factory import ClientFactory
 
-__all__ = ["LEASE", "Stage", "expect", "until"]
+__all__ = ["LEASE", "PromiseSandbox", "expect", "until"]
 
 LEASE = 1.0
 """Seconds; short, because some promises are about what happens after it."""
@@ -23,16 +23,16 @@ _TURN = 0.01
 
 
 def expect(found: object, wanted: object, what: str) -> None:
-    """Raise `AssertionError` unless both are equal; not by `assert`, which `python -O` leaves out."""
+    """Raise `AssertionError` unless both are equal. `python -O` would remove `assert`."""
     if found != wanted:
         raise AssertionError(f"{what}: {found!r}, not {wanted!r}")
 
 
 async def until(condition: Callable[[], Any | Awaitable[Any]], what: str) -> Any:
-    """Wait for a condition and give its value.
+    """Wait until a condition is true, and return its value.
 
     Raises:
-        AssertionError: It does not come true.
+        AssertionError: It was not true in time.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + _PATIENCE
@@ -47,15 +47,15 @@ async def until(condition: Callable[[], Any | Awaitable[Any]], what: str) -> Any
         await asyncio.sleep(_TURN)
 
 
-class Stage:
-    """A namespace that nobody else uses.
+class PromiseSandbox:
+    """A namespace of one promise, with buses and workers.
 
     Args:
-        clients: Make clients of the server; without them, `open_transport` among the settings says what to run on.
-        **settings: For every bus.
+        clients: Make clients of the server; without them, the settings need `open_transport`, which opens another transport.
+        **settings: Settings of every bus.
 
     Attributes:
-        registry: The handlers of its workers.
+        registry: Handlers of its workers.
     """
 
     def __init__(self, clients: ClientFactory | None = None, **settings: Any) -> None:
@@ -71,12 +71,12 @@ class Stage:
         }
 
     def bus(self, clients: ClientFactory | None = None) -> CommandBus:
-        """A bus, not yet open."""
+        """Return a bus that is not open yet."""
         return CommandBus("redis://conformance", registry=self.registry, clients=clients or self.clients, **self._settings)
 
     @asynccontextmanager
     async def working(self, workers: int = 1) -> AsyncGenerator[CommandBus]:
-        """A bus with so many workers."""
+        """Open a bus with running workers."""
         async with self.bus() as bus:
             running = [bus.worker(concurrency=20) for _ in range(workers)]
             try:
@@ -89,9 +89,13 @@ class Stage:
 
     @asynccontextmanager
     async def worker_to_lose(self) -> AsyncGenerator[Severable]:
-        """A worker on connections of its own, which can be severed."""
+        """Run a worker on separate connections, which the test can sever.
+
+        Raises:
+            ValueError: The sandbox has no clients.
+        """
         if self.clients is None:
-            raise ValueError("a worker is lost by its clients: give the stage some")
+            raise ValueError("a worker is lost by its clients: give the sandbox some")
         line = Severable(self.clients)
         async with self.bus(line) as bus, bus.worker(concurrency=20):
             try:
@@ -101,5 +105,5 @@ class Stage:
 
     @staticmethod
     async def letters(bus: CommandBus) -> list[DeadLetter]:
-        """All dead letters."""
+        """Return all dead letters."""
         return [letter async for letter in bus.dead_letters.list()]

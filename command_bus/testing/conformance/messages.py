@@ -1,4 +1,4 @@
-"""The commands of the promises, and handlers that note what they do."""
+"""The commands of the promises, and handlers that record their starts."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Work(Command[int], entity="item", name="conformance.work", retry=_RETRY):
 
 
 class Once(Command[int], entity="item", name="conformance.once", delivery="at_most_once"):
-    """As `Work`, at most once."""
+    """Like `Work`, delivered at most once."""
 
     item: EntityId
     number: int
 
 
 class Held(Command[int], entity="item", name="conformance.held"):
-    """Returns its fence, from a thread that nobody can cancel; its first attempt waits to be released."""
+    """Returns its fence, from a thread, which cannot be cancelled; its first attempt waits to be released."""
 
     item: EntityId
 
@@ -46,7 +46,7 @@ class Parking(Command[int], entity="item", name="conformance.parking", retry=Ret
 
 
 class Refuse(Command[None], entity="item", name="conformance.refuse"):
-    """Is refused."""
+    """Is rejected."""
 
     item: EntityId
 
@@ -58,12 +58,12 @@ class Unknown(Command[None], entity="item", name="conformance.unknown"):
 
 
 class Log:
-    """What the handlers saw.
+    """Records of the handlers.
 
     Attributes:
-        started: Entity, number, attempt, fence of every attempt.
+        started: Entity, number, attempt and fence of every attempt.
         overlaps: Attempts that started while another of their entity ran.
-        most: Entities that ran at a time.
+        most: Largest number of entities that ran at a time.
         gate: While it is cleared, `Work` and `Once` wait.
         mended: Whether `Parking` succeeds.
         release: Lets the first attempt of `Held` go on.
@@ -85,37 +85,37 @@ class Log:
         registry.handles(Refuse)(self.refuse)
 
     def of(self, item: str) -> list[int]:
-        """The numbers of an entity, as they started."""
+        """Return the numbers of an entity in the order of their starts."""
         return [number for entity, number, _, _ in self.started if entity == item]
 
     async def work(self, command: Work, context: CommandContext) -> int:
-        """Handles `Work`."""
+        """Handle `Work`."""
         await self._run(str(command.item), command.number, context)
         if context.attempt <= command.fails:
             raise OSError("as planned")
         return command.number
 
     async def once(self, command: Once, context: CommandContext) -> int:
-        """Handles `Once`."""
+        """Handle `Once`."""
         await self._run(str(command.item), command.number, context)
         return command.number
 
     def held(self, command: Held, context: CommandContext) -> int:
-        """Handles `Held`."""
+        """Handle `Held`."""
         self.started.append((str(command.item), 0, context.attempt, context.fence))
         if context.attempt == 1:
             self.release.wait(30)
         return context.fence
 
     async def parking(self, command: Parking, context: CommandContext) -> int:
-        """Handles `Parking`."""
+        """Handle `Parking`."""
         self.started.append((str(command.item), command.number, context.attempt, context.fence))
         if not self.mended:
             raise OSError("as planned")
         return command.number
 
     async def refuse(self, command: Refuse) -> None:
-        """Handles `Refuse`."""
+        """Handle `Refuse`."""
         raise Reject("as planned", code="planned", details={"left": 3})
 
     async def _run(self, item: str, number: int, context: CommandContext) -> None:

@@ -1,4 +1,4 @@
-"""The promises, each a coroutine that fails with an `AssertionError` which says what was broken."""
+"""The promises, each a coroutine that raises an `AssertionError` with what was broken."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from command_bus.errors import (
     NoHandler,
     QueueFull,
 )
-from command_bus.testing.conformance.fixtures import LEASE, Stage, expect, until
+from command_bus.testing.conformance.fixtures import LEASE, PromiseSandbox, expect, until
 from command_bus.testing.conformance.messages import Held, Log, Once, Parking, Refuse, Unknown, Work
 
 __all__ = ["PROMISES", "Promise"]
 
-Promise = Callable[[Stage], Coroutine[Any, Any, None]]
+Promise = Callable[[PromiseSandbox], Coroutine[Any, Any, None]]
 _IDLE = 20.0
 
 
-async def order_and_one_at_a_time(stage: Stage) -> None:
-    """Each entity's commands start in the accepted order, one at a time, whichever of several workers runs them."""
-    log = Log(stage.registry)
-    async with stage.working(3) as bus:
+async def order_and_one_at_a_time(sandbox: PromiseSandbox) -> None:
+    """Start each entity's commands in the accepted order, one at a time, with several workers."""
+    log = Log(sandbox.registry)
+    async with sandbox.working(3) as bus:
         for number in range(20):
             await bus.dispatch_batch(Work(item=f"i{item}", number=number) for item in range(10))
         await bus.wait_idle(_IDLE)
@@ -37,31 +37,31 @@ async def order_and_one_at_a_time(stage: Stage) -> None:
         expect(log.of(f"i{item}"), list(range(20)), f"order of entity i{item}")
 
 
-async def entities_run_concurrently(stage: Stage) -> None:
-    """An entity that takes long holds up no other."""
-    log = Log(stage.registry)
+async def entities_run_concurrently(sandbox: PromiseSandbox) -> None:
+    """Run other entities while one takes long."""
+    log = Log(sandbox.registry)
     log.gate.clear()
-    async with stage.working() as bus:
+    async with sandbox.working() as bus:
         await bus.dispatch_batch(Work(item=f"i{item}", number=0) for item in range(10))
         await until(lambda: log.most == 10, "ten entities at a time")
         log.gate.set()
         await bus.wait_idle(_IDLE)
 
 
-async def a_retry_holds_its_entity(stage: Stage) -> None:
-    """Nobody overtakes a command that waits for its retry."""
-    log = Log(stage.registry)
-    async with stage.working(2) as bus:
+async def a_retry_holds_its_entity(sandbox: PromiseSandbox) -> None:
+    """Let no command overtake one that waits for its retry."""
+    log = Log(sandbox.registry)
+    async with sandbox.working(2) as bus:
         await bus.dispatch_batch([Work(item="a", number=1, fails=2), Work(item="a", number=2), Work(item="b", number=1)])
         await bus.wait_idle(_IDLE)
     expect(log.of("a"), [1, 1, 1, 2], "starts of the entity")
     expect([attempt for item, number, attempt, _ in log.started if (item, number) == ("a", 1)], [1, 2, 3], "attempts")
 
 
-async def a_repeated_id_runs_once(stage: Stage) -> None:
-    """A repeat is a duplicate, waiting or settled; a repeated call gets the stored reply; other content is a conflict."""
-    log = Log(stage.registry)
-    async with stage.bus() as bus:
+async def a_repeated_id_runs_once(sandbox: PromiseSandbox) -> None:
+    """Report a repeated id as a duplicate, answer a repeated call with the stored reply, and refuse other content as a conflict."""
+    log = Log(sandbox.registry)
+    async with sandbox.bus() as bus:
         statuses = [(await bus.dispatch(Work(item="a", number=1), command_id="c-1")).status for _ in range(2)]
         expect(statuses, ["accepted", "duplicate"], "receipts")
         async with bus.worker():
@@ -78,10 +78,10 @@ async def a_repeated_id_runs_once(stage: Stage) -> None:
     expect(log.of("a"), [1, 2], "starts")
 
 
-async def callers_learn_the_outcome(stage: Stage) -> None:
-    """A result, a refusal with its code and details, a failure with its cause: each as soon as it is decided."""
-    Log(stage.registry)
-    async with stage.working() as bus:
+async def callers_learn_the_outcome(sandbox: PromiseSandbox) -> None:
+    """Return a result, raise a refusal with code and details, raise a failure with its cause, each as soon as it is decided."""
+    Log(sandbox.registry)
+    async with sandbox.working() as bus:
         expect(await bus.call(Work(item="a", number=7), timeout=_IDLE), 7, "result")
         try:
             await bus.call(Refuse(item="a"), timeout=_IDLE)
@@ -97,26 +97,26 @@ async def callers_learn_the_outcome(stage: Stage) -> None:
             raise AssertionError("a failure did not reach its caller")
 
 
-async def dead_letters_and_replay(stage: Stage) -> None:
-    """A command whose attempts are used up becomes a dead letter with its cause, its entity goes on, and a replay is a new start."""
-    log = Log(stage.registry)
-    async with stage.working() as bus:
+async def dead_letters_and_replay(sandbox: PromiseSandbox) -> None:
+    """Store a command without attempts left as a dead letter with its cause, go on with its entity, and start it again on replay."""
+    log = Log(sandbox.registry)
+    async with sandbox.working() as bus:
         await bus.dispatch_batch([Work(item="a", number=1, fails=4), Work(item="a", number=2)])
         await bus.wait_idle(_IDLE)
         expect(log.of("a"), [1, 1, 1, 2], "starts")
-        (letter,) = await stage.letters(bus)
+        (letter,) = await sandbox.letters(bus)
         expect((letter.reason, letter.entity, letter.error_message), ("failed", "item:a", "as planned"), "dead letter")
         await bus.dead_letters.replay(letter.id)
         await bus.wait_idle(_IDLE)
         expect(log.of("a")[:5], [1, 1, 1, 2, 1], "starts with the replay")
         await bus.dead_letters.purge()
-        expect(await stage.letters(bus), [], "dead letters after the purge")
+        expect(await sandbox.letters(bus), [], "dead letters after the purge")
 
 
-async def a_parked_entity_waits(stage: Stage) -> None:
-    """A poisoned command that parks holds its followers until an operator replays it; then they go on in order."""
-    log = Log(stage.registry)
-    async with stage.working(2) as bus:
+async def a_parked_entity_waits(sandbox: PromiseSandbox) -> None:
+    """Hold the followers of a parked command until an operator replays it; then run them in order."""
+    log = Log(sandbox.registry)
+    async with sandbox.working(2) as bus:
         await bus.dispatch_batch([Parking(item="a", number=1), Work(item="a", number=2), Work(item="b", number=1)])
         try:
             await bus.wait_idle(_IDLE)
@@ -126,26 +126,26 @@ async def a_parked_entity_waits(stage: Stage) -> None:
             raise AssertionError("a parked entity counts as idle")
         expect((log.of("a"), log.of("b")), ([1], [1]), "starts while it is parked")
         log.mended = True
-        (letter,) = await stage.letters(bus)
+        (letter,) = await sandbox.letters(bus)
         await bus.dead_letters.replay(letter.id)
         await bus.wait_idle(_IDLE)
         expect(log.of("a"), [1, 1, 2], "starts after the replay")
 
 
-async def a_delay_holds_nobody(stage: Stage) -> None:
-    """A delayed command takes its place when it is due."""
-    log = Log(stage.registry)
-    async with stage.working() as bus:
+async def a_delay_holds_nobody(sandbox: PromiseSandbox) -> None:
+    """Run a delayed command when it is due, without holding others."""
+    log = Log(sandbox.registry)
+    async with sandbox.working() as bus:
         await bus.dispatch(Work(item="a", number=1), delay=0.3)
         await bus.dispatch(Work(item="a", number=2))
         await bus.wait_idle(_IDLE)
     expect(log.of("a"), [2, 1], "starts")
 
 
-async def what_expired_is_not_started(stage: Stage) -> None:
-    """A command past its expiry is settled as expired."""
-    log = Log(stage.registry)
-    async with stage.bus() as bus:
+async def what_expired_is_not_started(sandbox: PromiseSandbox) -> None:
+    """Settle a command past its expiry as expired, without starting it."""
+    log = Log(sandbox.registry)
+    async with sandbox.bus() as bus:
         receipt = await bus.dispatch(Work(item="a", number=1), expires=0.05, command_id="late")
         await asyncio.sleep(0.1)
         async with bus.worker():
@@ -159,10 +159,10 @@ async def what_expired_is_not_started(stage: Stage) -> None:
     expect(log.started, [], "starts")
 
 
-async def limits_refuse(stage: Stage) -> None:
-    """A full entity refuses more, says when to come again, and nothing refused is run."""
-    log = Log(stage.registry)
-    async with stage.bus() as bus:
+async def limits_refuse(sandbox: PromiseSandbox) -> None:
+    """Refuse commands of a full entity, with a time to retry after, and do not run them."""
+    log = Log(sandbox.registry)
+    async with sandbox.bus() as bus:
         await bus.dispatch_batch(Work(item="a", number=number) for number in range(bus.settings.max_depth))
         try:
             await bus.dispatch(Work(item="a", number=-1))
@@ -177,10 +177,10 @@ async def limits_refuse(stage: Stage) -> None:
     expect(log.of("a"), [1], "starts")
 
 
-async def pause_and_resume(stage: Stage) -> None:
-    """A paused entity starts nothing and loses nothing."""
-    log = Log(stage.registry)
-    async with stage.working() as bus:
+async def pause_and_resume(sandbox: PromiseSandbox) -> None:
+    """Start and lose no command of a paused entity."""
+    log = Log(sandbox.registry)
+    async with sandbox.working() as bus:
         entity = bus.entity("item", "a")
         await entity.pause()
         await bus.dispatch_batch([Work(item="a", number=1), Work(item="a", number=2), Work(item="b", number=1)])
@@ -191,10 +191,10 @@ async def pause_and_resume(stage: Stage) -> None:
     expect(log.of("a"), [1, 2], "starts after it was resumed")
 
 
-async def an_unknown_command_is_answered(stage: Stage) -> None:
-    """What no worker handles is dead-lettered after its grace, and its caller told."""
-    log = Log(stage.registry)
-    async with stage.working() as bus:
+async def an_unknown_command_is_answered(sandbox: PromiseSandbox) -> None:
+    """Store a command that no worker handles as a dead letter after its grace, and answer its caller."""
+    log = Log(sandbox.registry)
+    async with sandbox.working() as bus:
         call = asyncio.create_task(bus.call(Unknown(item="a"), timeout=_IDLE))
         try:
             await call
@@ -206,11 +206,11 @@ async def an_unknown_command_is_answered(stage: Stage) -> None:
     expect(log.of("a"), [1], "starts")
 
 
-async def a_lost_worker_is_succeeded(stage: Stage) -> None:
-    """After its lease another worker runs what it had started, under a larger fence and before what follows."""
-    log = Log(stage.registry)
+async def a_lost_worker_is_succeeded(sandbox: PromiseSandbox) -> None:
+    """Run the started command of a lost worker on another one, after its lease, under a larger fence and before its followers."""
+    log = Log(sandbox.registry)
     log.gate.clear()
-    async with stage.bus() as bus, stage.worker_to_lose() as line:
+    async with sandbox.bus() as bus, sandbox.worker_to_lose() as line:
         await bus.dispatch_batch([Work(item="a", number=1), Work(item="a", number=2)])
         await until(lambda: log.started, "the first start")
         line.sever()
@@ -224,11 +224,11 @@ async def a_lost_worker_is_succeeded(stage: Stage) -> None:
     expect(larger > fence, True, "the fence grows")
 
 
-async def at_most_once_never_starts_again(stage: Stage) -> None:
-    """What was interrupted is dead-lettered, and its entity goes on."""
-    log = Log(stage.registry)
+async def at_most_once_never_starts_again(sandbox: PromiseSandbox) -> None:
+    """Store an interrupted at-most-once command as a dead letter, and go on with its entity."""
+    log = Log(sandbox.registry)
     log.gate.clear()
-    async with stage.bus() as bus, stage.worker_to_lose() as line:
+    async with sandbox.bus() as bus, sandbox.worker_to_lose() as line:
         await bus.dispatch_batch([Once(item="a", number=1), Work(item="a", number=2)])
         await until(lambda: log.started, "the first start")
         line.sever()
@@ -236,16 +236,16 @@ async def at_most_once_never_starts_again(stage: Stage) -> None:
             await until(lambda: log.of("a") == [1, 2], "the follower's start")
             log.gate.set()
             await bus.wait_idle(_IDLE)
-        expect([letter.reason for letter in await stage.letters(bus)], ["interrupted"], "dead letters")
+        expect([letter.reason for letter in await sandbox.letters(bus)], ["interrupted"], "dead letters")
     expect(log.of("a"), [1, 2], "starts")
 
 
-async def a_lost_holder_changes_nothing(stage: Stage) -> None:
-    """A worker that was given up and comes back settles nothing: its successor's result stands."""
-    log = Log(stage.registry)
-    async with stage.bus() as bus:
+async def a_lost_holder_changes_nothing(sandbox: PromiseSandbox) -> None:
+    """Ignore a worker that lost its lease and comes back: the other worker's result stays."""
+    log = Log(sandbox.registry)
+    async with sandbox.bus() as bus:
         try:
-            async with stage.worker_to_lose() as line:
+            async with sandbox.worker_to_lose() as line:
                 await bus.dispatch(Held(item="a"), command_id="held")
                 await until(lambda: log.started, "the first start")
                 line.sever()
@@ -263,10 +263,10 @@ async def a_lost_holder_changes_nothing(stage: Stage) -> None:
     expect([attempt for _, _, attempt, _ in log.started], [1, 2], "attempts")
 
 
-async def idle_costs_nothing(stage: Stage) -> None:
-    """An entity without work leaves nothing behind."""
-    Log(stage.registry)
-    async with stage.working() as bus:
+async def idle_costs_nothing(sandbox: PromiseSandbox) -> None:
+    """Keep nothing for an entity without work."""
+    Log(sandbox.registry)
+    async with sandbox.working() as bus:
         await bus.dispatch_batch(Work(item=f"i{item}", number=0) for item in range(50))
         await bus.wait_idle(_IDLE)
         stats = await bus.stats()
@@ -291,4 +291,4 @@ PROMISES: tuple[Promise, ...] = (
     a_lost_holder_changes_nothing,
     idle_costs_nothing,
 )
-"""All of them."""
+"""All promises."""

@@ -1,4 +1,4 @@
-"""A Redis in this process with time of its own: what the bus asks of a server, in Python, with the bus's own scripts in Lua 5.1.
+"""A simulated Redis in this process, with its own clock: the commands that the bus uses, in Python, and the bus's scripts in Lua 5.1.
 
-The deterministic simulator of this repository runs on it, and so does `TestBus`; the conformance tests hold it to be the same server.
+The deterministic simulator of this repository and `TestBus` run on it. The conformance tests check that it behaves like a real server.
 """

@@ -1,8 +1,8 @@
-"""The simulated server for running event loops, and processes of it that can be killed without a last word.
+"""The simulated server for running event loops, and simulated processes that can be killed at any moment.
 
-Loops of several threads may share it: an application under `TestClient` and a `SyncCommandBus` have a loop each. A request is carried
-out in the thread that sends it. Workers of one loop only listen at a time, because the others may stand still: a test that waits in
-a blocking call blocks its own loop.
+Loops of several threads may share it: an application under `TestClient` and a `SyncCommandBus` have a loop each. A request is executed
+in the thread that sends it. Only the workers of one loop read at a time, because other loops may be blocked: a test that waits in a
+blocking call blocks its own loop.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from redis import Redis as SyncRedis
 from redis import exceptions as redis_errors
 from redis.asyncio import Redis
 
-from command_bus.testing.simulated.client import WiredPipe, WiredRedis
-from command_bus.testing.simulated.patching import TaskKeeper
+from command_bus.testing.simulated.client import WirePipe, WireRedis
+from command_bus.testing.simulated.patching import TaskLeaseKeeper
 from command_bus.testing.simulated.server import Link, Reply, Server
 from command_bus.testing.simulated.store import Args
 
 __all__ = ["PROCESS", "LiveServer", "Process"]
 
 PROCESS: ContextVar[Process | None] = ContextVar("command_bus_testing_process", default=None)
-"""The process that a task belongs to; its tasks inherit it."""
+"""The process of a task; tasks that it starts inherit it."""
 
 
 class LiveServer(Server):
-    """A server in the time that `clock` tells, for the loops of several threads."""
+    """A server on the time of `clock`, for the loops of several threads."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(clock, _call_at)
         self.offset = time.time() - clock()
         self.working: asyncio.AbstractEventLoop | None = None
-        """The loop whose workers listen; None: all."""
+        """The loop whose workers read; None for all."""
         self._lock = threading.RLock()
 
     def execute(self, link: Link, requests: list[Args], reply: Reply) -> None:
@@ -51,7 +51,7 @@ class LiveServer(Server):
             super().cut(link)
 
     def let_work(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let the workers of this loop listen, and those of others rest."""
+        """Let the workers of this loop read, and no others."""
         with self._lock:
             if self.working is not loop:
                 self.working = loop
@@ -71,15 +71,15 @@ def _call_at(when: float, function: Callable[..., Any], *args: Any) -> None:
 
 
 class Process:
-    """What stands for an operating system's process: connections that end together. Implements `ClientFactory`.
+    """A simulated process: connections that end together. Implements `ClientFactory`.
 
     Args:
-        server: That it talks to.
-        works: Whether it is a worker's, which rests while those of another loop work.
+        server: Its server.
+        works: Whether it is a worker's, which does not read while workers of another loop do.
     """
 
     label = "in-memory server"
-    lease_keeper = TaskKeeper
+    lease_keeper = TaskLeaseKeeper
 
     def __init__(self, server: LiveServer, *, works: bool = False) -> None:
         self.server = server
@@ -87,12 +87,12 @@ class Process:
         self._works = works
         self.dead = False
         self.after: list[Callable[[], None]] = []
-        """Called when a request was carried out, before anybody learns its answer."""
+        """Called when a request was executed, before its answer is returned."""
         self._open: set[asyncio.Future[Any]] = set()
 
     @property
     def listens(self) -> bool:
-        """Whether a blocked read of it is to be served."""
+        """Whether the server answers its blocking reads."""
         resting = self._works and self.server.working not in (None, self.loop)
         return not (self.dead or resting or (self.loop is not None and self.loop.is_closed()))
 
@@ -102,18 +102,18 @@ class Process:
 
     def commands(self) -> Redis:
         """See `ClientFactory`."""
-        return WiredRedis(_Wire(self))
+        return WireRedis(_Wire(self))
 
-    def pipe(self, block: float = 0.0) -> WiredPipe:
+    def pipe(self, block: float = 0.0) -> WirePipe:
         """See `ClientFactory`."""
-        return WiredPipe(_Wire(self))
+        return WirePipe(_Wire(self))
 
     def thread(self, patience: float) -> SyncRedis:
-        """An asynchronous one: the thread is a task here."""
-        return cast("SyncRedis", WiredRedis(_Wire(self)))
+        """Return an asynchronous client, because the thread is a task here."""
+        return cast("SyncRedis", WireRedis(_Wire(self)))
 
     def kill(self) -> None:
-        """Nothing that it says from now on reaches the server, and no answer reaches it."""
+        """Kill it: from now on no request of it reaches the server, and no answer reaches it."""
         self.dead = True
         for future in list(self._open):
             if not future.done():
@@ -128,7 +128,7 @@ class Process:
         future: asyncio.Future[list[Any]] = loop.create_future()
         self._open.add(future)
         try:
-            self.server.execute(link, requests, lambda answers: _told(loop, future, answers))
+            self.server.execute(link, requests, lambda answers: _deliver(loop, future, answers))
             for look in list(self.after):
                 look()
             if self.dead and future.done() and future.exception() is None:
@@ -149,18 +149,18 @@ class _Wire:
         """Nothing stays open between requests."""
 
 
-def _told(loop: asyncio.AbstractEventLoop, future: asyncio.Future[list[Any]], answers: list[Any]) -> None:
-    """Give a request its answers, from whichever thread they come."""
+def _deliver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[list[Any]], answers: list[Any]) -> None:
+    """Deliver the answers of a request, from any thread."""
 
-    def tell() -> None:
+    def deliver() -> None:
         if not future.done():
             future.set_result(answers)
 
     if asyncio._get_running_loop() is loop:  # noqa: SLF001 - as `get_running_loop`, for threads without one, too
-        tell()
+        deliver()
     else:
-        with contextlib.suppress(RuntimeError):  # its loop has ended, and who waited with it
-            loop.call_soon_threadsafe(tell)
+        with contextlib.suppress(RuntimeError):  # its loop has ended, and its waiting tasks with it
+            loop.call_soon_threadsafe(deliver)
 
 
 def _gone() -> redis_errors.ConnectionError:

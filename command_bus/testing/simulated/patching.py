@@ -1,7 +1,7 @@
-"""The ground under the bus: its clocks and its renewing thread, put into somebody else's time.
+"""Patches that put the bus's clocks and its lease-renewing thread on a virtual clock.
 
-`mono` is `time.monotonic` bound by name in every module that uses it, because a call through another function would be paid for by
-every command. So each binding is replaced while a test needs it, and put back.
+Every module that uses `mono` binds `time.monotonic` by name, because a call through another function would cost every command. So each
+binding is replaced during a test, and restored.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 
-__all__ = ["TaskKeeper", "Wake", "rebind"]
+__all__ = ["AsyncWake", "TaskLeaseKeeper", "rebind"]
 
 
 def rebind(name: str, old: Any, new: Any) -> Callable[[], None]:
-    """Replace a value wherever the package has bound it; gives what puts the old one back, also where it was bound meanwhile."""
+    """Replace a value wherever the package has bound it. Return a function that restores it, also where it was bound in between."""
 
     def exchange(present: Any, wanted: Any) -> None:
         for path, module in list(sys.modules.items()):
@@ -29,8 +29,8 @@ def rebind(name: str, old: Any, new: Any) -> Callable[[], None]:
     return lambda: exchange(new, old)
 
 
-class Wake:
-    """A `threading.Event` for a thread that is a task."""
+class AsyncWake:
+    """An event like `threading.Event`, for a thread that is replaced by a task."""
 
     def __init__(self) -> None:
         self._set = asyncio.Event()
@@ -38,7 +38,7 @@ class Wake:
         self.clear = self._set.clear
 
     async def wait(self, seconds: float) -> None:
-        """Until it is set, at most so long."""
+        """Wait until it is set, at most `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._set.wait()
@@ -46,29 +46,29 @@ class Wake:
             pass
 
 
-class TaskKeeper(LeaseKeeper):
-    """The lease keeper with a task for its thread: in the loop's time, and without renewals while a handler blocks the loop."""
+class TaskLeaseKeeper(LeaseKeeper):
+    """A lease keeper with a task instead of a thread. It runs on the loop's time, and renews nothing while a handler blocks the loop."""
 
     _task: asyncio.Task[None]
 
     def start(self) -> None:
-        """As the thread's."""
-        self._wake: Any = Wake()
+        """See `LeaseKeeper`."""
+        self._wake: Any = AsyncWake()
         self._loop, self._task = self.begin()
 
     def begin(self) -> tuple[Any, asyncio.Task[None]]:
-        """The loop that runs the handlers, and the task."""
+        """Start the task; return the loop that runs the handlers, and the task."""
         loop = asyncio.get_running_loop()
         return loop, loop.create_task(self.renewing(), name="command_bus.leases")
 
     async def stop(self) -> None:
-        """As the thread's."""
+        """See `LeaseKeeper`."""
         self._stopping = True
         self._wake.set()
         await asyncio.wait([self._task], timeout=10.0)
 
     async def renewing(self) -> None:
-        """What the thread does."""
+        """Renew leases until stopped, as the thread does."""
         client: Any = self._factory.thread(self.patience)
         try:
             while not self._stopping:

@@ -1,4 +1,4 @@
-"""Runs the bus's own Lua in Lua 5.1: one runtime for all servers of this process, each script compiled once."""
+"""Runs the bus's scripts in Lua 5.1: one runtime for all servers of this process, each script compiled once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _current: list[Store] = []
 
 
 def _text(value: Any) -> bytes:
-    """An argument as Redis takes it from Lua."""
+    """Convert an argument as Redis does."""
     if type(value) is bytes:
         return value
     if type(value) is int:
@@ -94,19 +94,19 @@ _digests: dict[bytes, bytes] = {}
 
 
 class Scripts:
-    """The scripts that one server knows."""
+    """Scripts that one server has loaded."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, bytes] = {}
         self.flushed = 0
 
     def flush(self) -> None:
-        """Forget all."""
+        """Forget all scripts."""
         self._known.clear()
         self.flushed += 1
 
     def load(self, text: bytes) -> bytes:
-        """SCRIPT LOAD: remember a script; its digest."""
+        """SCRIPT LOAD: store a script; return its digest."""
         digest = _digests.get(text)
         if digest is None:
             digest = _digests[text] = sha1(text, usedforsecurity=False).hexdigest().encode()
@@ -114,16 +114,16 @@ class Scripts:
         return digest
 
     def known(self, digests: list[bytes]) -> list[int]:
-        """SCRIPT EXISTS."""
+        """SCRIPT EXISTS: return 1 for each script that is loaded, else 0."""
         return [int(digest in self._known) for digest in digests]
 
     def eval(self, store: Store, args: list[bytes]) -> Any:
-        """EVAL: run a script and remember it."""
+        """EVAL: run a script and store it."""
         self.load(args[0])
         return self._run(store, args[0], args)
 
     def evalsha(self, store: Store, args: list[bytes]) -> Any:
-        """EVALSHA: run a script that is known."""
+        """EVALSHA: run a loaded script."""
         text = self._known.get(args[0])
         if text is None:
             raise ReplyError("NOSCRIPT No matching script. Please use EVAL.")

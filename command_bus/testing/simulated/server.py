@@ -1,4 +1,4 @@
-"""The server: executes requests, keeps blocked readers, can be restarted, and its wall clock can jump."""
+"""The simulated server: executes requests, parks blocking reads, can be restarted, and its wall clock can jump."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Reply = Callable[[Answers], None]
 
 
 class Link:
-    """A connection as the server sees it; `broken` is what the client knows, `gone` what the server does."""
+    """A connection. `broken`: the client knows that it ended. `gone`: the server knows."""
 
     __slots__ = ("broken", "gone", "id", "owner")
     ids = itertools.count(1)
@@ -37,7 +37,7 @@ class Link:
 
 @dataclass(slots=True)
 class _Parked:
-    """A blocked read."""
+    """A blocking read that waits for data."""
 
     link: Link
     retry: Callable[[], Any]
@@ -49,8 +49,8 @@ class Server:
     """One Redis, in memory.
 
     Args:
-        time: True time, in seconds; the wall clock is that plus `offset`.
-        call_at: Calls back at a true time.
+        time: Returns true time in seconds; the wall clock is that plus `offset`.
+        call_at: Schedules a call at a true time.
     """
 
     def __init__(self, time: Callable[[], float], call_at: Callable[..., Any]) -> None:
@@ -66,18 +66,18 @@ class Server:
     # Faults.
 
     def jump(self, seconds: float) -> None:
-        """Let the wall clock jump; blocked reads wait by it."""
+        """Let the wall clock jump; blocking reads time out by it."""
         self.offset += seconds
         for link in list(self._parked):
             self._wake_up(link)
 
     def cut(self, link: Link) -> None:
-        """A connection that ends takes its blocked read with it."""
+        """End a connection, and its blocking read."""
         link.gone = True
         self._parked.pop(link.id, None)
 
     def restart(self) -> None:
-        """Forget connections and scripts; keep the data."""
+        """Restart: forget connections and scripts, keep the data."""
         for parked in list(self._parked.values()):
             self.cut(parked.link)
         self.scripts.flush()
@@ -85,7 +85,7 @@ class Server:
     # Requests.
 
     def execute(self, link: Link, requests: list[Args], reply: Reply) -> None:
-        """Carry out what arrived together; `reply` is called with all answers, now or when a blocked read has one."""
+        """Execute requests that arrived together. `reply` is called with all answers, now or when a blocking read has its answer."""
         answers: Answers = []
         for args in requests:
             self.requests += 1
@@ -137,14 +137,14 @@ class Server:
             raise ReplyError(f"ERR unknown command '{two.decode()}'")
         return function(self.store, args[2:])
 
-    # Blocked reads.
+    # Blocking reads.
 
     def listens(self, link: Link) -> bool:
-        """Whether a blocked read may be served."""
+        """Return whether a blocking read of this connection may be answered."""
         return True
 
     def _blocks(self, link: Link, name: bytes, args: Args, reply: Reply, answers: Answers) -> bool:
-        """Answer a read that may block, or park it; whether it is parked."""
+        """Answer a read that may block, or park it; return whether it is parked."""
         if name == b"BLMPOP":
             block, key, count = float(args[0]), args[2], int(args[5])
 
@@ -182,7 +182,7 @@ class Server:
         parked.reply([None])
 
     def _feed(self) -> None:
-        """Serve blocked reads in the order in which they came."""
+        """Answer parked reads in the order in which they came."""
         self.store.fed.clear()
         for link_id, parked in list(self._parked.items()):
             if not self.listens(parked.link):

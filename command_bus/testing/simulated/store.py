@@ -1,7 +1,7 @@
-"""A store with the commands of Redis that the bus uses: strings, hashes, sorted sets, lists. Streams are next door.
+"""A store with the Redis commands that the bus uses: strings, hashes, sorted sets, lists. Streams are in `streams`.
 
-Written for speed and for control over time; its truth is held by the conformance suite, which runs on it like on every server. Commands
-are functions of the store and their arguments as bytes, found by name in `COMMANDS`; errors are raised as `ReplyError`.
+Written for speed and for control over time. The conformance suite runs on it as on every server, and so checks it. Commands are
+functions of the store and their arguments as bytes, found by name in `COMMANDS`. Errors are raised as `ReplyError`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ZSet(dict[bytes, float]):
     """Members with scores."""
 
     def ranked(self) -> list[tuple[bytes, float]]:
-        """By score, then by name."""
+        """Return members by score, then by name."""
         return sorted(self.items(), key=lambda item: (item[1], item[0]))
 
 
@@ -37,17 +37,17 @@ class Store:
         self.expires: dict[bytes, float] = {}
         self.clock = clock
         self.fed: dict[bytes, None] = {}
-        """Keys that got what a blocked reader may wait for."""
+        """Keys with new data that a blocking read may wait for."""
         self.watch: Any = None
-        """Told what happens to leases and mailboxes, if anybody wants to know."""
+        """Observer of leases and mailboxes, or None."""
 
     @property
     def now(self) -> int:
-        """Milliseconds by the server's clock."""
+        """Return milliseconds of the server's clock."""
         return int(self.clock() * 1000)
 
     def get(self, key: bytes, kind: type[T]) -> T | None:
-        """The value of a key, if it is there and of this type."""
+        """Return the value of a key, or None; raise `ReplyError` if it is of another type."""
         value = self.data.get(key)
         if value is None:
             return None
@@ -59,25 +59,25 @@ class Store:
         return value
 
     def make(self, key: bytes, kind: type[T]) -> T:
-        """The value of a key, made if it is absent."""
+        """Return the value of a key; create it if it is absent."""
         value = self.get(key, kind)
         if value is None:
             value = self.data[key] = kind()
         return value
 
     def has(self, key: bytes) -> bool:
-        """Whether the key is there."""
+        """Return whether the key exists."""
         if key in self.expires and self.expires[key] <= self.now:
             self.drop(key)
         return key in self.data
 
     def drop(self, key: bytes) -> bool:
-        """Delete a key; whether it was there."""
+        """Delete a key; return whether it existed."""
         self.expires.pop(key, None)
         return self.data.pop(key, None) is not None
 
     def names(self) -> list[bytes]:
-        """All that are there."""
+        """Return all keys."""
         return [key for key in list(self.data) if self.has(key)]
 
 
@@ -91,7 +91,7 @@ def command(function: Callable[[Store, Args], Any]) -> Callable[[Store, Args], A
 
 
 def number(value: float) -> bytes:
-    """A score as Redis prints it."""
+    """Return a score as Redis prints it."""
     return b"%d" % value if value == int(value) else repr(value).encode()
 
 
@@ -328,7 +328,7 @@ def lpush(store: Store, args: Args) -> Any:
 
 
 def popped(store: Store, key: bytes, count: int) -> list[bytes]:
-    """Values from the right end."""
+    """Pop values from the right end."""
     values = store.get(key, list)
     if not values:
         return []

@@ -15,7 +15,7 @@ _LAST: Id = (2**64 - 1, 2**64 - 1)
 
 @dataclass(slots=True)
 class Pending:
-    """An entry that was delivered and not acknowledged; `touched` is true time, which no clock of the server can bend."""
+    """An entry that was delivered and not acknowledged. `touched` is true time, which a jump of the server's clock does not change."""
 
     consumer: bytes
     at_ms: int
@@ -30,7 +30,7 @@ class Group:
 
 
 class Stream:
-    """Entries in the order of their ids."""
+    """A stream: entries in the order of their ids."""
 
     __slots__ = ("entries", "groups", "last")
 
@@ -41,18 +41,18 @@ class Stream:
 
 
 def id_of(text: bytes, low: int = 0) -> Id:
-    """An id; one without its second part gets `low`."""
+    """Parse an id; without a second part it gets `low`."""
     ms, dash, sequence = text.partition(b"-")
     return int(ms), int(sequence) if dash else low
 
 
 def text_of(entry: Id) -> bytes:
-    """As it goes over the wire."""
+    """Return an id as bytes for the wire."""
     return b"%d-%d" % entry
 
 
 def bounds(low: bytes, high: bytes) -> tuple[Id, Id]:
-    """A range with both ends inside."""
+    """Parse a range; both ends are included."""
     if low == b"-":
         start: Id = (0, 0)
     elif low[:1] == b"(":
@@ -214,7 +214,7 @@ def xinfo__consumers(store: Store, args: Args) -> Any:
 
 
 def read_group(store: Store, args: Args) -> Any:
-    """XREADGROUP, as far as there is something to read: the answer, or None."""
+    """XREADGROUP without blocking: return the answer, or None if there is nothing to read."""
     group_name, consumer = args[1], args[2]
     words = [word.upper() for word in args]
     key = args[words.index(b"STREAMS") + 1]

@@ -1,8 +1,9 @@
-"""The transport without bus, worker or clock: its steps one at a time, for tests that look at what each does to Redis."""
+"""The transport without bus, worker or clock: single steps, for tests of what each does to Redis."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +19,7 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.ready_stream import ensure_ready
-from command_bus.transport.redis.sending.producer import StreamProducer
+from command_bus.transport.redis.sending.producer import StreamProducer, _Waiting
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.recovery import PendingRecovery
 from command_bus.transport.redis.worker.step_batcher import StepBatcher
@@ -36,15 +37,16 @@ from command_bus.transport.steps import (
     Take,
 )
 from command_bus.transport.submissions import NO_DIGEST, Submission
+from command_bus.worker.worker import Worker
 
-__all__ = ["TAKE", "Bare", "Hand", "Record", "bare", "bury", "done", "left", "park"]
+__all__ = ["TAKE", "ManualWorker", "Record", "TransportHarness", "bury", "done", "left", "park", "transport_harness"]
 
 TAKE = Take()
 _FOREVER = mono() + 1e6
 
 
 def left(command_id: str, *, inbox: str = "", mark_ms: int = 60_000) -> Settlement:
-    """What settling a command leaves."""
+    """Return what settling a command stores."""
     return Settlement(
         command_id, b"d" + NO_DIGEST + b"outcome", mark_ms, inbox, b"reply of " + command_id.encode() if inbox else b""
     )
@@ -75,23 +77,29 @@ class Record:
     holder: str
 
 
-class Hand:
-    """A worker's side: reads activations and advances them, when it is told to."""
+def side_of(worker: Worker) -> Any:
+    """Return the transport's part of a running worker, for tests that make its faults happen."""
+    assert worker._parts is not None
+    return worker._parts.side
 
-    def __init__(self, shelf: Bare, owner: str, connections: Connections | None = None) -> None:
+
+class ManualWorker:
+    """A worker without a loop: reads activations and advances them when a test calls it."""
+
+    def __init__(self, harness: TransportHarness, owner: str, connections: Connections | None = None) -> None:
         self.owner = owner
-        self.steps = StepBatcher(connections or shelf.connections, shelf.keys, owner=owner, reply_ttl=60)
-        self._shelf = shelf
+        self.steps = StepBatcher(connections or harness.connections, harness.keys, owner=owner, reply_ttl=60)
+        self._harness = harness
         self._leases = 0
 
     def lease(self, mailbox: str, activation: str) -> Lease:
-        """A lease of its own for an activation."""
+        """Return a new lease for an activation."""
         self._leases += 1
         return Lease(0, mailbox, activation, _FOREVER, f"{self.owner}#{self._leases}")
 
     async def read(self, count: int = 100) -> list[Lease]:
-        """What is delivered now; ticks are dropped."""
-        client, shard = self._shelf.client, self._shelf.shard
+        """Read activations that are delivered now; drop ticks."""
+        client, shard = self._harness.client, self._harness.shard
         answer: Any = await client.xreadgroup(GROUP, self.owner, {shard.ready: ">"}, count=count)
         leases = []
         for entry, fields in answer[0][1] if answer else []:
@@ -107,7 +115,7 @@ class Hand:
         return lease
 
     async def start(self) -> tuple[Lease, Started]:
-        """Read the one activation that there is, and take it."""
+        """Read the only activation, and take it."""
         lease = await self.read_one()
         started = await self.do(lease, TAKE)
         assert isinstance(started, Started)
@@ -117,19 +125,19 @@ class Hand:
         return await self.steps.advance(lease, step)
 
     async def again(self, lease: Lease, step: Step) -> tuple[Answer, Answer]:
-        """The same step twice, as after a lost reply."""
+        """Send the same step twice, as after a lost reply; return both answers."""
         copy = replace(lease)
         first = await self.steps.advance(copy, step)
         return first, await self.steps.advance(lease, step)
 
     async def claim(self, *activations: str) -> None:
-        """Take over pending entries, whoever holds them."""
+        """Take over pending entries from any worker."""
         ids: list[Any] = list(activations)
-        await self._shelf.client.xclaim(self._shelf.shard.ready, GROUP, self.owner, 0, ids)
+        await self._harness.client.xclaim(self._harness.shard.ready, GROUP, self.owner, 0, ids)
 
 
-class Bare:
-    """One shard of a namespace of its own."""
+class TransportHarness:
+    """One shard of a separate namespace, with the parts of the transport."""
 
     def __init__(self, clients: ClientFactory, namespace: str, connections: Connections | None = None) -> None:
         self.keys = KeySpace(namespace, 1)
@@ -145,30 +153,40 @@ class Bare:
     def client(self) -> Redis:
         return self.connections.commands
 
-    def hand(self, owner: str = "w1") -> Hand:
-        return Hand(self, owner)
+    def worker(self, owner: str = "w1") -> ManualWorker:
+        return ManualWorker(self, owner)
 
-    def recovery(self, hand: Hand, step: Step | None = None, lease: float = 30.0) -> PendingRecovery:
-        """A recovery that decides the same for every interrupted command."""
+    def recovery(self, worker: ManualWorker, step: Step | None = None, lease: float = 30.0) -> PendingRecovery:
+        """Return a recovery that decides the same for every interrupted command."""
         decision = step or GiveBack(counts=True)
-        leases = LeaseKeeper(self.connections.factory, self.keys, owner=hand.owner, lease=lease, heartbeat=lambda _: b"")
+        leases = LeaseKeeper(self.connections.factory, self.keys, owner=worker.owner, lease=lease, heartbeat=lambda _: b"")
         return PendingRecovery(
             self.connections,
             self.keys,
-            owner=hand.owner,
+            owner=worker.owner,
             lease=lease,
-            steps=hand.steps,
+            steps=worker.steps,
             decide=lambda *_: decision,
             leases=leases,
         )
+
+    @property
+    def producer_connections(self) -> Connections:
+        """The connections of the producer's shard."""
+        return self.producer._shards[0]._connections
+
+    def enqueue_request(self, submissions: Sequence[Submission], number: int) -> tuple[list[str], list[Any]]:
+        """Return keys and arguments of an enqueue step as the producer sends it, with a sequence number."""
+        batch = _Waiting(submissions, asyncio.Future(), mono() + 5)
+        return self.producer._shards[0]._arguments([batch], number)
 
     async def put(self, mailbox: str, *command_ids: str, delay_ms: int = 0, max_depth: int = 1000) -> list[Any]:
         submissions = [Submission(mailbox, name, name.encode(), NO_DIGEST, max_depth, delay_ms) for name in command_ids]
         return list(await self.producer.enqueue_many(submissions, 5))
 
-    async def promote(self, hand: Hand) -> None:
-        """Let what is due take its place."""
-        await self.recovery(hand).due[0].promote()
+    async def promote(self, worker: ManualWorker) -> None:
+        """Promote due entries."""
+        await self.recovery(worker).due[0].promote()
 
     async def record(self, mailbox: str) -> Record | None:
         value: Any = await self.client.hget(self.shard.active, mailbox)  # type: ignore[misc]
@@ -178,7 +196,7 @@ class Bare:
         return Record(state, activation, fence, message, int(attempt), int(first), holder)
 
     async def activations(self) -> list[str]:
-        """The mailboxes in the ready stream, oldest first; None for a tick is left out."""
+        """Return the mailboxes in the ready stream, oldest first, without ticks."""
         entries: Any = await self.client.xrange(self.shard.ready)
         return [fields[b"e"].decode() for _, fields in entries if b"e" in fields]
 
@@ -191,7 +209,7 @@ class Bare:
         return {name.decode(): int(value) for name, value in values.items()}
 
     async def everything(self) -> dict[str, Any]:
-        """All keys of the namespace with their contents, and what is pending for whom; without times."""
+        """Return all keys of the namespace with their contents, and pending entries with their consumers; without times."""
         found: dict[str, Any] = {}
         readers: dict[bytes, Any] = {
             b"string": self.client.get,
@@ -207,23 +225,25 @@ class Bare:
         return found
 
     async def nothing_of(self, *mailboxes: str) -> bool:
-        """Whether no key and no field of these mailboxes is left."""
+        """Return whether no key and no field of these mailboxes is left."""
         for mailbox in mailboxes:
             if await self.client.exists(self.shard.mailbox(mailbox)) or await self.record(mailbox) is not None:
                 return False
         return not set(mailboxes) & set(await self.activations())
 
-    async def retry(self, hand: Hand, lease: Lease, delay_ms: int = 0) -> Answer:
-        return await hand.do(lease, Retry(delay_ms))
+    async def retry(self, worker: ManualWorker, lease: Lease, delay_ms: int = 0) -> Answer:
+        return await worker.do(lease, Retry(delay_ms))
 
 
 @asynccontextmanager
-async def bare(clients: ClientFactory, namespace: str, connections: Connections | None = None) -> AsyncIterator[Bare]:
-    """A namespace with its group, closed at the end."""
-    shelf = Bare(clients, namespace, connections)
-    await ensure_ready(shelf.connections, shelf.shard)
+async def transport_harness(
+    clients: ClientFactory, namespace: str, connections: Connections | None = None
+) -> AsyncIterator[TransportHarness]:
+    """Open a namespace with its group; close it at the end."""
+    harness = TransportHarness(clients, namespace, connections)
+    await ensure_ready(harness.connections, harness.shard)
     try:
-        yield shelf
+        yield harness
     finally:
-        await shelf.producer.close()
-        await shelf.connections.close()
+        await harness.producer.close()
+        await harness.connections.close()

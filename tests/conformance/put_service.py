@@ -1,4 +1,4 @@
-"""A stage for mishaps: one entity gets something bad, its neighbours and its own later commands must not suffer."""
+"""A bus with one worker that handles `Put`. Tests give one entity bad input and check that nothing else suffers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from command_bus import Command, CommandBus, CommandContext, DeadLetter, EntityId, RetryPolicy
 from command_bus.transport.redis.keys import ShardKeys
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Sandbox
 
-__all__ = ["Put", "Scene", "scene", "until"]
+__all__ = ["Put", "PutService", "put_service", "until"]
 
-# What the enqueue step does, for bytes that no producer of ours would send.
+# Does what the enqueue step does, for bytes that no producer of ours sends.
 _INJECT = """
 redis.call('XADD', KEYS[1], '*', unpack(ARGV, 2))
 redis.call('HINCRBY', KEYS[4], 'depth', 1)
@@ -31,7 +31,7 @@ class Put(Command[int], entity="box", retry=RetryPolicy(attempts=2, delay=0.01, 
 
 
 async def until(condition: Callable[[], Awaitable[Any] | Any], seconds: float = 10.0) -> Any:
-    """Wait for a condition to become true and give its value."""
+    """Wait until a condition is true, and return its value."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     while True:
@@ -44,16 +44,16 @@ async def until(condition: Callable[[], Awaitable[Any] | Any], seconds: float = 
         await asyncio.sleep(0.01)
 
 
-class Scene:
-    """A bus with a worker that handles `Put`, and what a mishap must leave as it was."""
+class PutService:
+    """A bus with a worker that handles `Put`, and checks that other entities are not affected."""
 
-    def __init__(self, bench: Bench, bus: CommandBus) -> None:
-        self.bench = bench
+    def __init__(self, sandbox: Sandbox, bus: CommandBus) -> None:
+        self.sandbox = sandbox
         self.bus = bus
         self.seen: list[tuple[str, int]] = []
         self._values = itertools.count(1_000_000)
 
-        @bench.registry.handles(Put)
+        @sandbox.registry.handles(Put)
         async def put(command: Put, context: CommandContext) -> int:
             assert context.entity_id == str(command.box)
             self.seen.append((str(command.box), command.value))
@@ -64,7 +64,7 @@ class Scene:
         return self.bus.session.redis.keys.shards[0]
 
     async def inject(self, mailbox: str, fields: dict[str, bytes]) -> None:
-        """Put an entry with these fields into a mailbox, as if it had been enqueued."""
+        """Add an entry with these fields to a mailbox, as if it had been enqueued."""
         keys = self.keys
         names = [keys.mailbox(mailbox), keys.active, keys.ready, keys.stats]
         parts = [part for pair in fields.items() for part in pair]
@@ -75,12 +75,12 @@ class Scene:
         return [letter async for letter in self.bus.dead_letters.list()]
 
     async def letter(self) -> DeadLetter:
-        """The one dead letter, as soon as it is there."""
+        """Wait for the only dead letter, and return it."""
         (letter,) = await until(self.letters)
         return letter
 
-    async def goes_on(self, *boxes: str) -> None:
-        """These boxes and a new one still run, in order."""
+    async def assert_runs(self, *boxes: str) -> None:
+        """Check that these boxes and a new one still run, in order."""
         everyone = (*boxes, "neighbour")
         values = [next(self._values) for _ in range(3)]
         batch = await self.bus.dispatch_batch(Put(box=box, value=number) for number in values[:2] for box in everyone)
@@ -90,32 +90,32 @@ class Scene:
         for box in everyone:
             assert [value for name, value in self.seen if name == box and value in values] == values
 
-    async def unharmed(self, *boxes: str) -> None:
-        """These boxes and a new one still run, in order; then the server holds nothing of any entity."""
-        await self.goes_on(*boxes)
+    async def assert_unharmed(self, *boxes: str) -> None:
+        """Check that these boxes and a new one still run, in order, and that then the server holds nothing of any entity."""
+        await self.assert_runs(*boxes)
         await self.bus.wait_idle(10)
         stats = await self.bus.stats()
         assert (stats.depth, stats.in_flight, stats.entities) == (0, 0, 0)
         await until(self._worker_lives)
-        assert await self.bench.entity_keys() == []
+        assert await self.sandbox.entity_keys() == []
         await self._assert_marks_end()
 
     async def _worker_lives(self) -> bool:
         return bool((await self.bus.stats()).workers)
 
     async def _assert_marks_end(self) -> None:
-        """Whatever is remembered of settled commands is so for a time, not for ever."""
-        for key in await self.bench.keys():
+        """Check that every mark of a settled command expires."""
+        for key in await self.sandbox.keys():
             if "}:k:" in key:
-                client = self.bench.client(int(key.partition("}")[0].rpartition(":")[2]))
+                client = self.sandbox.client(int(key.partition("}")[0].rpartition(":")[2]))
                 assert await client.pttl(key) > 0, key
                 await client.aclose()
 
 
 @asynccontextmanager
-async def scene(bench: Bench, **settings: Any) -> AsyncIterator[Scene]:
-    """An open bus with a running worker."""
-    async with bench.bus(**settings) as bus:
-        stage = Scene(bench, bus)
+async def put_service(sandbox: Sandbox, **settings: Any) -> AsyncIterator[PutService]:
+    """Open a bus with a running worker."""
+    async with sandbox.bus(**settings) as bus:
+        service = PutService(sandbox, bus)
         async with bus.worker():
-            yield stage
+            yield service

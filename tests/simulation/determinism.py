@@ -1,4 +1,4 @@
-"""The ground under the bus: its clock, its randomness and its threads, put into virtual time while a simulation runs."""
+"""Determinism: replaces the clock, the randomness and the threads of the bus while a simulation runs in virtual time."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from command_bus.worker.threads import HandlerThreads
 from tests.simulation.loop import SimLoop
 from tests.simulation.threads import SimThreads
 
-__all__ = ["ground"]
+__all__ = ["deterministic"]
 
 
 @contextmanager
-def ground(seed: int, loop: SimLoop) -> Iterator[None]:
-    """Virtual time and seeded randomness for the package, while it lasts."""
+def deterministic(seed: int, loop: SimLoop) -> Iterator[None]:
+    """Give the package virtual time and seeded randomness inside the `with` block."""
     tokens = Random(f"tokens {seed}")
     logger = logging.getLogger("command_bus")
     undo = [
@@ -57,5 +57,5 @@ _describe = describe_commands
 
 @lru_cache
 def _descriptions(registry: Any) -> dict[str, bytes]:
-    """As the worker's own, remembered: it is the same for every start."""
+    """Return the worker's descriptions from a cache: they are the same for every start."""
     return _describe(registry)

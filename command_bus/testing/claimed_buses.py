@@ -1,8 +1,7 @@
-"""Buses of the program under test, put over the server in memory, and given back as they were.
+"""Buses of the program under test: connected to the in-memory server, and restored at the end.
 
-A bus is taken when it is opened, on the loop that opens it, not before: so it does not matter whether an application's lifespan, a
-`TestClient`, a fixture or the test itself comes first. A bus that was open before is refused whatever it is asked: it talks to a
-real server.
+A bus is connected when it is opened, on the loop that opens it. So the order of an application's lifespan, a `TestClient`, a fixture and
+the test itself does not matter. A bus that was opened before refuses every request: it talks to a real server.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from command_bus.session import OPEN_SESSIONS, Guard, Session, SessionHook
 from command_bus.testing.records import Recorder
 from command_bus.testing.simulated.live import Process
 
-__all__ = ["Claims"]
+__all__ = ["ClaimedBuses"]
 
 _ADVICE = (
     "{bus} was opened before the fixture `command_bus` of this test, so it talks to a real server: nothing is sent. Let what opens it "
@@ -25,12 +24,12 @@ _ADVICE = (
 )
 
 
-class Claims:
-    """The buses that talk to one server in memory.
+class ClaimedBuses:
+    """The buses that talk to one in-memory server.
 
     Args:
-        hook: Is called when one of them opens.
-        layer: Sees what they send.
+        hook: Called when one of them opens.
+        layer: Middleware that records what they send.
     """
 
     def __init__(self, hook: SessionHook, layer: Recorder) -> None:
@@ -42,30 +41,30 @@ class Claims:
 
     @property
     def refused(self) -> list[str]:
-        """Why something was not sent."""
+        """Reasons why requests were refused."""
         return self._refused
 
-    def one(self, bus: CommandBus) -> None:
-        """Ask for this bus.
+    def claim(self, bus: CommandBus) -> None:
+        """Connect this bus when it opens.
 
         Raises:
-            TypeError: It is open.
+            TypeError: It is open already.
         """
         if bus.is_open:
             raise TypeError(f"the bus must not be open yet: {_ADVICE.format(bus=bus)}")
         before, bus.session.hook = bus.session.hook, self._hook
         self._undo.callback(setattr, bus.session, "hook", before)
 
-    def all(self) -> None:
-        """Ask for every bus of this process, from now on; refuse those that are open."""
+    def claim_all(self) -> None:
+        """Connect every bus of this process that opens from now on; refuse requests of those that are open already."""
         before, Session.every_hook = Session.every_hook, self._hook
         self._undo.callback(setattr, Session, "every_hook", before)
         for session in list(OPEN_SESSIONS):
-            if session.clients is None:  # else it lives in this process
+            if session.clients is None:  # else its server is in this process
                 self._refuse(session)
 
-    def take(self, bus: CommandBus, process: Process) -> None:
-        """Let a bus that is about to open talk to our server and be noted."""
+    def connect(self, bus: CommandBus, process: Process) -> None:
+        """Connect a bus that is about to open to the in-memory server, and record what it sends."""
         if bus not in self.buses:
             self.buses.append(bus)
             session = bus.session
@@ -76,7 +75,7 @@ class Claims:
         bus.session.clients = process
 
     def loop_of(self, bus: CommandBus) -> asyncio.AbstractEventLoop | None:
-        """The loop on which a taken bus is open, or None."""
+        """Return the loop on which a connected bus is open, or None."""
         process = bus.session.clients
         if not bus.is_open or not isinstance(process, Process):
             return None
@@ -84,7 +83,7 @@ class Claims:
         return None if loop is None or loop.is_closed() else loop
 
     def release(self) -> None:
-        """Give all back as they were, closed."""
+        """Restore all buses, closed."""
         self._undo.close()
         self.buses.clear()
 
@@ -97,17 +96,17 @@ class Claims:
 
 
 class _Refusal:
-    """The guard of a session that must not be used."""
+    """Guard of a session that must not be used."""
 
     before: Guard
 
-    def __init__(self, why: str, tell: Callable[[str], None]) -> None:
+    def __init__(self, why: str, report: Callable[[str], None]) -> None:
         self._why = why
-        self._tell = tell
+        self._report = report
 
     def check(self) -> NoReturn:
         """See `Guard`."""
-        self._tell(self._why)
+        self._report(self._why)
         raise RuntimeError(self._why)
 
     def is_lost(self) -> bool:
@@ -115,6 +114,6 @@ class _Refusal:
         return self.before.is_lost()
 
     def withdraw(self, session: Session) -> None:
-        """Let the session be used again, unless it was closed meanwhile."""
+        """Let the session be used again, unless it was closed in between."""
         if session.is_open:
             session.exchange_guard(self.before)

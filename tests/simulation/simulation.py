@@ -1,4 +1,4 @@
-"""One seed: a server, a network, processes of producers and workers, faults; then quiet, a drain, and a look at what is left."""
+"""One seed: a server, a network, processes of producers and workers, and faults; then a drain, and a check of what is left."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from command_bus.testing.simulated.streams import Stream
 from command_bus.transport.redis.keys import KeySpace
 from tests.simulation.checker import check
 from tests.simulation.client import SimClients
-from tests.simulation.ground import ground
+from tests.simulation.determinism import deterministic
 from tests.simulation.history import History, Told
 from tests.simulation.loop import Livelock, Process, SimLoop, SimTask
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
-from tests.simulation.scenes import Scenes, scene_of
+from tests.simulation.scripted_loads import ScriptedLoads, scripted_load_of
 from tests.simulation.threads import SimThreads
 from tests.simulation.workload import REGISTRY, Operator, Producer, current
 
-__all__ = ["Run", "Shape", "World", "run"]
+__all__ = ["Run", "Shape", "Simulation", "run"]
 
 NAMESPACE = "sim"
 PATIENCE = 25.0
@@ -51,7 +51,7 @@ class Shape:
 
 @dataclass(slots=True)
 class Run:
-    """What came of a seed."""
+    """Result of a seed."""
 
     seed: int
     broken: list[tuple[str, str, str]]
@@ -68,15 +68,15 @@ class Run:
 
 @lru_cache
 def settings(lease: float, shards: int) -> BusSettings:
-    """Made once: reading the environment takes longer than some seeds."""
+    """Return the settings, cached: reading the environment takes longer than some seeds."""
     return BusSettings(
         url="redis://simulated",
         namespace=NAMESPACE, lease=lease, shards=shards, grace=3.0, concurrency=2, threads=1, quantum=3, dispatch_timeout=6.0, quantum_time=0.2,
     )  # fmt: skip
 
 
-class World:
-    """Everything of one seed."""
+class Simulation:
+    """The simulation of one seed."""
 
     def __init__(self, seed: int, shape: Shape) -> None:
         random = Random(f"world {seed}")
@@ -91,8 +91,8 @@ class World:
         self.server.store.watch = self.history
         self.network = Network(self.loop, self.server, Random(f"network {seed}"))
         self.entities = [f"e{number}" for number in range(shape.entities)]
-        self.scene = scene_of(seed)
-        self.settings = settings(self.history.lease, 2 if random.random() < 0.15 or self.scene == "hot" else 1)
+        self.scripted_load = scripted_load_of(seed)
+        self.settings = settings(self.history.lease, 2 if random.random() < 0.15 or self.scripted_load == "hot" else 1)
         self.parks = random.random() < 0.3
         self.jumps = random.random() < 0.35
         if Random(f"watched {seed}").random() < 0.5:
@@ -108,11 +108,11 @@ class World:
         self._count = 0
 
     def bus(self, process: Process) -> CommandBus:
-        """A bus of a process."""
+        """Return a bus of a process."""
         return CommandBus(settings=self.settings, registry=REGISTRY, clients=SimClients(self.network, process.name))
 
     def _watch(self) -> None:
-        """Have events told, without a request: what else happens to a seed stays as it is."""
+        """Switch events on without a request, so that the rest of the seed does not change."""
         for shard in KeySpace(NAMESPACE, self.settings.shards).shards:
             self.server.store.data[shard.watched.encode()] = {b"item": _WATCHED}
         self.history.told = []
@@ -120,7 +120,7 @@ class World:
     # Workers.
 
     def process(self, name: str) -> Process:
-        """A new process."""
+        """Return a new process."""
         process = Process(self.loop, name)
         self.history.processes.append(process)
         return process
@@ -141,7 +141,7 @@ class World:
                 await worker.start()
             except CommandBusError:
                 await bus.close()
-                await asyncio.sleep(0.2)  # as a supervisor would start it anew
+                await asyncio.sleep(0.2)  # as a supervisor would restart it
                 continue
             await self._asked[process].wait()
             await worker.stop(self._grace.get(process))
@@ -159,9 +159,9 @@ class World:
             self.workers[self.workers.index(process)] = self.add_worker()
             self.former.append(process)
 
-    # The story.
+    # The phases of a run.
 
-    async def story(self) -> None:
+    async def run_phases(self) -> None:
         shape = self.shape
         self.workers = [self.add_worker() for _ in range(shape.workers)]
         sending = []
@@ -204,15 +204,15 @@ class World:
         await bus.close()
 
     async def _drain(self, process: Process) -> None:
-        """Let everything come to its end, play the scene if there is one, and let that come to its end."""
+        """Drain all work; then run the scripted load, if the seed has one, and drain again."""
         bus, history = self.bus(process), self.history
         await Operator.retry_until(bus.open)
         random = Random(f"drain {self.seed}")
         await self._work_off(bus, random)
-        if self.scene and not history.stuck:
+        if self.scripted_load and not history.stuck:
             await asyncio.sleep(max(0.0, history.calm_from() - self.loop.time()))
             SimThreads.are_late = False
-            await Scenes(self, bus, random).play(self.scene)
+            await ScriptedLoads(self, bus, random).play(self.scripted_load)
             await self._work_off(bus, random)
         history.letters = [letter async for letter in bus.dead_letters.list()]
         history.counters = {
@@ -247,7 +247,7 @@ class World:
             await asyncio.sleep(0.2)
 
     def _states(self) -> str:
-        """The states of all entities that have work, seen without asking: `h`eld, `r`eady, `w`aiting, `s`topped, `d`ue later, `p`ending."""
+        """Return the states of all entities with work, read without requests: `h`eld, `r`eady, `w`aiting, `s`topped, `d`ue later, `p`ending."""
         store, states = self.server.store, ""
         for shard in KeySpace(NAMESPACE, self.settings.shards).shards:
             table = store.get(shard.active.encode(), dict) or {}
@@ -278,7 +278,7 @@ class World:
         return self.history.sent.get((letter.payload or {}).get("tag", ""))
 
     def _look(self) -> None:
-        """What the server still holds that nothing stands for."""
+        """Record keys left on the server that should be gone."""
         store = self.server.store
         for key in store.names():
             name = key.partition(b"}:")[2].decode()
@@ -297,30 +297,30 @@ def _told(flat: list[bytes]) -> Told:
     return Told(kind, entity_id, command_id, int(attempt or 0), int(fence or 0))
 
 
-def run(seed: int, shape: Shape | None = None, *, prepare: Callable[[World], None] | None = None) -> Run:
+def run(seed: int, shape: Shape | None = None, *, prepare: Callable[[Simulation], None] | None = None) -> Run:
     """Run one seed and judge it."""
     gc.disable()
-    world = World(seed, shape or Shape())
+    simulation = Simulation(seed, shape or Shape())
     if prepare is not None:
-        prepare(world)
-    current.append(world)
+        prepare(simulation)
+    current.append(simulation)
     broken: list[tuple[str, str, str]] = []
     try:
-        with ground(seed, world.loop):
-            world.loop.run(world.story())
+        with deterministic(seed, simulation.loop):
+            simulation.loop.run(simulation.run_phases())
     except Livelock as error:
         broken.append(("ends", "", str(error)))
     finally:
-        errors = list(world.loop.errors)
+        errors = list(simulation.loop.errors)
         current.clear()
-        for process in world.history.processes:
+        for process in simulation.history.processes:
             process.bury()
         gc.enable()
-    history = world.history
+    history = simulation.history
     if not broken:  # a history without end says no more than that
         broken += check(history)
     broken += [("no error", "", f"{error.get('message')}: {error.get('exception')!r}") for error in errors]
     return Run(
-        seed, broken, f"{history.digest()}-{world.loop.ran}", world.network.faults, len(history.sent), len(history.executions),
-        world.loop.time() - 1000.0, world.loop.ran, world.server.requests, history,
+        seed, broken, f"{history.digest()}-{simulation.loop.ran}", simulation.network.faults, len(history.sent), len(history.executions),
+        simulation.loop.time() - 1000.0, simulation.loop.ran, simulation.server.requests, history,
     )  # fmt: skip

@@ -1,6 +1,6 @@
-"""Loads that a mixed workload seldom makes, played when the faults are over: nobody may be starved by them.
+"""Scripted loads that a mixed workload seldom makes, run when the faults are over: they may starve no entity.
 
-A seed in four has one. Its commands are of entities that no other knows, and have plans of their own.
+A seed in four has one. Its commands are of entities that no other load uses, and have their own plans.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from tests.simulation.history import Sent
 from tests.simulation.workload import KINDS, Plan
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.simulation import Simulation
 
-__all__ = ["SCENES", "Scenes", "scene_of"]
+__all__ = ["SCRIPTED_LOADS", "ScriptedLoads", "scripted_load_of"]
 
 SLACK = 0.5
 """Seconds for requests on their way, and for a shard that was idle to be looked at again."""
 _SHARE = 0.25
 
 
-def scene_of(seed: int) -> str:
-    """The scene of a seed; empty if it has none."""
+def scripted_load_of(seed: int) -> str:
+    """Return the name of the seed's scripted load; empty if it has none."""
     random = Random(f"scene {seed}")
-    return random.choice(list(SCENES)) if random.random() < _SHARE else ""
+    return random.choice(list(SCRIPTED_LOADS)) if random.random() < _SHARE else ""
 
 
-class Scenes:
-    """Plays a scene in a world."""
+class ScriptedLoads:
+    """Runs scripted loads in a simulation."""
 
-    def __init__(self, world: World, bus: CommandBus, random: Random) -> None:
-        self._world = world
+    def __init__(self, simulation: Simulation, bus: CommandBus, random: Random) -> None:
+        self._simulation = simulation
         self._bus = bus
         self._random = random
-        self._slots = world.shape.workers * world.settings.concurrency
-        self._keys = KeySpace(world.settings.namespace, world.settings.shards)
+        self._slots = simulation.shape.workers * simulation.settings.concurrency
+        self._keys = KeySpace(simulation.settings.namespace, simulation.settings.shards)
         self._counter = 0
 
     async def play(self, name: str) -> None:
-        """Ask for all commands of a scene; whoever drains the world waits for them."""
-        self._world.history.note("", f"*** the scene {name}")
-        await SCENES[name](self)
+        """Dispatch all commands of a load. The simulation's drain waits for them."""
+        self._simulation.history.note("", f"*** the scripted load {name}")
+        await SCRIPTED_LOADS[name](self)
 
     async def hot(self) -> None:
-        """As many entities of one shard as there are slots are busy for seconds; then some of another shard come."""
+        """Keep as many entities of one shard busy as there are slots; then dispatch to some of another shard."""
         shard = self._random.randrange(self._keys.count)
-        step, quantum = 0.3, self._world.settings.quantum_time
+        step, quantum = 0.3, self._simulation.settings.quantum_time
         names = itertools.islice(self._names("hot", shard), self._slots)
         await self._ask([self._sent(name, Plan(step, "return")) for name in names for _ in range(12)])
         await asyncio.sleep(self._random.uniform(0.2, 0.8))
@@ -60,18 +60,18 @@ class Scenes:
         await self._ask([self._sent(name, Plan(0.01, "return"), within=within) for name in cold])
 
     async def orders(self) -> None:
-        """More handlers than there are slots call another entity: what they wait for must be started while they wait."""
+        """Let more handlers than slots call another entity: their calls must start while they wait."""
         names = itertools.islice(self._names("order", 0), 2 * self._slots)
         await self._ask([self._sent(name, Plan(0.0, "return"), kind="order", within=1 + SLACK) for name in names])
 
     async def ends(self) -> None:
-        """Handlers that fail, or whose task somebody else cancels: each is an attempt, and the next comes at once."""
+        """Run handlers that fail, or whose task other code cancels: each is an attempt, and the next starts at once."""
         names = self._names("end", 0)
         first = [Plan(0.01, end) for end in ("fail", "shoot") for _ in range(self._slots // 2)]
         await self._ask([self._sent(next(names), plan, Plan(0.01, "return"), within=SLACK) for plan in first])
 
     async def threads(self) -> None:
-        """The thread of a worker hangs, and the other workers are idle: nothing waits for it for long."""
+        """Let the thread of a worker hang while others are idle: no command waits for it for long."""
         names = self._names("hang", 0)
         await self._ask([self._sent(next(names), Plan(6.0, "return"), kind="sync")])
         await asyncio.sleep(0.1)
@@ -88,12 +88,12 @@ class Scenes:
 
     def _sent(self, entity: str, *plan: Plan, kind: str = "work", within: float = 0.0) -> Sent:
         self._counter += 1
-        sent = Sent(f"scene.{self._counter}", entity, kind, "batch", "scene", 0.0, plan=plan, within=within)
-        self._world.history.sent[sent.id] = sent
+        sent = Sent(f"scene.{self._counter}", entity, kind, "batch", "scripted", 0.0, plan=plan, within=within)
+        self._simulation.history.sent[sent.id] = sent
         return sent
 
     async def _ask(self, batch: list[Sent]) -> None:
-        now = self._world.loop.time
+        now = self._simulation.loop.time
         for position, sent in enumerate(batch):
             sent.invoked, sent.position, sent.batch = now(), position, self._counter
         result = await self._bus.dispatch_batch(
@@ -104,9 +104,9 @@ class Scenes:
             sent.acked = now()
 
 
-SCENES: dict[str, Callable[[Scenes], Awaitable[None]]] = {
-    "hot": Scenes.hot,
-    "orders": Scenes.orders,
-    "ends": Scenes.ends,
-    "threads": Scenes.threads,
+SCRIPTED_LOADS: dict[str, Callable[[ScriptedLoads], Awaitable[None]]] = {
+    "hot": ScriptedLoads.hot,
+    "orders": ScriptedLoads.orders,
+    "ends": ScriptedLoads.ends,
+    "threads": ScriptedLoads.threads,
 }
