@@ -40,7 +40,7 @@ bench-spark: ## what Spark's way into the bus costs, beside bare pipelines (ARGS
 proofs:     ## Spark on clusters: a million rows, speculation, a lost executor, joins and skew, empty batches, a restored checkpoint, ways of shipping, Connect (ARGS="million --rows 100000")
 	@$(SETUP) proofs $(ARGS)
 
-fuzz:       ## the decoders on bytes that nobody would send, led by coverage where atheris can be had (ARGS="--seconds 600")
+fuzz:       ## the decoders on random bytes, led by coverage where atheris can be had (ARGS="--seconds 600")
 	@$(SETUP) fuzz $(ARGS)
 
 chaos:      ## ten minutes of faults on a real bus, and a verdict on what was recorded (ARGS="--seed 7 --seconds 60 --server redis --durability always")
@@ -64,7 +64,7 @@ format:     ## let ruff sort imports and lay out the code
 setup:      ## only make .venv
 	@$(SETUP) setup
 
-lock:       ## pin every package anew in constraints.txt and constraints-spark.txt (needs uv; ARGS="--upgrade")
+lock:       ## pin every package again in constraints.txt and constraints-spark.txt (needs uv; ARGS="--upgrade")
 	@$(SETUP) lock $(ARGS)
 
 clean:      ## remove the environments, caches and builds

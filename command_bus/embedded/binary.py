@@ -68,8 +68,8 @@ def _platform() -> str:
 
 def _version_of(binary: str) -> tuple[int, int] | None:
     try:
-        told = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
+        answer = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
     except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
         return None
-    match = _VERSION.search(told)
+    match = _VERSION.search(answer)
     return (int(match[1]), int(match[2])) if match else None

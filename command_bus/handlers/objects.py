@@ -64,7 +64,7 @@ def handlers_of(source: Any, of: type | None) -> list[Handler]:
     """Return the handlers of an instance, a class, a function that makes an object, or a provider.
 
     Raises:
-        RegistrationError: There are none, or the class cannot be told or made.
+        RegistrationError: There are none, or the class is not known or cannot be made.
     """
     if not inspect.isclass(source) and (methods := marked_methods(cast("object", source).__class__)):
         return [
@@ -89,7 +89,7 @@ def _object_source(source: Any, of: type | None) -> ObjectSource:
     if is_provider(source):
         made = of if of is not None else _class_in(provided_type(source))
         if made is None:
-            raise RegistrationError(f"the class that {source!r} provides cannot be told: include(provider, of=TheClass)")
+            raise RegistrationError(f"the class that {source!r} provides is not known: include(provider, of=TheClass)")
         return ObjectSource(source, made, on_loop=True, origin=source)
     if not callable(source):
         raise RegistrationError(
@@ -106,7 +106,7 @@ def _object_source(source: Any, of: type | None) -> ObjectSource:
     made = of if of is not None else _class_in(returned)
     if made is None:
         raise RegistrationError(
-            f"the class that {name} makes cannot be told: annotate what it returns, or include it with of=TheClass"
+            f"the class that {name} makes is not known: annotate what it returns, or include it with of=TheClass"
         )
     return ObjectSource(_entered(source), made, _is_made_on_loop(source, returned), origin=source, callables=(source,))
 

@@ -222,7 +222,7 @@ def _find_context(name: str, parameters: list[inspect.Parameter], names: dict[st
             context, by_keyword = parameter.name, index != 1 or parameter.kind not in _POSITIONAL
         elif parameter.default is inspect.Parameter.empty and _marker_of(parameter, names) is None:
             raise RegistrationError(
-                f"{name}: nobody fills its parameter {parameter.name!r}. A handler is given the command and, for a parameter "
+                f"{name}: its parameter {parameter.name!r} is not filled. A handler is given the command and, for a parameter "
                 "annotated CommandContext, the context; give others a default such as Provide[…], bind them with "
                 "functools.partial, or write a method"
             )

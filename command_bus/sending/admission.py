@@ -36,7 +36,7 @@ def refusal(admission: Admission, command_id: str) -> CommandBusError | None:
     if admission is Admission.WRONG_TYPE:
         return InvalidCommand(
             "this entity's mailbox takes no commands: its key holds something else (WRONGTYPE), or the ids of its stream are used up, as "
-            "another program has written to it. Nothing was accepted; a stream that is used up is made anew once workers have emptied it"
+            "another program has written to it. Nothing was accepted; workers create a stream that is used up again once it is empty"
         )
     if admission is Admission.DRAINING:
         return Draining(

@@ -85,7 +85,7 @@ def _named(value: Any, known: set[str], depth: int) -> dict[str, Schema] | None:
 
 
 def _without_circles(definitions: dict[str, Schema]) -> dict[str, Schema]:
-    """Definitions of which none is by references alone defined by itself: such a one says nothing."""
+    """Drop definitions that refer only to themselves: they define nothing."""
     for name in definitions:
         seen, at = {name}, name
         while (target := str(definitions[at].get("$ref", "")).removeprefix(_PREFIX)) in definitions:

@@ -340,7 +340,7 @@ def _read(parts: list[Any]) -> WireEnvelope | None:
 
 
 def names_of(packed: bytes) -> tuple[str, str, str, str]:
-    """Command id, wire name, entity type and entity id as an event quotes them from an envelope; empty where there is none."""
+    """Return command id, wire name, entity type and entity id as an event quotes them from an envelope; empty where there is none."""
     unpacker = Unpacker(unicode_errors="replace")
     found: list[str] = []
     with suppress(ValueError, TypeError):

@@ -73,7 +73,7 @@ def _members(node: Any) -> Iterable[Any]:
 
 
 def excess(value: Any, limits: Limits) -> str | None:
-    """Which limit a decoded value exceeds, or None. Goes level by level: as deep as the limit and no deeper."""
+    """Return the limit that a decoded value exceeds, or None. Goes level by level: as deep as the limit and no deeper."""
     level = [value] if type(value) in _CONTAINERS else []
     for _ in range(limits.max_nesting):
         if not level:

@@ -245,7 +245,7 @@ def reply_codec_for(reply_type: Any) -> ReplyCodec[Any]:
 
 
 def problems_of(error: ValidationError) -> str:
-    """Places and reasons of a failed validation, without the input. At most ten, and none of thousands."""
+    """Return places and reasons of a failed validation, without the input: at most ten, and none of thousands."""
     count = error.error_count()
     if count > _COUNTED_PROBLEMS:
         return f"{count} problems"

@@ -104,7 +104,7 @@ def unpack(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
 
 
 def reason_of(error: Exception) -> str:
-    """Why MessagePack refused the bytes, without quoting them."""
+    """Return why MessagePack refused the bytes, without quoting them."""
     for kind, reason in unpack_errors:
         if isinstance(error, kind):
             return reason

@@ -246,7 +246,7 @@ def _error_of(outcome: Outcome, command_id: str) -> CommandBusError:
 
 
 def _rejection(outcome: Rejected) -> tuple[str, str, bytes]:
-    """Message, code and packed details."""
+    """Return message, code and packed details."""
     message = capped(outcome.message, MAX_TEXT)
     try:
         details = pack(outcome.details)

@@ -173,7 +173,7 @@ def _relaxed_child(key: str, value: Any, definitions: list[Node]) -> Any:
 
 
 def _with_enum_values(literal: Node) -> Node:
-    """`Literal[Color.RED]` also takes the value of `Color.RED`, which is what travels."""
+    """Let `Literal[Color.RED]` also take the value of `Color.RED`, which is what travels."""
     expected: list[Any] = literal["expected"]
     plain = [item for item in expected if not isinstance(item, Enum)]
     members = [item for item in expected if isinstance(item, Enum) and item.value not in plain]

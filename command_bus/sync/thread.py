@@ -211,7 +211,7 @@ class BusThread:
             if threading.current_thread() is self._thread:
                 raise RuntimeError(_OWN_LOOP)
             if self.pid != os.getpid():
-                raise RuntimeError("this was begun before a fork, and its bus stayed in the parent: begin it anew in the child")
+                raise RuntimeError("this was begun before a fork, and its bus stayed in the parent: begin it again in the child")
             with self._submitting:
                 if self._ending:
                     raise BusClosed("the bus is closed")

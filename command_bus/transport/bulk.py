@@ -131,8 +131,8 @@ class OutcomeStream:
     """The state of one shard's stream of a dispatch's outcomes.
 
     Attributes:
-        length: BulkOutcomes that are kept.
-        added: BulkOutcomes that there ever were; None if the server does not count them (Redis before 7).
+        length: Outcomes that are kept.
+        added: Outcomes that there ever were; None if the server does not count them (Redis before 7).
         first: Id of the oldest that is kept, or an empty text.
         last: Id of the newest that there ever was. What is behind it comes later.
         left_ms: How long it is kept yet, if no outcome is added.

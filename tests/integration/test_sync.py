@@ -403,7 +403,7 @@ def test_a_forked_child_operates_the_bus_over_connections_of_its_own(shop: Shop,
     child.join(20)
     assert child.exitcode == 0
     assert answers.get() == [1, {}, 1]
-    assert "begin it anew in the child" in answers.get()
+    assert "begin it again in the child" in answers.get()
     bus.dispatch(Print(printer="p", pages=2))
     assert next(begun).kind == "accepted"
     begun.close()

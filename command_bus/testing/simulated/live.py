@@ -146,7 +146,7 @@ class _Wire:
         self.exchange = process.exchange
 
     def close(self) -> None:
-        """Nothing stays open between requests."""
+        """Do nothing: no connection stays open between requests."""
 
 
 def _deliver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[list[Any]], answers: list[Any]) -> None:

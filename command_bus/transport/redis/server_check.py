@@ -144,7 +144,7 @@ def judge(facts: ServerFacts, label: str, settings: BusSettings) -> list[str]:
 
 
 def _durability(facts: ServerFacts, label: str, settings: BusSettings) -> list[str]:
-    """Warnings about what the settings ask of the server's durability.
+    """Return warnings about what the settings ask of the server's durability.
 
     Raises:
         UnsuitableServer: It has not got it.

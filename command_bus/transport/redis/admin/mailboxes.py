@@ -49,7 +49,7 @@ class RedisMailboxes(RetryingRequests):
         self._reply_ttl_ms = int(reply_ttl * 1000)
 
     async def depth(self, mailbox: str) -> int:
-        """Commands that a mailbox holds, delayed ones included."""
+        """Return how many commands a mailbox holds, delayed ones included."""
         keys = self._keys_of(mailbox)
 
         async def read(client: Redis) -> Any:

@@ -19,7 +19,7 @@ __all__ = ["connection_options"]
 
 
 def connection_options(settings: BusSettings) -> dict[str, Any]:
-    """Keyword arguments for a connection to the server that the settings name.
+    """Return the keyword arguments for a connection to the server that the settings name.
 
     Raises:
         InvalidSettings: A certificate file cannot be read.
@@ -38,7 +38,7 @@ def connection_options(settings: BusSettings) -> dict[str, Any]:
 
 
 def _tls(settings: BusSettings) -> dict[str, Any]:
-    """At least TLS 1.2, and the files of the settings, tried now: later they would look like a server that cannot be reached."""
+    """Require TLS 1.2, and read the files of the settings now: later a missing one would look like a server that cannot be reached."""
     options: dict[str, Any] = {"ssl_min_version": ssl.TLSVersion.TLSv1_2}
     if unverified(settings.server_url or "") is None:
         options["ssl_check_hostname"] = True  # the default of redis-py before 6 accepts a certificate of any host

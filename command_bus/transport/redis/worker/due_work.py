@@ -97,7 +97,7 @@ class DueTimes:
             self._next = now + left_ms / 1000
 
     def pause(self, now: float, longest: float) -> float:
-        """Seconds until the next look."""
+        """Return the seconds until the next look."""
         if self._next is None:
             return longest
         late = self.lateness * JITTER.uniform(0.5, 1.0) if self.lateness else 0.0
@@ -130,7 +130,7 @@ class DueWork:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """Something may be due earlier than known."""
+        """Check due times again now."""
         self._times.ticked()
         self._woken.set()
 
@@ -170,7 +170,7 @@ class DueWork:
         return self._times.looked(members, seconds * 1000 + micros // 1000, mono())
 
     async def _placed(self, members: Sequence[Member]) -> list[tuple[Member, str]]:
-        """Members with their mailboxes: of the first ones as many as may be promoted at once, by the bytes that this moves."""
+        """Return members with their mailboxes: as many of the first as may be promoted at once, by the bytes that this moves."""
         delayed = [member.name[2:] for member in members if member.name[:2] == "d:"]
         found: list[bytes] = (
             await self._connections.run(DELAYED_MAILBOXES, [self._keys.delayed], [_MOST, *delayed]) if delayed else []

@@ -122,6 +122,6 @@ class LeaseWatch:
         return expired
 
     def next(self, now: float, longest: float) -> float:
-        """Seconds until the next look, `longest` at most."""
+        """Return the seconds until the next look, `longest` at most."""
         moments = [now + longest, self._whole_look_at, *(suspect.until for suspect in self._idle.values())]
         return max(0.0, min(moments) - now)
