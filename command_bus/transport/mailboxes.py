@@ -13,6 +13,7 @@ from command_bus.serialization.text import printable
 
 __all__ = [
     "EVERYTHING",
+    "encoded",
     "free_mailbox",
     "is_mailbox",
     "is_wide",
@@ -55,10 +56,11 @@ def mailbox_name(entity_type: str, entity_id: str, policy: Mailbox) -> str:
         return f"{entity_type}/{crc32(entity_id.encode()) % policy.count}"
     if len(entity_id) < _LONG and _PLAIN.fullmatch(entity_id):
         return f"{entity_type}:{entity_id}"
-    return f"{entity_type}:{_encoded(entity_id)}"
+    return f"{entity_type}:{encoded(entity_id)}"
 
 
-def _encoded(entity_id: str) -> str:
+def encoded(entity_id: str) -> str:
+    """Return an id as a part of a key: percent-encoded, or its SHA-256 if it is over 512 bytes."""
     raw = entity_id.encode()
     if len(raw) > _LONG:
         return _HASHED + sha256(raw).hexdigest()
@@ -67,7 +69,7 @@ def _encoded(entity_id: str) -> str:
 
 def free_mailbox(command_id: str) -> str:
     """Return the mailbox of a command without an entity: its own, so that it waits for no other command."""
-    return _FREE + _encoded(command_id)
+    return _FREE + encoded(command_id)
 
 
 def type_scope(entity_type: str | None) -> str:

@@ -69,9 +69,11 @@ class WorkerBus(Sender, Protocol):
     @property
     def middleware(self) -> tuple[Middleware, ...]:
         """What is around its handlers."""
+        raise NotImplementedError
 
     async def stats(self) -> Any:
         """See `CommandBus.stats`."""
+        raise NotImplementedError
 
 
 class Worker:

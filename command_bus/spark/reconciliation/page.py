@@ -159,7 +159,9 @@ def _template() -> Template:
     """Return the template, read as a resource, so that it is found in a zip too."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["shortened"] = _shortened
-    return environment.from_string(files(__package__).joinpath("page.html.jinja").read_text(encoding="utf-8"))
+    return environment.from_string(
+        files("command_bus.spark.reconciliation").joinpath("page.html.jinja").read_text(encoding="utf-8")
+    )
 
 
 def _subtitle(page: Page) -> str:

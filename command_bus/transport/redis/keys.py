@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, Literal
 from zlib import crc32
 
-from command_bus.transport.mailboxes import _encoded
+from command_bus.transport.mailboxes import encoded
 
 __all__ = ["GROUP", "KeySpace", "ShardKeys"]
 
@@ -120,27 +120,27 @@ class ShardKeys:
 
     def dispatch(self, dispatch_id: str) -> str:
         """Return the name of a dispatch's record."""
-        return self.bulk + _encoded(dispatch_id)
+        return self.bulk + encoded(dispatch_id)
 
     def ids(self, dispatch_id: str) -> str:
         """Return the name of the command ids that an open dispatch has accepted."""
-        return self.bulk + _encoded(dispatch_id) + ":ids"
+        return self.bulk + encoded(dispatch_id) + ":ids"
 
     def sequences(self, dispatch_id: str) -> str:
         """Return the name of each entity's last sequence number, for dispatches whose rows have one."""
-        return self.bulk + _encoded(dispatch_id) + ":seq"
+        return self.bulk + encoded(dispatch_id) + ":seq"
 
     def homes(self, dispatch_id: str) -> str:
         """Return the name of the tasks by entity: each writes its entities' commands while the dispatch is open."""
-        return self.bulk + _encoded(dispatch_id) + ":home"
+        return self.bulk + encoded(dispatch_id) + ":home"
 
     def fingerprints(self, dispatch_id: str) -> str:
         """Return the name of the fingerprints of each version's rows."""
-        return self.bulk + _encoded(dispatch_id) + ":rows"
+        return self.bulk + encoded(dispatch_id) + ":rows"
 
     def outcomes(self, dispatch_id: str) -> str:
         """Return the name of the stream of outcomes of a dispatch's commands."""
-        return self.bulk + _encoded(dispatch_id) + ":out"
+        return self.bulk + encoded(dispatch_id) + ":out"
 
     def keeping(self, dispatch_id: str | None, otherwise: str) -> tuple[str, str]:
         """Return record and outcomes of the dispatch that keeps an outcome; without one `otherwise` twice, which a script leaves alone."""
@@ -148,7 +148,7 @@ class ShardKeys:
 
     def rejects(self, dispatch_id: str) -> str:
         """Return the name of the rows of a dispatch that are no commands."""
-        return self.bulk + _encoded(dispatch_id) + ":bad"
+        return self.bulk + encoded(dispatch_id) + ":bad"
 
 
 class KeySpace:

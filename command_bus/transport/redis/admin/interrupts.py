@@ -12,7 +12,7 @@ from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.mailbox_record import parse_record
 
-__all__ = ["RedisInterrupts", "fill_request"]
+__all__ = ["RedisInterrupts", "fill_request", "write_interrupt"]
 
 
 _KEPT_MS = 600_000
@@ -44,7 +44,7 @@ class RedisInterrupts(RetryingRequests):
     async def request(self, mailbox: str, interrupt: Interrupt) -> None:
         """Ask the holder of a mailbox to end an attempt."""
         keys = self._shard(mailbox)
-        await self._ask(keys, _write, keys, mailbox, interrupt)
+        await self._ask(keys, write_interrupt, keys, mailbox, interrupt)
 
     async def answer(self, mailbox: str) -> Interrupt | None:
         """Return the request with the holder's answer; None if there is none."""
@@ -67,7 +67,8 @@ def fill_request(pipeline: Any, keys: ShardKeys, interrupts: Mapping[str, Interr
     pipeline.pexpire(keys.interrupts, _KEPT_MS)
 
 
-async def _write(client: Redis, keys: ShardKeys, mailbox: str, interrupt: Interrupt) -> None:
+async def write_interrupt(client: Redis, keys: ShardKeys, mailbox: str, interrupt: Interrupt) -> None:
+    """Write one request, in one round trip."""
     pipeline = client.pipeline(transaction=False)  # a transaction would ask for more rights
     fill_request(pipeline, keys, {mailbox: interrupt})
     await pipeline.execute()

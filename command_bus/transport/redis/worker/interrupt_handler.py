@@ -16,7 +16,7 @@ from command_bus.clock import mono
 from command_bus.serialization.text import printable
 from command_bus.transport.interrupts import Interrupt
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.redis.admin.interrupts import _write
+from command_bus.transport.redis.admin.interrupts import write_interrupt
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.steps import ByOperator, GivenUp, Lease
@@ -95,4 +95,4 @@ class InterruptHandler:
             await self._say(lease, replace(interrupt, answer="told" if lease.in_thread else "cancelled"))
 
     async def _say(self, lease: Lease, interrupt: Interrupt) -> None:
-        await self._connections.ask(_write, self._keys, lease.mailbox, interrupt)
+        await self._connections.ask(write_interrupt, self._keys, lease.mailbox, interrupt)

@@ -50,7 +50,6 @@ class RedisWorkerSide:
             heartbeat=options.heartbeat,
             outages=[connections.at(shard.prefix).outage for shard in keys.shards],
         )
-        self.cancel_all = self.leases.cancel_all
 
     @property
     def recovered(self) -> int:
@@ -80,6 +79,10 @@ class RedisWorkerSide:
             wake=self._recovery.wake,
             settle=partial(self._recovery.settle, ours=True),
         )
+
+    def cancel_all(self, reason: str) -> None:
+        """See `WorkerSide`."""
+        self.leases.cancel_all(reason)
 
     async def start(self) -> None:
         """See `WorkerSide`."""
