@@ -376,7 +376,7 @@ class TestClosing:
                 bus.call(Print(printer="p", pages=1), timeout=60)
         finally:
             signal.signal(signal.SIGUSR1, before)
-        until(lambda: running.session.transport.replies._waiting == {})
+        until(lambda: running.transport.replies._waiting == {})
         assert bus.ping() > 0
 
 
