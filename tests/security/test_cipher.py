@@ -127,7 +127,7 @@ async def test_what_cannot_be_decrypted_is_dead_lettered(sandbox: Sandbox, ciphe
 async def test_a_ciphertext_means_nothing_in_another_place(sandbox: Sandbox) -> None:
     """Moved to another entity, command or id, it does not open."""
     async with put_service(sandbox, cipher=CIPHER) as service:
-        protection = service.bus.protection
+        protection = service.bus.session.protection
         assert protection is not None
         whole = unpack_envelope(protection.pack(unpack_envelope(envelope(msgpack.packb({"box": "a", "value": 7})))))
         for changes in ({"box": "b"}, {"name": "Pay"}, {"command_id": "bad-2"}):
