@@ -77,7 +77,15 @@ def test_nothing_that_can_be_printed_shows_a_secret() -> None:
     assert protection is not None
     target = Target.resolve(settings.server_url)
     assert_clean(settings, bus, bus.worker(), clients, clients.label, Connections(clients), clients.commands(), clients.thread(1))
-    assert_clean(clients.commands().connection_pool, protection, protection.signatures, bus.session, bus._sender.builder, target, target.label)
+    assert_clean(
+        clients.commands().connection_pool,
+        protection,
+        protection.signatures,
+        bus.session,
+        bus._sender.builder,
+        target,
+        target.label,
+    )
     assert_clean(settings.model_dump(), settings.model_dump_json(exclude={"url"}))
     assert_clean({name: getattr(settings, name) for name in BusSettings.model_fields})
 

@@ -9,12 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from command_bus.embedded import EmbeddedServer
 
 ROOT = Path(__file__).parents[2]
 _FILE = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_quickstart_ends_reconciled(tmp_path: Path, server: EmbeddedServer) -> None:
     text = (ROOT / "docs" / "spark-quickstart.md").read_text()
     for name, content in _FILE.findall(text):
