@@ -12,7 +12,8 @@ from command_bus import CommandBus, EntitiesStopped
 from command_bus.testing.conformance.fixtures import PromiseSandbox
 from command_bus.testing.conformance.messages import Log, Work
 from command_bus.testing.conformance.promises import PROMISES, Promise
-from tests.conformance.list_transport import ListServer
+from tests.conformance.list_server import ListServer
+from tests.conformance.list_transport import lists
 
 NEED_A_LOST_WORKER = {"a_lost_worker_is_succeeded", "at_most_once_never_starts_again", "a_lost_holder_changes_nothing"}
 """A worker cannot be cut off from lists in its own process."""
@@ -20,7 +21,7 @@ CHOSEN = [promise for promise in PROMISES if promise.__name__ not in NEED_A_LOST
 
 
 def on_lists() -> PromiseSandbox:
-    return PromiseSandbox(open_transport=ListServer().open)
+    return PromiseSandbox(open_transport=lists(ListServer()))
 
 
 @pytest.mark.parametrize("promise", CHOSEN, ids=lambda promise: promise.__name__)
@@ -54,4 +55,5 @@ async def test_operators_see_and_move_entities() -> None:
         await bus.entity("item", "a").resume()
         await bus.wait_idle(5)
         assert log.of("a") == [1]
-        assert [worker.running for worker in await bus.fleet.workers()] == [0]
+        [worker] = await bus.fleet.workers()
+        assert (worker.alive, worker.commands) == (True, tuple(sandbox.registry.names()))

@@ -410,7 +410,6 @@ def test_what_is_too_large_is_found() -> None:
 
 
 TEST_LINES = 500
-LONG_TESTS = {"tests/conformance/list_transport.py"}  # a whole transport, to be split into its parts
 
 
 def test_no_test_file_outgrows_its_limit() -> None:
@@ -418,4 +417,4 @@ def test_no_test_file_outgrows_its_limit() -> None:
         path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
         for path in (ROOT / "tests").rglob("*.py")
     }
-    assert {name: size for name, size in sizes.items() if size > TEST_LINES and name not in LONG_TESTS} == {}
+    assert {name: size for name, size in sizes.items() if size > TEST_LINES} == {}

@@ -1,0 +1,166 @@
+"""The store of the transport in lists and dictionaries: commands, and who holds what."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from command_bus.messages.policies import Mailbox
+from command_bus.transport.mailboxes import EVERYTHING, scope_of
+from command_bus.transport.records import (
+    Hold,
+    StoredDeadLetter,
+)
+from command_bus.transport.steps import (
+    Answer,
+    Follow,
+    Lease,
+    Released,
+    Settlement,
+    Started,
+)
+
+__all__ = ["Box", "Delayed", "ListServer", "wall_ms"]
+
+
+def wall_ms() -> int:
+    return int(time.time() * 1000)
+
+
+@dataclass
+class Entry:
+    """A command in a mailbox."""
+
+    message: str
+    command_id: str
+    envelope: bytes
+
+
+@dataclass
+class Box:
+    """A mailbox with work.
+
+    Attributes:
+        state: `ready` for any worker, `held` by one, `waiting` for a retry, or `stopped` until an operator moves it.
+        activation: Of a mailbox that is ready or held.
+        running: Fence and message of the command that was started last.
+    """
+
+    entries: deque[Entry] = field(default_factory=deque[Entry])
+    state: Literal["ready", "held", "waiting", "stopped"] = "stopped"
+    activation: str = ""
+    holder: str = ""
+    running: str = ""
+    attempt: int = 0
+    first: int = 0
+    due: float = 0.0
+    letter: str = ""
+
+
+@dataclass
+class Delayed:
+    """A command that takes its place later."""
+
+    due_ms: int
+    mailbox: str
+    command_id: str
+    envelope: bytes
+
+
+class ListServer:
+    """What all transports of a test share: the commands, and who holds what."""
+
+    def __init__(self) -> None:
+        self.boxes: dict[str, Box] = {}
+        self.ready: OrderedDict[str, str] = OrderedDict()  # activation -> mailbox
+        self.marks: dict[str, bytes] = {}
+        self.delayed: dict[str, Delayed] = {}
+        self.letters: OrderedDict[str, StoredDeadLetter] = OrderedDict()
+        self.holds: dict[str, Hold] = {}
+        self.types: dict[str, Mailbox] = {}
+        self.counters: Counter[str] = Counter()
+        self.inboxes: dict[str, Callable[[str, bytes], None]] = {}
+        self.workers: dict[str, bytes] = {}
+        self.commands: dict[str, bytes] = {}
+        self.work = asyncio.Event()
+        self._numbers = itertools.count(1)
+
+    def number(self) -> str:
+        return f"{wall_ms()}-{next(self._numbers)}"
+
+    def hold_of(self, mailbox: str, mode: str) -> Hold | None:
+        held = (self.holds.get(scope) for scope in (mailbox, scope_of(mailbox), EVERYTHING))
+        return next((hold for hold in held if hold is not None and hold.mode == mode), None)
+
+    def depth(self, mailbox: str) -> int:
+        box = self.boxes.get(mailbox)
+        return (0 if box is None else len(box.entries)) + sum(each.mailbox == mailbox for each in self.delayed.values())
+
+    def put(self, mailbox: str, command_id: str, envelope: bytes) -> None:
+        """Put a command at the end of its mailbox."""
+        box = self.boxes.get(mailbox)
+        if box is None:
+            box = self.boxes[mailbox] = Box()
+            box.entries.append(Entry(self.number(), command_id, envelope))
+            self.wake(mailbox)
+        else:
+            box.entries.append(Entry(self.number(), command_id, envelope))
+
+    def wake(self, mailbox: str) -> None:
+        """Make a mailbox ready for any worker, unless something stops it; forget one that is empty."""
+        box = self.boxes[mailbox]
+        box.holder = box.running = ""
+        if not box.entries:
+            del self.boxes[mailbox]
+        elif box.letter or self.hold_of(mailbox, "paused"):
+            box.state, box.activation = "stopped", ""
+        else:
+            box.state, box.activation = "ready", self.number()
+            self.ready[box.activation] = mailbox
+            self.work.set()
+
+    def leave(self, left: Settlement) -> None:
+        """Keep what settling leaves behind: the mark, and the reply for the caller."""
+        if left.mark:
+            self.marks[left.command_id] = left.mark
+        if left.reply and left.inbox in self.inboxes:
+            self.inboxes[left.inbox](left.command_id, left.reply)
+
+    def start(self, lease: Lease) -> Answer:
+        """Start the head of a held mailbox."""
+        box = self.boxes[lease.mailbox]
+        if not box.entries or box.letter or self.hold_of(lease.mailbox, "paused"):
+            empty = not box.entries
+            self.wake(lease.mailbox)
+            return Released("idle" if empty else "stop")
+        head, now = box.entries[0], wall_ms()
+        box.state, box.holder, box.attempt = "held", lease.holder, box.attempt + 1
+        box.first = box.first or now
+        fence = str(now * 1000 + next(self._numbers) % 1000 if not box.running else int(box.running.partition("|")[0]) + 1)
+        fence = str(max(int(fence), self.counters["fence"] + 1))
+        self.counters["fence"] = int(fence)
+        box.running = lease.running = f"{fence}|{head.message}"
+        return Started(fence, head.message, box.attempt, box.first, now, head.envelope)
+
+    def settled(self, lease: Lease, left: Settlement, follow: Follow) -> Answer:
+        """Take the head away, and go on."""
+        box = self.boxes[lease.mailbox]
+        box.entries.popleft()
+        box.attempt = box.first = 0
+        self.leave(left)
+        self.counters["settled"] += 1
+        if box.entries and (follow == "leave" or (follow == "yield" and self.ready)):
+            self.wake(lease.mailbox)
+            return Released("yield")
+        return self.start(lease)
+
+    def bury(self, mailbox: str, record: bytes, raw: bytes, *, parked: bool) -> str:
+        letter = f"0-{self.number()}"
+        self.letters[letter] = StoredDeadLetter(letter, mailbox, record, raw, parked)
+        self.counters["dead"] += 1
+        return letter
