@@ -1,27 +1,13 @@
-"""`CommandBus`: the facade. It composes the parts and holds no protocol of its own.
+"""`CommandBus`: the facade. It composes session, sender, operators' parts and workers, and holds no logic of its own.
 
-dispatch: command → EnvelopeBuilder (encode, name the mailbox) → StreamProducer (enqueue) → Receipt
-call:     the same, with an inbox → RpcHandler (wait for the reply) → the typed result
+`sending/sender.py` says how a command goes out, `worker/worker.py` how it is run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
-
-from command_bus.settings import SettingOverrides
-
-if TYPE_CHECKING:
-    from command_bus.handlers.registry import HandlerRegistry
-    from command_bus.middleware import Middleware
-    from command_bus.observer import Observer
-    from command_bus.serialization.protection import PayloadCipher
-    from command_bus.settings import BusSettings
-
-
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from command_bus.admin.dead_letters import DeadLetters
@@ -43,7 +29,7 @@ from command_bus.observer import Observer
 from command_bus.sending.sender import Sender
 from command_bus.serialization.protection import PayloadCipher, Protection
 from command_bus.session import Clients, Session, TransportOpener
-from command_bus.settings import BusSettings, resolved
+from command_bus.settings import BusSettings, SettingOverrides, resolved
 from command_bus.transport.interfaces import Transport
 
 if TYPE_CHECKING:

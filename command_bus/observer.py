@@ -1,7 +1,7 @@
 """`Observer`: receives what a bus does, while it does it, for metrics.
 
 None is the default, and costs nothing. Where there is one, the parts that know the facts are replaced when the bus opens and when a
-worker starts, by ones that pass them on (`ObservedProducer`, `execution.observed`), and the exchange of a call is timed (`observed_call`).
+worker starts, by ones that pass them on (`ObservedProducer`, `worker.observed`), and the exchange of a call is timed (`observed_call`).
 """
 
 from __future__ import annotations

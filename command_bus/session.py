@@ -1,6 +1,6 @@
 """`Session`: the open connection of a bus to its namespace, which senders, workers and operators share.
 
-The only module of the core that knows which transport there is. A session belongs to the event loop that opened it, which is of one thread
+The only module below the facade that knows Redis. A session belongs to the event loop that opened it, which is of one thread
 of one process: the check of that is made with every request, so it must cost next to nothing. Before Python 3.12
 `asyncio.get_running_loop` asks the kernel for the process id; a loop that runs, runs in its thread alone, so the thread and whether the loop
 runs say the same in a tenth of the time. Forks are counted in the child.
@@ -172,10 +172,12 @@ class Session:
         """The server's URL, which other processes of this machine can use; it may hold a password.
 
         Raises:
-            InvalidSettings: The session was given clients.
+            InvalidSettings: The session was given clients or a transport.
         """
-        if self.clients is not None:
-            raise InvalidSettings("an in-memory bus has no URL: it lives in this process alone")
+        if self.clients is not None or self._open_transport is not None:
+            raise InvalidSettings(
+                "this bus was given its connections and has no URL: an in-memory bus lives in this process alone"
+            )
         if self.settings.server_url is not None:
             return self.settings.server_url
         from command_bus.embedded import shared_server

@@ -197,7 +197,7 @@ class EnvelopeBuilder:
 
     @property
     def can_build_fast(self) -> bool:
-        """Whether `plain` can do it: nothing is encrypted, and no handler runs here whose ids a message would carry."""
+        """Whether `build_fast` can be used: nothing is encrypted, and no handler runs here whose ids a message would carry."""
         return not self._encrypts and running_command() is None
 
     def build_fast(self, message: Message[Any]) -> Submission:

@@ -1,10 +1,12 @@
 """What a transport provides, as protocols: one part for each role, so that a producer never meets consumer code.
 
-`Transport` holds the parts. A sender uses `producer`, `replies`, `marks`, `agreements` and `locations`; a worker uses `worker_side`; an
-operator uses the rest; bulk loads use `bulk` (see `bulk.py`). The values that pass through are in `submissions.py`, `steps.py`,
-`records.py`, `interrupts.py` and `marks.py`. Envelopes and replies are opaque bytes here.
+`Transport` holds the parts. A sender uses `producer`, `replies`, `marks`, `agreements`, `locations` and `announcements`; a worker uses
+`worker_side`, `agreements` and `announcements`; an operator uses the parts of `admin_interfaces.py`; bulk loads use `bulk` (see `bulk.py`).
+The values that pass through are in `submissions.py`, `steps.py`, `records.py`, `interrupts.py` and `marks.py`. Envelopes and replies are
+opaque bytes here. A transport may lack `events`, `interrupts` or `bulk`: the property then raises `UnsuitableServer`.
 
 A *mailbox* is the name that `mailboxes.mailbox_name` gives an entity (or its lane); a *lease* is the right to run a mailbox's commands.
+An *activation* is the id under which a ready mailbox is offered to the workers: one that reads it holds the lease.
 A *shard* is a number below `Transport.shards`: all commands of a mailbox are in one shard, and a shard can be read by itself.
 """
 
@@ -39,6 +41,7 @@ __all__ = [
     "Agreements",
     "CommandLocator",
     "Consumer",
+    "Decide",
     "Leases",
     "Marks",
     "Places",
@@ -46,6 +49,7 @@ __all__ = [
     "Producer",
     "Replies",
     "Reply",
+    "Run",
     "Steps",
     "Transport",
     "WorkerSide",
@@ -94,7 +98,8 @@ class Steps(Protocol):
     def advance(self, lease: Lease, step: Step) -> Awaitable[Answer]:
         """Carry out a step under its lease; repeat what is ambiguous until there is an answer.
 
-        `Take` starts the head of the mailbox. Every other step concerns the command that `lease.running` names: it is carried out only
+        `Take` starts the head of the mailbox. `GiveBack` with an empty `lease.running` makes an untouched mailbox ready for any worker.
+        Every other step concerns the command that `lease.running` names: it is carried out only
         while the lease is held and that command is the one that was started last under it; else the answer is `LeaseLost` and
         nothing changes. After `Done` and `DeadLetterStep` the next command is started if the mailbox has one and `follow` is `stay`, or
         `yield` while no other mailbox of the shard waits; else the mailbox is made ready for any worker. A mailbox that is paused or parked
@@ -294,7 +299,7 @@ class WorkerSideOptions:
         places: Entities that it runs at a time.
         max_lent: Places that may be lent at a time.
         is_stuck: Whether some of the work cannot be run here for now.
-        heartbeat: Makes the worker's record of the server's time in ms.
+        heartbeat: Called with the server's time in ms, with each renewal; returns the record that `announcements.workers` reads.
     """
 
     name: str
@@ -307,7 +312,13 @@ class WorkerSideOptions:
 
 
 class WorkerSide(Protocol):
-    """What a transport provides for one worker."""
+    """What a transport provides for one worker.
+
+    After `begin` and `start` the consumer reads activations while there are free places, makes a task for each, named with the mailbox
+    behind a blank, and awaits `run(lease)` in it. When `run` returns, the lease is dropped and the place given back. In the background
+    leases are renewed, delayed commands and retries are made ready when they are due, and leases of lost workers are taken over: what was
+    started under one is settled by `decide`. `places` is a `transport.slots.Slots` with one reader per shard.
+    """
 
     @property
     def places(self) -> Places:

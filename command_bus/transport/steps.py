@@ -71,7 +71,7 @@ class Started:
     """The head of a mailbox, started under its lease.
 
     Attributes:
-        fence: Grows with every start in the shard.
+        fence: Decimal text: the server's time of the start in microseconds, raised where needed, so that it grows with every start in the shard.
         message: Its id in the mailbox; the part before the dash is the time of acceptance in ms.
         attempt: 1 for the first start.
         first: The server's time of the first start in ms; below zero if an operator replayed it where it was parked.

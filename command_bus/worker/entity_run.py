@@ -22,7 +22,7 @@ _BROKEN_PAUSE = 1.0
 
 
 class EntityRun:
-    """The consumer's side of one activation: take, then execute and settle until it is another entity's turn.
+    """The worker's side of one activation: take, then execute and settle until it is another entity's turn.
 
     Args:
         steps: Moves the mailbox forward.
@@ -49,7 +49,6 @@ class EntityRun:
         self._quantum = quantum
         self._quantum_time = quantum_time
         self._stopping = stopping
-        self.handled = 0
 
     async def run(self, lease: Lease) -> None:
         """Run the mailbox's commands in order."""
@@ -64,7 +63,6 @@ class EntityRun:
             if step is None:
                 return
             commands += 1
-            self.handled += 1
             if type(step) is Done or type(step) is DeadLetterStep:
                 step.follow = self._follow(lease.shard, commands, began)
             answer = await self._steps.advance(lease, step)

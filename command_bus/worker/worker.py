@@ -1,6 +1,6 @@
 """`Worker`: runs the handlers of one process.
 
-It composes the reader (`ConsumerLoop`), the steps, the leases, the recovery and the executor; each has its own task or thread, owned
+It composes the transport's side (reader, steps, leases, recovery) and the executor; each has its own task or thread, owned
 here and ended here.
 
     stop: read no more → hand untouched work back → let handlers finish within the grace time → cancel the rest → say what happened
@@ -301,7 +301,7 @@ class _Parts:
         self.side.begin(runs.run, decisions.lost)
 
     async def stop(self, grace: float) -> StopReport:
-        """Stop as `Worker` says at its head."""
+        """Stop as the head of this module says."""
         side = self.side
         if side.consumer.running:
             _log.info("stopping: waits up to %g s for what runs: %s", grace, _named(side.consumer.running))

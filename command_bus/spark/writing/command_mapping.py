@@ -78,8 +78,6 @@ def pickled(thing: Any) -> str:
         """Pickles `Command[int]` as a subscription, instead of by the module that made it first.
 
         It also leaves out what pydantic keeps of the function in which a model is defined: all its variables, such as a Spark session.
-
-        And leaves behind what pydantic keeps of the function that a model is defined in: all its variables, a Spark session among them.
         """
 
         def reducer_override(self, obj: Any) -> Any:

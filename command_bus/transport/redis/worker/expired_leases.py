@@ -18,7 +18,7 @@ from typing import NamedTuple
 __all__ = ["Held", "LeaseWatch", "rest_of"]
 
 SUSPECT = 0.55
-"""The part of a lease without renewal after which its owner is watched: later than it renews, early enough for `_SHORTEST_WATCH`."""
+"""The part of a lease without renewal after which its owner is watched: later than it renews, early enough for `SHORTEST_WATCH`."""
 SHORTEST_WATCH = 0.4
 _LATE = 0.1
 """The part of a lease by which answers may be late: idle since a little later is no sign of life."""
