@@ -41,7 +41,7 @@ R = TypeVar("R")
 
 
 class BusOptions(SettingOverrides, total=False):
-    """What a bus is made with, besides its server and its handlers; see `CommandBus`."""
+    """Arguments of a bus besides its server and its handlers; see `CommandBus`."""
 
     namespace: str | None
     settings: BusSettings | None
@@ -54,7 +54,7 @@ class BusOptions(SettingOverrides, total=False):
 
 
 class BusArguments(BusOptions, total=False):
-    """What a bus is made with, besides its server; see `CommandBus`."""
+    """Arguments of a bus besides its server; see `CommandBus`."""
 
     registry: HandlerRegistry | None
 
@@ -183,7 +183,7 @@ class CommandBus:
 
     @property
     def middleware(self) -> tuple[Middleware, ...]:
-        """What is around dispatch and handle, the first one outermost; it may be set until the bus is opened."""
+        """The middleware around dispatch and handle, the first one outermost; it may be set until the bus is opened."""
         return self._sender.middleware
 
     @middleware.setter
@@ -192,7 +192,7 @@ class CommandBus:
 
     @property
     def observer(self) -> Observer | None:
-        """What receives the facts for metrics; it may be set until the bus is opened."""
+        """The observer, which receives the facts for metrics; it may be set until the bus is opened."""
         return self.session.observer
 
     @observer.setter

@@ -24,7 +24,7 @@ __all__ = ["ObservedProducer", "Observer", "WorkerFigures", "observed_call"]
 
 @dataclass(frozen=True, slots=True)
 class WorkerFigures:
-    """What a worker has come to since it started.
+    """The counters of a worker since it started.
 
     Attributes:
         running: Entities that it holds now.

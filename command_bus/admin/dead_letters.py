@@ -28,7 +28,7 @@ _LAST_MS = 253_402_300_799_000  # the end of the year 9999: any program that wri
 
 
 class LetterFilters(TypedDict, total=False):
-    """What letters are chosen by; all that are given apply, None is as if not given."""
+    """Filters for dead letters; all that are given apply, None is as if not given."""
 
     entity_type: str | None
     entity_id: str | int | None

@@ -1,4 +1,4 @@
-"""Who works in a namespace and what they handle; reached as `bus.fleet`."""
+"""The workers of a namespace and the commands that they handle; reached as `bus.fleet`."""
 
 from __future__ import annotations
 

@@ -25,12 +25,12 @@ __all__ = [
 ]
 
 EntityOrder = Literal["depth", "age", "attempt", "name"]
-"""How entities are listed: the deepest, the longest waiting or the most often tried first, or by name."""
+"""The order of a listing: the deepest, the longest waiting or the most often tried first, or by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class HoldInfo:
-    """What an operator paused or drained.
+    """A pause or drain by an operator.
 
     Attributes:
         what: For people: an entity, `all account` or `everything`.
@@ -166,7 +166,7 @@ blocked; or its worker has not answered."""
 
 @dataclass(frozen=True, slots=True)
 class AbortReport:
-    """What came of `abort`.
+    """The result of `abort`.
 
     Attributes:
         result: `ended` if the attempt was ended, else why not: see `AbortResult`.

@@ -35,7 +35,7 @@ def grouped(depths: Mapping[str, int]) -> Iterator[list[str]]:
 
 
 class WaitingCommands:
-    """What waits in mailboxes."""
+    """The commands that wait in mailboxes: cancel one, purge many."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

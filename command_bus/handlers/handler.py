@@ -33,7 +33,7 @@ Scope = Callable[[], AbstractAsyncContextManager[Invoke]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Handler:
-    """What runs for one message type.
+    """The code that runs for one message type.
 
     Attributes:
         message_type: The class that the payload is validated into.
@@ -66,7 +66,7 @@ class Handler:
 
 @dataclass(frozen=True, slots=True)
 class ObjectSource:
-    """Where the object for a command comes from.
+    """The source of the object for a command.
 
     Attributes:
         provide: Makes it; may give an awaitable, a context manager or both kinds of one.

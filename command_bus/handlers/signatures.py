@@ -41,7 +41,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 @dataclass(frozen=True, slots=True)
 class HandlerSignature:
-    """How a handler is called.
+    """The shape of a handler's call.
 
     Attributes:
         runs: `"loop"` returns an awaitable; `"thread"` does its work when called; `"either"` is a plain wrapper around a

@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 class Sender(Protocol):
-    """What a handler sends with: a `CommandBus`, or a `TestBus`."""
+    """The bus that a handler sends with: a `CommandBus`, or a `TestBus`."""
 
     async def dispatch(self, *args: Any, **kwargs: Any) -> Receipt[Any]:
         """See `CommandBus.dispatch`."""

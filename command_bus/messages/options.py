@@ -10,7 +10,7 @@ __all__ = ["CallOptions", "DispatchOptions"]
 
 
 class DispatchOptions(TypedDict, total=False):
-    """How a command is sent; see `CommandBus.dispatch`."""
+    """Options of a dispatch; see `CommandBus.dispatch`."""
 
     command_id: str | UUID | None
     delay: float
@@ -20,7 +20,7 @@ class DispatchOptions(TypedDict, total=False):
 
 
 class CallOptions(TypedDict, total=False):
-    """How a command is called; see `CommandBus.call`."""
+    """Options of a call; see `CommandBus.call`."""
 
     timeout: float | None
     command_id: str | UUID | None

@@ -1,4 +1,4 @@
-"""What the bus answers: receipts, batch results, dead letters, statistics."""
+"""Answers to a sender: receipts and batch results."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _not_kept(command_id: str) -> ResultNotKept:
 
 
 class BatchOutcome(NamedTuple):
-    """What became of one command of a batch.
+    """The outcome of one command of a batch.
 
     Attributes:
         command_id: Given or generated; empty if the item was no command at all.
@@ -120,7 +120,7 @@ class BatchOutcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What became of each command of a batch, in the order given.
+    """The outcome of each command of a batch, in the order given.
 
     Attributes:
         outcomes: One per command.

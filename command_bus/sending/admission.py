@@ -1,4 +1,4 @@
-"""What the server's answer to a submission means for its sender: a receipt, or a typed refusal."""
+"""The server's answer to a submission, as a receipt or a typed refusal."""
 
 from __future__ import annotations
 

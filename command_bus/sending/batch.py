@@ -30,7 +30,7 @@ _Item = Message[Any] | Envelope[Any]
 
 @dataclass(frozen=True, slots=True)
 class _Unbuilt:
-    """What cannot be sent, in its place: what follows it in the same mailbox must not overtake it."""
+    """An item that cannot be sent, in its place: no later command of its mailbox may overtake it."""
 
     outcome: BatchOutcome
     mailboxes: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What leaves this process: a command with its options, turned into bytes and a place in line.
+"""Outgoing commands: a command with its options, turned into bytes and a place in line.
 
 command + options → OutgoingMessage (what middleware sees) → Submission (what the transport takes)
 """
@@ -43,7 +43,7 @@ _NIL = b"\xc0"
 
 
 class _Ids:
-    """Where new command ids come from: random per process, then counted. Ten times cheaper than a uuid."""
+    """Makes command ids: random per process, then counted. Ten times cheaper than a uuid."""
 
     def __init__(self) -> None:
         self.begin()
@@ -64,7 +64,7 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(slots=True)
 class _Route:
-    """What is the same for all messages of a class."""
+    """The parts that all messages of a class share."""
 
     spec: MessageSpec
     codec: MessageCodec[Any]

@@ -58,7 +58,7 @@ class Sender:
 
     @property
     def builder(self) -> EnvelopeBuilder:
-        """What encodes messages and names their mailboxes."""
+        """The builder, which encodes messages and names their mailboxes."""
         return self._builder
 
     async def dispatch(

@@ -46,7 +46,7 @@ class Version:
 
 @dataclass(slots=True, frozen=True)
 class Opening:
-    """How a dispatch is remembered.
+    """The terms on which a dispatch is remembered.
 
     Attributes:
         what: A text for people: the commands that are dispatched.
@@ -82,7 +82,7 @@ class EntityOwner:
 
 @dataclass(slots=True, frozen=True)
 class Loaded:
-    """What became of a chunk: an admission for each item, or `done` because its version is committed already.
+    """The answer to a chunk: an admission for each item, or `done` because its version is committed already.
 
     Attributes:
         shared: How many of the new entities another partition of the run had begun.
@@ -95,7 +95,7 @@ class Loaded:
 
 @dataclass(slots=True)
 class DispatchFacts:
-    """What is known of a dispatch, over all shards.
+    """The state of a dispatch, over all shards.
 
     Attributes:
         version: The highest that is committed; -1 before the first.

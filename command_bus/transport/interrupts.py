@@ -61,7 +61,7 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What runs in a mailbox.
+    """The attempt that runs in a mailbox.
 
     Attributes:
         running: Fence and message, with a bar between.

@@ -94,7 +94,7 @@ Mode = Literal["paused", "draining"]
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What an operator did to a scope.
+    """A pause or drain of a scope.
 
     Attributes:
         scope: A mailbox's name, `<type>:*`, or `*`.
@@ -129,7 +129,7 @@ class StoredEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommandLocation:
-    """What the server holds of a command at a moment.
+    """The server's state of a command at a moment.
 
     Attributes:
         entity: Its mailbox.

@@ -133,7 +133,7 @@ class Take:
 
 @dataclass(slots=True, frozen=True)
 class Settlement:
-    """What settling leaves behind.
+    """The mark, reply and outcome that settling leaves behind.
 
     Attributes:
         command_id: Empty if it is unknown (an envelope that cannot be read): then nothing is remembered.

@@ -43,7 +43,7 @@ class Submission:
 
 
 class Admission(Enum):
-    """What became of a submission; the values are those of the Redis scripts; `OUT_OF_SEQUENCE` answers bulk loads only."""
+    """The answer to a submission; the values are those of the Redis scripts; `OUT_OF_SEQUENCE` answers bulk loads only."""
 
     ACCEPTED = "+"
     DUPLICATE = "="

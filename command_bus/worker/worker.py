@@ -48,7 +48,7 @@ _NAMED = 10
 
 @dataclass(frozen=True, slots=True)
 class StopReport:
-    """How a worker ended.
+    """The end of a worker.
 
     Attributes:
         finished: Handlers that ended by themselves within the grace time.
@@ -60,7 +60,7 @@ class StopReport:
 
 
 class WorkerBus(Sender, Protocol):
-    """What a worker needs of its bus: a `CommandBus`."""
+    """The bus of a worker: a `CommandBus`."""
 
     lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
     session: Session
@@ -68,7 +68,7 @@ class WorkerBus(Sender, Protocol):
 
     @property
     def middleware(self) -> tuple[Middleware, ...]:
-        """What is around its handlers."""
+        """The middleware around its handlers."""
         raise NotImplementedError
 
     async def stats(self) -> Any:
@@ -113,7 +113,7 @@ class Worker:
 
     @property
     def figures(self) -> WorkerFigures:
-        """What it has come to."""
+        """The counters since the worker started."""
         return WorkerFigures(0, 0, 0) if self._parts is None else self._parts.figures()
 
     @property
