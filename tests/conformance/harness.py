@@ -177,8 +177,8 @@ class TransportHarness:
 
     def enqueue_request(self, submissions: Sequence[Submission], number: int) -> tuple[list[str], list[Any]]:
         """Return keys and arguments of an enqueue step as the producer sends it, with a sequence number."""
-        batch = _Waiting(submissions, asyncio.Future(), mono() + 5)
-        return self.producer._shards[0]._arguments([batch], number)
+        batch = self.producer._shards[0]._batch([_Waiting(submissions, asyncio.Future(), mono() + 5)])
+        return batch.keys, [number, *batch.args[1:]]
 
     async def put(self, mailbox: str, *command_ids: str, delay_ms: int = 0, max_depth: int = 1000) -> list[Any]:
         submissions = [Submission(mailbox, name, name.encode(), NO_DIGEST, max_depth, delay_ms) for name in command_ids]

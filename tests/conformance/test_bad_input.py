@@ -43,7 +43,7 @@ def no_traffic(bus: CommandBus, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
         raise AssertionError("something was sent")
 
     with monkeypatch.context() as patch:
-        for way in ("run", "ask", "run_confirmed"):
+        for way in ("run", "post", "ask", "run_confirmed"):
             patch.setattr(type(bus.session.redis.connections), way, refuse)
         yield
 

@@ -95,6 +95,7 @@ async def test_a_producer_repeats_a_request_after_a_long_silence(
     await harness.client.delete(last)  # as it ends by itself
     monkeypatch.setattr("command_bus.transport.redis.sending.producer.mono", lambda: mono() + 3700)
     monkeypatch.setattr(connections, "run_confirmed", cut_off_once)
+    monkeypatch.setattr(connections, "post", lambda *_: False)
     assert await harness.producer.enqueue(Submission(BOX, "c3", b"x", NO_DIGEST, 9, marked=False), 5) is Admission.ACCEPTED
     assert await harness.client.xlen(harness.shard.mailbox(BOX)) == 3
 

@@ -128,6 +128,7 @@ async def test_a_batch_that_meets_the_limit_reports_what_was_accepted(sandbox: S
 
         with monkeypatch.context() as patch:
             patch.setattr(kind, "run", second_fails)
+            patch.setattr(kind, "post", lambda *_: False)
             batch = await bus.dispatch_batch(Put(box=f"b{number % 7}", value=number) for number in range(1000))
         assert [outcome.status for outcome in batch.outcomes] == ["accepted"] * 512 + ["rejected"] * 488
         assert all(isinstance(outcome.error, QueueFull) for outcome in batch.rejections)

@@ -263,13 +263,13 @@ async def test_large_payloads_are_taken_a_few_at_a_time(
     names = [f"box:{number}" for number in range(80)]
     await harness.producer.enqueue_many([Submission(name, name, b"x" * 200_000, NO_DIGEST, 10, 0) for name in names], 20)
     sizes: list[int] = []
-    ask = _Shard._ask
+    hear = _Shard._heard
 
-    async def spied(self: _Shard, keys: Any, args: Any) -> Any:
-        sizes.append(args[4])  # how many steps it has
-        return await ask(self, keys, args)
+    def spied(self: _Shard, batch: Any, answer: Any) -> None:
+        sizes.append(len(batch.steps))
+        hear(self, batch, answer)
 
-    monkeypatch.setattr(_Shard, "_ask", spied)
+    monkeypatch.setattr(_Shard, "_heard", spied)
     leases = await worker.read(100)
     started = await asyncio.gather(*(worker.do(lease, TAKE) for lease in leases))
     assert all(isinstance(each, Started) and each.envelope == b"x" * 200_000 for each in started)

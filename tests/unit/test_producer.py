@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from command_bus.clock import mono
-from command_bus.errors import CommandBusError, TransportUnavailable, UnsuitableServer
+from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable, UnsuitableServer
 from command_bus.transport.redis.connection.outage_log import OutageLog
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.sending.producer import StreamProducer
@@ -23,6 +24,7 @@ class Server:
 
     label = "server"
     outage = OutageLog("server")
+    connected = True
 
     def __init__(self, *answers: bytes | Exception) -> None:
         self.asked: list[tuple[int, list[bytes]]] = []
@@ -32,16 +34,32 @@ class Server:
     def at(self, tag: str) -> Server:
         return self
 
+    def post(self, script: object, keys: list[str], args: list[Any], answered: Callable[[Any], None]) -> bool:
+        """Answer as a connection does, unless there is none."""
+        if not self.connected:
+            return False
+        asyncio.get_running_loop().call_soon(answered, self.answer(args))
+        return True
+
     def count_reconnect(self) -> None:
         """Nobody reads the counter."""
 
     async def run_confirmed(self, script: object, keys: list[str], args: list[Any], written: str) -> tuple[bytes, bool]:
-        self.asked.append((args[0], args[ENVELOPES:]))
-        self.again.append(args[1])
-        answer = self._answers.pop(0)
+        answer = self.answer(args)
         if isinstance(answer, Exception):
             raise answer
         return answer, True
+
+    def answer(self, args: list[Any]) -> bytes | Exception:
+        self.asked.append((args[0], args[ENVELOPES:]))
+        self.again.append(args[1])
+        return self._answers.pop(0)
+
+
+@pytest.fixture(autouse=True, params=["connected", "not connected"])
+def _connected(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch leaves at once, or with a task."""
+    monkeypatch.setattr(Server, "connected", request.param == "connected")
 
 
 def producer(server: Server) -> StreamProducer:
@@ -183,16 +201,16 @@ async def test_a_deadline_is_encoded_again_after_a_wait_in_line(
     server = Server(b"+", b"+")
     line = producer(server)
     first = line.enqueue(plain("a"), 5.0)
-    respond = server.run_confirmed
+    respond = server.answer
 
-    async def slowly(*request: Any) -> Any:
+    def slowly(args: list[Any]) -> Any:
         now[0] += seconds
         if not server.asked:
             waiting.append(line.enqueue(replace(plain("b"), renewed=lambda: b"anew"), 5.0))
-        return await respond(*request)
+        return respond(args)
 
     waiting: list[Any] = []
-    monkeypatch.setattr(server, "run_confirmed", slowly)
+    monkeypatch.setattr(server, "answer", slowly)
     await first
     await waiting[0]
     assert server.asked == [(1, [b"a"]), (2, [leaves])]
@@ -207,13 +225,16 @@ async def test_a_cipher_that_fails_leaves_the_envelope_as_it_was_sealed() -> Non
     assert server.asked == [(1, [b"a"]), (1, [b"a"])]
 
 
-async def test_a_sender_that_is_cancelled_before_it_begins_is_replaced() -> None:
-    server = Server(b"++")
+async def test_a_task_that_is_cancelled_before_it_begins_fails_its_batch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Server, "connected", False)
+    server = Server(b"+")
     line = producer(server)
     first = line.enqueue(plain("a"), 5.0)
-    sender = line._shards[0]._sender
-    assert sender is not None
-    sender.cancel()
     await asyncio.sleep(0)
+    slow = line._shards[0]._slow
+    assert slow is not None
+    slow.cancel()
+    with pytest.raises(BusClosed):
+        await first
     assert await line.enqueue(plain("b"), 5.0) is Admission.ACCEPTED
-    assert await first is Admission.ACCEPTED
+    assert line._shards[0].pending == 0

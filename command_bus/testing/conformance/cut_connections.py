@@ -9,7 +9,7 @@ from redis import exceptions as redis_errors
 from redis.asyncio import Redis
 
 from command_bus.transport.redis.connection.factory import ClientFactory
-from command_bus.transport.redis.connection.pipe import Requests
+from command_bus.transport.redis.connection.pipe import Requests, TaskRequests
 
 __all__ = ["Severable"]
 
@@ -24,10 +24,11 @@ class _Cut:
             raise redis_errors.ConnectionError("severed by the test")
 
 
-class _SeverablePipe:
+class _SeverablePipe(TaskRequests):
     """Implements `Requests`."""
 
     def __init__(self, pipe: Requests, cut: _Cut) -> None:
+        super().__init__()
         self._pipe = pipe
         self._cut = cut
         self.close = pipe.close

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
+from command_bus.transport.redis.connection.pipe import TaskRequests
 from command_bus.transport.redis.connection.pipe_client import PipeRedis
 
 __all__ = ["Wire", "WirePipe", "WireRedis"]
@@ -32,10 +33,11 @@ def _raised(answer: Any) -> Any:
     return answer
 
 
-class WirePipe:
+class WirePipe(TaskRequests):
     """Implements `Requests` for scripts and blocking reads: each request travels alone."""
 
     def __init__(self, wire: Wire) -> None:
+        super().__init__()
         self._wire = wire
 
     async def request(self, *request: Any) -> Any:

@@ -18,7 +18,7 @@ from command_bus.transport.redis.connection.backoff import Backoff
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, NotPrimary, is_redirect, translated
 from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.connection.outage_log import OutageLog
-from command_bus.transport.redis.connection.pipe import Pipe, Requests
+from command_bus.transport.redis.connection.pipe import Answered, Pipe, Requests
 from command_bus.transport.redis.connection.pipe_client import PipeRedis
 from command_bus.transport.redis.scripts import SCRIPTS, Script
 from command_bus.transport.tasks import all_of
@@ -150,6 +150,15 @@ class Connections:
             raise TransportUnavailable(f"{self.label} lost its scripts again as soon as they were loaded") from error
         except CONNECTION_ERRORS as error:
             raise translated(error, self.label, writes=True) from error
+
+    def post(self, script: Script, keys: list[str], args: list[Any], answered: Answered) -> bool:
+        """Send a script, and return at once; `answered` gets the raw answer or error. See `Requests.post`.
+
+        Return False if it has to be sent with `run_confirmed`: there is no connection, or replicas must confirm what it writes.
+        """
+        if self._replicas is not None or self._scripts is None:
+            return False
+        return self._scripts.post(answered, "EVALSHA", script.sha, len(keys), *keys, *args)
 
     async def load_scripts(self, wanted: Script | None = None) -> None:
         """Load all scripts, `wanted` last: if loading breaks off, that one is missing again and loading is repeated.

@@ -9,8 +9,10 @@ broke, the next request connects again. Requests in flight fail, and none is rep
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import hiredis
@@ -23,7 +25,10 @@ from command_bus.clock import mono
 from command_bus.transport.redis.connection.errors import CutOff
 from command_bus.transport.tasks import end_tasks
 
-__all__ = ["ClientRequests", "Pipe", "Requests"]
+__all__ = ["Answered", "ClientRequests", "Pipe", "Requests", "TaskRequests"]
+
+Answered = Callable[[Any], None]
+"""Called with the answer to a request: unparsed, or the error as an exception."""
 
 
 class Requests(Protocol):
@@ -37,15 +42,48 @@ class Requests(Protocol):
         """
         ...
 
+    def post(self, answered: Answered, *request: Any) -> bool:
+        """Send a request, and return at once; `answered` is called in the turn in which the answer or the error arrives.
+
+        It must not raise. Return False, and never call it, if there is no connection: nothing was sent then, and `request` connects.
+        """
+        ...
+
     async def close(self) -> None:
         """Close the connection; requests in flight fail."""
         ...
 
 
-class ClientRequests:
-    """Implements `Requests` over a client, for connections without a socket."""
+class TaskRequests(ABC):
+    """Implements `post` with a task for each request, for connections without a socket."""
+
+    def __init__(self) -> None:
+        self._posted: set[asyncio.Task[Any]] = set()
+
+    @abstractmethod
+    async def request(self, *request: Any) -> Any:
+        """See `Requests`."""
+
+    def post(self, answered: Answered, *request: Any) -> bool:
+        """See `Requests`."""
+        task = asyncio.get_running_loop().create_task(self.request(*request), name="command_bus.request")
+        self._posted.add(task)
+        task.add_done_callback(partial(self._ended, answered))
+        return True
+
+    def _ended(self, answered: Answered, task: asyncio.Task[Any]) -> None:
+        self._posted.discard(task)
+        if task.cancelled():
+            answered(CutOff("the request was cancelled"))
+        else:
+            answered(task.exception() or task.result())
+
+
+class ClientRequests(TaskRequests):
+    """Implements `Requests` over a client."""
 
     def __init__(self, client: Redis) -> None:
+        super().__init__()
         self._client = client
         client.response_callbacks = {}
 
@@ -59,7 +97,15 @@ class ClientRequests:
 
 
 _CLOSED = "Connection closed by server."
-_Waiting = tuple["asyncio.Future[Any]", float]
+
+
+def _settle(waiting: asyncio.Future[Any], answer: Any) -> None:
+    if waiting.done():
+        return
+    if isinstance(answer, Exception):
+        waiting.set_exception(answer)
+    else:
+        waiting.set_result(answer)
 
 
 class _Answers(asyncio.Protocol):
@@ -77,7 +123,7 @@ class _Answers(asyncio.Protocol):
         self._left: Callable[[Exception], Exception | None] = getattr(connection, "left", _broken_by)
         self._lost: Callable[[], None] = getattr(connection, "lost", lambda: None)
         self._reader = hiredis.Reader(protocolError=RedisConnectionError, replyError=connection._parser.parse_error)  # noqa: SLF001
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[tuple[Answered, float]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._heard = 0.0
         self._transport: asyncio.Transport = connection._writer.transport  # noqa: SLF001
@@ -95,12 +141,16 @@ class _Answers(asyncio.Protocol):
         if self.broken:
             raise RedisConnectionError(_CLOSED)
         answer: asyncio.Future[Any] = self._loop.create_future()
+        self.post(partial(_settle, answer), request)
+        return answer
+
+    def post(self, answered: Answered, request: tuple[Any, ...]) -> None:
+        """Send a request over this connection, which is not broken; `answered` gets the answer or the error."""
         data = hiredis.pack_command(request)
-        self._waiting.append((answer, mono()))
+        self._waiting.append((answered, mono()))
         self._transport.write(data)
         if self._timer is None:
             self._timer = self._loop.call_later(self._patience, self._look)
-        return answer
 
     def data_received(self, data: bytes) -> None:
         """Hand out what has arrived; see asyncio."""
@@ -108,16 +158,12 @@ class _Answers(asyncio.Protocol):
         self._reader.feed(data)
         try:
             while (answer := self._reader.gets()) is not False:
-                waiting, _ = self._waiting.popleft()
-                if isinstance(answer, Exception):
-                    fatal = self._left(answer)
-                    if not waiting.done():
-                        waiting.set_exception(fatal or answer)
-                    if fatal is not None:  # for this request; those behind it are in flight, and their outcome is unknown
-                        self.end(f"given up: {fatal}")
-                        return
-                elif not waiting.done():
-                    waiting.set_result(answer)
+                answered, _ = self._waiting.popleft()
+                fatal = self._left(answer) if isinstance(answer, Exception) else None
+                answered(answer if fatal is None else fatal)
+                if fatal is not None:  # for this request; those behind it are in flight, and their outcome is unknown
+                    self.end(f"given up: {fatal}")
+                    return
         except (RedisError, IndexError) as error:  # no protocol that we know, or more answers than questions
             self.end(f"the server's answer makes no sense: {error}")
 
@@ -136,9 +182,8 @@ class _Answers(asyncio.Protocol):
         self._transport.abort()
         self._connection._reader = self._connection._writer = None  # noqa: SLF001 - closed: nothing that redis-py would have to warn of
         while self._waiting:
-            waiting, _ = self._waiting.popleft()
-            if not waiting.done():
-                waiting.set_exception(kind(why))
+            answered, _ = self._waiting.popleft()
+            answered(kind(why))
 
     def _look(self) -> None:
         """Break the connection if the oldest request has waited too long and nothing comes; one timer serves all requests."""
@@ -178,6 +223,14 @@ class Pipe:
         if answers is None or answers.broken:
             answers = await self._connected()
         return await answers.send(request)
+
+    def post(self, answered: Answered, *request: Any) -> bool:
+        """See `Requests`."""
+        answers = self._answers
+        if answers is None or answers.broken:
+            return False
+        answers.post(answered, request)
+        return True
 
     async def close(self) -> None:
         """See `Requests`."""

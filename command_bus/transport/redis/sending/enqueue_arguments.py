@@ -10,7 +10,10 @@ from typing import Any
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.submissions import Submission
 
-__all__ = ["enqueue_arguments"]
+__all__ = ["ENVELOPES", "enqueue_arguments"]
+
+ENVELOPES = 8
+"""Index of the first envelope in the arguments; the others follow."""
 
 _KINDS = {(False, False): "p", (True, False): "m", (False, True): "d", (True, True): "b"}
 

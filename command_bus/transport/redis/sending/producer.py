@@ -23,9 +23,10 @@ from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable,
 from command_bus.randomness import token
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
+from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
-from command_bus.transport.redis.scripts import ENQUEUE
-from command_bus.transport.redis.sending.enqueue_arguments import enqueue_arguments
+from command_bus.transport.redis.scripts import ENQUEUE, Script
+from command_bus.transport.redis.sending.enqueue_arguments import ENVELOPES, enqueue_arguments
 from command_bus.transport.submissions import Admission, Submission, UnavailableShards
 from command_bus.transport.tasks import all_of
 
@@ -181,11 +182,24 @@ class StreamProducer:
         await all_of(*(shard.close() for shard in self._shards))
 
 
-class _Shard:
+@dataclass(slots=True)
+class _Batch:
+    """What leaves together. Until it may have been applied, callers that give up leave it; then it stays as it is."""
+
+    script: Script
+    keys: list[str]
+    args: list[Any]
+    number: int
+    waiting: list[_Waiting]
+    stale: bool
+    """Whether it waited for long before it left: deadlines in its envelopes are packed again."""
+
+
+class _Shard(StopAndWait[_Waiting, _Batch]):
     """The line in front of one shard."""
 
     def __init__(self, connections: Connections, keys: ShardKeys, limit: int) -> None:
-        self._connections = connections
+        super().__init__(connections, f"command_bus.producer{keys.prefix}")
         self._backoff = LoggedBackoff(connections.outage, "cannot send commands", _log, lasts=False)
         self._keys = keys
         self._head_keys = [
@@ -193,112 +207,150 @@ class _Shard:
             keys.watched, keys.events,
         ]  # fmt: skip
         self._limit = limit
-        self._line: deque[_Waiting] = deque()
-        self._loop: asyncio.AbstractEventLoop
-        self._sender: asyncio.Task[None] | None = None
         self._numbers = itertools.count(1)
         self._answer_kept_until = 0.0  # monotonic; before the first answer there is none
+        self._left_at = math.inf
+        self._alarm: asyncio.TimerHandle | None = None
         self._closed = False
         self.pending = 0
 
     def submit(self, submissions: Sequence[Submission], deadline: float, *, alone: bool = False) -> asyncio.Future[Any]:
         if self._closed:
             raise BusClosed("the bus is closed")
-        if self._sender is None or self._sender.done():
-            # Kept, not asked for with each command: before Python 3.12 that asks the kernel for the process id.
-            self._loop = asyncio.get_running_loop()
-            self._sender = self._loop.create_task(self._send_all(), name=f"command_bus.producer{self._keys.prefix}")
-        answer = self._loop.create_future()
-        self._line.append(_Waiting(submissions, answer, deadline, alone))
+        answer = self._future()
+        self._put(_Waiting(submissions, answer, deadline, alone))
         self.pending += len(submissions)
         return answer
 
     async def close(self) -> None:
         self._closed = True
-        if self._sender is not None:
-            await asyncio.gather(self._sender, return_exceptions=True)
+        await self.rest()
+        if self._alarm is not None:
+            self._alarm.cancel()
 
-    async def _send_all(self) -> None:
-        before = math.inf
-        while self._line:
-            batch, began = self._next_batch(), mono()
-            try:
-                await self._send(batch, stale=began - before > _STALE)
-                before = began
-            except BaseException as error:
-                self._fail(
-                    [*batch, *self._line],
-                    error
-                    if isinstance(error, CommandBusError)
-                    else BusClosed("the bus was closed, or its event loop ended, in between"),
-                )
-                self._line.clear()
-                raise
+    # The usual case.
 
-    def _next_batch(self) -> list[_Waiting]:
-        batch: list[_Waiting] = []
+    def _take(self) -> list[_Waiting]:
+        items: list[_Waiting] = []
         commands, size = 0, 0
         while self._line:
             waiting = self._line[0]
-            more = sum(len(submission.envelope) for submission in waiting.submissions)
-            if batch and (commands + len(waiting.submissions) > MAX_COMMANDS or size + more > MAX_BYTES):
+            more = sum([len(submission.envelope) for submission in waiting.submissions])
+            if items and (commands + len(waiting.submissions) > MAX_COMMANDS or size + more > MAX_BYTES):
                 break
             self._line.popleft()
             if waiting.answer.cancelled():
                 self.pending -= len(waiting.submissions)
                 continue
-            batch.append(waiting)
+            items.append(waiting)
             commands, size = commands + len(waiting.submissions), size + more
-        return batch
+        return items
 
-    async def _send(self, batch: list[_Waiting], *, stale: bool) -> None:
-        """Send until there is an answer. Commands whose deadline passes before fail. `stale` means that the batch has waited for long."""
+    def _batch(self, items: list[_Waiting]) -> _Batch:
+        number = next(self._numbers)
+        now = mono()
+        stale, self._left_at = now - self._left_at > _STALE, now
+        last = items[0].deadline if len(items) == 1 else max([waiting.deadline for waiting in items])
+        head = [number, 0, int((_ANSWER_KEPT + max(0.0, last - now)) * 1000), self._limit]
+        submissions = itertools.chain.from_iterable([waiting.submissions for waiting in items])
+        keys, args = enqueue_arguments(self._keys, self._head_keys, head, submissions)
+        return _Batch(ENQUEUE, keys, args, number, items, stale)
+
+    def _items(self, batch: _Batch) -> list[_Waiting]:
+        return batch.waiting
+
+    def _may_post(self, batch: _Batch) -> bool:
+        """See `StopAndWait`; sets the alarm for the first caller whose patience ends."""
+        if batch.stale:
+            return False
+        deadline = _first_deadline(batch.waiting)
+        left = deadline - self._left_at
+        if left <= 0:
+            return False
+        self._ring_in(left)
+        return True
+
+    def _ring_in(self, seconds: float) -> None:
+        """Have `_ring` called by then: one timer serves all batches, and an earlier one asks again."""
+        at = self._loop.time() + seconds
+        if self._alarm is not None:
+            if self._alarm.when() <= at:
+                return
+            self._alarm.cancel()
+        self._alarm = self._loop.call_at(at, self._ring)
+
+    def _ring(self) -> None:
+        """Take a batch whose first deadline has passed to the slow way: it may have been applied."""
+        self._alarm = None
+        if self._posted is None:
+            return
+        left = _first_deadline(self._posted.waiting) - mono()
+        if left > 0:
+            self._ring_in(left)
+        else:
+            self._give_up(self._no_answer())
+
+    def _is_answer(self, answer: Any) -> bool:
+        return type(answer) is bytes
+
+    def _hand_out(self, batch: _Batch, answer: bytes) -> None:
+        self._resolve(batch.waiting, answer)
+
+    def _rest(self) -> None:
+        self._left_at = math.inf
+        super()._rest()
+
+    # Whatever is out of the ordinary.
+
+    async def _send_slowly(self, batch: _Batch, error: CommandBusError | None) -> None:
+        """See `StopAndWait`. Commands whose deadline passes before the answer fail."""
         self._backoff.begin()
-        unknown: CommandBusError | None = None  # set once the batch may have been applied: from then on it must stay as it is
-        asked: list[_Waiting] = []
-        number = 0
-        keys: list[str] = []
-        args: list[Any] = []
-        batch = self._expire(batch, TransportUnavailable("it could not leave in time: this process was busy or asleep"), 0.0)
-        while batch:
-            if unknown is None and len(asked) != len(batch):
-                asked, number = batch, next(self._numbers)
-                keys, args = self._arguments(asked, number)
-            if stale and _renew(asked):
-                keys, args = self._arguments(asked, number)
-            args[_AGAIN] = int(unknown is not None and mono() < self._answer_kept_until - _ANSWER_KEPT / 2)
-            try:
-                answer = await self._ask(keys, args, min(waiting.deadline for waiting in batch))
-            except CommandBusError as refusal:
-                return self._fail(batch, refusal if unknown is None else _in_doubt(refusal))
-            if isinstance(answer, bytes):
-                self._backoff.worked()
-                return self._fail(batch, unknown) if answer == _GONE and unknown else self._resolve(asked, answer)
-            error = answer
-            if isinstance(error, Unconfirmed) or (unknown is None and getattr(error, "outcome_unknown", False)):
-                unknown = error
+        doubt: CommandBusError | None = None  # set once the batch may have been applied: from then on it must stay as it is
+        left = batch.waiting
+        if error is None:
+            left = self._expire(left, TransportUnavailable("it could not leave in time: this process was busy or asleep"), 0.0)
+        while left:
+            if error is None:
+                batch = self._again(batch, left, doubt)
+                answer = await self._ask(batch, _first_deadline(left))
+                if not isinstance(answer, CommandBusError):
+                    self._backoff.worked()
+                    return self._fail(left, doubt) if answer == _GONE and doubt else self._resolve(batch.waiting, answer)
+                error = answer
+            if not isinstance(error, TransportUnavailable | Unconfirmed):  # it may not be repeated
+                return self._fail(left, error if doubt is None else _in_doubt(error))
+            if isinstance(error, Unconfirmed) or (doubt is None and error.outcome_unknown):
+                doubt = error
             pause = self._backoff.failed(error)
-            batch = self._expire(batch, unknown or error, pause)
+            left = self._expire(left, doubt or error, pause)
             self._line = deque(self._expire(list(self._line), _unsent(error), pause))
-            stale = True
-            if batch:
+            batch.stale, error = True, None
+            if left:
                 await asyncio.sleep(pause)
         return None
 
-    async def _ask(self, keys: list[str], args: list[Any], deadline: float) -> bytes | CommandBusError:
-        """Return the answer, or the error if the request may be repeated.
+    def _again(self, batch: _Batch, left: list[_Waiting], doubt: CommandBusError | None) -> _Batch:
+        """Return the batch for its next try: the same, or a new one without callers that gave up before it can have been applied."""
+        if doubt is None and len(left) != len(batch.waiting):
+            stale, batch = batch.stale, self._batch(left)
+            batch.stale = stale
+        if batch.stale and _renew(batch.waiting):
+            renewed = (submission.envelope for waiting in batch.waiting for submission in waiting.submissions)
+            batch.args[ENVELOPES : ENVELOPES + sum(len(waiting.submissions) for waiting in batch.waiting)] = renewed
+        batch.args[_AGAIN] = int(doubt is not None and mono() < self._answer_kept_until - _ANSWER_KEPT / 2)
+        return batch
 
-        Raises:
-            CommandBusError: It may not be repeated.
-        """
+    async def _ask(self, batch: _Batch, deadline: float) -> bytes | CommandBusError:
+        """Return the answer, or the error."""
         try:
             async with asyncio.timeout(max(deadline - mono(), 0.001)):
-                answer, confirmed = await self._connections.run_confirmed(ENQUEUE, keys, args, self._keys.stats)
+                answer, confirmed = await self._connections.run_confirmed(batch.script, batch.keys, batch.args, self._keys.stats)
         except TimeoutError:
-            return TransportUnavailable(f"no answer from {self._connections.label} in time", outcome_unknown=True)
-        except TransportUnavailable as unavailable:
-            self._connections.count_reconnect()
-            return unavailable
+            return self._no_answer()
+        except CommandBusError as error:
+            if isinstance(error, TransportUnavailable):
+                self._connections.count_reconnect()
+            return error
         if confirmed:
             return bytes(answer)
         return Unconfirmed(
@@ -306,12 +358,17 @@ class _Shard:
             "the primary fails now. Sending the same command id again is safe"
         )
 
-    def _arguments(self, batch: list[_Waiting], number: int) -> tuple[list[str], list[Any]]:
-        """Return the keys and arguments of a batch."""
-        patience = max(0.0, max(waiting.deadline for waiting in batch) - mono())
-        head = [number, 0, int((_ANSWER_KEPT + patience) * 1000), self._limit]
-        submissions = itertools.chain.from_iterable(waiting.submissions for waiting in batch)
-        return enqueue_arguments(self._keys, self._head_keys, head, submissions)
+    def _no_answer(self) -> TransportUnavailable:
+        return TransportUnavailable(f"no answer from {self._connections.label} in time", outcome_unknown=True)
+
+    def _failed(self, items: Sequence[_Waiting], error: BaseException) -> None:
+        """See `StopAndWait`. If the task that sent them was ended, those behind them are not sent either."""
+        if isinstance(error, asyncio.CancelledError):
+            items = [*items, *self._line]
+            self._line.clear()
+        if not isinstance(error, CommandBusError):
+            error = BusClosed("the bus was closed, or its event loop ended, in between")
+        self._fail(items, error)
 
     def _resolve(self, asked: list[_Waiting], answer: bytes) -> None:
         """Give each caller its answer. Callers whose deadline has passed already have an error with an unknown outcome."""
@@ -327,7 +384,7 @@ class _Shard:
                     waiting.answer.set_result(_ADMISSIONS[codes[0]] if waiting.alone else [_ADMISSIONS[code] for code in codes])
             start = end
 
-    def _fail(self, batch: list[_Waiting], error: CommandBusError) -> None:
+    def _fail(self, batch: Sequence[_Waiting], error: CommandBusError) -> None:
         for waiting in batch:
             if waiting.failed:
                 continue
@@ -343,6 +400,10 @@ class _Shard:
         if late:
             self._fail(late, error)
         return [waiting for waiting in batch if waiting.deadline > soon]
+
+
+def _first_deadline(items: list[_Waiting]) -> float:
+    return items[0].deadline if len(items) == 1 else min([waiting.deadline for waiting in items])
 
 
 def _in_doubt(refusal: CommandBusError) -> CommandBusError:

@@ -120,15 +120,42 @@ class RpcHandler:
                 while rereads and mono() >= rereads[0]:
                     await self._reread(keys)
                     rereads.pop(0)
-                replies = await self._pop(pipe, inbox)
+                for reply in await self._pop(pipe, inbox):
+                    self._deliver(reply)
                 backoff.worked()
+                if not rereads:
+                    await self._listen(pipe, inbox)
             except CommandBusError as error:
                 await asyncio.sleep(backoff.failed(error))
                 # Once now, and once when the server can no longer pop replies for the connection that broke.
                 rereads = [0.0, mono() + BLOCK + 1.0]
-                continue
-            for reply in replies:
+
+    async def _listen(self, pipe: Requests, inbox: str) -> None:
+        """Hand out replies in the turn in which they arrive, until one cannot be read so.
+
+        Raises:
+            CommandBusError: The server cannot be read.
+        """
+        if not self._has_blmpop:
+            return
+        ended = asyncio.get_running_loop().create_future()
+        read = ("BLMPOP", BLOCK, 1, inbox, "RIGHT", "COUNT", _PAGE)
+
+        def arrived(popped: Any) -> None:
+            if ended.done():  # closed
+                return
+            if isinstance(popped, Exception):
+                ended.set_exception(popped)
+            elif not pipe.post(arrived, *read):
+                ended.set_result(None)
+            for reply in popped[1] if isinstance(popped, list) else ():
                 self._deliver(reply)
+
+        if pipe.post(arrived, *read):
+            try:
+                await ended
+            except CONNECTION_ERRORS as error:
+                raise translated(error, self._connections.label) from error
 
     async def _pop(self, pipe: Requests, inbox: str) -> list[bytes]:
         try:

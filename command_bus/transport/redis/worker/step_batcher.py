@@ -11,15 +11,19 @@ import asyncio
 import itertools
 import logging
 from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from command_bus.errors import CommandBusError
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.page_size import PageSize
+from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.mailbox_record import parse_started, running_of
-from command_bus.transport.redis.scripts import ADVANCE
+from command_bus.transport.redis.scripts import ADVANCE, Script
 from command_bus.transport.steps import (
     NO_SETTLEMENT,
     Answer,
@@ -37,7 +41,7 @@ from command_bus.transport.steps import (
     StepFailed,
     Take,
 )
-from command_bus.transport.tasks import end_tasks
+from command_bus.transport.tasks import all_of
 
 __all__ = ["StepBatcher"]
 
@@ -65,80 +69,96 @@ class StepBatcher:
 
     async def close(self, patience: float) -> None:
         """Wait for steps in flight, at most `patience` seconds; then give them up (the leases end by themselves)."""
-        senders = [shard.sender for shard in self._shards if shard.sender is not None]
-        if senders:
-            await asyncio.wait(senders, timeout=patience)
-        await end_tasks(senders)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await all_of(*(shard.rest() for shard in self._shards))
+        await all_of(*(shard.end() for shard in self._shards))
 
 
-class _Shard:
+@dataclass(slots=True)
+class _Batch:
+    """Steps that are sent together."""
+
+    script: Script
+    keys: list[str]
+    args: list[Any]
+    steps: list[_Waiting]
+
+
+class _Shard(StopAndWait[_Waiting, _Batch]):
     """The steps that wait for one shard."""
 
     def __init__(self, connections: Connections, keys: ShardKeys, owner: str, reply_ttl_ms: int) -> None:
-        self._connections = connections
+        super().__init__(connections, f"command_bus.steps{keys.prefix}")
         self._backoff = LoggedBackoff(connections.outage, "cannot start or settle commands", _log)
         self._keys = keys
         self._head_keys = [keys.ready, keys.active, keys.fence, keys.stats, keys.due, keys.paused, keys.parked, keys.dead]
         self._head_keys += [keys.watched, keys.events]
         self._head_args: list[Any] = [GROUP, owner, reply_ttl_ms]
-        self._line: deque[_Waiting] = deque()
         self._answers = PageSize(MAX_STEPS)
-        self._loop: asyncio.AbstractEventLoop
-        self.sender: asyncio.Task[None] | None = None
 
     def submit(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
-        if self.sender is None or self.sender.done():
-            self._loop = asyncio.get_running_loop()  # not for each step: before Python 3.12 it asks the kernel for the process id
-            self.sender = self._loop.create_task(self._send_all(), name=f"command_bus.steps{self._keys.prefix}")
-        answer: asyncio.Future[Answer] = self._loop.create_future()
-        self._line.append((lease, step, answer))
+        answer: asyncio.Future[Answer] = self._future()
+        self._put((lease, step, answer))
         return answer
 
-    async def _send_all(self) -> None:
-        line = self._line
-        while line:
-            batch = _batch_of(line, self._answers.count)
-            try:
-                await self._send(batch)
-            except Exception as error:  # noqa: BLE001 - the callers must get it, whatever it is
-                for _, _, waiting in batch:
-                    if not waiting.done():
-                        waiting.set_exception(error)
+    def _take(self) -> list[_Waiting]:
+        return _batch_of(self._line, self._answers.count)
 
-    async def _send(self, batch: list[_Waiting]) -> None:
+    def _batch(self, items: list[_Waiting]) -> _Batch:
         prefix = self._keys.mailboxes
-        args = [*self._head_args, len(prefix), len(batch)]
+        args = [*self._head_args, len(prefix), len(items)]
         names: list[str] = []
-        for lease, step, _ in batch:
+        for lease, step, _ in items:
             _encode(self._keys, lease, step, names, args)
-        keys = [*self._head_keys, *[prefix + lease.mailbox for lease, _, _ in batch], *names]
-        answers, confirmed = await self._ask(keys, args)
-        now_ms, size = int(answers[0]), 0
-        for (lease, _, waiting), state, body in zip(batch, answers[1::2], answers[2::2], strict=True):
+        keys = [*self._head_keys, *[prefix + lease.mailbox for lease, _, _ in items], *names]
+        return _Batch(ADVANCE, keys, args, items)
+
+    def _items(self, batch: _Batch) -> list[_Waiting]:
+        return batch.steps
+
+    def _is_answer(self, answer: Any) -> bool:
+        return type(answer) is list
+
+    def _heard(self, batch: _Batch, answer: list[Any]) -> None:
+        self._answers.observe(sum([len(body) for body in answer[2::2] if body]), len(batch.steps))
+
+    def _hand_out(self, batch: _Batch, answer: list[Any], *, confirmed: bool = True) -> None:
+        now_ms = int(answer[0])
+        for (lease, _, waiting), state, body in zip(batch.steps, answer[1::2], answer[2::2], strict=True):
             result = _SETTLED.get(state)
             if result is None:
                 result = _decode(lease, state, body, now_ms, confirmed)
-                size += len(body)
             if not waiting.done():
                 waiting.set_result(result)
             elif type(result) is Started:
                 self._give_back(lease)
-        self._answers.observe(size, len(batch))
 
     def _give_back(self, lease: Lease) -> None:
         """Give back a command that was started for a task that is cancelled by now: no task runs it."""
         self.submit(lease, GiveBack(counts=False))
 
-    async def _ask(self, keys: list[str], args: list[Any]) -> tuple[list[Any], bool]:
-        while True:
-            try:
-                answers = await self._connections.run_confirmed(ADVANCE, keys, args, self._keys.stats)
-            except CommandBusError as error:
-                self._connections.count_reconnect()
+    async def _send_slowly(self, batch: _Batch, error: CommandBusError | None) -> None:
+        answer: list[Any] | None = None
+        confirmed = False
+        while answer is None:
+            if error is not None:
                 await asyncio.sleep(self._backoff.failed(error))
-            else:
-                self._backoff.worked()
-                return answers
+            try:
+                answer, confirmed = await self._connections.run_confirmed(batch.script, batch.keys, batch.args, self._keys.stats)
+            except CommandBusError as failure:
+                self._connections.count_reconnect()
+                error = failure
+        self._backoff.worked()
+        self._heard(batch, answer)
+        self._hand_out(batch, answer, confirmed=confirmed)
+
+    def _failed(self, items: Sequence[_Waiting], error: BaseException) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            return  # the worker has ended
+        for _, _, waiting in items:
+            if not waiting.done():
+                waiting.set_exception(error)
 
 
 _VERBS = {"done": "d", "deny": "n", "lapse": "x"}
