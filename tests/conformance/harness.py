@@ -19,6 +19,7 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.ready_stream import ensure_ready
+from command_bus.transport.redis.scripts import ENQUEUE_ONE
 from command_bus.transport.redis.sending.producer import StreamProducer, _Waiting
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.recovery import PendingRecovery
@@ -178,6 +179,12 @@ class TransportHarness:
     def enqueue_request(self, submissions: Sequence[Submission], number: int) -> tuple[list[str], list[Any]]:
         """Return keys and arguments of an enqueue step as the producer sends it, with a sequence number."""
         batch = self.producer._shards[0]._batch([_Waiting(submissions, asyncio.Future(), mono() + 5)])
+        return batch.keys, [number, *batch.args[1:]]
+
+    def single_request(self, submission: Submission, number: int) -> tuple[list[str], list[Any]]:
+        """Return keys and arguments of the step for one command."""
+        batch = self.producer._shards[0]._batch([_Waiting((submission,), asyncio.Future(), mono() + 5, alone=True)])
+        assert batch.script is ENQUEUE_ONE
         return batch.keys, [number, *batch.args[1:]]
 
     async def put(self, mailbox: str, *command_ids: str, delay_ms: int = 0, max_depth: int = 1000) -> list[Any]:

@@ -13,10 +13,9 @@ from command_bus.clock import mono
 from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable, UnsuitableServer
 from command_bus.transport.redis.connection.outage_log import OutageLog
 from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.scripts import ENQUEUE_ONE
 from command_bus.transport.redis.sending.producer import StreamProducer
 from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
-
-ENVELOPES = 8
 
 
 class Server:
@@ -38,20 +37,20 @@ class Server:
         """Answer as a connection does, unless there is none."""
         if not self.connected:
             return False
-        asyncio.get_running_loop().call_soon(answered, self.answer(args))
+        asyncio.get_running_loop().call_soon(answered, self.answer(script, args))
         return True
 
     def count_reconnect(self) -> None:
         """Nobody reads the counter."""
 
     async def run_confirmed(self, script: object, keys: list[str], args: list[Any], written: str) -> tuple[bytes, bool]:
-        answer = self.answer(args)
+        answer = self.answer(script, args)
         if isinstance(answer, Exception):
             raise answer
         return answer, True
 
-    def answer(self, args: list[Any]) -> bytes | Exception:
-        self.asked.append((args[0], args[ENVELOPES:]))
+    def answer(self, script: object, args: list[Any]) -> bytes | Exception:
+        self.asked.append((args[0], args[6:7] if script is ENQUEUE_ONE else args[8:]))
         self.again.append(args[1])
         return self._answers.pop(0)
 
@@ -203,11 +202,11 @@ async def test_a_deadline_is_encoded_again_after_a_wait_in_line(
     first = line.enqueue(plain("a"), 5.0)
     respond = server.answer
 
-    def slowly(args: list[Any]) -> Any:
+    def slowly(script: object, args: list[Any]) -> Any:
         now[0] += seconds
         if not server.asked:
             waiting.append(line.enqueue(replace(plain("b"), renewed=lambda: b"anew"), 5.0))
-        return respond(args)
+        return respond(script, args)
 
     waiting: list[Any] = []
     monkeypatch.setattr(server, "answer", slowly)

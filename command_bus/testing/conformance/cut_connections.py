@@ -31,7 +31,10 @@ class _SeverablePipe(TaskRequests):
         super().__init__()
         self._pipe = pipe
         self._cut = cut
-        self.close = pipe.close
+
+    async def close(self) -> None:
+        await super().close()
+        await self._pipe.close()
 
     async def request(self, *request: Any) -> Any:
         self._cut.check()

@@ -47,6 +47,7 @@ class WirePipe(TaskRequests):
 
     async def close(self) -> None:
         """See `Requests`."""
+        await super().close()
         self._wire.close()
 
 

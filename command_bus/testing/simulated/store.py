@@ -171,15 +171,19 @@ def mget(store: Store, args: Args) -> Any:
 
 @command
 def set_(store: Store, args: Args) -> Any:
-    key, value, *options = args
-    options = [option.upper() if at % 2 == 0 or options[0] == b"NX" else option for at, option in enumerate(options)]
-    if b"NX" in options and store.has(key):
+    key, value, *rest = args
+    options = [option.upper() for option in rest]
+    there = store.has(key)
+    if b"NX" in options and there:
         return None
+    before = store.data[key] if there else None
+    if b"GET" in options and not isinstance(before, bytes | None):
+        raise ReplyError(WRONG_TYPE)
     store.data[key] = value
     store.expires.pop(key, None)
     if b"PX" in options:
         store.expires[key] = store.now + int(float(options[options.index(b"PX") + 1]))
-    return b"OK"
+    return before if b"GET" in options else b"OK"
 
 
 # Hashes.

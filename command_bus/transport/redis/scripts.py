@@ -14,6 +14,7 @@ __all__ = [
     "CLAIM",
     "DELAYED_MAILBOXES",
     "ENQUEUE",
+    "ENQUEUE_ONE",
     "HOLD",
     "MAILBOX_HEADS",
     "OUTCOME_OFFSET",
@@ -61,6 +62,7 @@ def _load(name: str) -> Script:
 
 
 ENQUEUE = _load("enqueue")
+ENQUEUE_ONE = _load("enqueue_one")
 ADVANCE = _load("advance")
 PROMOTE = _load("promote")
 DELAYED_MAILBOXES = _load("delayed_mailboxes")
@@ -77,6 +79,7 @@ MAILBOX_HEADS = _load("mailbox_heads")
 
 SCRIPTS = (
     ENQUEUE,
+    ENQUEUE_ONE,
     ADVANCE,
     PROMOTE,
     DELAYED_MAILBOXES,

@@ -71,6 +71,10 @@ class TaskRequests(ABC):
         task.add_done_callback(partial(self._ended, answered))
         return True
 
+    async def close(self) -> None:
+        """See `Requests`."""
+        await end_tasks(self._posted)
+
     def _ended(self, answered: Answered, task: asyncio.Task[Any]) -> None:
         self._posted.discard(task)
         if task.cancelled():
@@ -93,6 +97,7 @@ class ClientRequests(TaskRequests):
 
     async def close(self) -> None:
         """See `Requests`."""
+        await super().close()
         await self._client.aclose()
 
 

@@ -1,4 +1,4 @@
-"""Keys and arguments of enqueue.lua for a batch of commands: few arguments, because each costs time on the server."""
+"""Keys and arguments of the enqueue scripts: few arguments, because each costs time on the server."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from typing import Any
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.submissions import Submission
 
-__all__ = ["ENVELOPES", "enqueue_arguments"]
-
-ENVELOPES = 8
-"""Index of the first envelope in the arguments; the others follow."""
+__all__ = ["enqueue_arguments", "enqueue_one_arguments"]
 
 _KINDS = {(False, False): "p", (True, False): "m", (False, True): "d", (True, True): "b"}
 
@@ -60,3 +57,22 @@ def enqueue_arguments(
         pack(f">{len(places)}H", *places), "".join(kinds) if marks or delays else "", *envelopes, *digests, *delays,
     ]  # fmt: skip
     return [*head_keys, *[prefix + mailbox for mailbox in boxes], *marks], args
+
+
+def enqueue_one_arguments(
+    keys: ShardKeys, head_keys: list[str], head: list[Any], submission: Submission
+) -> tuple[list[str], list[Any]]:
+    """Return the keys and arguments of enqueue_one.lua for a command without delay.
+
+    Args:
+        keys: Of the shard.
+        head_keys: Those before the mailbox.
+        head: The arguments before the mailbox's name.
+        submission: The command.
+    """
+    names = [*head_keys, keys.mailboxes + submission.mailbox]
+    args: list[Any] = [*head, submission.mailbox, submission.max_depth, submission.envelope]
+    if submission.marked:
+        names.append(keys.mark(submission.command_id))
+        args.append(submission.digest)
+    return names, args

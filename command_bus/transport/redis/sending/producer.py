@@ -25,8 +25,8 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
-from command_bus.transport.redis.scripts import ENQUEUE, Script
-from command_bus.transport.redis.sending.enqueue_arguments import ENVELOPES, enqueue_arguments
+from command_bus.transport.redis.scripts import ENQUEUE, ENQUEUE_ONE, Script
+from command_bus.transport.redis.sending.enqueue_arguments import enqueue_arguments, enqueue_one_arguments
 from command_bus.transport.submissions import Admission, Submission, UnavailableShards
 from command_bus.transport.tasks import all_of
 
@@ -48,6 +48,8 @@ _STALE = 0.1  # seconds in the queue after which envelopes with a deadline are p
 _AGAIN = 1  # where the arguments say that the batch may have been applied before, and that an answer must be there
 _ACCEPTED = b"+"
 _GONE = b"gone"
+_UNUSUAL = b"?"
+_GENERAL = 1.0  # seconds
 _REFUSALS = frozenset(
     {Admission.ENTITY_FULL, Admission.TOTAL_FULL, Admission.PREDECESSOR_REFUSED, Admission.WRONG_TYPE, Admission.DRAINING}
 )
@@ -206,7 +208,12 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
             keys.ready, keys.active, keys.stats, keys.due, keys.delayed, keys.delayed_counts, keys.paused, keys.last_batch(token(8).hex()),
             keys.watched, keys.events,
         ]  # fmt: skip
+        self._head_keys_of_one = [
+            keys.ready, keys.active, keys.stats, keys.delayed_counts, keys.paused, keys.watched, self._head_keys[7],
+        ]  # fmt: skip
         self._limit = limit
+        self._in_general_until = -math.inf
+        """Monotonic time until which single commands go to the script for many: something is paused, watched, delayed or full."""
         self._numbers = itertools.count(1)
         self._answer_kept_until = 0.0  # monotonic; before the first answer there is none
         self._left_at = math.inf
@@ -247,11 +254,19 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
         return items
 
     def _batch(self, items: list[_Waiting]) -> _Batch:
-        number = next(self._numbers)
         now = mono()
         stale, self._left_at = now - self._left_at > _STALE, now
+        return self._numbered(items, next(self._numbers), now, stale=stale)
+
+    def _numbered(self, items: list[_Waiting], number: int, now: float, *, stale: bool) -> _Batch:
+        """Return a batch with a number. A single command goes to the script for one, unless that said lately that it cannot take any."""
         last = items[0].deadline if len(items) == 1 else max([waiting.deadline for waiting in items])
         head = [number, 0, int((_ANSWER_KEPT + max(0.0, last - now)) * 1000), self._limit]
+        if len(items) == 1 and items[0].alone and now >= self._in_general_until:
+            (submission,) = items[0].submissions
+            if not submission.delay_ms:
+                keys, args = enqueue_one_arguments(self._keys, self._head_keys_of_one, head, submission)
+                return _Batch(ENQUEUE_ONE, keys, args, number, items, stale)
         submissions = itertools.chain.from_iterable([waiting.submissions for waiting in items])
         keys, args = enqueue_arguments(self._keys, self._head_keys, head, submissions)
         return _Batch(ENQUEUE, keys, args, number, items, stale)
@@ -291,7 +306,13 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
             self._give_up(self._no_answer())
 
     def _is_answer(self, answer: Any) -> bool:
-        return type(answer) is bytes
+        return type(answer) is bytes and answer != _UNUSUAL
+
+    def _error_in(self, answer: Any) -> CommandBusError | None:
+        if answer == _UNUSUAL:
+            self._in_general_until = mono() + _GENERAL
+            return None
+        return super()._error_in(answer)
 
     def _hand_out(self, batch: _Batch, answer: bytes) -> None:
         self._resolve(batch.waiting, answer)
@@ -313,6 +334,9 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
             if error is None:
                 batch = self._again(batch, left, doubt)
                 answer = await self._ask(batch, _first_deadline(left))
+                if answer == _UNUSUAL:
+                    self._in_general_until = mono() + _GENERAL
+                    continue
                 if not isinstance(answer, CommandBusError):
                     self._backoff.worked()
                     return self._fail(left, doubt) if answer == _GONE and doubt else self._resolve(batch.waiting, answer)
@@ -334,9 +358,8 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
         if doubt is None and len(left) != len(batch.waiting):
             stale, batch = batch.stale, self._batch(left)
             batch.stale = stale
-        if batch.stale and _renew(batch.waiting):
-            renewed = (submission.envelope for waiting in batch.waiting for submission in waiting.submissions)
-            batch.args[ENVELOPES : ENVELOPES + sum(len(waiting.submissions) for waiting in batch.waiting)] = renewed
+        if (batch.stale and _renew(batch.waiting)) or (batch.script is ENQUEUE_ONE and mono() < self._in_general_until):
+            batch = self._numbered(batch.waiting, batch.number, mono(), stale=batch.stale)
         batch.args[_AGAIN] = int(doubt is not None and mono() < self._answer_kept_until - _ANSWER_KEPT / 2)
         return batch
 

@@ -1,0 +1,63 @@
+-- enqueue_one: accept one command, without delay, where nothing is paused, watched or delayed. It does what enqueue.lua does, without
+-- its tables; whatever is out of the ordinary is left to that.
+--
+-- uses: record
+--
+-- KEYS[1]  ready     stream of activations
+-- KEYS[2]  active    hash: mailbox name -> record (see shared/record.lua)
+-- KEYS[3]  stats     hash of counters
+-- KEYS[4]  later     hash: mailbox name -> number of delayed commands; this and the next two may not exist
+-- KEYS[5]  paused    hash: scope -> mode|since in ms|why
+-- KEYS[6]  watched   hash: entity type -> number of events to keep
+-- KEYS[7]  last      number of the producer's last batch, a colon, and how it was answered
+-- KEYS[8]  mailbox
+-- KEYS[9]  mark      of the command; missing if it has none
+-- ARGV[1]  number    of this batch, growing per producer: asked again it is answered as the first time
+-- ARGV[2]  again     '1' if it may have been applied before, and an earlier answer of this producer cannot have expired yet
+-- ARGV[3]  ttl       ms for which the answer is kept
+-- ARGV[4]  limit     of commands in this shard
+-- ARGV[5]  name      of the mailbox
+-- ARGV[6]  room      commands that the mailbox may hold
+-- ARGV[7]  envelope
+-- ARGV[8]  digest    of a command with a mark
+--
+-- returns '?' if enqueue.lua has to be asked, and nothing was done; else as enqueue.lua: 'gone', +, =, !
+
+local active, stats, later, paused, watched = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local last, mailbox, mark = KEYS[7], KEYS[8], KEYS[9]
+local number, ttl, name, envelope, digest = tonumber(ARGV[1]), ARGV[3], ARGV[5], ARGV[7], ARGV[8]
+local call, pcall = redis.call, redis.pcall
+
+if call('EXISTS', later, paused, watched) > 0 then return '?' end
+local record = call('HGET', active, name)
+if record then  -- an idle one is empty
+  local length = pcall('XLEN', mailbox)
+  if type(length) ~= 'number' or length >= tonumber(ARGV[6]) then return '?' end
+end
+if (tonumber(call('HGET', stats, 'depth')) or 0) >= tonumber(ARGV[4]) or ARGV[6] == '0' then return '?' end
+if ARGV[2] == '1' and number > 1 and call('EXISTS', last) == 0 then return 'gone' end
+
+local answered = call('SET', last, ARGV[1] .. ':+', 'GET', 'PX', ttl)  -- the first write: a full server refuses it
+local before = answered and tonumber(string.match(answered, '^%d+'))
+if before and before >= number then
+  call('SET', last, answered, 'PX', ttl)
+  if before == number then return string.match(answered, ':(.*)$') end
+  return {err = 'STALE a later batch of this producer was answered'}
+end
+
+if mark and not call('SET', mark, 'q' .. digest .. name, 'NX') then
+  local known = pcall('GET', mark)
+  local outcome = type(known) == 'string' and (string.sub(known, 2, 9) == digest and '=' or '!') or 'w'
+  pcall('SET', last, ARGV[1] .. ':' .. outcome, 'PX', ttl)
+  return outcome
+end
+local added = pcall('XADD', mailbox, '*', 'e', envelope)
+if type(added) == 'table' then  -- a key of another type, or a mailbox whose ids are used up
+  if mark then pcall('SET', mark, '', 'PX', 1) end  -- not deleted: a producer may not delete marks
+  pcall('SET', last, answered or (number - 1) .. ':', 'PX', ttl)
+  return '?'
+end
+if not record then call('HSET', active, name, queue(KEYS[1], name, '0', '0')) end
+pcall('HINCRBY', stats, 'depth', 1)  -- a counter that cannot grow must not cost the answer
+pcall('HINCRBY', stats, 'accepted', 1)
+return '+'
