@@ -96,20 +96,27 @@ class BatchSender:
         can_build_fast = self._builder.can_build_fast
         while len(built) < self._producer.window:
             items = list(itertools.islice(source, _SLICE))
-            built += [(self._built_fast(item) if can_build_fast else None) or await self._build(item) for item in items]
+            for _, same in itertools.groupby(items, type):
+                run = list(same)
+                built += (self._built_run(run) if can_build_fast else None) or [await self._build(item) for item in run]
             if len(items) < _SLICE:
                 break
             await asyncio.sleep(0)
         return built
 
-    def _built_fast(self, item: _Item) -> _Built | None:
-        """Build the submission of a message without options, or say why there is none; None: `_build` decides."""
-        if isinstance(item, Envelope):
+    def _built_run(self, run: list[_Item]) -> list[_Built] | None:
+        """Build the submissions of items of one class, without options, or say why there is none; None: `_build` decides."""
+        if isinstance(run[0], Envelope):
             return None
         try:
-            return self._builder.build_fast(item) if self._agreed(item) else None
-        except CommandBusError as error:
-            return self._unbuilt(item, error)
+            built = self._builder.build_run(run) if self._agreed(run[0]) else None  # type: ignore[arg-type]  # no envelopes, see above
+        except CommandBusError as error:  # it is the fault of their class
+            return [self._unbuilt(item, error) for item in run]
+        if built is None:
+            return None
+        return [
+            each if isinstance(each, Submission) else self._unbuilt(item, each) for item, each in zip(run, built, strict=True)
+        ]
 
     async def _build(self, item: _Item) -> _Built:
         """Build the submission of an item, or say why there is none. Do not wait again for a server that was away for its entity type."""
@@ -143,7 +150,10 @@ class BatchSender:
             else:
                 going.append(item)
                 outcomes.append(None)
-        answered = map(self._outcome, going, await self._producer.enqueue_many(going, self._timeout, self._silent))
+        admissions = await self._producer.enqueue_many(going, self._timeout, self._silent)
+        answered = map(self._outcome, going, admissions)
+        if len(going) == len(window):
+            return list(answered)
         return [outcome or next(answered) for outcome in outcomes]
 
     def _outcome(self, submission: Submission, admission: Admission | CommandBusError) -> BatchOutcome:

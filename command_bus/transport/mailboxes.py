@@ -33,6 +33,8 @@ EVERYTHING: Final = "*"
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.@-]+")
+is_plain_id = re.compile(r"[A-Za-z0-9_.@-]{1,511}").fullmatch
+"""Matches an id that stands in a key as it is."""
 
 
 _TYPE = re.compile(r"[:/]")
