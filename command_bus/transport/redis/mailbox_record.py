@@ -17,7 +17,7 @@ class MailboxRecord(NamedTuple):
     """A mailbox's record.
 
     Attributes:
-        state: `r` ready, `h` held, `w` waits for a retry, `s` stopped; empty if the mailbox has no record.
+        state: `r` ready, `h` or `H` held, `w` waits for a retry, `s` stopped; empty if the mailbox has no record.
         activation: Id of its entry in the ready stream; empty in the states `w` and `s`.
         fence: Of the command that runs; empty if none does.
         message: Id of the command that runs; empty if none does.

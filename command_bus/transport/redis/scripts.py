@@ -36,8 +36,8 @@ class Script:
     """A script with the digest by which the server knows it.
 
     Attributes:
-        name: Name of its file.
-        text: The shared parts, then the script's own file.
+        name: Name of its file or folder.
+        text: The shared parts, then the script's own text.
         sha: Digest of the text.
         shared: Names of the shared parts.
     """
@@ -52,9 +52,17 @@ def _read(*path: str) -> str:
     return _FOLDER.joinpath(*path).read_text(encoding="utf-8")
 
 
+def _body(name: str) -> str:
+    """Return a script's own text: its file, or the files of its folder one behind the other."""
+    folder = _FOLDER.joinpath(name)
+    if not folder.is_dir():
+        return _read(f"{name}.lua")
+    return "\n".join(file.read_text(encoding="utf-8") for file in sorted(folder.iterdir(), key=lambda file: file.name))
+
+
 def _load(name: str) -> Script:
     """Read a script, and the parts in `lua/shared/` that its line `-- uses: …` lists, in that order."""
-    body = _read(f"{name}.lua")
+    body = _body(name)
     uses = _USES.search(body)
     shared = tuple(uses[1].split(", ")) if uses else ()
     text = "".join([*(_read("shared", f"{part}.lua") for part in shared), body])

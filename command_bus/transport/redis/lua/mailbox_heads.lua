@@ -1,17 +1,27 @@
 -- mailbox_heads: return how much waits in mailboxes and since when, without sending the commands.
 --
--- KEYS[1…]  the mailboxes
+-- uses: record
 --
--- returns for each its length and the id of its oldest command, which is empty if there is none (a key of another type is length -1)
+-- KEYS[1]   active    hash: mailbox name -> record (see shared/record.lua)
+-- KEYS[2…]  the mailboxes
+-- ARGV[1]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
+--
+-- returns for each how many of its commands are not settled, and the id of its oldest one, which is empty if there is none (a key of
+--         another type is length -1)
 
 local answers = {}
-for i = 1, #KEYS do
-  local length = redis.pcall('XLEN', KEYS[i])
+local active, prefix = KEYS[1], tonumber(ARGV[1])
+for i = 2, #KEYS do
+  local box = KEYS[i]
+  local length, head = redis.pcall('XLEN', box), ''
   if type(length) ~= 'number' then
-    answers[2 * i - 1], answers[2 * i] = -1, ''
-  else
-    local head = redis.call('XRANGE', KEYS[i], '-', '+', 'COUNT', 1)[1]
-    answers[2 * i - 1], answers[2 * i] = length, head and head[1] or ''
+    length = -1
+  elseif length > 0 then
+    local settled
+    settled, head = settled_in(box, redis.call('HGET', active, string.sub(box, prefix + 1)))
+    length = length - settled
+    if head == '' then head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1][1] end
   end
+  answers[2 * i - 3], answers[2 * i - 2] = length, head
 end
 return answers

@@ -31,6 +31,7 @@ local record = redis.call('HGET', active, name)
 local state, activation, _, running = '', '', '', ''
 if record then state, activation, _, running = parse_record(record) end
 local letter = redis.call('HGET', parked, name)
+local holds = state == 'h' or state == 'H'
 local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]
 local head_id = head and head[1] or ''
 
@@ -50,8 +51,11 @@ local function take_out(id)
     count_down_delayed(later, name)
     return true
   end
-  if (state == 'h' and id == running) or redis.call('XDEL', box, id) == 0 then return false end
-  if id == head_id then
+  if holds and not is_behind(id, running) then return false end  -- it runs, or is settled
+  if redis.call('XDEL', box, id) == 0 then return false end
+  if holds then
+    redis.call('HSET', active, name, changed_behind(record))
+  elseif id == head_id then
     redis.call('ZREM', due, 'r:' .. name)
     if letter then
       redis.call('HDEL', parked, name)
@@ -83,7 +87,7 @@ for arg = 4, #ARGV, 5 do
 end
 expire_outcomes()
 
-if record and redis.call('XLEN', box) == 0 and state ~= 'h' then
+if record and redis.call('XLEN', box) == 0 and not holds then
   if activation ~= '' then
     redis.call('XACK', ready, group, activation)
     redis.call('XDEL', ready, activation)

@@ -1,12 +1,13 @@
 -- record: the value of a mailbox in the hash `active`: state|activation|fence|message|attempt|first|holder.
 --
--- state       r ready, h held (a command runs), w waits for a retry, s stopped (paused or parked)
--- activation  id of its entry in the ready stream (r, h), else empty
--- fence       of the command that runs (h), else empty
--- message     id of the command that runs (h), else empty
+-- state       r ready, h held (a command runs), H held, and something behind the command that runs was removed, w waits for a retry,
+--             s stopped (paused or parked)
+-- activation  id of its entry in the ready stream (r, h, H), else empty
+-- fence       of the command that runs (h, H), else empty
+-- message     id of the command that runs (h, H), else empty; what stands before it in the mailbox is settled
 -- attempt     how often the oldest command was started
 -- first       ms of its first start, 0 if it was never started; below zero: replayed, its deadline no longer counts
--- holder      the lease under which it runs (h), else empty
+-- holder      the lease under which it runs (h, H), else empty
 --
 -- `mailbox_record.py` does the same in Python.
 
@@ -25,5 +26,22 @@ end
 local function queue(ready, name, attempt, first)
   local added = redis.pcall('XADD', ready, '*', 'e', name)
   return 'r|' .. (type(added) == 'string' and added or '0-0') .. '|||' .. attempt .. '|' .. first .. '|'
+end
+
+
+-- Return the record of a held mailbox in which something behind the running command was removed. Any script that does that writes it: the
+-- worker may have read ahead what is not there any more.
+local function changed_behind(record)
+  return 'H' .. string.sub(record, 2)
+end
+
+-- Return whether a message was accepted after another one. Ids are numbers in two parts, without zeros before them.
+local function is_behind(id, other)
+  local ms, count = string.match(id, '^(%d+)-(%d+)$')
+  local other_ms, other_count = string.match(other, '^(%d+)-(%d+)$')
+  if not ms or not other_ms then return false end
+  if ms == other_ms then ms, other_ms = count, other_count end
+  if #ms ~= #other_ms then return #ms > #other_ms end
+  return ms > other_ms
 end
 

@@ -1,0 +1,106 @@
+-- advance: settle the commands that were running and start the next of each entity, for a batch of entities.
+--
+-- uses: memory_limit, record, holds, outcomes, events
+--
+-- KEYS[1]   ready     stream of activations; its pending entries are the leases
+-- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
+-- KEYS[3]   fence     the shard's highest fence
+-- KEYS[4]   stats     hash of counters
+-- KEYS[5]   due       sorted set of what becomes due, by ms
+-- KEYS[6]   paused    hash: scope -> mode|since in ms|why (see shared/holds.lua)
+-- KEYS[7]   parked    hash: mailbox name -> id of its dead letter
+-- KEYS[8]   dead      stream of dead letters
+-- KEYS[9]   watched   hash: entity type -> number of events to keep (see shared/events.lua)
+-- KEYS[10]  events    stream of what happened to commands of watched types
+-- KEYS[11…] the mailbox of each step; then, in the order of the steps, the keys that their operations name: m and e a mark, i an inbox,
+--           o the record and the stream of outcomes of a dispatch
+-- ARGV[1]   group     of consumers
+-- ARGV[2]   owner     consumer name of the worker that asks
+-- ARGV[3]   reply ttl in ms, of an inbox
+-- ARGV[4]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
+-- ARGV[5]   steps     how many
+-- ARGV[6]   ahead     how many commands of a mailbox are read at a time: the one that is started, and those behind it
+-- ARGV[7…]  for each step: operation, activation, holder, running ('fence|message', or empty if none of its commands was started; then
+--           '>next' if the worker has read the next command ahead); then, if the operation has m: mark ttl in ms, mark; e: ttl; i: reply;
+--           o: outcome; and by its verb b, p: record, raw envelope; w: delay in ms, '1' if the attempt counts; g: '1' if the attempt counts
+--
+-- An operation is a few letters. The first is the verb: t take, d done, n done but denied, x done but expired, b write a dead letter,
+-- p park, w wait for a retry, g give back. The second says what follows: s stay (start the next), y yield (only if no other mailbox
+-- waits), l leave (start none). The others say what is left: a mark (m), a reply (i), an outcome (o), or the end of a wait (e): if the mark
+-- says that a command waits in this mailbox, the mark gets a time to live; any other mark stays as it is.
+--
+-- returns now in ms, then for each step two values:
+--         'fence|message|attempt|first start in ms' of the command that now runs under this lease, and one of these: its envelope; all
+--         fields of its entry, if it has others; its envelope and a list of the ids and envelopes behind it; nil if it was read ahead
+--         'idle', 'yield', 'wait' or 'stop', and nil     the lease is given up
+--         'gone' and nil                                 the lease is not ours: nothing was changed
+--         'error' and a text                             a key of this entity is of another type
+--
+-- After the first write no fault fails the whole batch, whatever a counter or a record holds: what was done is answered.
+--
+-- A step that is repeated by the same holder (a lost reply) and has taken effect already answers with the present state. The holder is one
+-- lease of one worker, not the worker: a worker that lost an activation and reads it again may not start its command. What all entities
+-- share is read once before the steps and written once after them; `records` holds the present state in between. Steps 1, 2 and 4 are no
+-- functions: each function that a script defines costs 0.1 us per call of the script.
+--
+-- A settled command stays in its mailbox until the next read there: to delete one after the other would walk over the deleted ones each time.
+-- So what stands before the running command of a held mailbox is settled, and whatever ends a lease trims it. Who changes something behind a
+-- running command writes H into the record (see shared/record.lua): then what the worker has read ahead is not used.
+
+local ready, active, fence_key, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local due, paused, parked, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local group, owner, reply_ttl, prefix, steps, ahead = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+local call, try, byte, sub, find, format = redis.call, redis.pcall, string.byte, string.sub, string.find, string.format
+local HELD, HELD_AND_CHANGED = byte('h'), byte('H')
+
+pass_memory_limit(ready, group)
+
+-- 1. Read the steps from KEYS and ARGV.
+
+local operations, verbs, activations, holders, runs, messages, nexts, names, lefts = {}, {}, {}, {}, {}, {}, {}, {}, {}
+local key, arg = 10 + steps, 6
+
+-- Return what a step leaves: its marks, reply and outcome by name, and the arguments of its verb by number.
+local function read_left(operation, verb)
+  local left = {}
+  for at = 3, #operation do
+    local what = sub(operation, at, at)
+    key, arg = key + 1, arg + 1
+    if what == 'm' then
+      left.mark, left.ttl, left.value = KEYS[key], ARGV[arg], ARGV[arg + 1]
+      arg = arg + 1
+    elseif what == 'e' then
+      left.waiting, left.ttl = KEYS[key], ARGV[arg]
+    elseif what == 'i' then
+      left.inbox, left.reply = KEYS[key], ARGV[arg]
+    else
+      left.record, left.outcomes, left.outcome = KEYS[key], KEYS[key + 1], ARGV[arg]
+      key = key + 1
+    end
+  end
+  if verb == 'b' or verb == 'p' or verb == 'w' then
+    left[1], left[2] = ARGV[arg + 1], ARGV[arg + 2]
+    arg = arg + 2
+  elseif verb == 'g' then
+    left[1] = ARGV[arg + 1]
+    arg = arg + 1
+  end
+  return left
+end
+
+for step = 1, steps do
+  local operation, running = ARGV[arg + 1], ARGV[arg + 4]
+  operations[step], activations[step], holders[step] = operation, ARGV[arg + 2], ARGV[arg + 3]
+  names[step] = sub(KEYS[10 + step], prefix + 1)
+  arg = arg + 4
+  local verb = sub(operation, 1, 1)
+  verbs[step] = verb
+  if #operation > 2 or (verb ~= 'd' and verb ~= 't') then lefts[step] = read_left(operation, verb) end
+  local bar = find(running, '|', 1, true)
+  if bar then
+    local behind = find(running, '>', bar, true)
+    if behind then nexts[step], running = sub(running, behind + 1), sub(running, 1, behind - 1) end
+    messages[step] = sub(running, bar + 1)
+  end
+  runs[step] = running
+end

@@ -1,0 +1,50 @@
+-- 2. Prepare: read at once what all steps need, above all the record of each mailbox and its next commands: those behind the one that is
+-- settled, or the first; none where the worker knows the next one.
+
+local time = call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now_text = format('%.0f', now)
+local any_paused, publish, is_watched = call('EXISTS', paused, KEYS[9]) > 0, nil, nil
+if any_paused and call('EXISTS', KEYS[9]) == 1 then
+  publish, is_watched = publisher(KEYS[9], KEYS[10])
+  any_paused = call('EXISTS', paused) == 1
+end
+
+local fence = math.max(tonumber(call('GET', fence_key) or '0'), time[1] * 1000000 + time[2] - 1)
+-- Printing a whole fence takes longer than all else here, so only its last six digits are printed each time.
+local fence_high, fence_low = format('%.0f', math.floor(fence / 1000000)), fence % 1000000
+local function next_fence()
+  fence, fence_low = fence + 1, fence_low + 1
+  if fence_low == 1000000 then fence_high, fence_low = format('%.0f', fence / 1000000), 0 end
+  return fence_high .. format('%06d', fence_low)
+end
+
+local settling = {d = true, n = true, x = true, b = true}
+local records, heads, further, repeated = {}, nil, {}, {}
+
+local seen, reading, behind = {}, {'XREAD', 'COUNT', ahead, 'STREAMS'}, {}
+for step, record in ipairs(call('HMGET', active, unpack(names))) do
+  local box, verb = KEYS[10 + step], verbs[step]
+  records[names[step]] = record
+  if seen[box] then
+    repeated[box] = true
+  elseif nexts[step] and not publish then  -- an event has the envelope
+    seen[box] = true
+  elseif verb == 't' or settling[verb] then
+    seen[box] = true
+    reading[#reading + 1] = box
+    behind[#behind + 1] = verb ~= 't' and messages[step] or '0-0'
+  end
+end
+if #behind > 0 then
+  for i = 1, #behind do reading[#reading + 1] = behind[i] end
+  local found = try(unpack(reading))
+  if not found or not found.err then  -- else a key is no stream: each step reads its own mailbox, and only that one fails
+    heads = {}
+    for _, stream in ipairs(found or {}) do
+      local box, entries = stream[1], stream[2]
+      heads[box] = entries[1]
+      if #entries > 1 then further[box] = entries end
+    end
+  end
+end

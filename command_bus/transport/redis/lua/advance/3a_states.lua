@@ -1,0 +1,93 @@
+-- 3. Perform the steps one by one.
+
+local started, settled = 0, 0
+local counts = {rejected = 0, expired = 0, buried = 0, dead = 0, retried = 0, handed_back = 0}
+local changed, released, emptied, taken, touched = {}, {}, {}, {}, {}
+local bodies, events, letter_id = {}, {}, nil
+local others_wait = nil
+
+local function note_event(...) events[#events + 1] = {...} end
+
+-- Return the first command of a mailbox, or the one behind `settles`; without its fields if it was read ahead. Raises if the mailbox is no
+-- stream.
+local function next_of(step, settles)
+  local box = KEYS[10 + step]
+  if settles and nexts[step] and not publish then return {nexts[step]} end
+  if heads and not repeated[box] then return heads[box] end
+  return call('XRANGE', box, settles and '(' .. settles or '-', '+', 'COUNT', 1)[1]
+end
+
+local function envelope_in(fields)
+  for i = 1, #fields, 2 do
+    if fields[i] == 'e' then return fields[i + 1] end
+  end
+  return ''
+end
+
+-- Return what the answer has of a command: its envelope, or all its fields; behind the envelope those that were read with it.
+local function body_of(box, fields)
+  if not fields then return false end
+  local envelope = #fields == 2 and fields[1] == 'e' and fields[2]
+  local entries = further[box]
+  if not envelope or not entries then return envelope or fields end
+  local more = {}
+  for i = 2, #entries do
+    local entry = entries[i][2]
+    if #entry ~= 2 or entry[1] ~= 'e' then break end
+    more[2 * i - 3], more[2 * i - 2] = entries[i][1], entry[2]
+  end
+  return {envelope, more}
+end
+
+local function another_waits()
+  if others_wait == nil then
+    local pending = try('XPENDING', ready, group)  -- the group may be gone: then no worker reads
+    others_wait = not pending.err and call('XLEN', ready) > tonumber(pending[1])
+  end
+  return others_wait
+end
+
+-- The states that a mailbox can enter. Each sets its record and returns the answer to the step. Whatever ends a lease trims the mailbox:
+-- `oldest` is the first command that is not settled.
+
+local function become(name, record)
+  records[name] = record
+  changed[name] = true
+end
+
+local function rest(step, oldest, state, attempt, first)
+  local name = names[step]
+  released[#released + 1] = activations[step]
+  try('XTRIM', KEYS[10 + step], 'MINID', '=', oldest)
+  become(name, pack_record(state, '', attempt, first))
+end
+
+local function requeue(step, oldest, attempt, first)
+  local name = names[step]
+  released[#released + 1] = activations[step]
+  if oldest then try('XTRIM', KEYS[10 + step], 'MINID', '=', oldest) end
+  become(name, queue(ready, name, attempt, first))
+  return 'yield'
+end
+
+local function start(step, name, activation, holder, head, attempt, first, follow)
+  local box = KEYS[10 + step]
+  if not head then
+    released[#released + 1] = activation
+    emptied[#emptied + 1] = box
+    become(name, false)
+    return 'idle'
+  end
+  if any_paused and holds_of(paused, name) then
+    rest(step, head[1], 's', attempt, first)
+    return 'stop'
+  end
+  if follow ~= 's' and (follow == 'l' or another_waits()) then return requeue(step, head[1], attempt, first) end
+  started = started + 1
+  if first == '0' then first = now_text end
+  local running = next_fence() .. '|' .. head[1] .. '|' .. attempt + 1 .. '|' .. first
+  become(name, 'h|' .. activation .. '|' .. running .. '|' .. holder)  -- a record, packed in place: this runs for each command
+  bodies[step] = body_of(box, head[2])
+  if publish then note_event('started', name, envelope_in(head[2]), attempt + 1, string.match(running, '^%d+'), owner, '') end
+  return running
+end

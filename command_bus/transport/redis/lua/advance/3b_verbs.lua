@@ -1,0 +1,102 @@
+-- What a settled command leaves.
+
+-- Write the mark. That of a parked command stays until an operator decides.
+local function write_mark(left, parks, name)
+  if left.waiting then
+    local mark = try('GET', left.waiting)
+    if type(mark) == 'string' and sub(mark, 1, 1) == 'q' and sub(mark, 10) == name then call('SET', left.waiting, mark, 'PX', left.ttl) end
+  end
+  if not left.mark then return end
+  if parks then
+    call('SET', left.mark, left.value)
+  else
+    call('SET', left.mark, left.value, 'PX', left.ttl)
+  end
+end
+
+local function push_reply(left)
+  if left.inbox and type(try('LPUSH', left.inbox, left.reply)) == 'number' then touched[left.inbox] = true end
+end
+
+local function write_letter(name, left, is_parked)
+  letter_id = call('XADD', dead, '*', 'r', left[1], 'e', left[2], 'm', name, 'p', is_parked)
+  counts.dead = counts.dead + 1
+  return letter_id
+end
+
+-- The verbs, for a command that runs under this lease.
+
+local counted = {n = 'rejected', x = 'expired', b = 'buried'}
+
+-- Settle a command and go on with the next. Without a next one, the whole mailbox is deleted.
+local function settle(step, verb, name, activation, holder, follow, left)
+  local message = messages[step]
+  local head = next_of(step, message)  -- before anything is written: this may raise
+  if verb == 'b' then write_letter(name, left, '0') end
+  local counter = counted[verb]
+  if counter then counts[counter] = counts[counter] + 1 end
+  settled = settled + 1
+  if head and head[2] then call('XTRIM', KEYS[10 + step], 'MINID', '~', head[1]) end
+  if left then
+    write_mark(left, false, name)
+    push_reply(left)
+    if left.outcomes then keep_outcome(left.record, left.outcomes, left.outcome) end
+  end
+  return start(step, name, activation, holder, head, 0, '0', follow)
+end
+
+local function park(step, name, left, attempt, first)
+  call('HSET', parked, name, write_letter(name, left, '1'))
+  rest(step, messages[step], 's', attempt, first)
+  write_mark(left, true)
+  push_reply(left)
+  if left.outcomes then keep_outcome(left.record, left.outcomes, left.outcome) end
+  return 'stop'
+end
+
+local function wait(step, name, delay, counts_as_attempt, attempt, first)
+  local tried = counts_as_attempt == '0' and format('%d', attempt - 1) or attempt
+  local at = now + tonumber(delay)
+  local head = call('ZRANGE', due, 0, 0, 'WITHSCORES')
+  call('ZADD', due, at, 'r:' .. name)
+  rest(step, messages[step], 'w', tried, first)
+  if not head[2] or at < tonumber(head[2]) then try('XADD', ready, '*', 'tick', '1') end
+  local kind = counts_as_attempt == '0' and 'handed_back' or 'retried'
+  counts[kind] = counts[kind] + 1
+  return 'wait'
+end
+
+local function give_back(step, counts_as_attempt, attempt, first)
+  if counts_as_attempt == '0' then
+    attempt = format('%d', math.max(attempt - 1, 0))
+    counts.handed_back = counts.handed_back + 1
+  end
+  return requeue(step, messages[step], attempt, first)
+end
+
+local event_of = {d = 'completed', n = 'rejected', x = 'expired', b = 'dead_lettered', p = 'parked'}
+
+-- Note the event of a verb. Recovery settles without a lease of its own (an empty holder), so the command was interrupted first.
+local function note_end(step, verb, name, left, record, at)
+  local entry = call('XRANGE', KEYS[10 + step], messages[step], messages[step])[1]
+  local envelope, fence_then = entry and envelope_in(entry[2]) or '', string.match(runs[step], '^%d+')
+  local attempt, worker = string.match(record, '^(%d+)|[^|]*|([^#]*)', at)
+  if holders[step] == '' and verb ~= 'g' then note_event('interrupted', name, envelope, attempt, fence_then, worker, '') end
+  if verb == 'w' then
+    note_event(left[2] == '1' and 'retried' or 'handed_back', name, envelope, attempt, fence_then, worker, left[1])
+  elseif verb == 'g' then
+    note_event(left[1] == '1' and 'interrupted' or 'handed_back', name, envelope, attempt, fence_then, worker, '')
+  else
+    note_event(event_of[verb], name, envelope, attempt, fence_then, worker, '')
+  end
+end
+
+-- Carry out the verb. The record's attempt begins at `at`.
+local function carry_out(step, verb, name, activation, follow, left, record, at)
+  if publish and is_watched(name) then note_end(step, verb, name, left, record, at) end
+  if settling[verb] then return settle(step, verb, name, activation, holders[step], follow, left) end
+  local attempt, first = string.match(record, '^(%d+)|([^|]*)|', at)
+  if verb == 'p' then return park(step, name, left, attempt, first) end
+  if verb == 'w' then return wait(step, name, left[1], left[2], attempt, first) end
+  return give_back(step, left[1], attempt, first)
+end

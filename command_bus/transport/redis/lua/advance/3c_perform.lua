@@ -1,0 +1,62 @@
+-- Answer a step whose command does not run under this lease: the mailbox is ready, the step was done before, or the lease is not ours.
+local function perform_by_record(step, verb, name, activation, follow, record)
+  local state, held_by, held_fence, held_message, attempt, first, held_for = parse_record(record)
+  if held_by ~= activation then return 'gone' end
+  if state == 'r' then
+    if verb == 't' then
+      local head = next_of(step)
+      taken[#taken + 1] = activation
+      return start(step, name, activation, holders[step], head, attempt, first, follow)
+    elseif verb == 'g' and runs[step] == '' then
+      return requeue(step, nil, attempt, first)
+    end
+    return 'gone'
+  end
+  if (state ~= 'h' and state ~= 'H') or held_for ~= holders[step] then return 'gone' end
+  local head = call('XRANGE', KEYS[10 + step], held_message, held_message)[1]
+  if not head then return 'gone' end
+  bodies[step] = body_of('', head[2])
+  return format('%s|%s|%s|%s', held_fence, held_message, attempt, first)
+end
+
+-- Perform a step. The two usual cases compare the record as a whole: parsing it costs more.
+local function perform(step, verb)
+  local name, operation, activation = names[step], operations[step], activations[step]
+  local record = records[name]
+  if not record then return 'gone' end
+  local follow = sub(operation, 2, 2)
+  if messages[step] and verb ~= 't' then
+    local ours, state = '|' .. activation .. '|' .. runs[step] .. '|', byte(record)
+    if (state == HELD or state == HELD_AND_CHANGED) and sub(record, 2, #ours + 1) == ours then
+      if state == HELD_AND_CHANGED then nexts[step], repeated[KEYS[10 + step]] = nil, true end
+      return carry_out(step, verb, name, activation, follow, lefts[step], record, #ours + 2)
+    end
+  elseif verb == 't' and record == 'r|' .. activation .. '|||0|0|' then
+    local head = next_of(step)
+    taken[#taken + 1] = activation
+    return start(step, name, activation, holders[step], head, 0, '0', follow)
+  end
+  return perform_by_record(step, verb, name, activation, follow, record)
+end
+
+-- Publish the events of a step if it has succeeded.
+local function publish_events(done)
+  if done then
+    for _, event in ipairs(events) do
+      if event[1] == 'dead_lettered' or event[1] == 'parked' then event[7] = letter_id end
+      publish(unpack(event))
+    end
+  end
+  events = {}
+end
+
+local answers = {now_text}
+for step = 1, steps do
+  local done, answer = pcall(perform, step, verbs[step])
+  if publish then publish_events(done) end
+  if done then
+    answers[2 * step], answers[2 * step + 1] = answer, bodies[step] or false
+  else
+    answers[2 * step], answers[2 * step + 1] = 'error', type(answer) == 'table' and answer.err or tostring(answer)
+  end
+end

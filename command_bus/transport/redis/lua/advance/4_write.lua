@@ -1,0 +1,38 @@
+-- 4. Write what the steps came to.
+
+local kept, closed = {active}, {active}
+for name in pairs(changed) do
+  local record = records[name]
+  if record then
+    kept[#kept + 1], kept[#kept + 2] = name, record
+  else
+    closed[#closed + 1] = name
+  end
+end
+if #released > 0 then
+  call('XACK', ready, group, unpack(released))
+  call('XDEL', ready, unpack(released))
+end
+if #emptied > 0 then
+  call('DEL', unpack(emptied))
+  call('HDEL', unpack(closed))
+end
+if #kept > 1 then call('HSET', unpack(kept)) end
+
+expire_outcomes(now)
+for inbox in pairs(touched) do try('PEXPIRE', inbox, reply_ttl) end
+if #taken > 0 then
+  local claim = {'XCLAIM', ready, group, owner, '0'}
+  for i = 1, #taken do claim[5 + i] = taken[i] end
+  claim[#claim + 1] = 'JUSTID'
+  try(unpack(claim))  -- the group may be gone: what has started has started
+end
+if started > 0 then call('SET', fence_key, format('%.0f', fence)) end
+if settled > 0 then
+  try('HINCRBY', stats, 'depth', -settled)
+  try('HINCRBY', stats, 'settled', settled)
+end
+for name, count in pairs(counts) do
+  if count > 0 then try('HINCRBY', stats, name, count) end
+end
+return answers
