@@ -9,8 +9,7 @@ from command_bus.admin.fleet import Fleet
 from command_bus.admin.info import AbortReport
 from command_bus.clock import checked_seconds, mono
 from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
-from command_bus.serialization.limits import reading_limits
-from command_bus.serialization.msgpack import Undecodable
+from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.session import Session
 from command_bus.transport.interrupts import Attempt, Interrupt, Kind
 from command_bus.transport.mailboxes import mailbox_label

@@ -11,11 +11,12 @@ from typing import Any, TypedDict, Unpack
 
 from command_bus.admin.info import DeadLetter
 from command_bus.errors import InvalidCommand, InvalidSettings, UnknownDeadLetter
+from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
-from command_bus.serialization.limits import reading_limits
-from command_bus.serialization.msgpack import Limits, Undecodable, unpack
+from command_bus.serialization.limits import Limits, Undecodable, reading_limits
+from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.protection import Protection
-from command_bus.serialization.reply import Cancelled, DeadLetterRecord
+from command_bus.serialization.reply import Cancelled
 from command_bus.session import Session
 from command_bus.transport.admin_interfaces import DeadLetterStore
 from command_bus.transport.marks import Retention, digest_of, is_marked, waiting_mark

@@ -29,8 +29,9 @@ from command_bus.serialization.envelope import (
     pack_envelope,
     packed_text,
 )
+from command_bus.serialization.limits import Limits
 from command_bus.serialization.models import MessageCodec, codec_for
-from command_bus.serialization.msgpack import Limits, pack
+from command_bus.serialization.msgpack import pack
 from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import free_mailbox, mailbox_label, mailbox_name
@@ -260,7 +261,7 @@ class EnvelopeBuilder:
         """Return the mailbox of an entity."""
         return mailbox_name(entity_type, entity_id, self._settings.entity(entity_type).mailbox)
 
-    def place_of(self, out: OutgoingMessage) -> str:
+    def mailbox_for(self, out: OutgoingMessage) -> str:
         """Return the mailbox of an outbound value."""
         return self._mailbox(out, self._settings.entity(out.entity_type))
 

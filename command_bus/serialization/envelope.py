@@ -32,7 +32,6 @@ __all__ = [
     "KEEP_OUTCOME",
     "EnvelopeTemplate",
     "Sign",
-    "UnsupportedVersion",
     "WireEnvelope",
     "digest",
     "names_of",

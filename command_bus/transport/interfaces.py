@@ -27,7 +27,7 @@ from command_bus.transport.admin_interfaces import (
     Holds,
     Interrupts,
     Mailboxes,
-    Statistics,
+    StatisticsReader,
     TypeRecords,
 )
 from command_bus.transport.bulk import BulkDispatches
@@ -44,7 +44,6 @@ __all__ = [
     "Decide",
     "Leases",
     "Marks",
-    "Places",
     "Policies",
     "Producer",
     "Replies",
@@ -54,6 +53,7 @@ __all__ = [
     "Transport",
     "WorkerSide",
     "WorkerSideOptions",
+    "WorkerSlots",
 ]
 
 
@@ -134,8 +134,8 @@ class Replies(Protocol):
         ...
 
 
-class Places(Protocol):
-    """The places of a worker: as many entities as it may run at a time."""
+class WorkerSlots(Protocol):
+    """The slots of a worker: as many entities as it may run at a time."""
 
     @property
     def lent(self) -> int:
@@ -148,27 +148,27 @@ class Places(Protocol):
         ...
 
     def lend(self, *, beyond: bool = False) -> bool:
-        """Lend the place of a handler that waits; return False if no more may be lent. `beyond` lends it all the same."""
+        """Lend the slot of a handler that waits; return False if no more may be lent. `beyond` lends it all the same."""
         ...
 
     def take_back(self) -> Future[None]:
-        """Take a place again for a handler that goes on, before any reader does; return what is done once it has one."""
+        """Take a slot again for a handler that goes on, before any reader does; return what is done once it has one."""
         ...
 
     def withdraw(self, turn: Future[None]) -> bool:
-        """Leave the place lent that `take_back` waits for, and end that wait; return False if the place is taken already."""
+        """Leave the slot lent that `take_back` waits for, and end that wait; return False if the slot is taken already."""
         ...
 
     def take_back_now(self) -> None:
-        """Take a place again at once, also beyond the limit."""
+        """Take a slot again at once, also beyond the limit."""
         ...
 
     def admits_caller(self) -> bool:
-        """Return whether a handler may begin that will lend its place."""
+        """Return whether a handler may begin that will lend its slot."""
         ...
 
     def another_waits(self, reader: int) -> bool:
-        """Return whether the reader of another shard waits for a place."""
+        """Return whether the reader of another shard waits for a slot."""
         ...
 
 
@@ -262,7 +262,7 @@ class Leases(Protocol):
 
 
 class Consumer(Protocol):
-    """Reads activations and runs them, never more than there are free places."""
+    """Reads activations and runs them, never more than there are free slots."""
 
     async def start(self) -> None:
         """Begin to read; return at once."""
@@ -296,8 +296,8 @@ class WorkerSideOptions:
         name: The worker's name, different for each start.
         lease: Seconds that a lease lives.
         reply_ttl: Seconds that a reply waits for its caller.
-        places: Entities that it runs at a time.
-        max_lent: Places that may be lent at a time.
+        slots: Entities that it runs at a time.
+        max_lent: Slots that may be lent at a time.
         is_stuck: Whether some of the work cannot be run here for now.
         heartbeat: Called with the server's time in ms, with each renewal; returns the record that `announcements.workers` reads.
     """
@@ -305,7 +305,7 @@ class WorkerSideOptions:
     name: str
     lease: float
     reply_ttl: float
-    places: int
+    slots: int
     max_lent: int
     is_stuck: Callable[[], bool]
     heartbeat: Callable[[int], bytes]
@@ -314,14 +314,14 @@ class WorkerSideOptions:
 class WorkerSide(Protocol):
     """What a transport provides for one worker.
 
-    After `begin` and `start` the consumer reads activations while there are free places, makes a task for each, named with the mailbox
-    behind a blank, and awaits `run(lease)` in it. When `run` returns, the lease is dropped and the place given back. In the background
+    After `begin` and `start` the consumer reads activations while there are free slots, makes a task for each, named with the mailbox
+    behind a blank, and awaits `run(lease)` in it. When `run` returns, the lease is dropped and the slot given back. In the background
     leases are renewed, delayed commands and retries are made ready when they are due, and leases of lost workers are taken over: what was
-    started under one is settled by `decide`. `places` is a `transport.slots.Slots` with one reader per shard.
+    started under one is settled by `decide`. `slots` is a `transport.slots.Slots` with one reader per shard.
     """
 
     @property
-    def places(self) -> Places:
+    def slots(self) -> WorkerSlots:
         """Where entities run."""
         ...
 
@@ -400,7 +400,7 @@ class Transport(Protocol):
         ...
 
     @property
-    def statistics(self) -> Statistics:
+    def statistics(self) -> StatisticsReader:
         """Figures."""
         ...
 

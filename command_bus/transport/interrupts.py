@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-__all__ = ["Answer", "Attempt", "Interrupt", "Kind"]
+__all__ = ["Attempt", "Interrupt", "InterruptAnswer", "Kind"]
 
 
 Kind = Literal["abort", "abandon"]
 """`abort` cancels the handler and settles its command as interrupted when it has ended; `abandon` does that without waiting for the end."""
 
 
-Answer = Literal["", "cancelled", "told", "abandoned", "blocked"]
+InterruptAnswer = Literal["", "cancelled", "told", "abandoned", "blocked"]
 """The holder's answer: it cancelled the handler; asked one in a thread to end; gave the entity up beside it; or did nothing, since its event
 loop is blocked."""
 
@@ -36,7 +36,7 @@ class Interrupt:
     asked_ms: int = 0
     by: str = ""
     reason: str = ""
-    answer: Answer = ""
+    answer: InterruptAnswer = ""
     where: str = ""
 
     @property

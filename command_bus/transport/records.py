@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 __all__ = [
+    "BEFORE_ALL",
     "CommandLocation",
     "Contents",
     "EntityState",
     "Hold",
     "MailboxHead",
     "Mode",
+    "Resolution",
     "ShardSnapshot",
     "StoredDeadLetter",
     "StoredEntity",
@@ -111,7 +113,8 @@ class Hold:
     everywhere: bool = True
 
 
-START = "0-0"
+BEFORE_ALL = "0-0"
+"""The id before all others. The ids of events, dead letters and message ids are text: milliseconds, a dash and a number. They grow."""
 
 
 class StoredEvent(NamedTuple):
@@ -196,15 +199,26 @@ class ShardSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class TypeRecord:
-    """One entity type.
+    """One entity type. The values are bytes, because a client may store any.
 
     Attributes:
-        fields: The stored fields.
-        mailboxes: The text of its mailbox policy; None if the type was only paused or drained.
+        name: The type as it is stored.
+        policy: Its mailbox policy; None if the type was only paused or drained.
+        held: What a pause or drain of the type recorded; None if it was never paused or drained.
     """
 
-    fields: dict[bytes, bytes]
-    mailboxes: str | None
+    name: bytes
+    policy: bytes | None = None
+    held: bytes | None = None
+
+    @property
+    def mailboxes(self) -> str | None:
+        """The text of the mailbox policy."""
+        return None if self.policy is None else self.policy.decode(errors="backslashreplace")
+
+
+Resolution = Literal["replay", "discard"]
+"""What an operator does with a dead letter."""
 
 
 Contents = tuple[StoredEntity, list[bytes]]

@@ -163,11 +163,11 @@ NO_SETTLEMENT = Settlement("", b"", 0)
 
 @dataclass(slots=True)
 class Done:
-    """The command is settled; `verb` says how it is counted: completed, rejected, expired."""
+    """The command is settled with this status, under which it is counted."""
 
     left: Settlement
     follow: Follow = "stay"
-    verb: Literal["done", "deny", "lapse"] = "done"
+    status: Literal["completed", "rejected", "expired"] = "completed"
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from command_bus.handlers.handler import Handler
 from command_bus.messages.message import MessageSpec
 from command_bus.messages.policies import Mailbox
 from command_bus.randomness import JITTER
+from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import (
     AT_MOST_ONCE,
     ENCRYPTED,
@@ -26,14 +27,12 @@ from command_bus.serialization.envelope import (
     WireEnvelope,
     unpack_envelope,
 )
-from command_bus.serialization.limits import reading_limits
+from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.models import codec_for, reply_codec_for
-from command_bus.serialization.msgpack import Undecodable
 from command_bus.serialization.protection import Protection, Signatures
 from command_bus.serialization.reply import (
     BadReply,
     Completed,
-    DeadLetterRecord,
     Expired,
     Failed,
     Forged,
@@ -154,7 +153,7 @@ class Decisions:
     def rejected(self, run: Runnable, refusal: Reject) -> Step:
         """Settle a command that its handler refused for business reasons: it is not retried."""
         outcome = Rejected(refusal.message, refusal.code, refusal.details)
-        return Done(self._retention.settlement(run.envelope, outcome, "rejected", run.started), verb="deny")
+        return Done(self._retention.settlement(run.envelope, outcome, "rejected", run.started), status="rejected")
 
     def failed(self, run: Runnable, error: BaseException) -> Step:
         """Retry a command whose handler raised, by its policy, or treat it as poisoned."""
@@ -258,7 +257,7 @@ class Decisions:
         text = f"not started: its deadline passed {late} ms before its turn"
         left = self._retention.settlement(envelope, Expired(text), "expired", started)
         if envelope.inbox:
-            return Done(left, verb="lapse")
+            return Done(left, status="expired")
         return DeadLetterStep(left, self._record(started, envelope, "expired", "Expired", text), started.envelope or b"")
 
     def _unknown(self, started: Started, envelope: WireEnvelope, reason: str, text: str) -> Step:

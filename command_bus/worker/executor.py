@@ -18,11 +18,11 @@ from typing import Any
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, Reject
 from command_bus.handlers.handler import Invoke
-from command_bus.messages.context import CommandContext, Running, Sender, current_command
+from command_bus.messages.context import CommandContext, HandlerBus, Running, current_command
 from command_bus.middleware import Handling
 from command_bus.randomness import JITTER
 from command_bus.serialization.text import printable
-from command_bus.transport.interfaces import Places, Policies
+from command_bus.transport.interfaces import Policies, WorkerSlots
 from command_bus.transport.mailboxes import mailbox_label, type_of
 from command_bus.transport.steps import ByOperator, GiveBack, GivenUp, Lease, Started, Step
 from command_bus.worker.decisions import Decisions
@@ -75,7 +75,7 @@ class Executor:
     Args:
         decisions: The rules.
         threads: Where synchronous handlers run.
-        places: Those of the worker, lent by handlers that wait for the bus.
+        slots: Those of the worker, lent by handlers that wait for the bus.
         worker: This worker's name.
         grace: Seconds past its timeout after which an asynchronous handler's lease is no longer renewed.
         works: Whether the worker goes on: false once it stops, or its event loop shuts down.
@@ -88,19 +88,19 @@ class Executor:
         self,
         decisions: Decisions,
         threads: HandlerThreads,
-        places: Places,
+        slots: WorkerSlots,
         *,
         worker: str,
         grace: float,
         works: Callable[[], bool],
         around: Callable[[Handling], Handling] | None = None,
-        bus: Sender | None = None,
+        bus: HandlerBus | None = None,
         lines: Policies | None = None,
     ) -> None:
         self._lines = lines
         self._decisions = decisions
         self._threads = threads
-        self._places = places
+        self._slots = slots
         self._worker = worker
         self._grace = grace
         self._works = works
@@ -123,9 +123,9 @@ class Executor:
             if not isinstance(read, Runnable):
                 return read
             if self._callers and read.envelope.name in self._callers and not read.serves_handler:
-                if not self._places.admits_caller():
+                if not self._slots.admits_caller():
                     return self._offers.next(started.now_ms, _OFFERED_FOR_MS)
-                read.lends_beyond = self._places.all_lent
+                read.lends_beyond = self._slots.all_lent
             read.lease = lease
             return self._decide(lease, read, await self._run(lease, read, task))
         except Exception:  # noqa: BLE001 - the entity must not wait for the end of its lease
@@ -346,11 +346,11 @@ class Executor:
 
     def _lend_place(self, running: Running) -> Lending:
         self._callers.add(running.name)
-        return Lending(self._places, None, beyond=running.lends_beyond, loop=self._loop)
+        return Lending(self._slots, None, beyond=running.lends_beyond, loop=self._loop)
 
     def _lend_place_and_thread(self, running: Running) -> Lending:
         self._callers.add(running.name)
-        return Lending(self._places, self._threads, beyond=running.lends_beyond, loop=self._loop)
+        return Lending(self._slots, self._threads, beyond=running.lends_beyond, loop=self._loop)
 
     def _context(self, run: Runnable) -> CommandContext:
         envelope, remaining = run.envelope, run.remaining

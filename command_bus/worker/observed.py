@@ -14,7 +14,7 @@ from command_bus.errors import Reject
 from command_bus.observer import Observer
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import unpack_envelope
-from command_bus.serialization.msgpack import Undecodable
+from command_bus.serialization.limits import Undecodable
 from command_bus.transport.steps import DeadLetterStep, Done, GiveBack, Park, Retry, Started, Step
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.runnable import Runnable

@@ -32,7 +32,7 @@ class Runnable:
     lease: Lease | None = None
     """Under which it runs, once it does."""
     lends_beyond: bool = False
-    """Whether its handler lends its place although no more may be."""
+    """Whether its handler lends its slot although no more may be."""
 
     @property
     def may_start(self) -> bool:

@@ -22,7 +22,7 @@ from command_bus.clock import checked_seconds, wall_ms
 from command_bus.errors import QueueFull
 from command_bus.handlers.injection import check_wired
 from command_bus.handlers.registry import HandlerRegistry
-from command_bus.messages.context import Sender
+from command_bus.messages.context import HandlerBus
 from command_bus.middleware import Middleware, around_handle
 from command_bus.observer import WorkerFigures
 from command_bus.randomness import token
@@ -59,7 +59,7 @@ class StopReport:
     cancelled: int
 
 
-class WorkerBus(Sender, Protocol):
+class WorkerBus(HandlerBus, Protocol):
     """The bus of a worker: a `CommandBus`."""
 
     lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
@@ -272,7 +272,7 @@ class _Parts:
                 name=worker.name,
                 lease=settings.lease,
                 reply_ttl=settings.reply_ttl,
-                places=most_at_once(settings, worker.registry),
+                slots=most_at_once(settings, worker.registry),
                 max_lent=settings.max_waiting,
                 is_stuck=lambda: self.threads.turns_away,
                 heartbeat=lambda now_ms: worker_record(worker.info(now_ms)),
@@ -282,7 +282,7 @@ class _Parts:
         executor = Executor(
             decisions,
             self.threads,
-            self.side.places,
+            self.side.slots,
             worker=worker.name,
             grace=settings.grace,
             works=lambda: self.side.consumer.reads or worker.finishing(),
@@ -293,7 +293,7 @@ class _Parts:
         runs = EntityRun(
             self.side.steps,
             executor,
-            self.side.places,
+            self.side.slots,
             quantum=settings.quantum,
             quantum_time=settings.quantum_time,
             stopping=worker.stopping,
@@ -319,7 +319,7 @@ class _Parts:
     def figures(self) -> WorkerFigures:
         """Return the counters since the worker started."""
         side = self.side
-        return WorkerFigures(len(side.leases), side.leases.lost, side.recovered, self.threads.waiting, side.places.lent)
+        return WorkerFigures(len(side.leases), side.leases.lost, side.recovered, self.threads.waiting, side.slots.lent)
 
 
 def _named(running: Iterable[asyncio.Task[None]]) -> str:

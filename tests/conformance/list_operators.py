@@ -9,9 +9,11 @@ from typing import Any, Literal
 
 from command_bus.transport.mailboxes import is_wide
 from command_bus.transport.records import (
+    BEFORE_ALL,
     Contents,
     Hold,
     MailboxHead,
+    Resolution,
     ShardSnapshot,
     StoredDeadLetter,
     StoredEntity,
@@ -226,14 +228,16 @@ class ListDeadLetters:
     async def oldest_ms(self) -> int | None:
         return next((int(letter.split("-")[1]) for letter in self._server.letters), None)
 
-    async def newest(self, shard: int, high: str = "+") -> str | None:
-        return next((letter.partition("-")[2] for letter in reversed(self._server.letters)), None)
+    async def newest(self, shard: int, before_ms: int | None = None) -> str | None:
+        found = (letter.partition("-")[2] for letter in reversed(self._server.letters))
+        return next((each for each in found if before_ms is None or _order(each)[0] < before_ms), None)
 
     async def page(self, shard: int, after: str, until: str, count: int) -> list[tuple[str, StoredDeadLetter]]:
         found = [(letter_id.partition("-")[2], letter) for letter_id, letter in self._server.letters.items()]
-        return [each for each in found if each[0] > after][:count]
+        behind = _order(after or BEFORE_ALL)
+        return [each for each in found if behind < _order(each[0]) <= _order(until)][:count]
 
-    async def settle(self, letter: StoredDeadLetter, verb: str, left: Settlement) -> bool:
+    async def settle(self, letter: StoredDeadLetter, verb: Resolution, left: Settlement) -> bool:
         server = self._server
         if server.letters.pop(letter.id, None) is None:
             return False
@@ -251,6 +255,11 @@ class ListDeadLetters:
             server.counters["settled"] -= 1
             server.put(letter.mailbox, left.command_id, letter.raw)
         return True
+
+
+def _order(entry: str) -> tuple[int, int]:
+    at_ms, _, number = entry.partition("-")
+    return int(at_ms), int(number)
 
 
 class ListHolds:
@@ -296,11 +305,10 @@ class ListTypes:
         self._types = server.types
 
     async def all(self) -> dict[str, TypeRecord]:
-        return {name: TypeRecord({name.encode(): str(mailbox).encode()}, str(mailbox)) for name, mailbox in self._types.items()}
+        return {name: TypeRecord(name.encode(), str(mailbox).encode()) for name, mailbox in self._types.items()}
 
     async def remove(self, record: TypeRecord) -> None:
-        for name in record.fields:
-            self._types.pop(name.decode(), None)
+        self._types.pop(record.name.decode(), None)
 
     async def restore(self, record: TypeRecord) -> None:
         """Nobody else is faster here, and the next sender records the type again."""

@@ -29,7 +29,7 @@ __all__ = ["ListWorkerSide"]
 _TICK = 0.02  # seconds between looks at what is due and whose lease is over
 
 
-_COUNTED = {"done": None, "deny": "rejected", "lapse": "expired"}
+_COUNTED = {"completed": None, "rejected": "rejected", "expired": "expired"}
 
 
 class ListSteps:
@@ -54,8 +54,8 @@ class ListSteps:
     def _carry_out(self, lease: Lease, box: Box, step: Step) -> Answer:
         server = self._server
         match step:
-            case Done(left, follow, verb):
-                if (counted := _COUNTED[verb]) is not None:
+            case Done(left, follow, status):
+                if (counted := _COUNTED[status]) is not None:
                     server.counters[counted] += 1
                 return server.settled(lease, left, follow)
             case DeadLetterStep(left, record, raw, follow):
@@ -117,18 +117,18 @@ class ListConsumer:
             await asyncio.gather(self._reader, return_exceptions=True)
 
     async def _read(self) -> None:
-        places, server = self._side.places, self._side.server
+        slots, server = self._side.slots, self._side.server
         while True:
-            ask = await places.ask(0, 1)
+            ask = await slots.ask(0, 1)
             try:
                 while not server.ready:
                     server.work.clear()
                     await server.work.wait()
             except asyncio.CancelledError:
-                places.answered(0, ask, 0, 0)
+                slots.answered(0, ask, 0, 0)
                 raise
             activation, mailbox = server.ready.popitem(last=False)
-            places.answered(0, ask, 1, 1)
+            slots.answered(0, ask, 1, 1)
             lease = self._side.lease(mailbox, activation)
             task = asyncio.create_task(self._hold(lease), name=f"lists.run {mailbox}")
             self._tasks.add(task)
@@ -139,7 +139,7 @@ class ListConsumer:
             await self._run(lease)
         finally:
             self._side.leases.held.pop(lease.activation, None)
-            self._side.places.give()
+            self._side.slots.give()
 
 
 class ListWorkerSide:
@@ -151,7 +151,7 @@ class ListWorkerSide:
     def __init__(self, server: ListServer, options: WorkerSideOptions) -> None:
         self.server = server
         self.options = options
-        self.places = Slots(options.places, 1, options.max_lent, is_stuck=options.is_stuck)
+        self.slots = Slots(options.slots, 1, options.max_lent, is_stuck=options.is_stuck)
         self.steps = ListSteps(server)
         self.leases = ListLeases()
         self._numbers = itertools.count(1)

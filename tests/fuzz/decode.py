@@ -175,10 +175,11 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
 def seeds() -> list[bytes]:
     """Valid bytes of every kind, to be changed."""
     from command_bus.serialization.announcements import WorkerInfo, worker_record
+    from command_bus.serialization.dead_letter import DeadLetterRecord
     from command_bus.serialization.envelope import WireEnvelope, pack_envelope
     from command_bus.serialization.msgpack import pack
     from command_bus.serialization.outcome import OutcomeRecord
-    from command_bus.serialization.reply import Completed, DeadLetterRecord, Failed, Rejected, pack_reply
+    from command_bus.serialization.reply import Completed, Failed, Rejected, pack_reply
 
     schema = {
         "type": "object",

@@ -7,7 +7,7 @@ a test of the conformance suite where the simulator cannot see the breakage, and
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.places import PLACES
+from tests.mutants.slots import SLOTS
 
 __all__ = ["MUTANTS"]
 
@@ -434,5 +434,5 @@ MUTANTS = (
         "redis.call('XDEL', box, id) == 0 then return false end",
         "redis.call('XLEN', box) == 0 then return false end",
     ),
-    *PLACES,
+    *SLOTS,
 )

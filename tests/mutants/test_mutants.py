@@ -29,7 +29,7 @@ CHOSEN = (
     "the next activation is forgotten",
     "an interrupted attempt is not counted",
     "a hot entity asks only who waits in its own shard",
-    "a handler that waits for a reply keeps its place",
+    "a handler that waits for a reply keeps its slot",
 )
 
 

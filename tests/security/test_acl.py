@@ -26,8 +26,7 @@ from command_bus import (
 )
 from command_bus.admin.events import BEGINNING
 from command_bus.spark.target import Target, connection_to
-from command_bus.spark.writing.partition import PartitionDispatcher
-from command_bus.spark.writing.partition import Reject as RowReject
+from command_bus.spark.writing.partition import PartitionDispatcher, RowReject
 from command_bus.transport.bulk import Opening, Version
 from command_bus.transport.redis.acl import acl_lines
 from tests.conformance.harness import side_of
@@ -289,8 +288,9 @@ async def test_a_pipeline_loads_dispatches_and_reads_their_outcomes(place: Place
             await outcomes.skip("d", 0, "", "+", 10)
             assert [page async for page in transport.entities.pages(0)]
             assert [page async for page in transport.mailboxes.contents(0)]
-            assert await transport.dead_letters.newest(0) is not None
-            assert await transport.dead_letters.page(0, "", "+", 10)
+            newest = await transport.dead_letters.newest(0)
+            assert newest is not None
+            assert await transport.dead_letters.page(0, "", newest, 10)
             page = await outcomes.page("d", 0, "", "+", 100)
             return [str(record) for record in page.records] if hasattr(page, "records") else [str(page)]
 

@@ -28,13 +28,13 @@ from command_bus.serialization.native import Packer
 from command_bus.spark.writing.columns import Unreadable, batch_rows, column_values
 from command_bus.spark.writing.command_mapping import CommandMapping
 from command_bus.spark.writing.field_checks import all_of, fits, mask_of, pc, size_of, typed_for, widest_of
-from command_bus.spark.writing.partition import PartitionDispatcher, Reject, envelope_flags, payload_check
+from command_bus.spark.writing.partition import PartitionDispatcher, RowReject, envelope_flags, payload_check
 from command_bus.transport.bulk import LoadItem
 from command_bus.transport.mailboxes import free_mailbox
 
 __all__ = ["BatchEncoder", "Mapper", "Packed", "gc_paused"]
 
-Packed = tuple[int, LoadItem] | Reject
+Packed = tuple[int, LoadItem] | RowReject
 """A shard and a command for it, or a row that is no command."""
 Mapper = Callable[[dict[str, Any]], Message[Any]]
 
@@ -124,7 +124,9 @@ class BatchEncoder:
         else:
             text = "its command is NULL" if name is None else f"unknown command {name!r}; there are {', '.join(self._encoders)}"
         for command_id, (row, _) in zip(column_values(ids)[0], batch_rows(batch), strict=True):
-            yield Reject.of(command_id=command_id, command=name or "", entity=None, reason="unknown_command", error=text, row=row)
+            yield RowReject.of(
+                command_id=command_id, command=name or "", entity=None, reason="unknown_command", error=text, row=row
+            )
 
     def _mapped(self, mapper: Mapper, batch: pa.RecordBatch, ids: pa.Array, numbers: pa.Array | None) -> Iterator[Packed]:
         given: Any = repeat(0) if numbers is None else numbers.to_pylist()
@@ -144,7 +146,7 @@ class BatchEncoder:
                 text = (
                     error.message if isinstance(error, CommandBusError) else f"the mapper raised {type(error).__name__}: {error}"
                 )
-                yield Reject.of(command_id=command_id, command="", entity=None, reason="invalid", error=text[:2000], row=row)
+                yield RowReject.of(command_id=command_id, command="", entity=None, reason="invalid", error=text[:2000], row=row)
 
 
 class _CommandEncoder:
@@ -206,7 +208,7 @@ class _CommandEncoder:
                 shard, mailbox, entity, text = self._mailbox_of(entity_key, checked)
             except CommandBusError as error:
                 packed.append(
-                    Reject.of(
+                    RowReject.of(
                         command_id=command_id, command=spec.name, entity=None if key is None else str(key), reason="invalid",
                         error=error.message, row=_row(read, index),
                     )

@@ -28,11 +28,11 @@ from command_bus.spark.writing.entity_owners import EntityOwners
 from command_bus.spark.writing.refusals import Refusal
 from command_bus.spark.writing.send_queue import SendQueue
 from command_bus.spark.writing.stalls import StallTimer
-from command_bus.spark.writing.task_results import PERMANENT_REFUSALS, PartitionResult, Reject, permanent_reject
+from command_bus.spark.writing.task_results import PERMANENT_REFUSALS, PartitionResult, RowReject, permanent_reject
 from command_bus.transport.bulk import LoadItem, Opening, Version
 from command_bus.transport.submissions import Admission
 
-__all__ = ["PartitionDispatcher", "PartitionResult", "Reject", "envelope_flags", "payload_check"]
+__all__ = ["PartitionDispatcher", "PartitionResult", "RowReject", "envelope_flags", "payload_check"]
 
 _log = logging.getLogger("command_bus.spark")
 _REJECTS = 200  # stored at a time
@@ -106,7 +106,7 @@ class PartitionDispatcher:
         self._stall = StallTimer(max_wait)
         self._retry_pause, self._retry_at = _SHORTEST_PAUSE, 0.0
         self._queues: dict[int, SendQueue] = {}
-        self._rejects: list[Reject] = []
+        self._rejects: list[RowReject] = []
         self._sent: dict[str, int] = {}
         self._check_every = 1
         self._began = 0.0
@@ -192,7 +192,7 @@ class PartitionDispatcher:
             if queue.blocked and self._blocked_bytes() > _MAX_BLOCKED_BYTES:
                 self._drain_blocked(_MAX_BLOCKED_BYTES // 2)
 
-    def add_all(self, rows: Iterable[tuple[int, LoadItem] | Reject]) -> None:
+    def add_all(self, rows: Iterable[tuple[int, LoadItem] | RowReject]) -> None:
         """Queue rows, and reject those that are no commands.
 
         An entity's rows keep their order and are grouped, within `rows`: a request that names few mailboxes costs the server half of one in
@@ -201,7 +201,7 @@ class PartitionDispatcher:
         by_mailbox: dict[str, list[LoadItem]] = {}
         shards: dict[str, int] = {}
         for row in rows:
-            if isinstance(row, Reject):
+            if isinstance(row, RowReject):
                 self.reject(row)
                 continue
             shard, item = row
@@ -217,7 +217,7 @@ class PartitionDispatcher:
         for shard, groups in by_shard.items():
             self.add(shard, chain.from_iterable(groups))
 
-    def reject(self, reject: Reject, *, read: bool = True) -> None:
+    def reject(self, reject: RowReject, *, read: bool = True) -> None:
         """Store, raise or drop a row that is no command, as `on_invalid` says.
 
         Raises:

@@ -181,11 +181,11 @@ async def recorded_choices(url: str, namespace: str, patience: float, options: M
     """
     connections = Connections(clients_of(url, options))
     first = KeySpace(namespace, 1).shards[0]
-    place = connections.at(first.prefix)
+    server = connections.at(first.prefix)
     try:
         async with with_tls_hint(url):
-            meta: dict[bytes, bytes] = await place.retry_until(
-                lambda: place.ask(lambda client: client.hgetall(first.meta)), mono() + patience
+            meta: dict[bytes, bytes] = await server.retry_until(
+                lambda: server.ask(lambda client: client.hgetall(first.meta)), mono() + patience
             )
     finally:
         await connections.close()
@@ -216,8 +216,8 @@ async def open_namespace(connections: Connections, keys: KeySpace, settings: Bus
         InvalidSettings: The namespace was made with other settings.
         TransportUnavailable: The server cannot be reached within `dispatch_timeout`.
     """
-    places = [connections.at(shard.prefix) for shard in keys.shards]
-    found = [await inspect_server(place) for place in dict.fromkeys(places)]
+    servers = [connections.at(shard.prefix) for shard in keys.shards]
+    found = [await inspect_server(server) for server in dict.fromkeys(servers)]
     for facts in found:
         for warning in judge(facts, connections.label, settings):
             if warning not in _warned:  # once per process: a test suite opens many buses
@@ -226,7 +226,7 @@ async def open_namespace(connections: Connections, keys: KeySpace, settings: Bus
     namespace = Namespace(connections, keys, settings)
     try:
         await namespace.open()
-        await asyncio.gather(*(ensure_ready(place, shard) for place, shard in zip(places, keys.shards, strict=True)))
+        await asyncio.gather(*(ensure_ready(server, shard) for server, shard in zip(servers, keys.shards, strict=True)))
     except TransportUnavailable as error:
         if is_of_a_replica(error) and not isinstance(
             connections.factory, FollowingClients

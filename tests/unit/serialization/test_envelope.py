@@ -23,7 +23,7 @@ from command_bus.serialization.envelope import (
     pack_envelope,
     unpack_envelope,
 )
-from command_bus.serialization.msgpack import Limits, Undecodable
+from command_bus.serialization.limits import Limits, Undecodable
 from command_bus.serialization.native import ExtType, Packer, unpackb
 
 PLAIN = WireEnvelope("c-1", "Deposit", "account", "a-17", b"\x80")

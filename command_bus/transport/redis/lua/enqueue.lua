@@ -19,7 +19,7 @@
 -- ARGV[4]   limit     of commands in this shard
 -- ARGV[5]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
 -- ARGV[6]   rooms     'commands that a mailbox may hold:number of mailboxes ' for each stretch of equal ones
--- ARGV[7]   places    two bytes for each command: the number of its mailbox
+-- ARGV[7]   targets   two bytes for each command: the number of its mailbox
 -- ARGV[8]   kinds     a letter for each command: p plain, m with a mark, d delayed, b both; empty if all are plain
 -- ARGV[9…]  for each command its envelope; then for each with a mark its digest, in their order; then for each that is delayed its ms
 --           and its id. Few arguments: each costs 0.2 us
@@ -32,7 +32,7 @@
 -- one mailbox is answered to its commands alone. After the first write nothing fails, whatever a counter holds.
 
 local ready, active, stats, due, delayed, later, paused, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local number, limit, prefix, places, kinds = tonumber(ARGV[1]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[7], ARGV[8]
+local number, limit, prefix, targets, kinds = tonumber(ARGV[1]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[7], ARGV[8]
 local head = 8
 local call, byte, sub = redis.call, string.byte, string.sub
 
@@ -115,7 +115,7 @@ local function put(box, envelope)
   activate(box)
 end
 
-local count = #places / 2
+local count = #targets / 2
 local accepted, marks, digests = 0, 10 + boxes, head + count
 local delays = digests
 if kinds ~= '' then
@@ -124,7 +124,7 @@ if kinds ~= '' then
 end
 
 for i = 1, count do
-  local high, low = byte(places, 2 * i - 1, 2 * i)
+  local high, low = byte(targets, 2 * i - 1, 2 * i)
   local box, kind, mark, digest, outcome = 256 * high + low, 'p', nil, nil, nil
   if kinds ~= '' then
     kind = sub(kinds, i, i)

@@ -39,7 +39,7 @@ class RedisWorkerSide:
         self._connections = connections
         self._keys = keys
         self._options = options
-        self.places = Slots(options.places, keys.count, options.max_lent, is_stuck=options.is_stuck)
+        self.slots = Slots(options.slots, keys.count, options.max_lent, is_stuck=options.is_stuck)
         self.steps = StepBatcher(connections, keys, owner=options.name, reply_ttl=options.reply_ttl)
         keeper: type[LeaseKeeper] = getattr(connections.factory, "lease_keeper", LeaseKeeper)
         self.leases = keeper(
@@ -72,7 +72,7 @@ class RedisWorkerSide:
             self._connections,
             self._keys,
             owner=options.name,
-            slots=self.places,
+            slots=self.slots,
             leases=self.leases,
             steps=self.steps,
             run=run,

@@ -141,7 +141,7 @@ class _Shard:
                 return answers
 
 
-_VERBS = {"done": "d", "deny": "n", "lapse": "x"}
+_VERBS = {"completed": "d", "rejected": "n", "expired": "x"}
 _FOLLOWS = {"stay": "s", "yield": "y", "leave": "l"}
 
 
@@ -149,12 +149,12 @@ def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: l
     """Append a step's arguments, and the keys that its operation names, in the order that the header of advance.lua gives."""
     extra: list[Any] = []
     match step:
-        case Done(left, follow, verb):
+        case Done(left, follow, status):
             if left is not NO_SETTLEMENT:
                 flags = _leave(keys, left, names, extra)
-                args += (_VERBS[verb] + _FOLLOWS[follow] + flags, lease.activation, lease.holder, lease.running, *extra)
+                args += (_VERBS[status] + _FOLLOWS[follow] + flags, lease.activation, lease.holder, lease.running, *extra)
             else:
-                args += (_VERBS[verb] + _FOLLOWS[follow], lease.activation, lease.holder, lease.running)
+                args += (_VERBS[status] + _FOLLOWS[follow], lease.activation, lease.holder, lease.running)
         case Take():
             args += ("ts", lease.activation, lease.holder, lease.running)
         case Retry(delay_ms, counts):
