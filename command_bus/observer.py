@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
-from command_bus.transport.interfaces import Producer
+from command_bus.transport.sender_interfaces import Producer
 from command_bus.transport.submissions import Admission, Submission, UnavailableShards
 
 if TYPE_CHECKING:

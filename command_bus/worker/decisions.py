@@ -18,16 +18,8 @@ from command_bus.messages.message import MessageSpec
 from command_bus.messages.policies import Mailbox
 from command_bus.randomness import JITTER
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope import (
-    AT_MOST_ONCE,
-    ENCRYPTED,
-    GIVEN_ID,
-    KEEP_OUTCOME,
-    UnsupportedVersion,
-    WireEnvelope,
-    unpack_envelope,
-)
-from command_bus.serialization.limits import Undecodable, reading_limits
+from command_bus.serialization.envelope import AT_MOST_ONCE, ENCRYPTED, GIVEN_ID, KEEP_OUTCOME, WireEnvelope, unpack_envelope
+from command_bus.serialization.limits import Undecodable, UnsupportedVersion, reading_limits
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.protection import Protection, Signatures
 from command_bus.serialization.reply import (

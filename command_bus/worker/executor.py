@@ -22,9 +22,10 @@ from command_bus.messages.context import CommandContext, HandlerBus, Running, cu
 from command_bus.middleware import Handling
 from command_bus.randomness import JITTER
 from command_bus.serialization.text import printable
-from command_bus.transport.interfaces import Policies, WorkerSlots
 from command_bus.transport.mailboxes import mailbox_label, type_of
+from command_bus.transport.sender_interfaces import Policies
 from command_bus.transport.steps import ByOperator, GiveBack, GivenUp, Lease, Started, Step
+from command_bus.transport.worker_interfaces import WorkerSlots
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.failure_text import text_of
 from command_bus.worker.lending import Lending

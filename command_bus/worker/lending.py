@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from command_bus.transport.interfaces import WorkerSlots
+from command_bus.transport.worker_interfaces import WorkerSlots
 from command_bus.worker.threads import HandlerThreads
 
 __all__ = ["Lending"]

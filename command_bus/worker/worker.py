@@ -30,8 +30,8 @@ from command_bus.serialization.announcements import WorkerInfo, worker_record
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.session import Session
 from command_bus.settings import BusSettings, unknown_variables
-from command_bus.transport.interfaces import WorkerSideOptions
 from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.worker_interfaces import WorkerSideOptions
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.descriptions import describe_commands
 from command_bus.worker.entity_run import EntityRun

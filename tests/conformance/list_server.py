@@ -25,7 +25,7 @@ from command_bus.transport.steps import (
     Started,
 )
 
-__all__ = ["Box", "Delayed", "ListServer", "wall_ms"]
+__all__ = ["Box", "Delayed", "ListLine", "ListServer", "wall_ms"]
 
 
 def wall_ms() -> int:
@@ -49,6 +49,7 @@ class Box:
         state: `ready` for any worker, `held` by one, `waiting` for a retry, or `stopped` until an operator moves it.
         activation: Of a mailbox that is ready or held.
         running: Fence and message of the command that was started last.
+        renewed: When its lease was renewed, monotonic.
     """
 
     entries: deque[Entry] = field(default_factory=deque[Entry])
@@ -59,6 +60,7 @@ class Box:
     attempt: int = 0
     first: int = 0
     due: float = 0.0
+    renewed: float = 0.0
     letter: str = ""
 
 
@@ -70,6 +72,20 @@ class Delayed:
     mailbox: str
     command_id: str
     envelope: bytes
+
+
+class ListLine:
+    """The line of some transports to the server; implements `Line`."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+
+    def sever(self) -> None:
+        self.open.clear()
+
+    def heal(self) -> None:
+        self.open.set()
 
 
 class ListServer:
@@ -146,6 +162,12 @@ class ListServer:
         self.counters["fence"] = int(fence)
         box.running = lease.running = f"{fence}|{head.message}"
         return Started(fence, head.message, box.attempt, box.first, now, head.envelope)
+
+    def started(self, mailbox: str) -> Started:
+        """Return what runs in a held mailbox."""
+        box = self.boxes[mailbox]
+        fence, _, message = box.running.partition("|")
+        return Started(fence, message, box.attempt, box.first, wall_ms(), box.entries[0].envelope)
 
     def settled(self, lease: Lease, left: Settlement, follow: Follow) -> Answer:
         """Take the head away, and go on."""

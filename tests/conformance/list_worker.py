@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import time
 
-from command_bus.transport.interfaces import Decide, Run, WorkerSideOptions
 from command_bus.transport.slots import Slots
 from command_bus.transport.steps import (
     Answer,
@@ -21,7 +20,8 @@ from command_bus.transport.steps import (
     Step,
     Take,
 )
-from tests.conformance.list_server import Box, ListServer, wall_ms
+from command_bus.transport.worker_interfaces import Decide, Run, WorkerSideOptions
+from tests.conformance.list_server import Box, ListLine, ListServer, wall_ms
 
 __all__ = ["ListWorkerSide"]
 
@@ -35,10 +35,12 @@ _COUNTED = {"completed": None, "rejected": "rejected", "expired": "expired"}
 class ListSteps:
     """Implements `Steps`."""
 
-    def __init__(self, server: ListServer) -> None:
+    def __init__(self, server: ListServer, line: ListLine) -> None:
         self._server = server
+        self._line = line
 
     async def advance(self, lease: Lease, step: Step) -> Answer:
+        await self._line.open.wait()  # repeated until there is an answer
         server, box = self._server, self._server.boxes.get(lease.mailbox)
         if box is None or box.activation != lease.activation:
             return LeaseLost()
@@ -80,7 +82,7 @@ class ListSteps:
 
 
 class ListLeases:
-    """Implements `Leases`. All live in one process, so nothing has to be renewed: a lease ends with its worker."""
+    """Implements `Leases`."""
 
     lost, longest, overdue = 0, 0.0, 0.0
 
@@ -121,9 +123,11 @@ class ListConsumer:
         while True:
             ask = await slots.ask(0, 1)
             try:
-                while not server.ready:
-                    server.work.clear()
-                    await server.work.wait()
+                while not server.ready or not self._side.line.open.is_set():
+                    await self._side.line.open.wait()
+                    if not server.ready:
+                        server.work.clear()
+                        await server.work.wait()
             except asyncio.CancelledError:
                 slots.answered(0, ask, 0, 0)
                 raise
@@ -148,25 +152,28 @@ class ListWorkerSide:
     consumer: ListConsumer
     recovered = 0
 
-    def __init__(self, server: ListServer, options: WorkerSideOptions) -> None:
+    def __init__(self, server: ListServer, options: WorkerSideOptions, line: ListLine) -> None:
         self.server = server
+        self.line = line
         self.options = options
         self.slots = Slots(options.slots, 1, options.max_lent, is_stuck=options.is_stuck)
-        self.steps = ListSteps(server)
+        self.steps = ListSteps(server, line)
         self.leases = ListLeases()
         self._numbers = itertools.count(1)
         self._clock: asyncio.Task[None] | None = None
+        self._decide: Decide
 
     def lease(self, mailbox: str, activation: str) -> Lease:
         """Hold a mailbox whose activation was taken."""
         box = self.server.boxes[mailbox]
-        box.state, box.holder = "held", f"{self.options.name}#{next(self._numbers)}"
-        lease = Lease(0, mailbox, activation, time.monotonic() + 3600.0, box.holder)
+        box.state, box.holder, box.renewed = "held", f"{self.options.name}#{next(self._numbers)}", time.monotonic()
+        lease = Lease(0, mailbox, activation, box.renewed + self.options.lease, box.holder)
         self.leases.held[activation] = lease
         return lease
 
     def begin(self, run: Run, decide: Decide) -> None:
         self.consumer = ListConsumer(self, run)
+        self._decide = decide
 
     async def start(self) -> None:
         self._clock = asyncio.create_task(self._tick(), name="lists.clock")
@@ -184,10 +191,41 @@ class ListWorkerSide:
             task.cancel()
         self.server.workers.pop(self.options.name, None)
 
+    def _renew(self) -> None:
+        now = time.monotonic()
+        for lease in self.leases.held.values():
+            box = self.server.boxes.get(lease.mailbox)
+            if box is not None and box.activation == lease.activation:
+                box.renewed, lease.deadline = now, now + self.options.lease
+            elif lease.cancel is not None and not lease.lost:
+                lease.lost = True
+                self.leases.lost += 1
+                lease.cancel("another worker took the lease over")
+
+    async def _recover(self) -> None:
+        """Settle what lost workers have started, and make untouched mailboxes ready for any worker."""
+        expired = time.monotonic() - self.options.lease
+        for name, box in list(self.server.boxes.items()):
+            if box.state != "held" or box.renewed > expired:
+                continue
+            lease = Lease(0, name, box.activation, time.monotonic() + self.options.lease, box.holder, box.running)
+            if not box.running:
+                self.server.wake(name)
+                continue
+            step = self._decide(self.server.started(name), "its worker was lost")
+            if step is not None:
+                self.recovered += 1
+                if isinstance(step, Done | DeadLetterStep):
+                    step.follow = "leave"  # no task here would run the next command
+                await self.steps.advance(lease, step)
+
     async def _tick(self) -> None:
-        """Wake what has become due, and show that this worker lives."""
+        """Renew leases, take over those of lost workers, wake what has become due, and show that this worker lives."""
         server = self.server
         while True:
+            await self.line.open.wait()
+            self._renew()
+            await self._recover()
             server.workers[self.options.name] = self.options.heartbeat(wall_ms())
             for each in [each for each in server.delayed.values() if each.due_ms <= wall_ms()]:
                 del server.delayed[each.command_id]

@@ -17,7 +17,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from command_bus.clock import mono
 from command_bus.transport.redis.connection import topology as discovery
 from command_bus.transport.redis.connection.failover import following
-from command_bus.transport.redis.connection.topology import HostPort, ClusterMap, Locator, SentinelPrimary, TopologyUrl
+from command_bus.transport.redis.connection.topology import ClusterMap, HostPort, Locator, SentinelPrimary, TopologyUrl
 
 
 class Frozen:

@@ -26,7 +26,7 @@ from redis.sentinel import Sentinel
 from command_bus.errors import InvalidSettings
 from command_bus.server_urls import redacted
 
-__all__ = ["HostPort", "ClusterMap", "Locator", "SentinelPrimary", "TopologyUrl"]
+__all__ = ["ClusterMap", "HostPort", "Locator", "SentinelPrimary", "TopologyUrl"]
 
 T = TypeVar("T")
 _LOOK = 1.0  # seconds that one Sentinel or node gets to connect, and to say where a primary is

@@ -22,7 +22,6 @@ from redis.exceptions import ResponseError
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, TransportUnavailable
 from command_bus.serialization.text import printable
-from command_bus.transport.interfaces import Steps
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
@@ -32,6 +31,7 @@ from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.slots import Ask, Slots
 from command_bus.transport.steps import GiveBack, Lease
 from command_bus.transport.tasks import end_tasks
+from command_bus.transport.worker_interfaces import Steps
 
 __all__ = ["ConsumerLoop"]
 

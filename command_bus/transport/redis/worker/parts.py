@@ -7,7 +7,6 @@ import logging
 from functools import partial
 
 from command_bus.errors import CommandBusError
-from command_bus.transport.interfaces import Consumer, Decide, Run, WorkerSideOptions
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.scripts import REMOVE_WORKER
@@ -16,6 +15,7 @@ from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.recovery import PendingRecovery
 from command_bus.transport.redis.worker.step_batcher import StepBatcher
 from command_bus.transport.slots import Slots
+from command_bus.transport.worker_interfaces import Consumer, Decide, Run, WorkerSideOptions
 
 __all__ = ["RedisWorkerSide"]
 

@@ -20,7 +20,6 @@ from redis.asyncio import Redis
 from command_bus.clock import mono
 from command_bus.randomness import JITTER
 from command_bus.serialization.text import printable
-from command_bus.transport.interfaces import Steps
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
@@ -35,6 +34,7 @@ from command_bus.transport.redis.worker.periodic import run_periodically
 from command_bus.transport.redis.worker.upkeep import Upkeep
 from command_bus.transport.steps import DeadLetterStep, GiveBack, Lease, Started, Step
 from command_bus.transport.tasks import end_tasks
+from command_bus.transport.worker_interfaces import Steps
 
 __all__ = ["PendingRecovery"]
 
