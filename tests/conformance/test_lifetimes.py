@@ -158,8 +158,8 @@ async def test_lost_activations_are_found_by_the_sweep(sandbox: Sandbox) -> None
         client = sandbox.client()
         await client.xtrim(keys.ready, maxlen=0, approximate=False)
         await client.aclose()
-        place = bus.session.redis.connections.at(keys.prefix)
-        assert (await repair_page(place, keys, 0))[:2] == (0, 1)
-        assert (await repair_page(place, keys, 0))[:2] == (0, 0)
+        server = bus.session.redis.connections.at(keys.prefix)
+        assert (await repair_page(server, keys, 0))[:2] == (0, 1)
+        assert (await repair_page(server, keys, 0))[:2] == (0, 0)
         async with bus.worker():
             await bus.wait_idle(5)
