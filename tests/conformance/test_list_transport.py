@@ -29,10 +29,6 @@ def command_bus_sandbox() -> PromiseSandbox:
     return PromiseSandbox(open_transport=lists(server), open_severable=open_severable)
 
 
-def test_without_a_severable_transport_no_worker_can_be_lost() -> None:
-    assert not PromiseSandbox(open_transport=lists(ListServer())).can_lose_workers
-
-
 @asynccontextmanager
 async def _working() -> AsyncGenerator[tuple[PromiseSandbox, CommandBus]]:
     sandbox = PromiseSandbox(open_transport=lists(ListServer()))

@@ -68,7 +68,8 @@ MUTANTS = (
         "a refused command is published as accepted",
         f"{_LUA}/enqueue.lua",
         "    if not admission then\n      admission = drained",
-        "    if publish then publish('accepted', names[box], ARGV[head + i], '', '', '', '') end\n    if not admission then\n      admission = drained",
+        "    if publish then publish('accepted', names[box], ARGV[head + i], '', '', '', '') end\n"
+        "    if not admission then\n      admission = drained",
         "tests/conformance/test_events.py::test_a_refused_command_publishes_no_event",
     ),
     Mutant(
