@@ -18,8 +18,9 @@ from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Cancelled, DeadLetterRecord
 from command_bus.session import Session
 from command_bus.transport.admin_interfaces import DeadLetterStore
-from command_bus.transport.marks import Retention, digest_of, is_marked, waiting_mark
+from command_bus.transport.marks import digest_of, is_marked, waiting_mark
 from command_bus.transport.records import StoredDeadLetter
+from command_bus.transport.retention import Retention
 from command_bus.transport.steps import NO_SETTLEMENT, Settlement
 
 __all__ = ["DeadLetters", "LetterFilters"]

@@ -13,12 +13,12 @@ A *shard* is a number below `Transport.shards`: all commands of a mailbox are in
 from __future__ import annotations
 
 from asyncio import Future, Task
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from command_bus.errors import CommandBusError
-from command_bus.messages.policies import Mailbox
+from command_bus.messages.policies import MailboxPolicy
 from command_bus.transport.admin_interfaces import (
     Announcements,
     DeadLetterStore,
@@ -34,7 +34,7 @@ from command_bus.transport.bulk import BulkDispatches
 from command_bus.transport.records import (
     CommandLocation,
 )
-from command_bus.transport.steps import Answer, Lease, Started, Step
+from command_bus.transport.steps import Answer, Cancellation, Lease, Started, Step
 from command_bus.transport.submissions import Admission, Submission, UnavailableShards
 
 __all__ = [
@@ -58,7 +58,7 @@ __all__ = [
 
 
 Run = Callable[[Lease], Awaitable[None]]
-"""Runs the commands of a mailbox under a lease, until the lease is given up."""
+"""Runs the commands of a mailbox under a lease, until the lease is released."""
 
 Decide = Callable[[Started, str], Step | None]
 """Decides what to do with a command that was interrupted, and for what reason; None leaves it to another worker."""
@@ -98,12 +98,12 @@ class Steps(Protocol):
     def advance(self, lease: Lease, step: Step) -> Awaitable[Answer]:
         """Carry out a step under its lease; repeat what is ambiguous until there is an answer.
 
-        `Take` starts the head of the mailbox. `GiveBack` with an empty `lease.running` makes an untouched mailbox ready for any worker.
-        Every other step concerns the command that `lease.running` names: it is carried out only
+        `Take` starts the head of the mailbox. `GiveBack` with an empty `lease.attempt_id` makes an untouched mailbox ready for any worker.
+        Every other step concerns the command that `lease.attempt_id` names: it is carried out only
         while the lease is held and that command is the one that was started last under it; else the answer is `LeaseLost` and
         nothing changes. After `Done` and `DeadLetterStep` the next command is started if the mailbox has one and `follow` is `stay`, or
         `yield` while no other mailbox of the shard waits; else the mailbox is made ready for any worker. A mailbox that is paused or parked
-        starts nothing: the answer is `Released("stop")`. With the answer `Started`, `lease.running` is `fence|message` of the new start.
+        starts nothing: the answer is `Released("stop")`. With the answer `Started`, `lease.attempt_id` is that of the new start.
         """
         ...
 
@@ -113,6 +113,10 @@ class Reply(Protocol):
 
     async def within(self, deadline: float) -> bytes | None:
         """Return the reply record, or None if it does not come before the deadline (monotonic)."""
+        ...
+
+    def forget(self) -> None:
+        """Drop the wait: its caller waits no longer."""
         ...
 
 
@@ -127,10 +131,6 @@ class Replies(Protocol):
 
     def expect(self, command_id: str) -> Reply:
         """Be ready for a reply, before the command is sent."""
-        ...
-
-    def forget(self, pending: Any) -> None:
-        """Drop a wait that `expect` returned: its caller waits no longer."""
         ...
 
 
@@ -183,7 +183,7 @@ class Marks(Protocol):
 class Policies(Protocol):
     """Knows what mailboxes the entities of a type have in a namespace."""
 
-    def recorded(self, entity_type: str) -> Mailbox | None:
+    def recorded(self, entity_type: str) -> MailboxPolicy | None:
         """Return the policy that the namespace recorded, if it is known here."""
         ...
 
@@ -199,11 +199,11 @@ class Policies(Protocol):
 class Agreements(Policies, Protocol):
     """What all clients of a namespace agree on: the mailbox policy of each entity type."""
 
-    def agreed(self, entity_type: str) -> Mailbox | None:
+    def agreed(self, entity_type: str) -> MailboxPolicy | None:
         """Return the policy of an entity type, if it was agreed on; None while others wait for an agreement, so that none is overtaken."""
         ...
 
-    async def agree(self, entity_type: str, deadline: float = 0.0) -> Mailbox:
+    async def agree(self, entity_type: str, deadline: float = 0.0) -> MailboxPolicy:
         """Record or compare the policy of an entity type, once, or repeatedly until a monotonic deadline.
 
         Raises:
@@ -273,8 +273,8 @@ class Consumer(Protocol):
         ...
 
     @property
-    def running(self) -> frozenset[Task[None]]:
-        """The tasks that hold a mailbox."""
+    def running(self) -> Mapping[Task[None], str]:
+        """The tasks that hold a mailbox, each with that mailbox; at this moment."""
         ...
 
     @property
@@ -314,8 +314,8 @@ class WorkerSideOptions:
 class WorkerSide(Protocol):
     """What a transport provides for one worker.
 
-    After `begin` and `start` the consumer reads activations while there are free places, makes a task for each, named with the mailbox
-    behind a blank, and awaits `run(lease)` in it. When `run` returns, the lease is dropped and the place given back. In the background
+    After `begin` and `start` the consumer reads activations while there are free places, makes a task for each, and
+    awaits `run(lease)` in it. When `run` returns, the lease is dropped and the place given back. In the background
     leases are renewed, delayed commands and retries are made ready when they are due, and leases of lost workers are taken over: what was
     started under one is settled by `decide`. `places` is a `transport.slots.Slots` with one reader per shard.
     """
@@ -353,7 +353,7 @@ class WorkerSide(Protocol):
         """Begin to renew leases, to recover and to read."""
         ...
 
-    def cancel_all(self, reason: str) -> None:
+    def cancel_all(self, why: Cancellation) -> None:
         """Interrupt every handler that runs."""
         ...
 

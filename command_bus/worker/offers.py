@@ -11,11 +11,12 @@ wait that is rare: then readers do not sleep, and come in no order.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from random import Random
 
 from command_bus.transport.steps import GiveBack, Retry
 
-__all__ = ["Offers"]
+__all__ = ["Offer", "Offers"]
 
 _SHORTEST_MS, _LONGEST_MS = 1000, 10_000
 _EVERY_MS = 1
@@ -23,6 +24,23 @@ _OFFERS_LEFT = 4
 """A command waits for at most this part of what is left of its grace: the nearer its end, the more often it is offered."""
 _PASS_ON = 0.5
 """The chance that a command is passed on at once while few wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The decision to leave a command to a newer worker.
+
+    Attributes:
+        left_ms: Milliseconds until its grace is over, more than 0.
+        name: Its wire name; empty if that cannot be read.
+        command_id: Its id; empty if that cannot be read.
+        why: Why this worker cannot run it.
+    """
+
+    left_ms: int
+    name: str
+    command_id: str
+    why: str
 
 
 class Offers:

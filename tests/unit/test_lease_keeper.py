@@ -13,6 +13,7 @@ from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.redis.worker import lease_keeper
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper, Page
+from command_bus.transport.steps import Cancellation
 
 
 def pause_of(*deadlines: float) -> float:
@@ -60,7 +61,7 @@ async def test_the_renewing_thread_survives_unexpected_errors(
     monkeypatch.setattr(lease_keeper, "_PAUSE", 0.02)
     keeper = Broken(MemoryClients(), KeySpace("n", 1), owner="w", lease=0.3, heartbeat=lambda _: b"")
     lease = keeper.add(0, "box:1", "1-0")
-    told: list[str] = []
+    told: list[Cancellation] = []
     lease.cancel = told.append
     keeper.start()
     try:
@@ -107,7 +108,7 @@ async def test_a_lease_that_was_renewed_late_is_lost_once_more() -> None:
     keeper._loop = asyncio.get_running_loop()
     lease = keeper.add(0, "box:1", "1-0")
     told: list[str] = []
-    lease.cancel = lambda why: told.append(f"thread: {why}")
+    lease.cancel = lambda why: told.append(f"thread: {why.text}")
 
     async def renewal(answer: Any) -> None:
         keeper._next_renewal = 0.0
@@ -121,6 +122,6 @@ async def test_a_lease_that_was_renewed_late_is_lost_once_more() -> None:
     await renewal(ConnectionError("cut off"))
     await renewal([(1_700_000_000, 0), 0, [b"1-0"]])
     assert len(told) == 1
-    lease.cancel = lambda why: told.append(f"next: {why}")
+    lease.cancel = lambda why: told.append(f"next: {why.text}")
     await renewal([(1_700_000_000, 0), 0, []])
     assert told[1:] == ["next: another worker took it over, or it was settled"]

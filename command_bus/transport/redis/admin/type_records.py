@@ -5,6 +5,7 @@ Each is a field of `meta`: `mailbox:<type>` and `held:<type>`. A user that may s
 
 from __future__ import annotations
 
+from command_bus.messages.message import is_entity_type
 from command_bus.transport.records import TypeRecord
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 
@@ -31,6 +32,10 @@ class RedisTypeRecords(RetryingRequests):
             if (name := type_of_field(field)) is not None:
                 fields.setdefault(name, {})[field] = value
         return {name: TypeRecord(found, _mailboxes(found)) for name, found in sorted(fields.items())}
+
+    async def used(self) -> list[str]:
+        """See `TypeRecords`. A type that was only paused, drained or resumed is not used."""
+        return [name for name, record in (await self.all()).items() if record.mailboxes is not None and is_entity_type(name)]
 
     async def remove(self, record: TypeRecord) -> None:
         """Take a record back."""

@@ -54,7 +54,7 @@ class ConsumerLoop:
         slots: How many mailboxes may be held.
         leases: Holds what was read.
         steps: Gives back what exceeds the slots.
-        run: Runs one mailbox under its lease until it gives it up.
+        run: Runs one mailbox under its lease until it releases it.
         wake: Called when something is due earlier than was known (a tick arrived).
         settle: Settles activations that are assigned to this worker, but that it does not hold.
     """
@@ -82,7 +82,8 @@ class ConsumerLoop:
         self._kick = wake
         self.settle = settle
         self._readers: list[_Reader] = []
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], str] = {}  # mailboxes
+        self._giving_back: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Begin to read; returns at once."""
@@ -101,9 +102,14 @@ class ConsumerLoop:
         return self._slots.total
 
     @property
-    def running(self) -> frozenset[asyncio.Task[None]]:
-        """The tasks that hold a mailbox."""
-        return frozenset(self._running)
+    def running(self) -> dict[asyncio.Task[None], str]:
+        """See `Consumer`."""
+        return dict(self._running)
+
+    def cancel(self) -> None:
+        """Cancel what runs. A step that was asked for still leaves."""
+        for task in (*self._running, *self._giving_back):
+            task.cancel()
 
     @property
     def silent_for(self) -> float:
@@ -156,17 +162,14 @@ class ConsumerLoop:
 
     def _hold(self, shard: int, mailbox: str, activation: str) -> None:
         lease = self._leases.add(shard, mailbox, activation)
-        self._spawn(self._run_held(lease), f"command_bus.run {mailbox}")
+        task = asyncio.get_running_loop().create_task(self._run_held(lease), name=f"command_bus.run {mailbox}")
+        self._running[task] = mailbox
+        task.add_done_callback(self._finished)
 
     def _hand_back(self, shard: int, mailbox: str, activation: str) -> None:
-        async def give() -> None:
-            await self._steps.advance(Lease(shard, mailbox, activation, mono()), GiveBack(counts=False))
-
-        self._spawn(give(), f"command_bus.give_back {mailbox}")
-
-    def _spawn(self, work: Any, name: str) -> None:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work, name=name)
-        self._running.add(task)
+        answer = self._steps.advance(Lease(shard, mailbox, activation, mono()), GiveBack(counts=False))
+        task = asyncio.get_running_loop().create_task(_ended(answer), name=f"command_bus.give_back {mailbox}")
+        self._giving_back.add(task)
         task.add_done_callback(self._finished)
 
     async def _run_held(self, lease: Lease) -> None:
@@ -177,11 +180,16 @@ class ConsumerLoop:
             self._slots.give()
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
+        self._running.pop(task, None)
+        self._giving_back.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error(
                 "%s failed unexpectedly; its entity is taken over when its lease ends", printable(task.get_name()), exc_info=error
             )
+
+
+async def _ended(answer: Awaitable[object]) -> None:
+    await answer
 
 
 class _Reader:

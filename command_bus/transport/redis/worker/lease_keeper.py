@@ -26,6 +26,7 @@ from redis import Redis as SyncRedis
 
 from command_bus.clock import mono, wall_ms
 from command_bus.serialization.text import printable
+from command_bus.transport.attempts import fence_of
 from command_bus.transport.interrupts import Interrupt
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.admin.interrupts import fill_request
@@ -33,8 +34,7 @@ from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS
 from command_bus.transport.redis.connection.factory import SOCKET_TIMEOUT, ClientFactory
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff, OutageLog
 from command_bus.transport.redis.keys import GROUP, KeySpace
-from command_bus.transport.redis.mailbox_record import fence_of
-from command_bus.transport.steps import Lease
+from command_bus.transport.steps import Cancellation, Cause, Lease
 
 __all__ = ["Blocked", "LeaseKeeper", "Page"]
 
@@ -157,7 +157,7 @@ class LeaseKeeper:
         """Return the leases of a shard that are held."""
         return list(self._held[shard].values())
 
-    def cancel_all(self, why: str) -> None:
+    def cancel_all(self, why: Cancellation) -> None:
         """Interrupt the handlers that run; those between two commands are left to their next step."""
         for held in self._held:
             for lease in list(held.values()):
@@ -182,13 +182,13 @@ class LeaseKeeper:
                 client.close()
 
     def _turn_or_pause(self, clients: list[SyncRedis]) -> float:
-        """Take a turn. After any error there is a next one, and leases that are over are given up."""
+        """Take a turn. After any error there is a next one, and leases that are over are lost."""
         try:
             return self._turn_with(clients)
         except Exception:  # noqa: BLE001 - as the docstring says
             _log.exception("renewing leases failed, next try in %g s", _PAUSE)
             with suppress(Exception):
-                self._give_up_overdue()
+                self._lose_overdue()
             return _PAUSE
 
     def _turn_with(self, clients: list[SyncRedis]) -> float:
@@ -227,11 +227,11 @@ class LeaseKeeper:
             renewed = yield from self._renew_all()
             interval = self._lease / 3
             self._next_renewal = now + (interval if renewed else min(interval, self._lease / 10, 1.0))
-        self._give_up_overdue()
+        self._lose_overdue()
         if self._watch_loop():
             yield from self._answer_for_the_loop()
         now = mono()
-        # Only future ones: a lease past its deadline is given up already, but a thread that cannot be cancelled may hold it for long.
+        # Only future ones: a lease past its deadline is lost already, but a thread that cannot be cancelled may hold it for long.
         deadlines = [lease.deadline - now for held in self._held for lease in list(held.values()) if lease.deadline > now]
         return 0.01 if self._renew_now else max(0.01, min(self._next_renewal - now, _BLOCKED_AFTER, *deadlines))
 
@@ -267,14 +267,14 @@ class LeaseKeeper:
                 answers = yield page
                 self._alive_at = mono()
                 renewed = self._renewed(page, asked, answers) and renewed
-            self._give_up_overdue()  # a shard that does not answer must not delay the others' deadlines
+            self._lose_overdue()  # a shard that does not answer must not delay the others' deadlines
         return renewed
 
     def _longest(self) -> float:
         """Return the seconds for which the longest attempt has run: apart from jumps of clocks, a fence is the server's time of the start in us."""
         longest = 0.0
         for held, ahead in zip(self._held, self._ahead, strict=True):
-            fences = [fence_of(lease.running) for lease in list(held.values()) if lease.running]
+            fences = [fence_of(lease.attempt_id) for lease in list(held.values()) if lease.attempt_id]
             if fences:
                 longest = max(longest, (wall_ms() + (ahead or 0)) / 1000 - min(fences) / 1_000_000)
         return longest
@@ -307,7 +307,7 @@ class LeaseKeeper:
                     self._post_lost(lease, "another worker took it over, or it was settled")
         return True
 
-    def _give_up_overdue(self) -> None:
+    def _lose_overdue(self) -> None:
         now = mono()
         for held in self._held:
             for lease in list(held.values()):
@@ -345,7 +345,7 @@ class LeaseKeeper:
     def _answer_for_the_loop(self) -> Generator[Page | Blocked, Any, None]:
         """Answer operators who want to end an attempt that the event loop is blocked, and where."""
         for shard, held in enumerate(self._held):
-            running = {lease.mailbox: lease.running for lease in list(held.values()) if lease.running}
+            running = {lease.mailbox: lease.attempt_id for lease in list(held.values()) if lease.attempt_id}
             if not running:
                 continue
             found = yield Blocked(shard)
@@ -357,7 +357,7 @@ class LeaseKeeper:
             answers = {
                 mailbox: replace(interrupt, answer="blocked", where=where)
                 for mailbox, interrupt in asked.items()
-                if not interrupt.answer and running.get(mailbox) == interrupt.running
+                if not interrupt.answer and running.get(mailbox) == interrupt.attempt_id
             }
             for mailbox, interrupt in answers.items():
                 entity = mailbox_label(mailbox)
@@ -386,7 +386,7 @@ class LeaseKeeper:
                 why,
                 extra={"entity": entity, "worker": self._owner},
             )
-            lease.cancel(why)
+            lease.cancel(Cancellation(Cause.LOST, why))
 
 
 def _text(value: Any) -> str:

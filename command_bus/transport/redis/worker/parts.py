@@ -7,7 +7,7 @@ import logging
 from functools import partial
 
 from command_bus.errors import CommandBusError
-from command_bus.transport.interfaces import Consumer, Decide, Run, WorkerSideOptions
+from command_bus.transport.interfaces import Decide, Run, WorkerSideOptions
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.scripts import REMOVE_WORKER
@@ -16,6 +16,7 @@ from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.recovery import PendingRecovery
 from command_bus.transport.redis.worker.step_batcher import StepBatcher
 from command_bus.transport.slots import Slots
+from command_bus.transport.steps import Cancellation
 
 __all__ = ["RedisWorkerSide"]
 
@@ -33,7 +34,7 @@ class RedisWorkerSide:
         options: Of the worker.
     """
 
-    consumer: Consumer
+    consumer: ConsumerLoop
 
     def __init__(self, connections: Connections, keys: KeySpace, options: WorkerSideOptions) -> None:
         self._connections = connections
@@ -80,9 +81,9 @@ class RedisWorkerSide:
             settle=partial(self._recovery.settle, ours=True),
         )
 
-    def cancel_all(self, reason: str) -> None:
+    def cancel_all(self, why: Cancellation) -> None:
         """See `WorkerSide`."""
-        self.leases.cancel_all(reason)
+        self.leases.cancel_all(why)
 
     async def start(self) -> None:
         """See `WorkerSide`."""
@@ -93,8 +94,7 @@ class RedisWorkerSide:
     async def stop(self, patience: float) -> None:
         """See `WorkerSide`."""
         await self._recovery.stop()
-        for task in self.consumer.running:
-            task.cancel()
+        self.consumer.cancel()
         await self.steps.close(patience)
         await self.leases.stop()
         await self._sign_off()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 from redis.asyncio import Redis
@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 from command_bus.clock import mono
 from command_bus.randomness import JITTER
 from command_bus.serialization.text import printable
-from command_bus.transport.interfaces import Steps
+from command_bus.transport.interfaces import Decide, Steps
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
@@ -33,7 +33,7 @@ from command_bus.transport.redis.worker.interrupt_handler import InterruptHandle
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.periodic import run_periodically
 from command_bus.transport.redis.worker.upkeep import Upkeep
-from command_bus.transport.steps import DeadLetterStep, GiveBack, Lease, Started, Step
+from command_bus.transport.steps import WORKER_LOST, Cancellation, Cause, DeadLetterStep, GiveBack, Lease, Started
 from command_bus.transport.tasks import end_tasks
 
 __all__ = ["PendingRecovery"]
@@ -48,8 +48,6 @@ _LOOKS = 64
 """Shards that are checked in a second, for expired leases and for due work. With more shards each is checked less often, because checks
 cost an idle worker time; but four times per lease at least."""
 
-Decide = Callable[[Started, str], Step | None]
-_LOST = "its worker was lost while it ran"
 _REFUSED_PAUSE = 60.0
 """Seconds until interrupts are read again after a refusal: the user's ACL is of an earlier release."""
 _OVER = 0.9
@@ -200,9 +198,9 @@ class _ShardRecovery:
                 return
             start = "(" + page[-1]["message_id"].decode()
 
-    async def _abandon(self, lease: Lease, why: str) -> None:
+    async def _abandon(self, lease: Lease, why: Cancellation) -> None:
         """Settle an attempt of our own while its handler runs on: the fence rejects its later steps."""
-        await self.settle(lease.activation, lease.mailbox, why=why, running=lease.running)
+        await self.settle(lease.activation, lease.mailbox, why=why, attempt_id=lease.attempt_id)
         self._leases.renew_soon()  # finds out that the lease is over
 
     async def _take_over(self, suspects: list[Held], idle: int) -> None:
@@ -219,7 +217,14 @@ class _ShardRecovery:
             await asyncio.gather(*(self.settle(entry, mailbox, idle=True) for entry, mailbox in found), self._drop(litter))
 
     async def settle(
-        self, activation: str, mailbox: str, *, ours: bool = False, idle: bool = False, why: str = _LOST, running: str = ""
+        self,
+        activation: str,
+        mailbox: str,
+        *,
+        ours: bool = False,
+        idle: bool = False,
+        why: Cancellation = WORKER_LOST,
+        attempt_id: str = "",
     ) -> None:
         """Settle one mailbox whose holder is gone, or abandons it.
 
@@ -229,7 +234,7 @@ class _ShardRecovery:
             ours: Settle it only if the holder was this worker.
             idle: The holder only seems to be gone, by its lease: if it started a command a moment ago, it was paused, and is back.
             why: Why the attempt ended.
-            running: Settle it only if this attempt, fence and message, still runs.
+            attempt_id: Settle it only if this attempt still runs.
         """
         record, now_us = await self._connections.ask(self._record_of, mailbox)
         lease = Lease(self._shard, mailbox, activation, mono() + self._lease)
@@ -244,10 +249,10 @@ class _ShardRecovery:
             self.recovered += 1
             await self._steps.advance(lease, GiveBack(counts=False))
             return
-        lease.running = record.running
-        if running and lease.running != running:
+        lease.attempt_id = record.attempt_id
+        if attempt_id and lease.attempt_id != attempt_id:
             return
-        step = self._decide(await self._started(mailbox, record, now_us // 1000), why)
+        step = self._decide(await self._started(mailbox, record, now_us // 1000), why.text)
         if step is None:
             return  # its lease will end again, and another worker take it
         self._log_end(record.worker, mailbox_label(mailbox), record.attempt, why)
@@ -255,9 +260,9 @@ class _ShardRecovery:
             step.follow = "leave"  # the worker that reads the new activation runs the next command: no task here would
         await self._steps.advance(lease, step)
 
-    def _log_end(self, worker: str, entity: str, attempt: int, why: str) -> None:
+    def _log_end(self, worker: str, entity: str, attempt: int, why: Cancellation) -> None:
         facts = {"entity": entity, "worker": worker, "attempt": attempt}
-        if why is _LOST:
+        if why.cause is Cause.LOST:
             self.recovered += 1
             _log.warning(
                 "worker %s lost %s: its lease ended while a command ran (attempt %s)",
@@ -268,7 +273,7 @@ class _ShardRecovery:
             )
         else:
             _log.warning(
-                "%s is given up beside its handler, which goes on (attempt %s): %s", entity, attempt, printable(why), extra=facts
+                "%s is abandoned, its handler goes on (attempt %s): %s", entity, attempt, printable(why.text), extra=facts
             )
 
     async def _started(self, mailbox: str, record: MailboxRecord, now_ms: int) -> Started:
