@@ -46,8 +46,6 @@ _THREAD_PATIENCE = 1.0
 """Seconds for which a command waits for a thread while none comes free; then another worker may have it."""
 _MOMENT = 0.001
 _WARNING_PAUSE = 60.0
-_UNKNOWN_NAMES = 100
-"""Names of unknown commands that a worker warns of, each once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +108,7 @@ class Executor:
         self._call: Handling = around(self._invoke) if around is not None else self._invoke
         self._needs_context = around is not None
         self._callers: set[str] = set()
-        self._offers = Offers(JITTER)
-        self._warned_of: set[str] = set()
+        self._offers = Offers(JITTER, worker)
         self._warned_at = -math.inf
         self._loop = asyncio.get_running_loop()
 
@@ -124,7 +121,7 @@ class Executor:
         try:
             read = self._decisions.read(started, lease.mailbox)
             if not isinstance(read, Runnable):
-                return self._offered(started, read) if isinstance(read, Offer) else read
+                return self._offers.unknown(started, read) if isinstance(read, Offer) else read
             if self._callers and read.envelope.name in self._callers and not read.serves_handler:
                 if not self._places.admits_caller():
                     return self._offers.next(started.now_ms, _OFFERED_FOR_MS)
@@ -149,18 +146,6 @@ class Executor:
             _log.warning("%s waits: its signatures cannot be verified yet: %s", mailbox_label(lease.mailbox), error)
             return self._offers.next(started.now_ms, _OFFERED_FOR_MS)
         return None
-
-    def _offered(self, started: Started, offer: Offer) -> Step:
-        """Return when a command is offered that this worker does not know. Warn once of each name."""
-        if offer.name not in self._warned_of and len(self._warned_of) < _UNKNOWN_NAMES:
-            self._warned_of.add(offer.name)
-            _log.warning(
-                "%s: its entity waits for a worker that has one, and it becomes a dead letter %g s after it was first offered",
-                offer.why,
-                (started.now_ms - started.first_ms + offer.left_ms) / 1000,
-                extra={"command": offer.name, "command_id": offer.command_id, "worker": self._worker},
-            )
-        return self._offers.next(started.now_ms, offer.left_ms)
 
     def _decide(self, lease: Lease, run: Runnable, result: Any) -> Step | None:
         """Return the step that follows from a handler's result."""

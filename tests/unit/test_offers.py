@@ -27,14 +27,14 @@ class OldWorker:
     def __init__(self, grace: float = 60.0) -> None:
         settings = BusSettings(url="redis://none", unknown_grace=grace)
         self._decisions = Decisions(HandlerRegistry().lookup, settings, worker="w")
-        self._offers = Offers(Random(7))
+        self._offers = Offers(Random(7), "w")
 
     def read(self, now: float, waiting_since: float = 0.0) -> Step:
         """Return its decision; times in seconds."""
         started = Started("7", "1-0", 1, BEGIN + int(waiting_since * 1000), BEGIN + int(now * 1000), ENVELOPE)
         step = self._decisions.read(started)
         if isinstance(step, Offer):
-            step = self._offers.next(started.now_ms, step.left_ms)
+            step = self._offers.unknown(started, step)
         assert isinstance(step, (GiveBack, Retry, DeadLetterStep))
         return step
 

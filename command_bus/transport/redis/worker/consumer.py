@@ -76,7 +76,7 @@ class ConsumerLoop:
         self._keys = keys
         self._owner = owner
         self._slots = slots
-        self._leases = leases
+        self.leases = leases
         self._steps = steps
         self._run = run
         self._kick = wake
@@ -141,17 +141,13 @@ class ConsumerLoop:
             self._kick(shard)
         return ticks
 
-    def renew_leases(self) -> None:
-        """Renew all held leases now."""
-        self._leases.renew_soon()
-
     def failed(self, shard: int, ask: Ask) -> None:
         """Return the slots of a read that failed."""
         self._slots.answered(shard, ask, 0, 0)
 
     def knows(self, shard: int, activation: str) -> bool:
         """Return whether this activation is held here."""
-        return self._leases.holds(shard, activation)
+        return self.leases.holds(shard, activation)
 
     def hand_back(self, shard: int, entries: _Entries) -> list[str]:
         """Give back delivered activations; return the ids of ticks."""
@@ -161,7 +157,7 @@ class ConsumerLoop:
         return [entry for entry, fields in entries if b"e" not in fields]
 
     def _hold(self, shard: int, mailbox: str, activation: str) -> None:
-        lease = self._leases.add(shard, mailbox, activation)
+        lease = self.leases.add(shard, mailbox, activation)
         task = asyncio.get_running_loop().create_task(self._run_held(lease), name=f"command_bus.run {mailbox}")
         self._running[task] = mailbox
         task.add_done_callback(self._finished)
@@ -176,7 +172,7 @@ class ConsumerLoop:
         try:
             await self._run(lease)
         finally:
-            self._leases.drop(lease)
+            self.leases.drop(lease)
             self._slots.give()
 
     def _finished(self, task: asyncio.Task[None]) -> None:
@@ -322,7 +318,7 @@ class _Reader:
                 # No renewal yet: it would find nothing of ours pending. What runs here is read again first, and goes on.
                 _log.warning("%s: the consumer group was gone and is created again", self._keys.ready)
             else:
-                self._loop.renew_leases()  # recovery must not take them for abandoned
+                self._loop.leases.renew_soon()  # recovery must not take them for abandoned
             await self._adopt()
         except CommandBusError:
             return False
