@@ -49,7 +49,7 @@ def digest_of(envelope: WireEnvelope) -> bytes:
 
 
 def is_marked(envelope: WireEnvelope) -> bool:
-    """Return whether a mark remembers its command id: a caller chose it and may send it again, or waits for its reply.
+    """Return whether a mark remembers its command id: it was given, its result is to be kept, or its caller waits for the reply.
 
     Only the producer can repeat a generated id, and the server answers that by the number of its batch.
     """

@@ -194,7 +194,7 @@ class Worker:
                 undo()
 
     async def stop(self, grace: float | None = None) -> StopReport:
-        """Stop claiming, finish within `grace` seconds (by default `settings.grace`), hand the rest back.
+        """Stop reading work, finish within `grace` seconds (by default `settings.grace`), hand the rest back.
 
         Idempotent; a caller that gives up waiting does not stop it half-way.
 

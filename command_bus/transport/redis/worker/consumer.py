@@ -50,7 +50,7 @@ class ConsumerLoop:
     Args:
         connections: Of this process.
         keys: The shards.
-        owner: The consumer name, random per worker.
+        worker: This worker's name, which is that of its consumer.
         slots: How many mailboxes may be held.
         leases: Holds what was read.
         steps: Gives back what exceeds the slots.
@@ -64,7 +64,7 @@ class ConsumerLoop:
         connections: Connections,
         keys: KeySpace,
         *,
-        owner: str,
+        worker: str,
         slots: Slots,
         leases: LeaseKeeper,
         steps: Steps,
@@ -74,7 +74,7 @@ class ConsumerLoop:
     ) -> None:
         self._connections = connections
         self._keys = keys
-        self._owner = owner
+        self._worker = worker
         self._slots = slots
         self.leases = leases
         self._steps = steps
@@ -88,7 +88,7 @@ class ConsumerLoop:
     async def start(self) -> None:
         """Begin to read; returns at once."""
         for shard in range(self._keys.count):
-            self._readers.append(_Reader(self, self._connections, self._keys.shards[shard], shard, self._owner))
+            self._readers.append(_Reader(self, self._connections, self._keys.shards[shard], shard, self._worker))
         for reader in self._readers:
             reader.start()
 
@@ -191,13 +191,13 @@ async def _ended(answer: Awaitable[object]) -> None:
 class _Reader:
     """The blocking read of one shard."""
 
-    def __init__(self, loop: ConsumerLoop, connections: Connections, keys: ShardKeys, shard: int, owner: str) -> None:
+    def __init__(self, loop: ConsumerLoop, connections: Connections, keys: ShardKeys, shard: int, worker: str) -> None:
         self._loop = loop
         self._connections = connections.at(keys.prefix)
         self._pipe = self._connections.pipe(BLOCK)
         self._keys = keys
         self._shard = shard
-        self._owner = owner
+        self._worker = worker
         self._client_id = 0
         self._stopping = False
         self._fetch, self._last_full = _FIRST_FETCH, 0.0
@@ -287,7 +287,7 @@ class _Reader:
                 "XREADGROUP",
                 "GROUP",
                 GROUP,
-                self._owner,
+                self._worker,
                 "COUNT",
                 ask.count,
                 *(_BLOCKING if ask.blocks else ()),
@@ -339,14 +339,16 @@ class _Reader:
         """Return activations that are pending in our name without being held here."""
         pending: Any = await self._connections.ask(
             lambda client: client.xpending_range(
-                self._keys.ready, GROUP, min="-", max="+", count=10_000, consumername=self._owner
+                self._keys.ready, GROUP, min="-", max="+", count=10_000, consumername=self._worker
             )
         )
         ids = [item["message_id"].decode() for item in pending]
         unknown = [entry for entry in ids if not self._loop.knows(self._shard, entry)]
         if not unknown:
             return []
-        claimed: Any = await self._connections.ask(lambda client: client.xclaim(self._keys.ready, GROUP, self._owner, 0, unknown))
+        claimed: Any = await self._connections.ask(
+            lambda client: client.xclaim(self._keys.ready, GROUP, self._worker, 0, unknown)
+        )
         return [(entry.decode(), fields) for entry, fields in claimed if entry is not None and fields]
 
     async def _discard(self, ticks: list[str]) -> None:

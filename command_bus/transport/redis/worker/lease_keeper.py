@@ -3,7 +3,7 @@
 A lease is the pending entry of an activation; its idle time is its age. XCLAIM with JUSTID resets the idle time, in one native command
 for all leases of this worker, and returns those that are still pending. The others are lost, because a worker that takes over an
 activation replaces it by a new one. RETRYCOUNT writes a growing number into the entry's delivery count. This renewal sequence shows
-`PendingRecovery` that an owner lives even when the server's clock has jumped.
+`PendingRecovery` that a worker lives even when the server's clock has jumped.
 
 If the interpreter lock is held for longer than the lease (by a C extension that never releases it), this thread stops as well.
 """
@@ -72,7 +72,7 @@ class LeaseKeeper:
     Args:
         factory: Makes the thread's own client.
         keys: The shards.
-        owner: This worker's consumer name.
+        worker: This worker's name, which is that of its consumer.
         lease: Seconds that a lease lives without renewal.
         heartbeat: Returns what this worker publishes of itself, written with each renewal; its argument is roughly the server's time in ms.
         outages: Of the shards' servers.
@@ -83,14 +83,14 @@ class LeaseKeeper:
         factory: ClientFactory,
         keys: KeySpace,
         *,
-        owner: str,
+        worker: str,
         lease: float,
         heartbeat: Callable[[int], bytes],
         outages: Sequence[OutageLog] | None = None,
     ) -> None:
         self._factory = factory
         self._keys = keys
-        self._owner = owner
+        self._worker = worker
         self._lease = lease
         self._heartbeat = heartbeat
         of_shards = outages or [OutageLog(factory.label) for _ in keys.shards]
@@ -131,7 +131,7 @@ class LeaseKeeper:
 
     def add(self, shard: int, mailbox: str, activation: str) -> Lease:
         """Hold an activation that was just read."""
-        lease = Lease(shard, mailbox, activation, mono() + self._lease, f"{self._owner}#{next(self._numbers)}")
+        lease = Lease(shard, mailbox, activation, mono() + self._lease, f"{self._worker}#{next(self._numbers)}")
         self._held[shard][activation] = lease
         return lease
 
@@ -246,11 +246,11 @@ class LeaseKeeper:
                 pipeline.hgetall(keys.interrupts)
             return pipeline
         pipeline.time()
-        pipeline.hset(keys.workers, self._owner, self._heartbeat(wall_ms() + (self._ahead[page.shard] or 0)))
+        pipeline.hset(keys.workers, self._worker, self._heartbeat(wall_ms() + (self._ahead[page.shard] or 0)))
         if page.leases:
             ids: list[Any] = [lease.activation for lease in page.leases]
             pipeline.execute_command(
-                "XCLAIM", keys.ready, GROUP, self._owner, 0, *ids, "RETRYCOUNT", self._sequence, "JUSTID", parse_justid=True
+                "XCLAIM", keys.ready, GROUP, self._worker, 0, *ids, "RETRYCOUNT", self._sequence, "JUSTID", parse_justid=True
             )
         return pipeline
 
@@ -363,7 +363,7 @@ class LeaseKeeper:
                 entity = mailbox_label(mailbox)
                 _log.warning(
                     "%s cannot be %s: the event loop is blocked at %s. It is cancelled when the loop goes on; else restart this process",
-                    entity, printable(interrupt.words), where, extra={"entity": entity, "worker": self._owner},
+                    entity, printable(interrupt.words), where, extra={"entity": entity, "worker": self._worker},
                 )  # fmt: skip
             if answers:
                 yield Blocked(shard, answers)
@@ -384,7 +384,7 @@ class LeaseKeeper:
                 "the lease of %s is lost (%s): its handler is cancelled, its result will be refused",
                 entity,
                 why,
-                extra={"entity": entity, "worker": self._owner},
+                extra={"entity": entity, "worker": self._worker},
             )
             lease.cancel(Cancellation(Cause.LOST, why))
 

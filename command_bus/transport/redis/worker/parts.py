@@ -41,12 +41,12 @@ class RedisWorkerSide:
         self._keys = keys
         self._options = options
         self.places = Slots(options.places, keys.count, options.max_lent, is_stuck=options.is_stuck)
-        self.steps = StepBatcher(connections, keys, owner=options.name, reply_ttl=options.reply_ttl)
+        self.steps = StepBatcher(connections, keys, worker=options.name, reply_ttl=options.reply_ttl)
         keeper: type[LeaseKeeper] = getattr(connections.factory, "lease_keeper", LeaseKeeper)
         self.leases = keeper(
             connections.factory,
             keys,
-            owner=options.name,
+            worker=options.name,
             lease=options.lease,
             heartbeat=options.heartbeat,
             outages=[connections.at(shard.prefix).outage for shard in keys.shards],
@@ -63,7 +63,7 @@ class RedisWorkerSide:
         self._recovery = PendingRecovery(
             self._connections,
             self._keys,
-            owner=options.name,
+            worker=options.name,
             lease=options.lease,
             steps=self.steps,
             decide=decide,
@@ -72,7 +72,7 @@ class RedisWorkerSide:
         self.consumer = ConsumerLoop(
             self._connections,
             self._keys,
-            owner=options.name,
+            worker=options.name,
             slots=self.places,
             leases=self.leases,
             steps=self.steps,
@@ -101,10 +101,10 @@ class RedisWorkerSide:
 
     async def _sign_off(self) -> None:
         """Remove this worker from the server; if something is still pending, the leases end by themselves."""
-        owner = self._options.name
+        worker = self._options.name
         try:
             async with asyncio.timeout(_SIGN_OFF):
                 for shard in self._keys.shards:
-                    await self._connections.at(shard.prefix).run(REMOVE_WORKER, [shard.ready, shard.workers], [GROUP, owner])
+                    await self._connections.at(shard.prefix).run(REMOVE_WORKER, [shard.ready, shard.workers], [GROUP, worker])
         except (CommandBusError, TimeoutError) as error:
-            _log.warning("worker %s could not sign off: %s", owner, error)
+            _log.warning("worker %s could not sign off: %s", worker, error)

@@ -60,7 +60,7 @@ class PendingRecovery:
     Args:
         connections: Of this process.
         keys: The shards.
-        owner: This worker's consumer name.
+        worker: This worker's name, which is that of its consumer.
         lease: Seconds that a lease lives.
         steps: Carries the decisions out.
         decide: Returns the step for an interrupted command, given the reason; None leaves it to another worker.
@@ -72,7 +72,7 @@ class PendingRecovery:
         connections: Connections,
         keys: KeySpace,
         *,
-        owner: str,
+        worker: str,
         lease: float,
         steps: Steps,
         decide: Decide,
@@ -82,11 +82,11 @@ class PendingRecovery:
         every = _CHECK * max(1.0, len(places) / _LOOKS)
         often = min(every, lease / _CHECKS)
         self.watches = [
-            _ShardRecovery(place, shard, index, owner, lease, steps, decide, every=often, leases=leases)
+            _ShardRecovery(place, shard, index, worker, lease, steps, decide, every=often, leases=leases)
             for index, (shard, place) in enumerate(places)
         ]
         self.due = [DueWork(place, shard, every=every) for shard, place in places]
-        self.upkeep = [Upkeep(place, shard, owner=owner, lease=lease) for shard, place in places]
+        self.upkeep = [Upkeep(place, shard, worker=worker, lease=lease) for shard, place in places]
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -123,7 +123,7 @@ class _ShardRecovery:
         connections: Connections,
         keys: ShardKeys,
         shard: int,
-        owner: str,
+        worker: str,
         lease: float,
         steps: Steps,
         decide: Decide,
@@ -136,7 +136,7 @@ class _ShardRecovery:
         self.recovered = 0
         self._connections = connections
         self._shard = shard
-        self._owner = owner
+        self._worker = worker
         self._lease = lease
         self._steps = steps
         self._decide = decide
@@ -207,7 +207,7 @@ class _ShardRecovery:
         """Take over leases that are not renewed; not those of this worker, which may have been paused or cut off and is back."""
         expired = [held for held in suspects if not self._leases.keeps(self._shard, held.activation)]
         for start in range(0, len(expired), _CLAIMS):
-            args: list[Any] = [GROUP, self._owner, idle]
+            args: list[Any] = [GROUP, self._worker, idle]
             for held in expired[start : start + _CLAIMS]:
                 args += (held.activation, held.sequence)
             taken: list[tuple[bytes, list[bytes] | None]] = await self._connections.run(CLAIM, [self.keys.ready], args)
@@ -241,10 +241,10 @@ class _ShardRecovery:
         if record.activation != activation:
             await self._drop([activation])  # its mailbox has another activation: this one is left over
             return
-        if ours and record.state == "h" and record.worker != self._owner:
-            return  # held by another worker that may live: its next renewal claims it back, or its lease ends
+        if ours and record.state == "h" and record.worker != self._worker:
+            return  # held by another worker that may live: its next renewal takes it back, or its lease ends
         if idle and record.state == "h" and 0 <= now_us - record.started_us < self._lease * 1e6 * SHORTEST_WATCH:
-            return  # its next renewal claims it back, or its lease ends
+            return  # its next renewal takes it back, or its lease ends
         if record.state == "r":
             self.recovered += 1
             await self._steps.advance(lease, GiveBack(counts=False))

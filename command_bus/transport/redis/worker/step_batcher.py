@@ -57,8 +57,8 @@ _Waiting = tuple[Lease, Step, "asyncio.Future[Answer]"]
 class StepBatcher:
     """Implements `Steps` with the advance step."""
 
-    def __init__(self, connections: Connections, keys: KeySpace, *, owner: str, reply_ttl: float) -> None:
-        self._shards = [_Shard(connections.at(shard.prefix), shard, owner, int(reply_ttl * 1000)) for shard in keys.shards]
+    def __init__(self, connections: Connections, keys: KeySpace, *, worker: str, reply_ttl: float) -> None:
+        self._shards = [_Shard(connections.at(shard.prefix), shard, worker, int(reply_ttl * 1000)) for shard in keys.shards]
 
     def advance(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
         """See `Steps`."""
@@ -75,13 +75,13 @@ class StepBatcher:
 class _Shard:
     """The steps that wait for one shard."""
 
-    def __init__(self, connections: Connections, keys: ShardKeys, owner: str, reply_ttl_ms: int) -> None:
+    def __init__(self, connections: Connections, keys: ShardKeys, worker: str, reply_ttl_ms: int) -> None:
         self._connections = connections
         self._backoff = LoggedBackoff(connections.outage, "cannot start or settle commands", _log)
         self._keys = keys
         self._head_keys = [keys.ready, keys.active, keys.fence, keys.stats, keys.due, keys.paused, keys.parked, keys.dead]
         self._head_keys += [keys.watched, keys.events]
-        self._head_args: list[Any] = [GROUP, owner, reply_ttl_ms]
+        self._head_args: list[Any] = [GROUP, worker, reply_ttl_ms]
         self._line: deque[_Waiting] = deque()
         self._answers = PageSize(MAX_STEPS)
         self._loop: asyncio.AbstractEventLoop
