@@ -1,4 +1,4 @@
-"""The dead-letter queue: what was given up, why, and what to do about it."""
+"""The dead-letter queue: which commands were dead-lettered, why, and what to do about it."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class DeadLetters:
 class _ReadLetter(DeadLetter):
     """A letter from the server: its payload is decoded when it is read. Listing, counting and purging do not read it.
 
-    What was given up may be huge, or made to be slow to read; the operator who wants to be rid of it must not pay for that.
+    A dead-lettered command may be huge, or made to be slow to read; the operator who wants to be rid of it must not pay for that.
     """
 
     __slots__ = ("_payload",)

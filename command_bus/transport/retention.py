@@ -56,7 +56,7 @@ class Retention:
         return Settlement(
             envelope.command_id,
             settled_mark(envelope, record),
-            max(kept, 1),
+            kept or 1,
             envelope.inbox or "",
             record if envelope.inbox else b"",
         )
