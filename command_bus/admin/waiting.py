@@ -10,8 +10,9 @@ from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.reply import Cancelled
 from command_bus.session import Session
 from command_bus.transport.admin_interfaces import Mailboxes
-from command_bus.transport.marks import Retention, mailbox_in
+from command_bus.transport.marks import mailbox_in
 from command_bus.transport.records import Waiting
+from command_bus.transport.retention import Retention
 
 __all__ = ["WaitingCommands", "grouped"]
 

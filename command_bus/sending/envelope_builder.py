@@ -16,9 +16,16 @@ from uuid import UUID
 from command_bus.clock import checked_seconds, mono
 from command_bus.errors import CallCycle, InvalidCommand, RegistrationError
 from command_bus.messages.context import Running, running_command
-from command_bus.messages.message import Message, MessageSpec, canonical_entity_id, check_entity_type, check_wire_name
+from command_bus.messages.message import (
+    MAX_COMMAND_ID_BYTES,
+    Message,
+    MessageSpec,
+    canonical_entity_id,
+    check_entity_type,
+    check_wire_name,
+)
 from command_bus.messages.outgoing import Envelope, OutgoingMessage
-from command_bus.messages.policies import EntityPolicy, Mailbox
+from command_bus.messages.policies import EntityPolicy, MailboxPolicy
 from command_bus.randomness import token
 from command_bus.serialization.envelope import (
     AT_MOST_ONCE,
@@ -39,7 +46,6 @@ from command_bus.transport.submissions import NO_DIGEST, Submission
 
 __all__ = ["EnvelopeBuilder", "new_command_id"]
 
-_MAX_COMMAND_ID = 512
 _NIL = b"\xc0"
 
 
@@ -69,7 +75,7 @@ class _Route:
 
     spec: MessageSpec
     codec: MessageCodec[Any]
-    mailbox: Mailbox
+    mailbox: MailboxPolicy
     max_depth: int
     stamp: EnvelopeTemplate
 
@@ -321,8 +327,8 @@ def _checked_id(command_id: str | UUID) -> str:
         size = len(text.encode())
     except UnicodeEncodeError as error:
         raise InvalidCommand("the command id has lone surrogates, which UTF-8 cannot carry") from error
-    if size > _MAX_COMMAND_ID:
-        raise InvalidCommand(f"a command id may have {_MAX_COMMAND_ID} bytes, this one has {size}: use a digest of it")
+    if size > MAX_COMMAND_ID_BYTES:
+        raise InvalidCommand(f"a command id may have {MAX_COMMAND_ID_BYTES} bytes, this one has {size}: use a digest of it")
     return text
 
 

@@ -69,9 +69,8 @@ class ResultReader:
             deadline: Monotonic time until which its caller waits.
             out: The command.
         """
-        replies = self._session.transport.replies
         out.deadline = deadline
-        reply = replies.expect(out.command_id)
+        reply = self._session.transport.replies.expect(out.command_id)
         waiting = self._overdue.begin(out.name)
         try:
             admission = await send(out)
@@ -79,7 +78,7 @@ class ResultReader:
             duplicate = admission is Admission.DUPLICATE
             record = await while_lent(self.polled(out.command_id, deadline) if duplicate else reply.within(deadline))
         finally:
-            replies.forget(reply)
+            reply.forget()
             self._overdue.end(waiting)
         if record is None:
             waited = (out.ttl_ms or 0) / 1000

@@ -183,16 +183,16 @@ class Holds(Protocol):
         """Return what is paused or drained as a type or as a whole, the whole first, then by name."""
         ...
 
-    async def used(self) -> list[str]:
-        """Return the entity types that commands were sent to, or that settings have named."""
-        ...
-
 
 class TypeRecords(Protocol):
     """Reads the records of entity types, and takes one back."""
 
     async def all(self) -> dict[str, TypeRecord]:
         """Return all records, by type."""
+        ...
+
+    async def used(self) -> list[str]:
+        """Return the entity types that commands were sent to, or that settings have named."""
         ...
 
     async def remove(self, record: TypeRecord) -> None:

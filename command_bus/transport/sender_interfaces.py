@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from command_bus.errors import CommandBusError
-from command_bus.messages.policies import Mailbox
+from command_bus.messages.policies import MailboxPolicy
 from command_bus.transport.records import CommandLocation
 from command_bus.transport.submissions import Admission, Submission, UnavailableShards
 
@@ -82,6 +82,10 @@ class Reply(Protocol):
         """Return the reply record, or None if it does not come before the deadline (monotonic)."""
         ...
 
+    def forget(self) -> None:
+        """Drop the wait: its caller waits no longer."""
+        ...
+
 
 class Replies(Protocol):
     """Receives the replies of one process.
@@ -96,10 +100,6 @@ class Replies(Protocol):
         """Be ready for a reply, before the command is sent."""
         ...
 
-    def forget(self, pending: Any) -> None:
-        """Drop a wait that `expect` returned: its caller waits no longer."""
-        ...
-
 
 class Marks(Protocol):
     """Reads the marks of command ids; `marks.py` says what is in one."""
@@ -112,7 +112,7 @@ class Marks(Protocol):
 class Policies(Protocol):
     """Knows what mailboxes the entities of a type have in a namespace."""
 
-    def recorded(self, entity_type: str) -> Mailbox | None:
+    def recorded(self, entity_type: str) -> MailboxPolicy | None:
         """Return the policy that the namespace recorded, if it is known here."""
         ...
 
@@ -128,11 +128,11 @@ class Policies(Protocol):
 class Agreements(Policies, Protocol):
     """What all clients of a namespace agree on: the mailbox policy of each entity type."""
 
-    def agreed(self, entity_type: str) -> Mailbox | None:
+    def agreed(self, entity_type: str) -> MailboxPolicy | None:
         """Return the policy of an entity type, if it was agreed on; None while others wait for an agreement, so that none is overtaken."""
         ...
 
-    async def agree(self, entity_type: str, deadline: float = 0.0) -> Mailbox:
+    async def agree(self, entity_type: str, deadline: float = 0.0) -> MailboxPolicy:
         """Record or compare the policy of an entity type, once, or repeatedly until a monotonic deadline.
 
         Raises:

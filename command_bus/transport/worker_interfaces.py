@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from asyncio import Future, Task
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from command_bus.transport.steps import Answer, Lease, Started, Step
+from command_bus.transport.steps import Answer, Cancellation, Lease, Started, Step
 
 __all__ = [
     "Consumer",
@@ -22,7 +22,7 @@ __all__ = [
 
 
 Run = Callable[[Lease], Awaitable[None]]
-"""Runs the commands of a mailbox under a lease, until the lease is given up."""
+"""Runs the commands of a mailbox under a lease, until the lease is released."""
 
 Decide = Callable[[Started, str], Step | None]
 """Decides what to do with a command that was interrupted, and for what reason; None leaves it to another worker."""
@@ -34,12 +34,12 @@ class Steps(Protocol):
     def advance(self, lease: Lease, step: Step) -> Awaitable[Answer]:
         """Carry out a step under its lease; repeat what is ambiguous until there is an answer.
 
-        `Take` starts the head of the mailbox. `GiveBack` with an empty `lease.running` makes an untouched mailbox ready for any worker.
-        Every other step concerns the command that `lease.running` names: it is carried out only
+        `Take` starts the head of the mailbox. `GiveBack` with an empty `lease.attempt_id` makes an untouched mailbox ready for any worker.
+        Every other step concerns the command that `lease.attempt_id` names: it is carried out only
         while the lease is held and that command is the one that was started last under it; else the answer is `LeaseLost` and
         nothing changes. After `Done` and `DeadLetterStep` the next command is started if the mailbox has one and `follow` is `stay`, or
         `yield` while no other mailbox of the shard waits; else the mailbox is made ready for any worker. A mailbox that is paused or parked
-        starts nothing: the answer is `Released("stop")`. With the answer `Started`, `lease.running` is `fence|message` of the new start.
+        starts nothing: the answer is `Released("stop")`. With the answer `Started`, `lease.attempt_id` is that of the new start.
         """
         ...
 
@@ -117,8 +117,8 @@ class Consumer(Protocol):
         ...
 
     @property
-    def running(self) -> frozenset[Task[None]]:
-        """The tasks that hold a mailbox."""
+    def running(self) -> Mapping[Task[None], str]:
+        """The tasks that hold a mailbox, each with that mailbox; at this moment."""
         ...
 
     @property
@@ -158,8 +158,8 @@ class WorkerSideOptions:
 class WorkerSide(Protocol):
     """What a transport provides for one worker.
 
-    After `begin` and `start` the consumer reads activations while there are free slots, makes a task for each, named with the mailbox
-    behind a blank, and awaits `run(lease)` in it. When `run` returns, the lease is dropped and the slot given back. In the background
+    After `begin` and `start` the consumer reads activations while there are free slots, makes a task for each, and
+    awaits `run(lease)` in it. When `run` returns, the lease is dropped and the slot given back. In the background
     leases are renewed, delayed commands and retries are made ready when they are due, and leases of lost workers are taken over: what was
     started under one is settled by `decide`. `slots` is a `transport.slots.Slots` with one reader per shard.
     """
@@ -197,7 +197,7 @@ class WorkerSide(Protocol):
         """Begin to renew leases, to recover and to read."""
         ...
 
-    def cancel_all(self, reason: str) -> None:
+    def cancel_all(self, why: Cancellation) -> None:
         """Interrupt every handler that runs."""
         ...
 

@@ -1,4 +1,4 @@
-"""Runs the commands of one held entity, one after the other, until its lease is given up."""
+"""Runs the commands of one held entity, one after the other, until its lease is released."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ class Worker:
                 undo()
 
     async def stop(self, grace: float | None = None) -> StopReport:
-        """Stop claiming, finish within `grace` seconds (by default `settings.grace`), hand the rest back.
+        """Stop reading work, finish within `grace` seconds (by default `settings.grace`), hand the rest back.
 
         Idempotent; a caller that gives up waiting does not stop it half-way.
 
@@ -288,7 +288,7 @@ class _Parts:
             works=lambda: self.side.consumer.reads or worker.finishing(),
             around=around_handle(middleware),
             bus=worker.bus,
-            lines=session.transport.agreements if protection is not None and protection.signatures is not None else None,
+            policies=session.transport.agreements if protection is not None and protection.signatures is not None else None,
         )
         runs = EntityRun(
             self.side.steps,
@@ -304,7 +304,7 @@ class _Parts:
         """Stop as the head of this module says."""
         side = self.side
         if side.consumer.running:
-            _log.info("stopping: waits up to %g s for what runs: %s", grace, _named(side.consumer.running))
+            _log.info("stopping: waits up to %g s for what runs: %s", grace, _named(side.consumer.running.values()))
         await side.consumer.stop_reading()
         running = side.consumer.running
         finished, left = await asyncio.wait(running, timeout=grace) if running else (set(), set())
@@ -322,9 +322,9 @@ class _Parts:
         return WorkerFigures(len(side.leases), side.leases.lost, side.recovered, self.threads.waiting, side.slots.lent)
 
 
-def _named(running: Iterable[asyncio.Task[None]]) -> str:
+def _named(mailboxes: Iterable[str]) -> str:
     """Return whose handlers a worker waits for, the first of them by name."""
-    names = sorted(mailbox_label(task.get_name().partition(" ")[2]) for task in running)
+    names = sorted(map(mailbox_label, mailboxes))
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from command_bus.transport.mailboxes import is_wide
@@ -14,6 +15,7 @@ from command_bus.transport.records import (
     Hold,
     MailboxHead,
     Resolution,
+    ShardCounters,
     ShardSnapshot,
     StoredDeadLetter,
     StoredEntity,
@@ -67,9 +69,9 @@ class ListStatistics:
         held = sum(box.state == "held" for box in server.boxes.values())
         waiting = sum(box.state == "waiting" for box in server.boxes.values())
         oldest = next(iter(server.ready), None)
-        counters = {name: count for name, count in server.counters.items() if name != "fence"}
+        counted = ShardCounters.of(server.counters)
         return ShardSnapshot(
-            counters={**counters, "depth": counters.get("accepted", 0) - counters.get("settled", 0)},
+            counters=replace(counted, depth=counted.accepted - counted.settled),
             ready=len(server.ready) + held,
             in_flight=held,
             oldest_ready_ms=None if oldest is None else int(oldest.partition("-")[0]),
@@ -142,7 +144,7 @@ def stored_entity(server: ListServer, mailbox: str) -> StoredEntity:
         box.attempt,
         box.holder,
         abs(box.first),
-        int(box.running.partition("|")[0] or 0) // 1000,
+        int(box.attempt_id.partition("|")[0] or 0) // 1000,
         box.letter.partition("-")[2],
         paused,
     )
@@ -194,7 +196,7 @@ class ListMailboxes:
         else:
             entries = () if box is None else box.entries
             entry = next((each for each in entries if each.message == command.id), None)
-            runs = box is not None and box.running.partition("|")[2] == command.id and box.state == "held"
+            runs = box is not None and box.attempt_id.partition("|")[2] == command.id and box.state == "held"
             found = box is not None and entry is not None and not runs and not (box.letter and entry is box.entries[0])
             if found and box is not None and entry is not None:
                 if entry is box.entries[0]:
@@ -284,9 +286,6 @@ class ListHolds:
     async def wide(self) -> list[Hold]:
         return [hold for scope, hold in sorted(self._server.holds.items()) if is_wide(scope)]
 
-    async def used(self) -> list[str]:
-        return sorted(self._server.types)
-
     def _hold(self, scope: str, mode: Literal["paused", "draining"], reason: str) -> bool:
         before = self._server.holds.get(scope)
         self._server.holds[scope] = Hold(scope, mode, wall_ms(), reason)
@@ -306,6 +305,9 @@ class ListTypes:
 
     async def all(self) -> dict[str, TypeRecord]:
         return {name: TypeRecord(name.encode(), str(mailbox).encode()) for name, mailbox in self._types.items()}
+
+    async def used(self) -> list[str]:
+        return sorted(self._types)
 
     async def remove(self, record: TypeRecord) -> None:
         self._types.pop(record.name.decode(), None)

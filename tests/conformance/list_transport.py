@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, NoReturn
 
 from command_bus.errors import BusClosed, CommandBusError, UnsuitableServer
-from command_bus.messages.policies import Mailbox
+from command_bus.messages.policies import MailboxPolicy
 from command_bus.session import TransportOpener
 from command_bus.settings import BusSettings
 from command_bus.transport.marks import digest_in, waiting_mark
@@ -141,13 +141,17 @@ class ListProducer:
 class ListReply:
     """Implements `Reply`."""
 
-    def __init__(self, command_id: str) -> None:
+    def __init__(self, command_id: str, waiting: list[ListReply]) -> None:
         self.command_id = command_id
+        self._waiting = waiting
         self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     async def within(self, deadline: float) -> bytes | None:
         done, _ = await asyncio.wait([self.future], timeout=max(0.0, deadline - time.monotonic()))
         return self.future.result() if done else None
+
+    def forget(self) -> None:
+        self._waiting.remove(self)
 
 
 class ListReplies:
@@ -160,12 +164,9 @@ class ListReplies:
         server.inboxes[self.process] = self._deliver
 
     def expect(self, command_id: str) -> ListReply:
-        reply = ListReply(command_id)
+        reply = ListReply(command_id, self._waiting)
         self._waiting.append(reply)
         return reply
-
-    def forget(self, pending: ListReply) -> None:
-        self._waiting.remove(pending)
 
     def close(self) -> None:
         self._server.inboxes.pop(self.process, None)
@@ -197,12 +198,12 @@ class ListAgreements:
         self._types = server.types
         self._settings = settings
 
-    def agreed(self, entity_type: str) -> Mailbox | None:
+    def agreed(self, entity_type: str) -> MailboxPolicy | None:
         return self._types.get(entity_type)
 
     recorded = agreed
 
-    async def agree(self, entity_type: str, deadline: float = 0.0) -> Mailbox:
+    async def agree(self, entity_type: str, deadline: float = 0.0) -> MailboxPolicy:
         return self._types.setdefault(entity_type, self._settings.entity(entity_type).mailbox)
 
     async def learn(self, entity_type: str) -> None:

@@ -9,6 +9,7 @@ import time
 from command_bus.transport.slots import Slots
 from command_bus.transport.steps import (
     Answer,
+    Cancellation,
     DeadLetterStep,
     Done,
     GiveBack,
@@ -46,10 +47,10 @@ class ListSteps:
             return LeaseLost()
         if isinstance(step, Take):
             return server.start(lease)
-        if isinstance(step, GiveBack) and not lease.running:
+        if isinstance(step, GiveBack) and not lease.attempt_id:
             server.wake(lease.mailbox)
             return Released("yield")
-        if box.holder != lease.holder or box.running != lease.running:
+        if box.holder != lease.holder or box.attempt_id != lease.attempt_id:
             return LeaseLost()
         return self._carry_out(lease, box, step)
 
@@ -101,13 +102,13 @@ class ListConsumer:
     def __init__(self, side: ListWorkerSide, run: Run) -> None:
         self._side = side
         self._run = run
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], str] = {}
         self._reader: asyncio.Task[None] | None = None
         self.reads = True
 
     @property
-    def running(self) -> frozenset[asyncio.Task[None]]:
-        return frozenset(self._tasks)
+    def running(self) -> dict[asyncio.Task[None], str]:
+        return dict(self._tasks)
 
     async def start(self) -> None:
         self._reader = asyncio.create_task(self._read(), name="lists.read")
@@ -135,8 +136,8 @@ class ListConsumer:
             slots.answered(0, ask, 1, 1)
             lease = self._side.lease(mailbox, activation)
             task = asyncio.create_task(self._hold(lease), name=f"lists.run {mailbox}")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[task] = mailbox
+            task.add_done_callback(self._tasks.pop)
 
     async def _hold(self, lease: Lease) -> None:
         try:
@@ -179,10 +180,10 @@ class ListWorkerSide:
         self._clock = asyncio.create_task(self._tick(), name="lists.clock")
         await self.consumer.start()
 
-    def cancel_all(self, reason: str) -> None:
+    def cancel_all(self, why: Cancellation) -> None:
         for lease in self.leases.held.values():
             if lease.cancel is not None:
-                lease.cancel(reason)
+                lease.cancel(why)
 
     async def stop(self, patience: float) -> None:
         if self._clock is not None:

@@ -5,6 +5,7 @@ Each is a field of `meta`: `mailbox:<type>` and `held:<type>`. A user that may s
 
 from __future__ import annotations
 
+from command_bus.messages.message import is_entity_type
 from command_bus.transport.records import TypeRecord
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 
@@ -32,6 +33,10 @@ class RedisTypeRecords(RetryingRequests):
                 name = field.partition(b":")[2]
                 found[shown] = TypeRecord(name, meta.get(MAILBOXES + name), meta.get(HELD + name))
         return dict(sorted(found.items()))
+
+    async def used(self) -> list[str]:
+        """See `TypeRecords`. A type that was only paused, drained or resumed is not used."""
+        return [name for name, record in (await self.all()).items() if record.mailboxes is not None and is_entity_type(name)]
 
     async def remove(self, record: TypeRecord) -> None:
         """Take a record back."""
