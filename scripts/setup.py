@@ -52,7 +52,7 @@ LEFTOVERS = (".cache", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothes
 
 @dataclass(frozen=True)
 class Part:
-    """What is installed together: the packages of a lock, which holds these extras, and a project of this repository."""
+    """A part of the set-up, installed as one: the packages of a lock, which holds these extras, and a project of this repository."""
 
     name: str
     lock: Path

@@ -73,7 +73,7 @@ class Delayed:
 
 
 class ListServer:
-    """What all transports of a test share: the commands, and who holds what."""
+    """State that all transports of a test share: the commands, and who holds what."""
 
     def __init__(self) -> None:
         self.boxes: dict[str, Box] = {}

@@ -1,7 +1,7 @@
 """A transport in lists and dictionaries, written from `command_bus.transport.interfaces` alone: one process, one event loop, one shard.
 
 It shows that the core runs on anything that keeps the interfaces. What it cannot do: it forgets everything with its process, marks never
-expire, nobody can cut a worker off from it, and it has neither bulk dispatches nor events nor interrupts."""
+expire, no worker can be cut off from it, and it has neither bulk dispatches nor events nor interrupts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a row becomes a command: its kind, found by class or by wire name, and the columns that feed its fields, checked when the query is planned."""
+"""The mapping of rows to commands: a command's kind, by class or by wire name, and the columns of its fields, checked when the query is planned."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Codec(Protocol):
 
 @dataclass(frozen=True)
 class CommandMapping:
-    """How rows become one kind of command.
+    """The mapping of rows to one kind of command.
 
     Attributes:
         spec: Its wire name, entity type, key and delivery.
