@@ -167,7 +167,7 @@ class BusSettings(BaseSettings):
 
     durability: Durability = Field(
         default="server",
-        description="What an accepted command must survive: the end of the server (`aof`), a power loss (`always`), "
+        description="What accepted commands survive: the end of the server (`aof`), a power loss (`always`), "
         "the loss of the primary (`replicated`); `server` and `memory` require nothing.",
     )
     wait_replicas: Count = Field(
