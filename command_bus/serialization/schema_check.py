@@ -231,9 +231,9 @@ def _typed(wanted: Any, by_type: dict[type, _Check]) -> _Check:
     kinds = _TYPES.get(wanted) if isinstance(wanted, str) else None
     if kinds is None:
         return _dispatched(by_type) if by_type else _accept
-    if len(kinds) == 1 and kinds[0] in by_type:
-        return _of_type(kinds[0], wanted, by_type[kinds[0]])
-    inner = {kind: check for kind in kinds if (check := by_type.get(kind)) is not None}
+    inner = {kind: by_type[kind] for kind in kinds if kind in by_type}
+    if len(kinds) == len(inner) == 1:
+        return _of_type(kinds[0], wanted, inner[kinds[0]])
 
     def check(value: Any, budget: _Budget) -> Sequence[Problem]:
         kind = type(value)
