@@ -313,4 +313,4 @@ class ListTypes:
         self._types.pop(record.name.decode(), None)
 
     async def restore(self, record: TypeRecord) -> None:
-        """Nobody else is faster here, and the next sender records the type again."""
+        """Do nothing: no other client can be faster here, and the next sender records the type again."""

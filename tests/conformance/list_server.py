@@ -89,7 +89,7 @@ class ListLine:
 
 
 class ListServer:
-    """What all transports of a test share: the commands, and who holds what."""
+    """State that all transports of a test share: the commands, and who holds what."""
 
     def __init__(self) -> None:
         self.boxes: dict[str, Box] = {}

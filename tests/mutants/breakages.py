@@ -22,13 +22,13 @@ MUTANTS = (
         "    if sub(record, 1, #activation + 3) == 'h|' .. activation .. '|' then\n",
     ),
     Mutant(
-        "settle whoever holds the lease",
+        "settle for every holder of a lease",
         f"{_LUA}/advance.lua",
         "    if sub(record, 1, #ours) == ours then\n",
         "    if sub(record, 1, 1) == 'h' then\n",
     ),
     Mutant(
-        "a started command is given to whoever asks",
+        "a started command is given to every lease that asks",
         f"{_LUA}/advance.lua",
         "  if state ~= 'h' or held_for ~= holders[step] then return 'gone' end\n",
         "  if state ~= 'h' then return 'gone' end\n",
@@ -57,7 +57,7 @@ MUTANTS = (
         "tests/conformance/test_events.py::test_a_failed_step_publishes_no_event",
     ),
     Mutant(
-        "the end of a command is published whoever holds the lease",
+        "the end of a command is published for every holder of a lease",
         f"{_LUA}/advance.lua",
         "  local follow = sub(operation, 2, 2)\n",
         "  local follow = sub(operation, 2, 2)\n"

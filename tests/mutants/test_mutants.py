@@ -8,7 +8,7 @@ from tests.mutants.breakages import MUTANTS
 from tests.mutants.hunt import broken_copy, hunt
 
 CHOSEN = (
-    "settle whoever holds the lease",
+    "settle for every holder of a lease",
     "a take of what is gone starts it again",
     "a fence that is not kept",
     "first in, last out",

@@ -180,7 +180,7 @@ async def parked_of(bus: CommandBus) -> list[Any]:
 
 
 async def test_a_producer_learns_why_its_call_had_no_answer(place: Place) -> None:
-    """Where the command is, but for its place in a line, whose commands it may not read."""
+    """Say where the command is, but not its place in a line, whose commands it may not read."""
     async with place.bus("producer") as producer, place.bus("worker") as workers, place.bus("operator") as operator:
         async with workers.worker():  # loads the scripts
             await producer.call(Work(line="b", number=1), timeout=10)

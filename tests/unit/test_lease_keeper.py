@@ -1,4 +1,4 @@
-"""When the lease keeper wakes: for the next renewal, and for the next deadline, but not for those that have passed. And that it always does."""
+"""Times at which the lease keeper wakes: the next renewal and the next deadline, but none that has passed; it always wakes."""
 
 from __future__ import annotations
 

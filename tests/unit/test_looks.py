@@ -1,4 +1,4 @@
-"""How often an idle worker polls its shards: the cost has a limit for any number of shards."""
+"""Polls of an idle worker on its shards: the cost has a limit for any number of shards."""
 
 from __future__ import annotations
 

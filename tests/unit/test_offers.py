@@ -1,4 +1,4 @@
-"""How often a worker offers unknown commands: often enough for a newer worker, rarely enough for all others."""
+"""Offers of unknown commands by a worker: often enough for a newer worker, rarely enough for all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a command is, as a sentence and figures."""
+"""The place of a command, as a sentence and figures."""
 
 from __future__ import annotations
 
