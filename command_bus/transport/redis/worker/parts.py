@@ -16,7 +16,7 @@ from command_bus.transport.redis.worker.recovery import PendingRecovery
 from command_bus.transport.redis.worker.step_batcher import StepBatcher
 from command_bus.transport.slots import Slots
 from command_bus.transport.steps import Cancellation
-from command_bus.transport.worker_interfaces import Consumer, Decide, Run, WorkerSideOptions
+from command_bus.transport.worker_interfaces import Decide, Run, WorkerSideOptions
 
 __all__ = ["RedisWorkerSide"]
 
