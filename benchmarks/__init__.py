@@ -1,4 +1,4 @@
-"""What the bus costs, beside the floor that Redis and Python allow and beside other libraries: `python -m benchmarks --help`.
+"""Costs of the bus, beside the floor that Redis and Python allow and beside other libraries: `python -m benchmarks --help`.
 
 cases/    what is measured of the bus: dispatch, drain, call, wake-up, memory, growth
 floor/    the same steps in bare redis-py, without any promise

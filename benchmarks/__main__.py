@@ -1,4 +1,4 @@
-"""What the bus costs, beside the floor that Redis and Python allow and beside other libraries, measured in one run on this machine.
+"""Costs of the bus, beside the floor that Redis and Python allow and beside other libraries, measured in one run on this machine.
 
     python -m benchmarks                          the quick set: two to three minutes
     python -m benchmarks --all                    everything: about fifteen minutes

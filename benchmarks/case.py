@@ -13,7 +13,7 @@ __all__ = ["Case", "chosen"]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is measured, once per run.
+    """A measurement, taken once per run.
 
     Attributes:
         name: Unique; the targets refer to it.

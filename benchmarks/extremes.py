@@ -1,4 +1,4 @@
-"""What rare extremes cost: `python -m benchmarks.extremes [--count N] [--seconds S] [CASE …]`.
+"""Costs of rare extremes: `python -m benchmarks.extremes [--count N] [--seconds S] [CASE …]`.
 
 * `purge`: N parked entities are purged.
 * `due`: N delayed commands of as many entities are due at one moment; how late each starts, with one worker.
@@ -34,7 +34,7 @@ started: dict[str, float] = {}
 
 @dataclass(frozen=True)
 class Extent:
-    """Where, and how much.
+    """The server and the size of a measurement.
 
     Attributes:
         url: Of an empty server.

@@ -1,4 +1,4 @@
-"""Where the cases are measured: one private server, and what it spends."""
+"""The ground of the measurements: one private server, and what it spends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SETTLING = 0.05
 
 @dataclass(slots=True)
 class Spent:
-    """What the server spent while a block ran.
+    """Processor time that the server spent while a block ran, and its calls.
 
     Attributes:
         cpu: Processor seconds of its process: commands, and the reading and writing of sockets.

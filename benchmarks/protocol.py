@@ -96,7 +96,7 @@ class Handled:
 
 
 class Stretch:
-    """What a stretch of a client's work took: `with Stretch(count) as stretch: …`; it reports when the block ends."""
+    """The cost of a stretch of a client's work: `with Stretch(count) as stretch: …`; it reports when the block ends."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -285,7 +285,7 @@ class Reject(CommandBusError):
 
 
 class CommandOutcomeError(CommandBusError):
-    """What a caller learns of a command that did not complete.
+    """An answer to a caller whose command did not complete.
 
     Attributes:
         command_id: Which command; empty if it is not known.

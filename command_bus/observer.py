@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
-from command_bus.transport.interfaces import Producer
+from command_bus.transport.sender_interfaces import Producer
 from command_bus.transport.submissions import Admission, Submission, UnavailableShards
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Observer(Protocol):
     def handled(self, command: str, outcome: str) -> None:
         """Receive that an attempt was decided: `completed`, `rejected`, `failed` or `interrupted`.
 
-        Or why it was given up without one: `expired`, `invalid`, `no_handler`, `undecodable`, `unsupported_version`, `bad_signature`.
+        Or why it was settled without one: `expired`, `invalid`, `no_handler`, `undecodable`, `unsupported_version`, `bad_signature`.
         """
         ...
 

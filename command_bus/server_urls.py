@@ -37,7 +37,7 @@ def url_fault(url: str) -> str | None:
     except ValueError:  # its text has a part of the URL in it
         return f"what stands where host and port belong is neither; {_QUOTE}"
     if port == 0 or (url.startswith(SCHEMES_OF_SEVERAL) and not all(map(_PLACE.fullmatch, _hosts(parts).split(",")))):
-        return f"one of its places is no host:port; write host:port,host:port; {_QUOTE}"
+        return f"one of its addresses is no host:port; write host:port,host:port; {_QUOTE}"
     if parts.fragment or url.endswith("#"):
         return f"nothing may stand behind a #; {_QUOTE}"
     if _cut_password(parts):

@@ -167,8 +167,8 @@ class BusSettings(BaseSettings):
 
     durability: Durability = Field(
         default="server",
-        description="What an accepted command survives: `server` takes the server as it is; `memory` asks for nothing; `aof` and `always` refuse a "
-        "server without (fsynced) append-only files; `replicated` waits for replicas before `dispatch` returns and before a handler starts.",
+        description="What accepted commands survive: the end of the server (`aof`), a power loss (`always`), "
+        "the loss of the primary (`replicated`); `server` and `memory` require nothing.",
     )
     wait_replicas: Count = Field(
         default=1, description="Replicas that confirm with `durability = replicated`; better all there are."

@@ -52,7 +52,7 @@ LEFTOVERS = (".cache", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothes
 
 @dataclass(frozen=True)
 class Part:
-    """What is installed together: the packages of a lock, which holds these extras, and a project of this repository."""
+    """A part of the set-up, installed as one: the packages of a lock, which holds these extras, and a project of this repository."""
 
     name: str
     lock: Path
@@ -173,6 +173,14 @@ def set_up_spark(home: Path | None) -> str | None:
     return None
 
 
+def set_up_with_spark() -> None:
+    """Set up the base and Spark; exit with the reason if Spark cannot run."""
+    set_up(BASE)
+    missing = set_up_spark(java.find())
+    if missing is not None:
+        sys.exit(f"setup: {missing}")
+
+
 def run(what: str, command: list[str]) -> None:
     say(what)
     subprocess.run(command, check=True, cwd=ROOT, env=environment())
@@ -266,10 +274,7 @@ def venv_of(version: str) -> Path:
 
 
 def demo_stream(arguments: list[str]) -> None:
-    set_up(BASE)
-    missing = set_up_spark(java.find())
-    if missing is not None:
-        sys.exit(f"setup: {missing}")
+    set_up_with_spark()
     become([str(PYTHON), "-m", "examples.retail", *arguments])
 
 
@@ -283,18 +288,12 @@ def bench_all(arguments: list[str]) -> None:
 
 
 def bench_spark(arguments: list[str]) -> None:
-    set_up(BASE)
-    missing = set_up_spark(java.find())
-    if missing is not None:
-        sys.exit(f"setup: {missing}")
+    set_up_with_spark()
     become([str(PYTHON), "-m", "benchmarks.spark", *arguments])
 
 
 def proofs(arguments: list[str]) -> None:
-    set_up(BASE)
-    missing = set_up_spark(java.find())
-    if missing is not None:
-        sys.exit(f"setup: {missing}")
+    set_up_with_spark()
     become([str(PYTHON), "-m", "tests.spark.proofs", *(arguments or ["all"])])
 
 

@@ -1,4 +1,4 @@
-"""How long a call takes, from `call` to the reply, and how many there are a second; and how soon an idle worker begins."""
+"""Calls: how long one takes, from `call` to the reply, and how many there are a second; and how soon an idle worker begins."""
 
 from __future__ import annotations
 

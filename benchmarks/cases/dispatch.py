@@ -1,4 +1,4 @@
-"""How fast commands are accepted: `dispatch` returns when the server has them."""
+"""Commands accepted per second: `dispatch` returns when the server has them."""
 
 from __future__ import annotations
 

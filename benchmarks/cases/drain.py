@@ -1,4 +1,4 @@
-"""How fast a worker handles commands, from its first to its last, with order, leases, fences and dedup on."""
+"""Commands that a worker handles per second, from its first to its last, with order, leases, fences and dedup on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FULL = 40_000
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """What varies.
+    """The kind of load that is drained.
 
     Attributes:
         entities: Over how many the commands are spread; 0: each has its own.

@@ -1,4 +1,4 @@
-"""Whether a command costs the same when much waits, when there are many entities, when there are more workers.
+"""Growth: does a command cost the same when much waits, when there are many entities, when there are more workers?
 
 A growth case is a row of points, each a case by itself; `ROWS` names them for the plot and the targets. What does not grow stays the same
 along a row: as the backlog grows, a thousand entities have more and more; as the entities grow, each has one command.

@@ -17,7 +17,7 @@ from benchmarks.cases.messages import note
 from benchmarks.figures import Sample
 from benchmarks.ground import NAMESPACE, Ground
 from command_bus import Envelope, SyncCommandBus
-from command_bus.messages.policies import EntityPolicy, Mailbox, lanes, per_entity
+from command_bus.messages.policies import EntityPolicy, MailboxPolicy, lanes, per_entity
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 
 __all__ = ["ALL"]
@@ -29,7 +29,7 @@ _UNLIMITED = 10_000_000
 _LOOKS, _PAUSE, _STEADY = 20, 0.15, 4096
 
 
-def queued(ground: Ground, mailbox: Mailbox, each: int, node: int | None = None) -> Sample:
+def queued(ground: Ground, mailbox: MailboxPolicy, each: int, node: int | None = None) -> Sample:
     """Measure bytes of the queued commands when `each` of them share an entity."""
     count, before = ground.count(20_000, least=1000), str(_setting(ground))
     if node is not None:
@@ -40,7 +40,7 @@ def queued(ground: Ground, mailbox: Mailbox, each: int, node: int | None = None)
         ground.client.config_set(_NODE, before)
 
 
-def _queued(ground: Ground, count: int, mailbox: Mailbox, each: int) -> Sample:
+def _queued(ground: Ground, count: int, mailbox: MailboxPolicy, each: int) -> Sample:
     policies = {"bench": EntityPolicy(mailbox=mailbox)}
     with SyncCommandBus(ground.url, namespace=NAMESPACE, entities=policies, max_depth=_UNLIMITED) as bus:
         bus.dispatch(note(0, 1))  # what a namespace has once
@@ -149,7 +149,7 @@ def _setting(ground: Ground) -> str:
     return str(found[_NODE])
 
 
-def _case(name: str, mailbox: Mailbox, each: int, node: int | None = None, *, quick: bool = False) -> Case:
+def _case(name: str, mailbox: MailboxPolicy, each: int, node: int | None = None, *, quick: bool = False) -> Case:
     return Case(f"memory, {name}", "memory", partial(queued, mailbox=mailbox, each=each, node=node), quick, most=3)
 
 

@@ -1,4 +1,4 @@
-"""What Redis and redis-py allow: the same steps without any promise, in the same process layout and on the same event loop as ours."""
+"""The floor that Redis and redis-py allow: the same steps without any promise, in the same process layout and on the same event loop as ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured of each peer: fill the queue, drain it with one process, call with 1 and 50 in flight."""
+"""Measurements of each peer: fill the queue, drain it with one process, call with 1 and 50 in flight."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ from command_bus.admin.fleet import Fleet
 from command_bus.admin.info import AbortReport
 from command_bus.clock import checked_seconds, mono
 from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
-from command_bus.serialization.limits import reading_limits
-from command_bus.serialization.msgpack import Undecodable
+from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.session import Session
 from command_bus.transport.interrupts import Attempt, Interrupt, Kind
 from command_bus.transport.mailboxes import mailbox_label
@@ -49,7 +48,7 @@ class Aborting:
             return AbortReport("nothing", label)
         report = await self._described(AbortReport("unanswered", label), attempt, envelope)
         kind: Kind = "abandon" if force else "abort"
-        asked = Interrupt(kind, attempt.running, attempt.now_ms, by, reason)
+        asked = Interrupt(kind, attempt.id, attempt.now_ms, by, reason)
         await self._interrupts.request(self._mailbox, asked)
         return await self._answered(report, attempt, asked, deadline)
 
@@ -58,9 +57,9 @@ class Aborting:
         while True:
             now = await self._interrupts.running(self._mailbox)
             said = await self._interrupts.answer(self._mailbox)  # behind the other: what ends an attempt is said before it ends
-            ours = said is not None and said.running == attempt.running
+            ours = said is not None and said.attempt_id == attempt.id
             answer = said.answer if said is not None and ours else ""
-            if now is None or now.running != attempt.running:
+            if now is None or now.id != attempt.id:
                 if ours:  # else another operator has asked for something newer
                     await self._interrupts.withdraw(self._mailbox)
                 if answer in ("cancelled", "told", "abandoned"):
@@ -80,13 +79,12 @@ class Aborting:
     async def _described(self, report: AbortReport, attempt: Attempt, envelope: WireEnvelope) -> AbortReport:
         name = attempt.holder.partition("#")[0]
         worker = next((each for each in await Fleet(self._session).workers() if each.name == name), None)
-        began_ms = int(attempt.running.partition("|")[0]) // 1000  # a fence is the server's time in us, about
         return replace(
             report,
             command_id=envelope.command_id,
             name=envelope.name,
             attempt=attempt.attempt,
-            running_for=max(attempt.now_ms - began_ms, 0) / 1000,
+            running_for=max(attempt.now_ms - attempt.began_ms, 0) / 1000,
             worker=name,
             host=None if worker is None else worker.host,
             pid=None if worker is None else worker.pid,

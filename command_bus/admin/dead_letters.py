@@ -1,4 +1,4 @@
-"""The dead-letter queue: what was given up, why, and what to do about it."""
+"""The dead-letter queue: which commands were dead-lettered, why, and what to do about it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from typing import Any, TypedDict, Unpack
 
 from command_bus.admin.info import DeadLetter
 from command_bus.errors import InvalidCommand, InvalidSettings, UnknownDeadLetter
+from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
-from command_bus.serialization.limits import reading_limits
-from command_bus.serialization.msgpack import Limits, Undecodable, unpack
+from command_bus.serialization.limits import Limits, Undecodable, reading_limits
+from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.protection import Protection
-from command_bus.serialization.reply import Cancelled, DeadLetterRecord
+from command_bus.serialization.reply import Cancelled
 from command_bus.session import Session
 from command_bus.transport.admin_interfaces import DeadLetterStore
-from command_bus.transport.marks import Retention, digest_of, is_marked, waiting_mark
+from command_bus.transport.marks import digest_of, is_marked, waiting_mark
 from command_bus.transport.records import StoredDeadLetter
+from command_bus.transport.retention import Retention
 from command_bus.transport.steps import NO_SETTLEMENT, Settlement
 
 __all__ = ["DeadLetters", "LetterFilters"]
@@ -199,7 +201,7 @@ class DeadLetters:
 class _ReadLetter(DeadLetter):
     """A letter from the server: its payload is decoded when it is read. Listing, counting and purging do not read it.
 
-    What was given up may be huge, or made to be slow to read; the operator who wants to be rid of it must not pay for that.
+    A dead-lettered command may be huge, or made to be slow to read; the operator who wants to be rid of it must not pay for that.
     """
 
     __slots__ = ("_payload",)

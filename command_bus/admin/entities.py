@@ -25,7 +25,7 @@ from command_bus.transport.records import Hold, StoredEntity
 
 __all__ = ["Entities", "entity_info", "hold_info"]
 
-Place = tuple[float, str]
+SortKey = tuple[float, str]
 """The position of an entity in a listing: the smaller the earlier."""
 
 
@@ -149,7 +149,7 @@ class Entities:
             raise InvalidSettings("limit and scan: at least 1")
         after = None if cursor is None else _read_cursor(cursor, order)
         seen = matching = 0
-        best: list[tuple[Place, StoredEntity]] = []
+        best: list[tuple[SortKey, StoredEntity]] = []
         async for entity in self._walk():
             seen += 1
             if seen > scan:
@@ -157,9 +157,9 @@ class Entities:
             if states and entity.state not in states:
                 continue
             matching += 1
-            place = _place(entity, order)
-            if after is None or place > after:
-                best.append((place, entity))
+            key = _sort_key(entity, order)
+            if after is None or key > after:
+                best.append((key, entity))
                 if len(best) >= 4 * limit + 1000:
                     best = heapq.nsmallest(limit + 1, best, key=_first)
         best = heapq.nsmallest(limit + 1, best, key=_first)
@@ -219,7 +219,7 @@ def hold_info(hold: Hold) -> HoldInfo:
     return HoldInfo(scope_label(hold.scope), entity_type, hold.mode, hold.since_ms, hold.reason, hold.everywhere)
 
 
-def _place(entity: StoredEntity, order: EntityOrder) -> Place:
+def _sort_key(entity: StoredEntity, order: EntityOrder) -> SortKey:
     match order:
         case "depth":
             return -float(entity.depth), entity.mailbox
@@ -233,15 +233,15 @@ def _place(entity: StoredEntity, order: EntityOrder) -> Place:
             raise InvalidSettings(f"order {order!r}: one of depth, age, attempt, name")
 
 
-def _first(item: tuple[Place, Any]) -> Place:
+def _first(item: tuple[SortKey, Any]) -> SortKey:
     return item[0]
 
 
-def _write_cursor(order: EntityOrder, place: Place) -> str:
-    return base64.urlsafe_b64encode(json.dumps([order, *place]).encode()).decode().rstrip("=")
+def _write_cursor(order: EntityOrder, key: SortKey) -> str:
+    return base64.urlsafe_b64encode(json.dumps([order, *key]).encode()).decode().rstrip("=")
 
 
-def _read_cursor(cursor: str, order: EntityOrder) -> Place:
+def _read_cursor(cursor: str, order: EntityOrder) -> SortKey:
     try:
         found, number, mailbox = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
         if found == order and isinstance(mailbox, str):

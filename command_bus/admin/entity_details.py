@@ -9,8 +9,7 @@ from command_bus.admin.info import DeadLetter, EntityDetails, EntityInfo, Waitin
 from command_bus.errors import UnknownDeadLetter
 from command_bus.serialization.announcements import WorkerStatus
 from command_bus.serialization.envelope import unpack_envelope
-from command_bus.serialization.limits import reading_limits
-from command_bus.serialization.msgpack import Limits, Undecodable
+from command_bus.serialization.limits import Limits, Undecodable, reading_limits
 from command_bus.session import Session
 
 __all__ = ["details_of"]

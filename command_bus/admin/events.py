@@ -16,7 +16,7 @@ from command_bus.messages.message import check_entity_type
 from command_bus.serialization.envelope import names_of
 from command_bus.session import Session
 from command_bus.transport.mailboxes import EVERYTHING, is_wide, mailbox_parts, scope_label
-from command_bus.transport.records import START, StoredEvent
+from command_bus.transport.records import BEFORE_ALL, StoredEvent
 
 __all__ = ["BEGINNING", "Event", "EventKind", "Events"]
 
@@ -44,7 +44,7 @@ BEGINNING = ""
 """The cursor before the oldest event that is kept."""
 
 _NO_TYPE = "~"
-_PLACE = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
+_EVENT_ID = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
 _LATER = ("accepted", "retried", "handed_back")
 _HELD = ("paused", "draining")
 _OF_LETTERS = ("dead_lettered", "parked", "replayed", "discarded")
@@ -164,10 +164,10 @@ class Events:
             if streams.closed:
                 return
             raise
-        places = ends if after is None else _places(after, len(ends))
-        async for stored in streams.follow(list(places)) if follow else streams.kept(list(places)):
-            places[stored.shard] = stored.id
-            event = _event(stored, places)
+        ids = ends if after is None else _event_ids(after, len(ends))
+        async for stored in streams.follow(list(ids)) if follow else streams.kept(list(ids)):
+            ids[stored.shard] = stored.id
+            event = _event(stored, ids)
             if kinds and event.kind not in kinds:
                 continue
             if not types or stored.mailbox == EVERYTHING or event.entity_type in types:
@@ -178,16 +178,16 @@ def _fields(entity_types: tuple[str | None, ...]) -> list[str]:
     return [_NO_TYPE if each is None else check_entity_type(each) for each in entity_types]
 
 
-def _places(cursor: str, shards: int) -> list[str]:
+def _event_ids(cursor: str, shards: int) -> list[str]:
     if cursor == BEGINNING:
-        return [START] * shards
-    places = cursor.split(",")
-    if len(places) != shards or not all(map(_PLACE.fullmatch, places)):
+        return [BEFORE_ALL] * shards
+    ids = cursor.split(",")
+    if len(ids) != shards or not all(map(_EVENT_ID.fullmatch, ids)):
         raise InvalidSettings(f"after = {cursor!r}: not the cursor of an event of this bus, which has {shards} shards")
-    return places
+    return ids
 
 
-def _event(stored: StoredEvent, places: list[str]) -> Event:
+def _event(stored: StoredEvent, ids: list[str]) -> Event:
     kind, attempt, fence, worker, detail = stored.facts
     command_id, name, _, named_id = names_of(stored.names)
     entity_type, entity_id = (None, None) if stored.mailbox == EVERYTHING else mailbox_parts(stored.mailbox)
@@ -207,7 +207,7 @@ def _event(stored: StoredEvent, places: list[str]) -> Event:
         delay=_number(detail) / 1000 if detail and kind in _LATER else None,
         letter_id=f"{stored.shard}-{detail}" if detail and kind in _OF_LETTERS else "",
         reason=detail if kind in _HELD else "",
-        cursor=",".join(places),
+        cursor=",".join(ids),
     )
 
 

@@ -200,7 +200,7 @@ class AbortReport:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A command that was given up, with its cause.
+    """A command that was dead-lettered, with its cause.
 
     Attributes:
         id: Of the letter, for `replay` and `discard`.
@@ -215,7 +215,7 @@ class DeadLetter:
         attempts: How many times it was started.
         accepted_ms: When the server accepted it, in ms since the epoch.
         first_started_ms: When it was first started.
-        failed_ms: When it was given up.
+        failed_ms: When it was dead-lettered.
         worker: Which worker gave it up.
         headers: As they were sent.
         parked: Whether its entity waits for a decision about it.

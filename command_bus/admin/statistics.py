@@ -12,7 +12,7 @@ from command_bus.errors import EntitiesStopped, IdleTimeout
 from command_bus.serialization.announcements import WorkerInfo, read_worker
 from command_bus.session import Session
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.records import ShardSnapshot
+from command_bus.transport.records import ShardCounters, ShardSnapshot
 
 __all__ = ["Statistics"]
 
@@ -34,16 +34,11 @@ class Statistics:
         """Return the sum over the shards."""
         transport = self._session.transport
         shots = [await transport.statistics.snapshot(shard) for shard in range(transport.shards)]
-        counters: dict[str, int] = {}
-        for shot in shots:
-            for name, value in shot.counters.items():
-                counters[name] = counters.get(name, 0) + value
+        counters = sum((shot.counters for shot in shots), ShardCounters())
         workers = _live_workers(shots)
         in_flight = sum(shot.in_flight for shot in shots)
-        settled, rejected = counters.get("settled", 0), counters.get("rejected", 0)
-        expired, buried = counters.get("expired", 0), counters.get("buried", 0)
         return Stats(
-            depth=max(counters.get("depth", 0), 0),
+            depth=max(counters.depth, 0),
             in_flight=in_flight,
             ready=max(sum(shot.ready for shot in shots) - in_flight, 0),
             delayed=sum(shot.due for shot in shots),
@@ -53,14 +48,14 @@ class Statistics:
             oldest_age=max((_age(shot) for shot in shots), default=0.0),
             longest_running=max((worker.longest for worker in workers), default=0.0),
             dead_letters=sum(shot.dead for shot in shots),
-            accepted=counters.get("accepted", 0),
-            settled=settled,
-            completed=settled - rejected - expired - buried,
-            rejected=rejected,
-            expired=expired,
-            dead_lettered=counters.get("dead", 0),
-            retried=counters.get("retried", 0),
-            handed_back=counters.get("handed_back", 0),
+            accepted=counters.accepted,
+            settled=counters.settled,
+            completed=counters.settled - counters.rejected - counters.expired - counters.buried,
+            rejected=counters.rejected,
+            expired=counters.expired,
+            dead_lettered=counters.dead,
+            retried=counters.retried,
+            handed_back=counters.handed_back,
             workers=workers,
         )
 
@@ -101,10 +96,10 @@ class Statistics:
         transport = self._session.transport
         for shard in range(transport.shards):
             shot = await transport.statistics.snapshot(shard)
-            accepted += shot.counters.get("accepted", 0)
+            accepted += shot.counters.accepted
             if not shot.active and not shot.due:
                 continue
-            left += max(shot.counters.get("depth", 0), 1)
+            left += max(shot.counters.depth, 1)
             names = None
             if (shot.paused or shot.parked) and not shot.due:
                 names = await transport.statistics.stopped(shard, _NAMED)

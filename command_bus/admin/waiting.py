@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
-from command_bus.serialization.limits import reading_limits
-from command_bus.serialization.msgpack import Undecodable
+from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.reply import Cancelled
 from command_bus.session import Session
 from command_bus.transport.admin_interfaces import Mailboxes
-from command_bus.transport.marks import Retention, mailbox_in
+from command_bus.transport.marks import mailbox_in
 from command_bus.transport.records import Waiting
+from command_bus.transport.retention import Retention
 
 __all__ = ["WaitingCommands", "grouped"]
 

@@ -97,7 +97,9 @@ async def open_bus(target: Target) -> AsyncGenerator[CommandBus]:
 
 
 def load_settings(target: Target) -> BusSettings:
-    """Read the settings from the environment and from the target.
+    """Return the settings of the environment, with the target's URL and namespace in place of theirs. Requests are given up early.
+
+    Without any URL, the settings name this project's development server.
 
     Raises:
         InvalidSettings: No server is named, and no development server of this project runs.

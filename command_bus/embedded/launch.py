@@ -28,7 +28,7 @@ class PortTaken(TransportUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What to start: the program, its address, its folder, the folder of persistent data (if any), and extra settings."""
+    """A server to start: the program, its address, its folder, the folder of persistent data (if any), and extra settings."""
 
     binary: Path
     address: Address

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from command_bus.messages.options import CallOptions, DispatchOptions
     from command_bus.messages.receipts import Receipt
 
-__all__ = ["BlockingSender", "CommandContext", "Running", "Sender", "current_command", "running_command", "while_lent"]
+__all__ = ["BlockingSender", "CommandContext", "HandlerBus", "Running", "current_command", "running_command", "while_lent"]
 
 R = TypeVar("R")
 
 
-class Sender(Protocol):
+class HandlerBus(Protocol):
     """The bus that a handler sends with: a `CommandBus`, or a `TestBus`."""
 
     async def dispatch(self, *args: Any, **kwargs: Any) -> Receipt[Any]:
@@ -74,7 +74,7 @@ class CommandContext:
     causation_id: str | None = None
     accepted_ms: int = 0
     worker: str = ""
-    bus: Sender | None = field(default=None, repr=False)
+    bus: HandlerBus | None = field(default=None, repr=False)
     loop: asyncio.AbstractEventLoop | None = field(default=None, repr=False)
     _cancel_reason: str | None = field(default=None, init=False, repr=False)
 
@@ -100,7 +100,7 @@ class CommandContext:
         """`dispatch` and `call` for handlers that are no coroutines."""
         return BlockingSender(self)
 
-    def _sender(self) -> Sender:
+    def _sender(self) -> HandlerBus:
         if self.bus is None:
             raise RuntimeError(
                 "this context has no bus: one that a worker makes has the worker's; in a unit test give one, "
@@ -136,8 +136,8 @@ class CommandContext:
         return None if self.deadline is None else max(0.0, self.deadline - mono())
 
 
-class LentPlace(Protocol):
-    """The place of a running handler, lent to others while the handler waits inside of it."""
+class LentSlot(Protocol):
+    """The slot of a running handler, lent to others while the handler waits inside of it."""
 
     async def __aenter__(self) -> None: ...
 
@@ -186,8 +186,8 @@ class Running:
         name: Its wire name, for messages.
         attempt: Which start of it this is; for logs, as the next.
         worker: Who runs it.
-        lends_beyond: Whether its place is lent although no more may be: another handler waits for its reply, say.
-        make_lending: Makes what lends its place while it waits for the bus, or None: it holds no place.
+        lends_beyond: Whether its slot is lent although no more may be: another handler waits for its reply, say.
+        make_lending: Makes what lends its slot while it waits for the bus, or None: it holds no slot.
         lending: That, once it has waited.
         ended: Whether the handler is over; what it started and did not wait for may still run.
     """
@@ -199,8 +199,8 @@ class Running:
     attempt: int = 1
     worker: str = ""
     lends_beyond: bool = False
-    make_lending: Callable[[Running], LentPlace] | None = None
-    lending: LentPlace | None = None
+    make_lending: Callable[[Running], LentSlot] | None = None
+    lending: LentSlot | None = None
     ended: bool = False
 
 
@@ -215,7 +215,7 @@ def running_command() -> Running | None:
 
 
 async def while_lent(work: Awaitable[R]) -> R:
-    """Wait for something that the bus resolves; while a handler waits, it lends its place in the worker."""
+    """Wait for something that the bus resolves; while a handler waits, it lends its slot in the worker."""
     running = running_command()
     if running is None or running.make_lending is None:
         return await work

@@ -36,6 +36,7 @@ __all__ = [
 
 Reply_co = TypeVar("Reply_co", covariant=True)
 
+MAX_COMMAND_ID_BYTES = 512
 MAX_ENTITY_ID_BYTES = 4096
 _ENTITY_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _CLASS_ARGUMENTS = frozenset({"entity", "delivery", "retry", "on_poison", "timeout"})

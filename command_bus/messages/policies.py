@@ -18,6 +18,7 @@ __all__ = [
     "EntityPolicy",
     "Lanes",
     "Mailbox",
+    "MailboxPolicy",
     "OnPoison",
     "PerEntity",
     "RetryPolicy",
@@ -105,7 +106,11 @@ class Lanes:
         return f"lanes:{self.count}"
 
 
-Mailbox = PerEntity | Lanes
+MailboxPolicy = PerEntity | Lanes
+"""What mailboxes the entities of a type have."""
+
+Mailbox = MailboxPolicy
+"""The former name of `MailboxPolicy`."""
 
 
 def per_entity() -> PerEntity:
@@ -118,7 +123,7 @@ def lanes(count: int) -> Lanes:
     return Lanes(count)
 
 
-def mailbox_from_text(text: str) -> Mailbox:
+def mailbox_from_text(text: str) -> MailboxPolicy:
     """Read the policy that `str(policy)` wrote.
 
     Raises:
@@ -142,7 +147,7 @@ class EntityPolicy:
         on_poison: What a poisoned command does to its entity; None takes `"skip"`. A command class may say otherwise.
     """
 
-    mailbox: Mailbox = field(default_factory=PerEntity)
+    mailbox: MailboxPolicy = field(default_factory=PerEntity)
     max_depth: int | None = None
     on_poison: OnPoison | None = None
 

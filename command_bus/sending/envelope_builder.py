@@ -16,9 +16,16 @@ from uuid import UUID
 from command_bus.clock import checked_seconds, mono
 from command_bus.errors import CallCycle, InvalidCommand, RegistrationError
 from command_bus.messages.context import Running, running_command
-from command_bus.messages.message import Message, MessageSpec, canonical_entity_id, check_entity_type, check_wire_name
+from command_bus.messages.message import (
+    MAX_COMMAND_ID_BYTES,
+    Message,
+    MessageSpec,
+    canonical_entity_id,
+    check_entity_type,
+    check_wire_name,
+)
 from command_bus.messages.outgoing import Envelope, OutgoingMessage
-from command_bus.messages.policies import EntityPolicy, Lanes, Mailbox
+from command_bus.messages.policies import EntityPolicy, Lanes, MailboxPolicy
 from command_bus.randomness import token
 from command_bus.serialization.envelope import (
     AT_MOST_ONCE,
@@ -29,8 +36,9 @@ from command_bus.serialization.envelope import (
     pack_envelope,
     packed_text,
 )
+from command_bus.serialization.limits import Limits
 from command_bus.serialization.models import MessageCodec, codec_for
-from command_bus.serialization.msgpack import Limits, pack
+from command_bus.serialization.msgpack import pack
 from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import free_mailbox, is_plain_id, mailbox_label, mailbox_name
@@ -38,7 +46,6 @@ from command_bus.transport.submissions import NO_DIGEST, Submission
 
 __all__ = ["EnvelopeBuilder", "new_command_id"]
 
-_MAX_COMMAND_ID = 512
 _NIL = b"\xc0"
 
 
@@ -68,7 +75,7 @@ class _Route:
 
     spec: MessageSpec
     codec: MessageCodec[Any]
-    mailbox: Mailbox
+    mailbox: MailboxPolicy
     max_depth: int
     stamp: EnvelopeTemplate
 
@@ -280,7 +287,7 @@ class EnvelopeBuilder:
         """Return the mailbox of an entity."""
         return mailbox_name(entity_type, entity_id, self._settings.entity(entity_type).mailbox)
 
-    def place_of(self, out: OutgoingMessage) -> str:
+    def mailbox_for(self, out: OutgoingMessage) -> str:
         """Return the mailbox of an outbound value."""
         return self._mailbox(out, self._settings.entity(out.entity_type))
 
@@ -340,8 +347,8 @@ def _checked_id(command_id: str | UUID) -> str:
         size = len(text.encode())
     except UnicodeEncodeError as error:
         raise InvalidCommand("the command id has lone surrogates, which UTF-8 cannot carry") from error
-    if size > _MAX_COMMAND_ID:
-        raise InvalidCommand(f"a command id may have {_MAX_COMMAND_ID} bytes, this one has {size}: use a digest of it")
+    if size > MAX_COMMAND_ID_BYTES:
+        raise InvalidCommand(f"a command id may have {MAX_COMMAND_ID_BYTES} bytes, this one has {size}: use a digest of it")
     return text
 
 

@@ -10,9 +10,8 @@ from command_bus.errors import BadResult, CommandTimeout, TransportUnavailable, 
 from command_bus.messages.context import while_lent
 from command_bus.sending.admission import receipt
 from command_bus.sending.overdue_calls import OverdueCalls
-from command_bus.serialization.limits import reading_limits
+from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.models import reply_codec_for
-from command_bus.serialization.msgpack import Undecodable
 from command_bus.serialization.reply import Completed, raise_or_value, unpack_reply
 from command_bus.session import Session
 from command_bus.transport.marks import mailbox_in, reply_in
@@ -59,20 +58,19 @@ class ResultReader:
         return raise_or_value(outcome, reply_codec_for(reply_type), command_id, self._limits)
 
     async def exchange(
-        self, send: Sending, place_of: Callable[[OutgoingMessage], str], reply_type: Any, deadline: float, out: OutgoingMessage
+        self, send: Sending, mailbox_for: Callable[[OutgoingMessage], str], reply_type: Any, deadline: float, out: OutgoingMessage
     ) -> Any:
         """Send a command and wait for its reply: the innermost of the middleware around a call.
 
         Args:
             send: Sends it, as a dispatch is sent.
-            place_of: Gives its mailbox.
+            mailbox_for: Gives its mailbox.
             reply_type: Of its result.
             deadline: Monotonic time until which its caller waits.
             out: The command.
         """
-        replies = self._session.transport.replies
         out.deadline = deadline
-        reply = replies.expect(out.command_id)
+        reply = self._session.transport.replies.expect(out.command_id)
         waiting = self._overdue.begin(out.name)
         try:
             admission = await send(out)
@@ -80,11 +78,11 @@ class ResultReader:
             duplicate = admission is Admission.DUPLICATE
             record = await while_lent(self.polled(out.command_id, deadline) if duplicate else reply.within(deadline))
         finally:
-            replies.forget(reply)
+            reply.forget()
             self._overdue.end(waiting)
         if record is None:
             waited = (out.ttl_ms or 0) / 1000
-            seen = await self._overdue.whereabouts(place_of(out), out.command_id, out.name, waited)
+            seen = await self._overdue.whereabouts(mailbox_for(out), out.command_id, out.name, waited)
             raise seen.timeout(
                 f"{out.name} {out.command_id}: no reply within {waited:g} s; its outcome is unknown, ask bus.result({out.command_id!r}) later",
                 out.command_id,

@@ -147,7 +147,7 @@ class Sender:
         deadline = mono() + seconds
         out.ttl_ms = max(1, int(seconds * 1000))
         out.inbox = self._session.transport.replies.process
-        exchange: Sending = partial(self._results.exchange, self._send, self._builder.place_of, reply_type, deadline)
+        exchange: Sending = partial(self._results.exchange, self._send, self._builder.mailbox_for, reply_type, deadline)
         if self._session.observer is not None:
             exchange = partial(observed_call, self._session.observer, exchange)
         return around_call(self.middleware, exchange)(out)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from command_bus.serialization.announced_schema import plain_data, sound_schema
-from command_bus.serialization.msgpack import Limits, Undecodable, pack, unpack
+from command_bus.serialization.limits import Limits, Undecodable
+from command_bus.serialization.msgpack import pack, unpack
 
 __all__ = ["CommandInfo", "WorkerInfo", "WorkerStatus", "read_description", "read_worker", "worker_record", "worker_statuses"]
 

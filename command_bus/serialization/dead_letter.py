@@ -1,4 +1,4 @@
-"""The record that is kept beside the envelope of a command that was given up: why, when, where."""
+"""The record that is kept beside the envelope of a dead-lettered command: why, when, where."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LIMITS = Limits(max_bytes=1024 * 1024, max_nesting=8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterRecord:
-    """Record of a command that was given up, and why.
+    """Record of a dead-lettered command, and why.
 
     On the wire a map by field name. Unknown keys are ignored, and missing or mistyped ones have their default, so that versions
     can differ and one bad record cannot spoil a listing.
@@ -37,7 +37,7 @@ class DeadLetterRecord:
         attempts: How many times the command was started.
         accepted_ms: When it was accepted, in ms since the epoch; 0 if unknown, as for all times here.
         first_started_ms: When it was first started.
-        failed_ms: When it was given up.
+        failed_ms: When it was dead-lettered.
         worker: The worker that gave it up.
         headers: Of its envelope.
     """

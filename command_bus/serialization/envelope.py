@@ -32,7 +32,6 @@ __all__ = [
     "KEEP_OUTCOME",
     "EnvelopeTemplate",
     "Sign",
-    "UnsupportedVersion",
     "WireEnvelope",
     "digest",
     "names_of",
@@ -45,7 +44,7 @@ __all__ = [
 ENVELOPE_VERSION = 1
 
 GIVEN_ID = 1
-"""Flag: a caller chose the command id, so repeats of it are expected for the whole dedup window."""
+"""Flag: the command id is remembered for the whole dedup window, and the result with it: the id was given, or the result is to be kept."""
 AT_MOST_ONCE = 2
 """Flag: an interrupted command is dead-lettered, never run again."""
 IN_DISPATCH = 4

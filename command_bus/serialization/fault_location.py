@@ -1,4 +1,4 @@
-"""Where in a value the fault lies that MessagePack refused: found by a walk, on the failure path only.
+"""The place in a value that MessagePack refused: found by a walk, on the failure path only.
 
 MessagePack says *that* an object cannot be packed, not where it is. Users need the field, so once packing has failed the value is
 walked depth first, in order, without recursion (it may be nested a million levels deep, or contain itself), and each leaf is

@@ -25,7 +25,6 @@ from command_bus.errors import (
     InvalidCommand,
     NoHandler,
 )
-from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.limits import DEFAULT_LIMITS, Limits, Undecodable, UnsupportedVersion
 from command_bus.serialization.models import ReplyCodec
 from command_bus.serialization.msgpack import pack, reason_of, unpack
@@ -38,7 +37,6 @@ __all__ = [
     "BadReply",
     "Cancelled",
     "Completed",
-    "DeadLetterRecord",
     "Expired",
     "Failed",
     "Forged",

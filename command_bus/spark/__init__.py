@@ -60,7 +60,7 @@ __all__ = [
     "register",
 ]
 
-_EXTRA = ("fastjsonschema", "jinja2", "markupsafe", "pandas", "pyarrow", "pyspark")
+_EXTRA = ("jinja2", "markupsafe", "pandas", "pyarrow", "pyspark")
 _NAMES = {
     "writing.partition": "PartitionDispatcher",
     "writing.task_results": "PartitionResult",

@@ -7,12 +7,11 @@ later tasks. Shards and lanes need no configuration here: the server knows what 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -22,7 +21,7 @@ from pydantic import SecretStr
 from command_bus.bus import CommandBus
 from command_bus.errors import CommandBusError, InvalidSettings, QueueFull
 from command_bus.sending.envelope_builder import EnvelopeBuilder
-from command_bus.serialization.announcements import worker_statuses
+from command_bus.serialization.announcements import CommandInfo, read_description, worker_statuses
 from command_bus.settings import BusSettings, redacted
 from command_bus.sync.thread import BusThread
 from command_bus.transport.interfaces import Transport
@@ -136,10 +135,10 @@ class TargetConnection:
             self.retry_while_full(lambda: self.transport.agreements.agree(entity_type), max_wait)
             self._agreed.add(entity_type)
 
-    def describe(self, name: str) -> Mapping[str, Any] | None:
-        """Return what workers published of a wire name: entity type, key, delivery, JSON Schema; None if no worker ever had it."""
+    def describe(self, name: str) -> CommandInfo | None:
+        """Return what workers published of a wire name; None if no worker ever had it, or if it cannot be read."""
         record = self.wait(self.transport.announcements.described(name))
-        return None if record is None else json.loads(record)
+        return None if record is None else read_description(name, record, ())
 
     def live_workers(self) -> int | None:
         """Return the number of live workers in the namespace; None if it cannot be read."""

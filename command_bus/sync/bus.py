@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 class SyncCommandBus:
-    """As `CommandBus`, blocking, without workers; the arguments are the same.
+    """A `CommandBus` for blocking code, without workers; the arguments are the same.
 
         with SyncCommandBus("redis://localhost") as bus:
             balance = bus.call(GetBalance(account_id="a-1"))

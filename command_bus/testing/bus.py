@@ -130,7 +130,7 @@ class TestBus(Noted):
         await self._processes.start()
         end, far = _real() + timeout, self.clock.time() + horizon
         while True:
-            await self._handlers(end)
+            await self._until_handlers_end(end)
             if not await self._processes.busy():
                 return
             if _real() > end or self.clock.time() > far:
@@ -160,9 +160,9 @@ class TestBus(Noted):
         await self._processes.start()
         target = self.clock.time() + seconds
         while self.clock.time() < target:
-            await self._threads()
+            await self._until_threads_end()
             await self._leap(target)
-        await self._threads()
+        await self._until_threads_end()
 
     # Crashes.
 
@@ -190,7 +190,7 @@ class TestBus(Noted):
         task = asyncio.ensure_future(work)
         try:
             while not task.done():
-                await self._handlers(None, task.done)
+                await self._until_handlers_end(None, task.done)
                 if not task.done():
                     await self._leap(None)
         except asyncio.CancelledError:
@@ -220,7 +220,7 @@ class TestBus(Noted):
         ):  # a handler that calls: the test that waits for it drives this, too
             return await work
 
-    async def _handlers(self, end: float | None, over: Callable[[], bool] = lambda: False) -> None:
+    async def _until_handlers_end(self, end: float | None, over: Callable[[], bool] = lambda: False) -> None:
         """Wait in real time until no task is ready and no handler runs."""
         await self.clock.quiet()
         while (running := self._processes.recorder.running) and not over():
@@ -230,7 +230,7 @@ class TestBus(Noted):
             await asyncio.sleep(_TURN)
             await self.clock.quiet()
 
-    async def _threads(self) -> None:
+    async def _until_threads_end(self) -> None:
         """Wait until no task is ready and no handler runs in a thread. Handlers on the loop get a moment for work that is no timer."""
         await self.clock.quiet()
         while any(not self._processes.is_async(note.context.name) for note in self._processes.recorder.running):

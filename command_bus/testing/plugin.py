@@ -18,8 +18,17 @@ if TYPE_CHECKING:
     from command_bus.embedded import EmbeddedServer
     from command_bus.handlers.registry import HandlerRegistry
     from command_bus.testing.bus import TestBus
+    from command_bus.testing.conformance.fixtures import PromiseSandbox
+    from command_bus.transport.redis.connection.factory import ClientFactory
 
-__all__ = ["command_bus", "command_bus_app", "command_bus_options", "command_bus_registry", "command_bus_server"]
+__all__ = [
+    "command_bus",
+    "command_bus_app",
+    "command_bus_options",
+    "command_bus_registry",
+    "command_bus_sandbox",
+    "command_bus_server",
+]
 
 
 @pytest.fixture
@@ -65,6 +74,14 @@ def command_bus_server() -> Iterator[EmbeddedServer]:
 
     with EmbeddedServer.start() as server:
         yield server
+
+
+@pytest.fixture
+def command_bus_sandbox(command_bus_clients: ClientFactory) -> PromiseSandbox:
+    """Return the sandbox of a promise (`command_bus.testing.conformance`); override `command_bus_clients`, or this for another transport."""
+    from command_bus.testing.conformance.fixtures import PromiseSandbox
+
+    return PromiseSandbox(command_bus_clients)
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)  # the innermost: before pytest-asyncio looks for its mark

@@ -67,7 +67,7 @@ class BusProcesses:
 
     def is_async(self, name: str) -> bool:
         """Return whether a command's handler runs on the loop."""
-        found = (self._handlers(bus).lookup(name) for bus in self._layers)
+        found = (self._registry_for(bus).lookup(name) for bus in self._layers)
         handler = next((handler for handler in found if handler is not None), None)
         return handler is None or handler.is_async
 
@@ -111,7 +111,7 @@ class BusProcesses:
         for bus in list(self._layers):
             if bus.settings.namespace not in seen:
                 seen.add(bus.settings.namespace)
-                await workers.start(bus, self._handlers(bus), self._layers[bus])
+                await workers.start(bus, self._registry_for(bus), self._layers[bus])
 
     async def close(self) -> None:
         """Stop the workers of this loop, and close the test's own bus if it is open here."""
@@ -180,7 +180,7 @@ class BusProcesses:
             self._loop_workers[loop] = LoopWorkers(self._setup)
         return self._loop_workers[loop]
 
-    def _handlers(self, bus: CommandBus) -> HandlerRegistry:
+    def _registry_for(self, bus: CommandBus) -> HandlerRegistry:
         """Return the handlers for the namespace of a bus: as given, else those of its buses."""
         if self._registry is not None and bus.settings.namespace == self.bus.settings.namespace:
             return self._registry

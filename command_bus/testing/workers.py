@@ -21,7 +21,7 @@ __all__ = ["LoopWorkers", "WorkerSetup"]
 
 @dataclass(slots=True)
 class WorkerSetup:
-    """What the workers of all loops share.
+    """State that the workers of all loops share.
 
     Attributes:
         server: In memory.
@@ -68,12 +68,12 @@ class LoopWorkers:
         """One worker's bus per namespace."""
         return [group[0].bus for group in self._started.values() if group]
 
-    async def start(self, plan: CommandBus, handlers: HandlerRegistry, layers: Sequence[Any]) -> None:
+    async def start(self, app_bus: CommandBus, handlers: HandlerRegistry, layers: Sequence[Any]) -> None:
         """Start the workers of a bus's namespace; idempotent."""
         async with self._starting:
-            group = self._started.setdefault(plan.settings.namespace, [])
+            group = self._started.setdefault(app_bus.settings.namespace, [])
             while len(group) < self._setup.workers:
-                await self._add(group, plan, handlers, layers)
+                await self._add(group, app_bus, handlers, layers)
 
     async def close(self) -> None:
         """Stop running workers, and wait for the clean-up of crashed ones."""
@@ -85,21 +85,23 @@ class LoopWorkers:
         if self._background:
             await asyncio.wait(self._background)
 
-    async def _add(self, group: list[_StartedWorker], plan: CommandBus, handlers: HandlerRegistry, layers: Sequence[Any]) -> None:
+    async def _add(
+        self, group: list[_StartedWorker], app_bus: CommandBus, handlers: HandlerRegistry, layers: Sequence[Any]
+    ) -> None:
         setup = self._setup
         process = Process(setup.server, works=True)
-        keys = KeySpace(plan.settings.namespace, plan.settings.shards)
+        keys = KeySpace(app_bus.settings.namespace, app_bus.settings.shards)
 
         def replace_it() -> None:
-            self._replace(group, process, lambda: self.start(plan, handlers, layers))
+            self._replace(group, process, lambda: self.start(app_bus, handlers, layers))
 
         crashing = Crashing(setup.recorder, setup.crashes, process, keys, replace_it)
         bus = CommandBus(
-            settings=plan.settings,
+            settings=app_bus.settings,
             registry=handlers,
             middleware=(crashing, *layers),
-            lifespan=plan.lifespan,
-            cipher=plan.cipher,
+            lifespan=app_bus.lifespan,
+            cipher=app_bus.cipher,
             clients=process,
         )
         started_worker = _StartedWorker(bus, bus.worker(), process)

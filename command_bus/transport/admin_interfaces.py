@@ -10,6 +10,7 @@ from command_bus.transport.records import (
     Contents,
     Hold,
     MailboxHead,
+    Resolution,
     ShardSnapshot,
     StoredDeadLetter,
     StoredEntity,
@@ -27,7 +28,7 @@ __all__ = [
     "Holds",
     "Interrupts",
     "Mailboxes",
-    "Statistics",
+    "StatisticsReader",
     "TypeRecords",
 ]
 
@@ -52,8 +53,8 @@ class Announcements(Protocol):
         ...
 
 
-class Statistics(Protocol):
-    """Figures from counters and lengths, never from a scan of commands."""
+class StatisticsReader(Protocol):
+    """Reads figures from counters and lengths, never from a scan of commands."""
 
     async def snapshot(self, shard: int) -> ShardSnapshot:
         """Return the figures of one shard."""
@@ -147,16 +148,19 @@ class DeadLetterStore(Protocol):
         """Return when the oldest dead letter was written, by the server's clock, or None."""
         ...
 
-    async def newest(self, shard: int, high: str = "+") -> str | None:
-        """Return the id of a shard's newest dead letter up to a bound; None if there is none."""
+    async def newest(self, shard: int, before_ms: int | None = None) -> str | None:
+        """Return the id of a shard's newest dead letter, of those written before `before_ms` if given; None if there is none."""
         ...
 
     async def page(self, shard: int, after: str, until: str, count: int) -> list[tuple[str, StoredDeadLetter]]:
-        """Return dead letters behind `after` (empty: from the first) up to and with `until`, by their ids in the shard."""
+        """Return dead letters, oldest first, with their ids in the shard (see `records.BEFORE_ALL`).
+
+        The first comes behind the id `after`, which need not exist (empty: behind none), and none behind the id `until`.
+        """
         ...
 
-    async def settle(self, letter: StoredDeadLetter, verb: str, left: Settlement) -> bool:
-        """Carry out `replay` or `discard`; return False if the dead letter is gone."""
+    async def settle(self, letter: StoredDeadLetter, verb: Resolution, left: Settlement) -> bool:
+        """Replay or discard a dead letter; return False if it is gone."""
         ...
 
 
@@ -179,16 +183,16 @@ class Holds(Protocol):
         """Return what is paused or drained as a type or as a whole, the whole first, then by name."""
         ...
 
-    async def used(self) -> list[str]:
-        """Return the entity types that commands were sent to, or that settings have named."""
-        ...
-
 
 class TypeRecords(Protocol):
     """Reads the records of entity types, and takes one back."""
 
     async def all(self) -> dict[str, TypeRecord]:
         """Return all records, by type."""
+        ...
+
+    async def used(self) -> list[str]:
+        """Return the entity types that commands were sent to, or that settings have named."""
         ...
 
     async def remove(self, record: TypeRecord) -> None:
@@ -201,7 +205,7 @@ class TypeRecords(Protocol):
 
 
 class EventStreams(Protocol):
-    """Switches events on and off, and reads them. A *place* is an event's id in its shard."""
+    """Switches events on and off, and reads them. An event has an id in its shard; `records.BEFORE_ALL` is before all ids."""
 
     async def watch(self, types: Sequence[str], kept: int) -> None:
         """Record events of these types (`*`: of all), and keep about `kept` events per shard."""
@@ -219,12 +223,12 @@ class EventStreams(Protocol):
         """Return the id of the last event of each shard."""
         ...
 
-    def kept(self, places: Sequence[str]) -> AsyncIterator[StoredEvent]:
-        """Yield what lies behind a place in each shard and happened before this began, shard by shard."""
+    def kept(self, after: Sequence[str]) -> AsyncIterator[StoredEvent]:
+        """Yield the events behind an id in each shard that happened before this began, shard by shard."""
         ...
 
-    def follow(self, places: Sequence[str]) -> AsyncIterator[StoredEvent]:
-        """Yield what comes behind a place in each shard, in order per shard, until the streams are closed."""
+    def follow(self, after: Sequence[str]) -> AsyncIterator[StoredEvent]:
+        """Yield the events behind an id in each shard, in order per shard, until the streams are closed."""
         ...
 
     @property

@@ -157,7 +157,7 @@ OutcomePage = tuple[list[bytes], list[bytes]]
 class BulkOutcomes(Protocol):
     """Reads outcomes: a stream per dispatch and shard. Ids are ordered, and a stream only grows at its end."""
 
-    async def streams(self, places: Sequence[tuple[str, int]]) -> list[OutcomeStream | None]:
+    async def streams(self, wanted: Sequence[tuple[str, int]]) -> list[OutcomeStream | None]:
         """Return the state of the streams of dispatches and shards; None for one that does not exist (yet, or any more)."""
         ...
 

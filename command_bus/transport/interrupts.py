@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-__all__ = ["Answer", "Attempt", "Interrupt", "Kind"]
+from command_bus.transport.attempts import attempt_id, began_ms, fence_of
+
+__all__ = ["Attempt", "Interrupt", "InterruptAnswer", "Kind"]
 
 
 Kind = Literal["abort", "abandon"]
 """`abort` cancels the handler and settles its command as interrupted when it has ended; `abandon` does that without waiting for the end."""
 
 
-Answer = Literal["", "cancelled", "told", "abandoned", "blocked"]
-"""The holder's answer: it cancelled the handler; asked one in a thread to end; gave the entity up beside it; or did nothing, since its event
+InterruptAnswer = Literal["", "cancelled", "told", "abandoned", "blocked"]
+"""The holder's answer: it cancelled the handler; asked one in a thread to end; abandoned it; or did nothing, since its event
 loop is blocked."""
 
 
@@ -23,7 +25,7 @@ class Interrupt:
 
     Attributes:
         kind: How.
-        running: Fence and message of the attempt, with a bar between.
+        attempt_id: Of the attempt.
         asked_ms: When, by the server's clock.
         by: Who asked.
         reason: Why.
@@ -32,11 +34,11 @@ class Interrupt:
     """
 
     kind: Kind
-    running: str
+    attempt_id: str
     asked_ms: int = 0
     by: str = ""
     reason: str = ""
-    answer: Answer = ""
+    answer: InterruptAnswer = ""
     where: str = ""
 
     @property
@@ -46,7 +48,7 @@ class Interrupt:
 
     def pack(self) -> str:
         """Pack the stored value. Only the last part, the reason, may have bars of its own."""
-        parts = (self.kind, self.running, str(self.asked_ms), self.answer, _plain(self.where), _plain(self.by), self.reason)
+        parts = (self.kind, self.attempt_id, str(self.asked_ms), self.answer, _plain(self.where), _plain(self.by), self.reason)
         return "|".join(parts)
 
     @classmethod
@@ -56,7 +58,7 @@ class Interrupt:
         if len(parts) != 8 or parts[0] not in ("abort", "abandon"):
             return None
         kind, fence, message, asked, answer, where, by, reason = parts
-        return cls(kind, f"{fence}|{message}", int(asked) if asked.isdecimal() else 0, by, reason, answer, where)
+        return cls(kind, attempt_id(fence, message), int(asked) if asked.isdecimal() else 0, by, reason, answer, where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +66,23 @@ class Attempt:
     """The attempt that runs in a mailbox.
 
     Attributes:
-        running: Fence and message, with a bar between.
+        id: Its id.
         attempt: Which start of its command it is.
         holder: The lease that it runs under: a worker's name, `#` and a number.
         envelope: Of the command; empty if it is gone.
         now_ms: The server's time.
     """
 
-    running: str
+    id: str
     attempt: int
     holder: str
     envelope: bytes
     now_ms: int
+
+    @property
+    def began_ms(self) -> int:
+        """The server's time when it began, about."""
+        return began_ms(fence_of(self.id))
 
 
 def _plain(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 from zlib import crc32
 
-from command_bus.messages.policies import Lanes, Mailbox, PerEntity
+from command_bus.messages.policies import Lanes, MailboxPolicy, PerEntity
 from command_bus.serialization.text import printable
 
 __all__ = [
@@ -49,7 +49,7 @@ _FREE: Final = "~:"
 _HASHED: Final = "~"
 
 
-def mailbox_name(entity_type: str, entity_id: str, policy: Mailbox) -> str:
+def mailbox_name(entity_type: str, entity_id: str, policy: MailboxPolicy) -> str:
     """Return the mailbox of an entity: `type:encoded-id`, or `type/lane` where entities share lanes.
 
     Ids over 512 bytes are replaced by `~` and their SHA-256; the full id travels in the envelope.
@@ -124,7 +124,9 @@ def mailbox_parts(mailbox: str) -> tuple[str | None, str | None]:
     return kind, None if rest.startswith(_HASHED) else unquote(rest)
 
 
-def stands_in(mailbox: str, entity_type: str | None, entity_id: str | None, command_id: str, policy: Mailbox | None) -> bool:
+def stands_in(
+    mailbox: str, entity_type: str | None, entity_id: str | None, command_id: str, policy: MailboxPolicy | None
+) -> bool:
     """Return whether this is the one mailbox of that entity, under the policy of its type; None is that of a type without one, `per_entity()`."""
     if entity_type is None or entity_id is None:
         return mailbox == free_mailbox(command_id)

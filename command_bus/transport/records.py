@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Literal, NamedTuple, Self
 
 __all__ = [
+    "BEFORE_ALL",
     "CommandLocation",
     "Contents",
     "EntityState",
     "Hold",
     "MailboxHead",
     "Mode",
+    "Resolution",
+    "ShardCounters",
     "ShardSnapshot",
     "StoredDeadLetter",
     "StoredEntity",
@@ -111,7 +115,8 @@ class Hold:
     everywhere: bool = True
 
 
-START = "0-0"
+BEFORE_ALL = "0-0"
+"""The id before all others. The ids of events, dead letters and message ids are text: milliseconds, a dash and a number. They grow."""
 
 
 class StoredEvent(NamedTuple):
@@ -164,11 +169,46 @@ class MailboxHead:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardCounters:
+    """Counters since the namespace was made, under the names by which they are stored.
+
+    Attributes:
+        depth: Commands that are accepted and not settled.
+        accepted: Commands accepted.
+        settled: Commands settled.
+        rejected: Settled commands that their handlers refused.
+        expired: Settled commands that expired before they were started.
+        buried: Settled commands that became dead letters, without their entity being parked.
+        dead: Dead letters, those of parked entities included.
+        retried: Attempts that were followed by another after a delay.
+        handed_back: Starts that did not count as an attempt.
+    """
+
+    depth: int = 0
+    accepted: int = 0
+    settled: int = 0
+    rejected: int = 0
+    expired: int = 0
+    buried: int = 0
+    dead: int = 0
+    retried: int = 0
+    handed_back: int = 0
+
+    @classmethod
+    def of(cls, stored: Mapping[str, int]) -> Self:
+        """Return the counters among stored ones; a counter that is not stored is 0, other names are ignored."""
+        return cls(**{each.name: stored.get(each.name, 0) for each in fields(cls)})
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
+
+
+@dataclass(frozen=True, slots=True)
 class ShardSnapshot:
     """The figures of one shard at one moment.
 
     Attributes:
-        counters: Counters since the namespace was made, by name.
+        counters: Counters since the namespace was made.
         ready: Activations, those that workers hold included.
         in_flight: Activations that workers hold.
         oldest_ready_ms: When the first activation became ready that no worker holds; None if there is none.
@@ -181,7 +221,7 @@ class ShardSnapshot:
         now_ms: The server's time.
     """
 
-    counters: dict[str, int]
+    counters: ShardCounters
     ready: int
     in_flight: int
     oldest_ready_ms: int | None
@@ -196,15 +236,26 @@ class ShardSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class TypeRecord:
-    """One entity type.
+    """One entity type. The values are bytes, because a client may store any.
 
     Attributes:
-        fields: The stored fields.
-        mailboxes: The text of its mailbox policy; None if the type was only paused or drained.
+        name: The type as it is stored.
+        policy: Its mailbox policy; None if the type was only paused or drained.
+        held: What a pause or drain of the type recorded; None if it was never paused or drained.
     """
 
-    fields: dict[bytes, bytes]
-    mailboxes: str | None
+    name: bytes
+    policy: bytes | None = None
+    held: bytes | None = None
+
+    @property
+    def mailboxes(self) -> str | None:
+        """The text of the mailbox policy."""
+        return None if self.policy is None else self.policy.decode(errors="backslashreplace")
+
+
+Resolution = Literal["replay", "discard"]
+"""What an operator does with a dead letter."""
 
 
 Contents = tuple[StoredEntity, list[bytes]]

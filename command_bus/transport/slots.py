@@ -1,18 +1,18 @@
-"""`Slots`: places for entities to run. They limit a worker's concurrency, and the readers of its shards share them.
+"""`Slots`: the slots of a worker. One entity runs in each. They limit a worker's concurrency, and the readers of its shards share them.
 
-A reader reserves places before it reads, and returns those that it did not fill. Free places go round the readers whose shard is known to
+A reader reserves slots before it reads, and returns those that it did not fill. Free slots go round the readers whose shard is known to
 have work, in the order in which they ask. A shard that was found empty is *quiet*: its reader blocks until something arrives, and must not
-reserve places that another shard has work for. So such a read reserves none, and begins only while there are places to spare; the little
+reserve slots that another shard has work for. So such a read reserves none, and begins only while there are slots to spare; the little
 that may arrive when they are gone is given back. While there are none to spare, a quiet shard is read without blocking, from time to time
 and when its turn comes.
 
-A single reader shares with no other: it always blocks, on places that it has reserved.
+A single reader shares with no other: it always blocks, on slots that it has reserved.
 
 A worker that had to turn work away, because its threads hang, does not block: the server would hand it activations that a worker which can
 run them waits for as well. It reads from time to time, for activations that no other worker takes.
 
-A handler that waits for the bus lends its place, so that the command that it waits for can run here. When it goes on it takes a place
-before any reader does, even one that a read has reserved: activations of that read beyond the places left are given back.
+A handler that waits for the bus lends its slot, so that the command that it waits for can run here. When it goes on it takes a slot
+before any reader does, even one that a read has reserved: activations of that read beyond the slots left are given back.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from command_bus.clock import mono
 __all__ = ["Ask", "Slots"]
 
 _LOOK_AGAIN = 0.1
-"""Seconds after which a quiet shard is looked at while places are scarce: an idle worker would have been woken at once."""
+"""Seconds after which a quiet shard is looked at while slots are scarce: an idle worker would have been woken at once."""
 _STANDSTILL = 2.0
 """Seconds in which no handler that waits went on, although as many wait as may."""
 
@@ -38,7 +38,7 @@ class Ask:
 
     Attributes:
         count: How many activations at most.
-        reserved: How many places it has for them already.
+        reserved: How many slots it has for them already.
         blocks: Whether it may wait for them.
     """
 
@@ -48,7 +48,7 @@ class Ask:
 
 
 class Slots:
-    """The free places, and who takes which.
+    """The free slots, and who takes which.
 
     Args:
         total: How many there are.
@@ -74,7 +74,7 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """Places in which no entity runs and that no read has reserved; below zero if a handler took a reserved one."""
+        """Slots in which no entity runs and that no read has reserved; below zero if a handler took a reserved one."""
         return self.total - self.running - self._reserved
 
     @property
@@ -98,13 +98,13 @@ class Slots:
         return Ask(count, count, blocks=self._readers == 1)
 
     def answered(self, reader: int, ask: Ask, fetched: int, needed: int) -> int:
-        """Record that a read came back; return how many of the `needed` places it has. Those are taken now, the other reserved ones free.
+        """Record that a read came back; return how many of the `needed` slots it has. Those are taken now, the other reserved ones free.
 
         Args:
             reader: Whose.
             ask: What it was allowed.
             fetched: Entries of any kind. As many as it asked for: there may be more.
-            needed: Those among them that need a place.
+            needed: Those among them that need a slot.
         """
         self._looked[reader] = mono()
         if fetched < ask.count:
@@ -119,23 +119,23 @@ class Slots:
         return had
 
     def another_waits(self, reader: int) -> bool:
-        """Return whether the reader of another shard waits for a place."""
+        """Return whether the reader of another shard waits for a slot."""
         return any(waiting != reader for waiting, _ in self._line)
 
     # For those that run.
 
     def give(self) -> None:
-        """Give a place back: to a handler that goes on, else to the readers."""
+        """Give a slot back: to a handler that goes on, else to the readers."""
         self.running -= 1
         while self._returning and self.running < self.total:
             turn = self._returning.popleft()
-            if not turn.done():  # else its handler was cancelled in this turn of the event loop, and takes a place itself
+            if not turn.done():  # else its handler was cancelled in this turn of the event loop, and takes a slot itself
                 self.take_back_now()
                 turn.set_result(None)
         self._wake()
 
     def lend(self, *, beyond: bool = False) -> bool:
-        """Lend the place of a handler that waits; return False if no more may be lent. `beyond` lends it all the same."""
+        """Lend the slot of a handler that waits; return False if no more may be lent. `beyond` lends it all the same."""
         if self.all_lent and not beyond:
             return False
         self.lent += 1
@@ -144,7 +144,7 @@ class Slots:
         return True
 
     def take_back(self) -> asyncio.Future[None]:
-        """Take a place again for a handler that goes on, before any reader does; return what is done once it has one."""
+        """Take a slot again for a handler that goes on, before any reader does; return what is done once it has one."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.running < self.total:
             self.take_back_now()
@@ -154,7 +154,7 @@ class Slots:
         return turn
 
     def withdraw(self, turn: asyncio.Future[None]) -> bool:
-        """Leave the place lent that `take_back` waits for, and end that wait; return False if the place is taken already."""
+        """Leave the slot lent that `take_back` waits for, and end that wait; return False if the slot is taken already."""
         if turn.done() and not turn.cancelled():
             return False
         if turn in self._returning:
@@ -164,13 +164,13 @@ class Slots:
         return True
 
     def take_back_now(self) -> None:
-        """Take a place again at once, also beyond the total."""
+        """Take a slot again at once, also beyond the total."""
         self.lent -= 1
         self.running += 1
         self._moved_at = mono()
 
     def admits_caller(self) -> bool:
-        """Return whether a handler may begin that will lend its place.
+        """Return whether a handler may begin that will lend its slot.
 
         If no more may be lent: one may, after each period in which none of those that wait went on. They may wait for this command, or for
         one behind it in its mailbox.
@@ -197,22 +197,22 @@ class Slots:
             self._spare.clear()
 
     def _has_spare(self) -> bool:
-        """Return whether a read that blocks keeps no reader from a place: each could have one, or none has work."""
+        """Return whether a read that blocks keeps no reader from a slot: each could have one, or none has work."""
         return self.free >= self._readers or (self.free > 0 and not self._busy)
 
     async def _spare_until(self, deadline: float) -> bool:
-        """Wait for places to spare; whether there are some."""
+        """Wait for slots to spare; whether there are some."""
         try:
             async with asyncio.timeout(max(0.0, deadline - mono())):
                 while not self._has_spare():
-                    self._spare.clear()  # places are taken without a word to those who wait here
+                    self._spare.clear()  # slots are taken without a word to those who wait here
                     await self._spare.wait()
         except TimeoutError:
             return False
         return True
 
     async def _reserve(self, reader: int, wanted: int) -> int:
-        """Wait in line for free places, and reserve a share. Those freed in one turn of the event loop are reserved together."""
+        """Wait in line for free slots, and reserve a share. Those freed in one turn of the event loop are reserved together."""
         turn = (reader, asyncio.Event())
         self._line.append(turn)
         try:

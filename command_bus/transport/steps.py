@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Literal
+
+from command_bus.transport.attempts import began_ms
 
 __all__ = [
     "NO_SETTLEMENT",
+    "WORKER_LOST",
     "Answer",
-    "ByOperator",
+    "Cancellation",
+    "Cause",
     "DeadLetterStep",
     "Done",
     "Follow",
     "GiveBack",
-    "GivenUp",
     "Lease",
     "LeaseLost",
     "Park",
@@ -28,16 +32,41 @@ __all__ = [
 ]
 
 
-class ByOperator(str):
-    """A reason for which a handler is cancelled: an operator wants its attempt to end, and its command to be settled as interrupted."""
+class Cause(Enum):
+    """What ends an attempt from outside."""
 
-    __slots__ = ()
+    LOST = "lost"
+    """Its lease is lost: another worker may have the command."""
+    STOPPING = "stopping"
+    """Its worker stops."""
+    APPLICATION = "application"
+    """The application cancelled the handler's task."""
+    ABORTED = "aborted"
+    """An operator wants it to end, and its command to be settled as interrupted."""
+    ABANDONED = "abandoned"
+    """As `ABORTED`, and its command is settled already: nothing waits for the end of the handler, which may be in a thread."""
 
 
-class GivenUp(ByOperator):
-    """Beside that, its command has been settled already: nothing waits for the end of the handler, which may be in a thread."""
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """The end of an attempt from outside.
 
-    __slots__ = ()
+    Attributes:
+        cause: What ends it.
+        text: The reason in words, for logs, dead letters and the handler's context.
+    """
+
+    cause: Cause
+    text: str
+
+    @property
+    def by_operator(self) -> bool:
+        """Whether an operator asked for it."""
+        return self.cause is Cause.ABORTED or self.cause is Cause.ABANDONED
+
+
+WORKER_LOST = Cancellation(Cause.LOST, "its worker was lost while it ran")
+"""The end of an attempt whose lease another worker took over."""
 
 
 @dataclass(slots=True)
@@ -47,9 +76,9 @@ class Lease:
     Attributes:
         holder: Names this lease, not only its worker: what was started for another lease of the same worker is not its own.
         deadline: Local monotonic time after which nothing may be started: taken before the server was asked, plus the lease.
-        running: Fence and message of the command that runs now, with a bar between; empty before the first start.
+        attempt_id: Of the attempt that runs now (see `attempts.py`); empty before the first start.
         renew_until: Local time after which it is no longer renewed (an async handler far past its timeout), or None.
-        cancel: While a handler runs: interrupts it, because the lease is lost.
+        cancel: While a handler runs: interrupts it.
         lost: Whether its handler was interrupted for that.
         in_thread: Whether the handler that runs is in a thread, which nothing can stop.
     """
@@ -59,9 +88,9 @@ class Lease:
     activation: str
     deadline: float
     holder: str = ""
-    running: str = ""
+    attempt_id: str = ""
     renew_until: float | None = None
-    cancel: Callable[[str], None] | None = None
+    cancel: Callable[[Cancellation], None] | None = None
     lost: bool = False
     in_thread: bool = False
 
@@ -71,7 +100,7 @@ class Started:
     """The head of a mailbox, started under its lease.
 
     Attributes:
-        fence: Decimal text: the server's time of the start in microseconds, raised where needed, so that it grows with every start in the shard.
+        fence: Decimal text; `attempts.py` says what it is.
         message: Its id in the mailbox; the part before the dash is the time of acceptance in ms.
         attempt: 1 for the first start.
         first: The server's time of the first start in ms; below zero if an operator replayed it where it was parked.
@@ -96,6 +125,11 @@ class Started:
         return abs(self.first)
 
     @property
+    def began_ms(self) -> int:
+        """The server's time of this start, also long after it."""
+        return began_ms(self.fence)
+
+    @property
     def replayed(self) -> bool:
         """Whether an operator replayed it where it was parked."""
         return self.first < 0
@@ -103,7 +137,7 @@ class Started:
 
 @dataclass(slots=True, frozen=True)
 class Released:
-    """The lease was given up: the mailbox is empty, waits, is stopped, or is for any worker to take."""
+    """The lease was released: the mailbox is empty, waits, is stopped, or is for any worker to take."""
 
     reason: Literal["idle", "yield", "wait", "stop"]
 
@@ -163,11 +197,11 @@ NO_SETTLEMENT = Settlement("", b"", 0)
 
 @dataclass(slots=True)
 class Done:
-    """The command is settled; `verb` says how it is counted: completed, rejected, expired."""
+    """The command is settled with this status, under which it is counted."""
 
     left: Settlement
     follow: Follow = "stay"
-    verb: Literal["done", "deny", "lapse"] = "done"
+    status: Literal["completed", "rejected", "expired"] = "completed"
 
 
 @dataclass(slots=True)

@@ -21,14 +21,16 @@ class Submission:
 
     Attributes:
         mailbox: The mailbox's name.
-        command_id: Unique per command; a repeat is answered `DUPLICATE`.
+        command_id: Unique per command.
         envelope: Opaque bytes.
         digest: Eight bytes that differ between different commands; equal ids with unequal digests conflict.
         max_depth: Commands that the mailbox may hold.
         delay_ms: Milliseconds until the command takes its place in the mailbox.
-        marked: Whether a mark remembers the command id, because a client may send it again or ask for its reply.
+        marked: Whether a mark remembers the command id, because a client may send it again or ask for its reply. Only then is a repeat
+            answered `DUPLICATE` or `CONFLICT`.
         name: The command's wire name, for who observes.
-        renewed: Gives the envelope packed again with the time to live that is left, or None: it never changes.
+        renewed: Gives the envelope packed again with the time to live that is left, or None: it never changes. For a producer that sends
+            it late or again.
     """
 
     mailbox: str

@@ -1,7 +1,8 @@
-"""Decide how to settle a command. Pure functions: a delivery or a handler's result in, a step out.
+"""Decide how to settle a command: a delivery or a handler's result in, a step out.
 
-Nothing here waits or sends. A delivery is read into something that can run, or into a step straight away (undecodable, expired,
-unknown, invalid); what its handler did (returned, refused, raised, was interrupted) becomes the step that follows.
+Nothing here waits or sends, and no decision changes the next. Jitter comes from a source that is given, and dead letters are logged.
+A delivery is read into something that can run, or into a step straight away (undecodable, expired, invalid), or into an offer to newer
+workers (unknown); what its handler did (returned, refused, raised, was interrupted) becomes the step that follows.
 """
 
 from __future__ import annotations
@@ -15,25 +16,16 @@ from command_bus.clock import wall_ms
 from command_bus.errors import BadResult, InvalidCommand, Reject
 from command_bus.handlers.handler import Handler
 from command_bus.messages.message import MessageSpec
-from command_bus.messages.policies import Mailbox
+from command_bus.messages.policies import MailboxPolicy
 from command_bus.randomness import JITTER
-from command_bus.serialization.envelope import (
-    AT_MOST_ONCE,
-    ENCRYPTED,
-    GIVEN_ID,
-    KEEP_OUTCOME,
-    UnsupportedVersion,
-    WireEnvelope,
-    unpack_envelope,
-)
-from command_bus.serialization.limits import reading_limits
+from command_bus.serialization.dead_letter import DeadLetterRecord
+from command_bus.serialization.envelope import AT_MOST_ONCE, ENCRYPTED, GIVEN_ID, KEEP_OUTCOME, WireEnvelope, unpack_envelope
+from command_bus.serialization.limits import Undecodable, UnsupportedVersion, reading_limits
 from command_bus.serialization.models import codec_for, reply_codec_for
-from command_bus.serialization.msgpack import Undecodable
 from command_bus.serialization.protection import Protection, Signatures
 from command_bus.serialization.reply import (
     BadReply,
     Completed,
-    DeadLetterRecord,
     Expired,
     Failed,
     Forged,
@@ -46,9 +38,11 @@ from command_bus.serialization.reply import (
 from command_bus.serialization.text import printable
 from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import stands_in
-from command_bus.transport.marks import Retention, accepted_ms
+from command_bus.transport.marks import accepted_ms
+from command_bus.transport.retention import Retention
 from command_bus.transport.steps import (
     NO_SETTLEMENT,
+    WORKER_LOST,
     DeadLetterStep,
     Done,
     GiveBack,
@@ -59,14 +53,12 @@ from command_bus.transport.steps import (
     Step,
 )
 from command_bus.worker.failure_text import named, text_of, trace_of
-from command_bus.worker.offers import Offers
+from command_bus.worker.offers import Offer
 from command_bus.worker.runnable import Runnable
 
 __all__ = ["Decisions"]
 
 _log = logging.getLogger("command_bus.worker")
-_UNKNOWN_NAMES = 100
-"""Names of unknown commands that a worker warns of, each once."""
 _LEASES_LEFT = 3
 """Leases for which an interrupted command that only a newer worker can judge waits for one, besides the grace for what is unknown."""
 
@@ -97,7 +89,7 @@ class Decisions:
         worker: str,
         random: Random | None = None,
         protection: Protection | None = None,
-        recorded: Callable[[str], Mailbox | None] = lambda _: None,
+        recorded: Callable[[str], MailboxPolicy | None] = lambda _: None,
     ) -> None:
         self._protection = protection
         self._signatures = None if protection is None else protection.signatures
@@ -108,12 +100,10 @@ class Decisions:
         self._random = random or JITTER
         self._limits = reading_limits(settings)
         self._retention = Retention.of(settings, worker)
-        self._offers = Offers(self._random)
-        self._warned_of: set[str] = set()
         self._unknown_grace_ms = int(settings.unknown_grace * 1000)
 
-    def read(self, started: Started, mailbox: str = "") -> Runnable | Step:
-        """Read a delivery into something that can run, or into the step that settles it unrun."""
+    def read(self, started: Started, mailbox: str = "") -> Runnable | Step | Offer:
+        """Read a delivery into something that can run, or into the step that settles it unrun, or into an offer to newer workers."""
         if not started.confirmed:
             return _UNCONFIRMED
         if started.envelope is None:
@@ -154,7 +144,7 @@ class Decisions:
     def rejected(self, run: Runnable, refusal: Reject) -> Step:
         """Settle a command that its handler refused for business reasons: it is not retried."""
         outcome = Rejected(refusal.message, refusal.code, refusal.details)
-        return Done(self._retention.settlement(run.envelope, outcome, "rejected", run.started), verb="deny")
+        return Done(self._retention.settlement(run.envelope, outcome, "rejected", run.started), status="rejected")
 
     def failed(self, run: Runnable, error: BaseException) -> Step:
         """Retry a command whose handler raised, by its policy, or treat it as poisoned."""
@@ -166,7 +156,7 @@ class Decisions:
         record = self._record(run.started, run.envelope, "failed", error_type, text, trace_of(error))
         return self._poisoned(run.handler.spec, run.started, run.envelope, outcome, record)
 
-    def interrupted(self, started: Started, why: str = "its worker was lost while it ran") -> Step:
+    def interrupted(self, started: Started, why: str = WORKER_LOST.text) -> Step:
         """Run a started command again whose worker is gone or stopping, or dead-letter it, by its contract.
 
         How often it may be run its handler knows. A worker without (an older release that takes over from a newer) leaves that to one that has it.
@@ -185,8 +175,8 @@ class Decisions:
         record = self._record(started, envelope, "interrupted", "Interrupted", text)
         return self._poisoned(handler.spec if handler else None, started, envelope, Interrupted(text), record)
 
-    def lost(self, started: Started, why: str = "its worker was lost while it ran") -> Step | None:
-        """Decide as `interrupted` for a command whose worker was lost or gave it up; None leaves it to another worker.
+    def lost(self, started: Started, why: str = WORKER_LOST.text) -> Step | None:
+        """Decide as `interrupted` for a command whose worker was lost or abandoned it; None leaves it to another worker.
 
         Only a newer release can decide about what it wrote: whether it may run again is in a part we cannot read. So it stays interrupted
         until a newer worker takes it over, for as long as an unknown command is kept and some leases more.
@@ -194,8 +184,7 @@ class Decisions:
         try:
             unpack_envelope(started.envelope or b"", self._limits)
         except UnsupportedVersion as error:
-            began_ms = int(started.fence) // 1000  # fences are made of the server's time
-            if started.now_ms - began_ms < self._unknown_grace_ms + _LEASES_LEFT * self._settings.lease * 1000:
+            if started.now_ms - started.began_ms < self._unknown_grace_ms + _LEASES_LEFT * self._settings.lease * 1000:
                 return None
             text = (
                 f"{error}, and no newer worker took it over after its own was lost; it may have run not at all, partly or fully"
@@ -258,31 +247,20 @@ class Decisions:
         text = f"not started: its deadline passed {late} ms before its turn"
         left = self._retention.settlement(envelope, Expired(text), "expired", started)
         if envelope.inbox:
-            return Done(left, verb="lapse")
+            return Done(left, status="expired")
         return DeadLetterStep(left, self._record(started, envelope, "expired", "Expired", text), started.envelope or b"")
 
-    def _unknown(self, started: Started, envelope: WireEnvelope, reason: str, text: str) -> Step:
+    def _unknown(self, started: Started, envelope: WireEnvelope, reason: str, text: str) -> Step | Offer:
         """Leave it to a newer worker for a while: a rolling deploy must not lose it."""
         left_ms = self._unknown_grace_ms - (started.now_ms - started.first_ms)
-        self._warn_once(envelope, text)
         if left_ms > 0:
-            return self._offers.next(started.now_ms, left_ms)
+            return Offer(left_ms, envelope.name, envelope.command_id, text)
         outcome = Unhandled(text)
         if reason == "no_handler":  # it was read, and verified
             left = self._retention.settlement(envelope, outcome, "dead_lettered", started)
         else:
             left = self._left_of_unread(started, envelope, outcome)
         return DeadLetterStep(left, self._record(started, envelope, reason, "NoHandler", text), started.envelope or b"")
-
-    def _warn_once(self, envelope: WireEnvelope, text: str) -> None:
-        if envelope.name in self._warned_of or len(self._warned_of) >= _UNKNOWN_NAMES:
-            return
-        self._warned_of.add(envelope.name)
-        grace = self._unknown_grace_ms / 1000
-        _log.warning(
-            "%s: its entity waits for a worker that has one, and it becomes a dead letter %g s after it was first offered", text, grace,
-            extra={"command": envelope.name, "command_id": envelope.command_id, "worker": self._worker},
-        )  # fmt: skip
 
     def _invalid(self, started: Started, envelope: WireEnvelope, spec: MessageSpec, error: InvalidCommand) -> Step:
         record = self._record(started, envelope, "invalid", "InvalidCommand", error.message)
@@ -315,7 +293,7 @@ class Decisions:
         self, started: Started, envelope: WireEnvelope, reason: str, error_type: str, text: str, trace: str = ""
     ) -> bytes:
         _log.warning(
-            "command %r %r is given up (%s, attempt %d): %s: %s",
+            "command %r %r is dead-lettered (%s, attempt %d): %s: %s",
             envelope.name,
             envelope.command_id,
             reason,

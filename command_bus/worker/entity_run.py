@@ -1,4 +1,4 @@
-"""Runs the commands of one held entity, one after the other, until its lease is given up."""
+"""Runs the commands of one held entity, one after the other, until its lease is released."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from command_bus.clock import mono
 from command_bus.serialization.text import printable
-from command_bus.transport.interfaces import Places, Steps
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.steps import Answer, DeadLetterStep, Done, Follow, GiveBack, Lease, Started, Step, StepFailed, Take
+from command_bus.transport.worker_interfaces import Steps, WorkerSlots
 from command_bus.worker.executor import Executor
 
 __all__ = ["EntityRun"]
@@ -27,8 +27,8 @@ class EntityRun:
     Args:
         steps: Moves the mailbox forward.
         executor: Runs a command.
-        places: Those of the worker.
-        quantum: Commands that an entity runs in a row while others wait for its place.
+        slots: Those of the worker.
+        quantum: Commands that an entity runs in a row while others wait for its slot.
         quantum_time: Seconds for which an entity runs in a row while others wait.
         stopping: Whether the worker is about to leave.
     """
@@ -37,7 +37,7 @@ class EntityRun:
         self,
         steps: Steps,
         executor: Executor,
-        places: Places,
+        slots: WorkerSlots,
         *,
         quantum: int,
         quantum_time: float,
@@ -45,7 +45,7 @@ class EntityRun:
     ) -> None:
         self._steps = steps
         self._executor = executor
-        self._places = places
+        self._slots = slots
         self._quantum = quantum
         self._quantum_time = quantum_time
         self._stopping = stopping
@@ -70,15 +70,15 @@ class EntityRun:
                 answer = await self._repaired(lease, step, answer)
 
     def _follow(self, shard: int, commands: int, began: float) -> Follow:
-        """Return whether the entity keeps its place: a hot one must not starve the others.
+        """Return whether the entity keeps its slot: a hot one must not starve the others.
 
-        The server knows who else waits in this shard, and the worker which other shards wait for a place.
+        The server knows who else waits in this shard, and the worker which other shards wait for a slot.
         """
         if self._stopping():
             return "leave"
         if commands < self._quantum and mono() - began <= self._quantum_time:
             return "stay"
-        return "leave" if self._places.another_waits(shard) else "yield"
+        return "leave" if self._slots.another_waits(shard) else "yield"
 
     async def _advance(self, lease: Lease, step: Step) -> Answer:
         answer = await self._steps.advance(lease, step)

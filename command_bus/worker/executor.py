@@ -18,26 +18,27 @@ from typing import Any
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, Reject
 from command_bus.handlers.handler import Invoke
-from command_bus.messages.context import CommandContext, Running, Sender, current_command
+from command_bus.messages.context import CommandContext, HandlerBus, Running, current_command
 from command_bus.middleware import Handling
 from command_bus.randomness import JITTER
 from command_bus.serialization.text import printable
-from command_bus.transport.interfaces import Places, Policies
 from command_bus.transport.mailboxes import mailbox_label, type_of
-from command_bus.transport.steps import ByOperator, GiveBack, GivenUp, Lease, Started, Step
+from command_bus.transport.sender_interfaces import Policies
+from command_bus.transport.steps import Cancellation, Cause, GiveBack, Lease, Started, Step
+from command_bus.transport.worker_interfaces import WorkerSlots
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.failure_text import text_of
 from command_bus.worker.lending import Lending
-from command_bus.worker.offers import Offers
+from command_bus.worker.offers import Offer, Offers
 from command_bus.worker.runnable import Runnable
 from command_bus.worker.threads import HandlerThreads, NeverStartedError, NoThreadError, ThreadJob
 
 __all__ = ["CANCELLED", "STOPPING", "Executor"]
 
-STOPPING = "the worker is stopping"
-"""The reason that a worker gives when it cancels what outlived the grace time."""
-CANCELLED = "its task was cancelled by the application"
-"""The reason if something other than the worker cancelled a handler."""
+STOPPING = Cancellation(Cause.STOPPING, "the worker is stopping")
+"""Ends handlers that outlive the grace time."""
+CANCELLED = Cancellation(Cause.APPLICATION, "its task was cancelled by the application")
+"""The end of a handler that something other than the worker cancelled."""
 
 _log = logging.getLogger("command_bus.worker")
 _NOT_STARTED = GiveBack(counts=False)
@@ -52,7 +53,7 @@ _WARNING_PAUSE = 60.0
 class _Interrupted:
     """The handler was cancelled from outside, or never started."""
 
-    why: str
+    why: Cancellation | None = None
     thread_runs: bool = False
     never_started: bool = False
     no_thread: bool = False
@@ -66,7 +67,7 @@ class _Raised:
 
 
 class _ThreadRunsError(BaseException):
-    """Internal: the wait for a thread was given up, the thread goes on."""
+    """Internal: the wait for a thread has ended, the thread goes on."""
 
 
 class Executor:
@@ -75,32 +76,32 @@ class Executor:
     Args:
         decisions: The rules.
         threads: Where synchronous handlers run.
-        places: Those of the worker, lent by handlers that wait for the bus.
+        slots: Those of the worker, lent by handlers that wait for the bus.
         worker: This worker's name.
         grace: Seconds past its timeout after which an asynchronous handler's lease is no longer renewed.
         works: Whether the worker goes on: false once it stops, or its event loop shuts down.
         around: Wraps the call of a handler in the bus's middleware, or None.
         bus: What handlers send with.
-        lines: Where the mailboxes of entity types are looked up for commands that are signed for one; None if nothing is verified.
+        policies: Where the mailboxes of entity types are looked up for commands that are signed for one; None if nothing is verified.
     """
 
     def __init__(
         self,
         decisions: Decisions,
         threads: HandlerThreads,
-        places: Places,
+        slots: WorkerSlots,
         *,
         worker: str,
         grace: float,
         works: Callable[[], bool],
         around: Callable[[Handling], Handling] | None = None,
-        bus: Sender | None = None,
-        lines: Policies | None = None,
+        bus: HandlerBus | None = None,
+        policies: Policies | None = None,
     ) -> None:
-        self._lines = lines
+        self._policies = policies
         self._decisions = decisions
         self._threads = threads
-        self._places = places
+        self._slots = slots
         self._worker = worker
         self._grace = grace
         self._works = works
@@ -108,7 +109,7 @@ class Executor:
         self._call: Handling = around(self._invoke) if around is not None else self._invoke
         self._needs_context = around is not None
         self._callers: set[str] = set()
-        self._offers = Offers(JITTER)
+        self._offers = Offers(JITTER, worker)
         self._warned_at = -math.inf
         self._loop = asyncio.get_running_loop()
 
@@ -116,32 +117,32 @@ class Executor:
         """Run what was delivered, in this task, and return the step that settles it."""
         if mono() >= lease.deadline:
             return _NOT_STARTED
-        if self._lines is not None and (unknown := await self._line_unknown(self._lines, lease, started)) is not None:
+        if self._policies is not None and (unknown := await self._policy_unknown(self._policies, lease, started)) is not None:
             return unknown
         try:
             read = self._decisions.read(started, lease.mailbox)
             if not isinstance(read, Runnable):
-                return read
+                return self._offers.unknown(started, read) if isinstance(read, Offer) else read
             if self._callers and read.envelope.name in self._callers and not read.serves_handler:
-                if not self._places.admits_caller():
+                if not self._slots.admits_caller():
                     return self._offers.next(started.now_ms, _OFFERED_FOR_MS)
-                read.lends_beyond = self._places.all_lent
+                read.lends_beyond = self._slots.all_lent
             read.lease = lease
             return self._decide(lease, read, await self._run(lease, read, task))
         except Exception:  # noqa: BLE001 - the entity must not wait for the end of its lease
             _log.exception("%s: a command could not be settled as its handler ended it", mailbox_label(lease.mailbox))
             return self._decisions.interrupted(started, "its worker failed while it ran")
 
-    async def _line_unknown(self, lines: Policies, lease: Lease, started: Started) -> Step | None:
+    async def _policy_unknown(self, policies: Policies, lease: Lease, started: Started) -> Step | None:
         """Look up what mailboxes the entities of this type have; return what to do until that is known, or None: it is.
 
         A type may be agreed on long after this worker began. A type that was never agreed on has the mailboxes of this worker's settings.
         """
         entity_type = type_of(lease.mailbox)
-        if entity_type is None or lines.recorded(entity_type) is not None:
+        if entity_type is None or policies.recorded(entity_type) is not None:
             return None
         try:
-            await lines.learn(entity_type)
+            await policies.learn(entity_type)
         except CommandBusError as error:
             _log.warning("%s waits: its signatures cannot be verified yet: %s", mailbox_label(lease.mailbox), error)
             return self._offers.next(started.now_ms, _OFFERED_FOR_MS)
@@ -157,8 +158,8 @@ class Executor:
                 return _NOT_STARTED
             if result.thread_runs:
                 return None
-        if run.interrupted is not None and isinstance(run.interrupted, ByOperator):  # however its handler ended
-            return self._decisions.interrupted(run.started, run.interrupted)
+        if run.interrupted is not None and run.interrupted.by_operator:  # however its handler ended
+            return self._decisions.interrupted(run.started, run.interrupted.text)
         if kind is _Raised:
             error = result.error
             if isinstance(error, Reject):
@@ -167,9 +168,9 @@ class Executor:
             return self._decisions.failed(run, error)
         if kind is not _Interrupted:
             return self._decisions.completed(run, result)
-        if result.why not in (STOPPING, CANCELLED):
+        if result.why.cause is Cause.LOST:
             return None
-        return self._decisions.interrupted(run.started, result.why)
+        return self._decisions.interrupted(run.started, result.why.text)
 
     def _log_failure(self, lease: Lease, run: Runnable, error: BaseException) -> None:
         name, attempt = run.envelope.name, run.started.attempt
@@ -193,12 +194,13 @@ class Executor:
         """Return the handler's result, or `_Raised`, or `_Interrupted`."""
         context = self._context(run) if run.handler.wants_context or self._needs_context else None
 
-        def interrupt(reason: str) -> None:
-            again = type(reason) is GivenUp and type(run.interrupted) is not GivenUp
-            if task is not None and (run.interrupted is None or again):
-                run.interrupted = reason
+        def interrupt(why: Cancellation) -> None:
+            before = run.interrupted
+            again = why.cause is Cause.ABANDONED and before is not None and before.cause is not Cause.ABANDONED
+            if task is not None and (before is None or again):
+                run.interrupted = why
                 if context is not None:
-                    context.cancel(reason)
+                    context.cancel(why.text)
                 task.cancel()
 
         running = self._running(lease, run)
@@ -298,9 +300,10 @@ class Executor:
             raise NeverStartedError from None
         if run.interrupted is None and self._works():
             return
-        if type(run.interrupted) is GivenUp:
+        cause = None if run.interrupted is None else run.interrupted.cause
+        if cause is Cause.ABANDONED:
             self._threads.replace(job)
-        if run.interrupted in (None, STOPPING) or lost:
+        if cause is None or cause is Cause.STOPPING or lost:
             raise _ThreadRunsError from None
 
     async def _handed_over(self, job: ThreadJob, handed_over: asyncio.Future[None]) -> None:
@@ -346,11 +349,11 @@ class Executor:
 
     def _lend_place(self, running: Running) -> Lending:
         self._callers.add(running.name)
-        return Lending(self._places, None, beyond=running.lends_beyond, loop=self._loop)
+        return Lending(self._slots, None, beyond=running.lends_beyond, loop=self._loop)
 
     def _lend_place_and_thread(self, running: Running) -> Lending:
         self._callers.add(running.name)
-        return Lending(self._places, self._threads, beyond=running.lends_beyond, loop=self._loop)
+        return Lending(self._slots, self._threads, beyond=running.lends_beyond, loop=self._loop)
 
     def _context(self, run: Runnable) -> CommandContext:
         envelope, remaining = run.envelope, run.remaining
@@ -376,15 +379,15 @@ def _timed_out(run: Runnable) -> TimeoutError:
     return TimeoutError(f"the handler of {run.envelope.name} took longer than its timeout of {run.handler.spec.timeout} s")
 
 
-def _explained(error: BaseException, interrupted: str | None) -> _Interrupted | _Raised:
+def _explained(error: BaseException, interrupted: Cancellation | None) -> _Interrupted | _Raised:
     """Translate the exception that ended a handler."""
     match error:
         case _ThreadRunsError():
             return _Interrupted(STOPPING, thread_runs=True)
         case NeverStartedError():
-            return _Interrupted("", never_started=True)
+            return _Interrupted(never_started=True)
         case NoThreadError():
-            return _Interrupted("", no_thread=True)
+            return _Interrupted(no_thread=True)
         case asyncio.CancelledError() if interrupted is not None:
             return _Interrupted(interrupted)
         case _:

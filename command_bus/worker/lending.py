@@ -1,6 +1,6 @@
-"""`Lending`: the place of a running handler, free for others while the handler waits for the bus.
+"""`Lending`: the slot of a running handler, free for others while the handler waits for the bus.
 
-Without it, handlers that call other entities could fill all places of a worker, and then wait for commands that only this worker
+Without it, handlers that call other entities could fill all slots of a worker, and then wait for commands that only this worker
 would run.
 """
 
@@ -9,31 +9,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from command_bus.transport.interfaces import Places
+from command_bus.transport.worker_interfaces import WorkerSlots
 from command_bus.worker.threads import HandlerThreads
 
 __all__ = ["Lending"]
 
 _LEND_LATER = 1.0
-"""Seconds after which a handler that kept its place tries again to lend it."""
+"""Seconds after which a handler that kept its slot tries again to lend it."""
 
 
 class Lending:
-    """Lends one handler's place from when it begins to wait until it waits for nothing: `async with lending: …` around each wait.
+    """Lends one handler's slot from when it begins to wait until it waits for nothing: `async with lending: …` around each wait.
 
     A handler may wait for several things at a time, and from another event loop than its worker's, as one in a thread does.
 
     Args:
-        places: Those of the worker.
+        slots: Those of the worker.
         threads: Lend one as well, for a handler that runs in a thread.
-        beyond: Whether to lend the place although `places` allows no more.
+        beyond: Whether to lend the slot although `slots` allows no more.
         loop: The worker's event loop.
     """
 
-    __slots__ = ("_beyond", "_ended", "_is_lent", "_loop", "_places", "_threads", "_turn", "_waits")
+    __slots__ = ("_beyond", "_ended", "_is_lent", "_loop", "_slots", "_threads", "_turn", "_waits")
 
-    def __init__(self, places: Places, threads: HandlerThreads | None, *, beyond: bool, loop: asyncio.AbstractEventLoop) -> None:
-        self._places = places
+    def __init__(
+        self, slots: WorkerSlots, threads: HandlerThreads | None, *, beyond: bool, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._slots = slots
         self._threads = threads
         self._beyond = beyond
         self._loop = loop
@@ -50,7 +52,7 @@ class Lending:
             self._loop.call_soon_threadsafe(self._begin)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Take the place back. A handler that is cancelled, by its timeout say, does not wait for one: it is to end."""
+        """Take the slot back. A handler that is cancelled, by its timeout say, does not wait for one: it is to end."""
         if self._ended:
             return
         finish = self._finish(at_once=kind is not None and issubclass(kind, asyncio.CancelledError))
@@ -65,12 +67,12 @@ class Lending:
         await asyncio.wrap_future(future)
 
     def end(self) -> None:
-        """End it with the handler: what its tasks or its thread still wait for concerns its place no more."""
+        """End it with the handler: what its tasks or its thread still wait for concerns its slot no more."""
         self._ended = True
-        if self._turn is not None and not self._places.withdraw(self._turn):
+        if self._turn is not None and not self._slots.withdraw(self._turn):
             self._is_back()
         if self._is_lent:
-            self._places.take_back_now()
+            self._slots.take_back_now()
             self._is_back()
 
     def _begin(self) -> None:
@@ -78,41 +80,41 @@ class Lending:
         if self._ended or self._waits > 1:
             return
         if self._turn is not None:  # another task of the handler was about to go on
-            if self._places.withdraw(self._turn):
+            if self._slots.withdraw(self._turn):
                 self._turn = None
                 return
             self._is_back()
         self._lend(beyond=self._beyond)
 
     def _lend(self, *, beyond: bool) -> None:
-        self._is_lent = self._places.lend(beyond=beyond)
+        self._is_lent = self._slots.lend(beyond=beyond)
         if not self._is_lent:
             self._loop.call_later(_LEND_LATER, self._lend_later)
         elif self._threads is not None:
             self._threads.lend()
 
     def _lend_later(self) -> None:
-        """Lend the place of a handler that still waits, if that is possible by now, or if no other handler can go on."""
+        """Lend the slot of a handler that still waits, if that is possible by now, or if no other handler can go on."""
         if self._waits and not self._is_lent and not self._ended:
-            self._lend(beyond=self._places.admits_caller())
+            self._lend(beyond=self._slots.admits_caller())
 
     async def _finish(self, *, at_once: bool) -> None:
         self._waits -= 1
         if self._ended or self._waits or not self._is_lent:
             return
         if at_once:
-            self._places.take_back_now()
+            self._slots.take_back_now()
             self._is_back()
             return
-        turn = self._turn = self._places.take_back()
+        turn = self._turn = self._slots.take_back()
         try:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled() and self._turn is turn:
-                self._places.take_back_now()
+                self._slots.take_back_now()
             raise
         finally:
-            if self._turn is turn:  # else it was withdrawn, and the place is still lent
+            if self._turn is turn:  # else it was withdrawn, and the slot is still lent
                 self._is_back()
 
     def _is_back(self) -> None:

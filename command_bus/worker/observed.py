@@ -14,9 +14,10 @@ from command_bus.errors import Reject
 from command_bus.observer import Observer
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import unpack_envelope
-from command_bus.serialization.msgpack import Undecodable
-from command_bus.transport.steps import DeadLetterStep, Done, GiveBack, Park, Retry, Started, Step
+from command_bus.serialization.limits import Undecodable
+from command_bus.transport.steps import WORKER_LOST, DeadLetterStep, Done, GiveBack, Park, Retry, Started, Step
 from command_bus.worker.decisions import Decisions
+from command_bus.worker.offers import Offer
 from command_bus.worker.runnable import Runnable
 
 __all__ = ["ObservedDecisions"]
@@ -44,11 +45,11 @@ class ObservedDecisions(Decisions):
         super().__init__(*arguments, **named)
         self._observer = observer
 
-    def read(self, started: Started, mailbox: str = "") -> Runnable | Step:
+    def read(self, started: Started, mailbox: str = "") -> Runnable | Step | Offer:
         """See `Decisions`."""
         read = super().read(started, mailbox)
         if not isinstance(read, Runnable):
-            self._tell_not_run(started, read)
+            self._report_not_run(started, read)
             return read
         if started.attempt == 1 and not started.replayed:
             self._observer.waited(read.handler.spec.name, max(started.now_ms - read.accepted_ms, 0) / 1000)
@@ -56,34 +57,34 @@ class ObservedDecisions(Decisions):
 
     def completed(self, run: Runnable, value: Any) -> Step:
         """See `Decisions`."""
-        return self._told(run, "completed", super().completed(run, value))
+        return self._reported(run, "completed", super().completed(run, value))
 
     def rejected(self, run: Runnable, refusal: Reject) -> Step:
         """See `Decisions`."""
-        return self._told(run, "rejected", super().rejected(run, refusal))
+        return self._reported(run, "rejected", super().rejected(run, refusal))
 
     def failed(self, run: Runnable, error: BaseException) -> Step:
         """See `Decisions`."""
-        return self._told(run, "failed", super().failed(run, error))
+        return self._reported(run, "failed", super().failed(run, error))
 
-    def interrupted(self, started: Started, why: str = "its worker was lost while it ran") -> Step:
+    def interrupted(self, started: Started, why: str = WORKER_LOST.text) -> Step:
         """See `Decisions`."""
         step = super().interrupted(started, why)
         name = self._name_in(started)
         self._observer.handled(name, "interrupted")
-        self._tell_step(name, step)
+        self._report_step(name, step)
         return step
 
-    def _told(self, run: Runnable, outcome: str, step: Step) -> Step:
+    def _reported(self, run: Runnable, outcome: str, step: Step) -> Step:
         name = run.handler.spec.name
         self._observer.handled(name, outcome)
         self._observer.ran(name, mono() - run.began if isinstance(run, _Clocked) else 0.0)
         if type(step) is not Done:
-            self._tell_step(name, step)
+            self._report_step(name, step)
         return step
 
-    def _tell_not_run(self, started: Started, step: Step) -> None:
-        """Report the reason of a command that cannot run, once it is given up. Until then it is offered to other workers."""
+    def _report_not_run(self, started: Started, step: Step | Offer) -> None:
+        """Report the reason of a command that cannot run, once it is settled. Until then it is offered to other workers."""
         match step:
             case Done():  # the caller of an expired call was answered, and there is no dead letter
                 self._observer.handled(self._name_in(started), "expired")
@@ -95,7 +96,7 @@ class ObservedDecisions(Decisions):
             case _:
                 pass
 
-    def _tell_step(self, name: str, step: Step) -> None:
+    def _report_step(self, name: str, step: Step) -> None:
         match step:
             case Retry() | GiveBack():
                 self._observer.retried(name)

@@ -11,18 +11,40 @@ wait that is rare: then readers do not sleep, and come in no order.
 
 from __future__ import annotations
 
+import logging
+from dataclasses import dataclass
 from random import Random
 
-from command_bus.transport.steps import GiveBack, Retry
+from command_bus.transport.steps import GiveBack, Retry, Started
 
-__all__ = ["Offers"]
+__all__ = ["Offer", "Offers"]
 
+_log = logging.getLogger("command_bus.worker")
 _SHORTEST_MS, _LONGEST_MS = 1000, 10_000
 _EVERY_MS = 1
 _OFFERS_LEFT = 4
 """A command waits for at most this part of what is left of its grace: the nearer its end, the more often it is offered."""
+_UNKNOWN_NAMES = 100
+"""Names of unknown commands that a worker warns of, each once."""
 _PASS_ON = 0.5
 """The chance that a command is passed on at once while few wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The decision to leave a command to a newer worker.
+
+    Attributes:
+        left_ms: Milliseconds until its grace is over, more than 0.
+        name: Its wire name; empty if that cannot be read.
+        command_id: Its id; empty if that cannot be read.
+        why: Why this worker cannot run it.
+    """
+
+    left_ms: int
+    name: str
+    command_id: str
+    why: str
 
 
 class Offers:
@@ -30,11 +52,25 @@ class Offers:
 
     Args:
         random: For what is passed on.
+        worker: Its name.
     """
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, worker: str) -> None:
         self._random = random
+        self._worker = worker
         self._free_ms = 0
+        self._warned_of: set[str] = set()
+
+    def unknown(self, started: Started, offer: Offer) -> GiveBack | Retry:
+        """Return how a command is offered next that this worker does not know. Warn once of each name."""
+        if offer.name not in self._warned_of and len(self._warned_of) < _UNKNOWN_NAMES:
+            self._warned_of.add(offer.name)
+            grace = (started.now_ms - started.first_ms + offer.left_ms) / 1000
+            _log.warning(
+                "%s: its entity waits for a worker that has one, and it becomes a dead letter %g s after it was first offered",
+                offer.why, grace, extra={"command": offer.name, "command_id": offer.command_id, "worker": self._worker},
+            )  # fmt: skip
+        return self.next(started.now_ms, offer.left_ms)
 
     def next(self, now_ms: int, left_ms: int) -> GiveBack | Retry:
         """Return how a command is offered next: at once, or within ten seconds, and before its grace is over.

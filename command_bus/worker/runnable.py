@@ -12,6 +12,7 @@ from command_bus.serialization.envelope import (
 )
 from command_bus.transport.marks import accepted_ms
 from command_bus.transport.steps import (
+    Cancellation,
     Lease,
     Started,
 )
@@ -27,12 +28,12 @@ class Runnable:
     started: Started
     handler: Handler
     message: Any
-    interrupted: str | None = None
-    """Why it was interrupted from outside, once it was."""
+    interrupted: Cancellation | None = None
+    """What interrupted it from outside, once it was."""
     lease: Lease | None = None
     """Under which it runs, once it does."""
     lends_beyond: bool = False
-    """Whether its handler lends its place although no more may be."""
+    """Whether its handler lends its slot although no more may be."""
 
     @property
     def may_start(self) -> bool:

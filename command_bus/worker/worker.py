@@ -22,7 +22,7 @@ from command_bus.clock import checked_seconds, wall_ms
 from command_bus.errors import QueueFull
 from command_bus.handlers.injection import check_wired
 from command_bus.handlers.registry import HandlerRegistry
-from command_bus.messages.context import Sender
+from command_bus.messages.context import HandlerBus
 from command_bus.middleware import Middleware, around_handle
 from command_bus.observer import WorkerFigures
 from command_bus.randomness import token
@@ -30,8 +30,8 @@ from command_bus.serialization.announcements import WorkerInfo, worker_record
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.session import Session
 from command_bus.settings import BusSettings, unknown_variables
-from command_bus.transport.interfaces import WorkerSideOptions
 from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.worker_interfaces import WorkerSideOptions
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.descriptions import describe_commands
 from command_bus.worker.entity_run import EntityRun
@@ -59,7 +59,7 @@ class StopReport:
     cancelled: int
 
 
-class WorkerBus(Sender, Protocol):
+class WorkerBus(HandlerBus, Protocol):
     """The bus of a worker: a `CommandBus`."""
 
     lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
@@ -194,7 +194,7 @@ class Worker:
                 undo()
 
     async def stop(self, grace: float | None = None) -> StopReport:
-        """Stop claiming, finish within `grace` seconds (by default `settings.grace`), hand the rest back.
+        """Stop reading work, finish within `grace` seconds (by default `settings.grace`), hand the rest back.
 
         Idempotent; a caller that gives up waiting does not stop it half-way.
 
@@ -272,7 +272,7 @@ class _Parts:
                 name=worker.name,
                 lease=settings.lease,
                 reply_ttl=settings.reply_ttl,
-                places=most_at_once(settings, worker.registry),
+                slots=most_at_once(settings, worker.registry),
                 max_lent=settings.max_waiting,
                 is_stuck=lambda: self.threads.turns_away,
                 heartbeat=lambda now_ms: worker_record(worker.info(now_ms)),
@@ -282,18 +282,18 @@ class _Parts:
         executor = Executor(
             decisions,
             self.threads,
-            self.side.places,
+            self.side.slots,
             worker=worker.name,
             grace=settings.grace,
             works=lambda: self.side.consumer.reads or worker.finishing(),
             around=around_handle(middleware),
             bus=worker.bus,
-            lines=session.transport.agreements if protection is not None and protection.signatures is not None else None,
+            policies=session.transport.agreements if protection is not None and protection.signatures is not None else None,
         )
         runs = EntityRun(
             self.side.steps,
             executor,
-            self.side.places,
+            self.side.slots,
             quantum=settings.quantum,
             quantum_time=settings.quantum_time,
             stopping=worker.stopping,
@@ -304,7 +304,7 @@ class _Parts:
         """Stop as the head of this module says."""
         side = self.side
         if side.consumer.running:
-            _log.info("stopping: waits up to %g s for what runs: %s", grace, _named(side.consumer.running))
+            _log.info("stopping: waits up to %g s for what runs: %s", grace, _named(side.consumer.running.values()))
         await side.consumer.stop_reading()
         running = side.consumer.running
         finished, left = await asyncio.wait(running, timeout=grace) if running else (set(), set())
@@ -319,12 +319,12 @@ class _Parts:
     def figures(self) -> WorkerFigures:
         """Return the counters since the worker started."""
         side = self.side
-        return WorkerFigures(len(side.leases), side.leases.lost, side.recovered, self.threads.waiting, side.places.lent)
+        return WorkerFigures(len(side.leases), side.leases.lost, side.recovered, self.threads.waiting, side.slots.lent)
 
 
-def _named(running: Iterable[asyncio.Task[None]]) -> str:
+def _named(mailboxes: Iterable[str]) -> str:
     """Return whose handlers a worker waits for, the first of them by name."""
-    names = sorted(mailbox_label(task.get_name().partition(" ")[2]) for task in running)
+    names = sorted(map(mailbox_label, mailboxes))
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
 

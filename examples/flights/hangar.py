@@ -1,4 +1,4 @@
-"""Where the aircraft's states are kept: in the same Redis server, under the demo's own keys, one string per aircraft.
+"""Storage of the aircraft's states: in the same Redis server, under the demo's own keys, one string per aircraft.
 
 Every handler waits for its own read and, later, for its own write. But a round trip for each would cost more than the bus itself,
 so what the handlers of a process ask for while one round trip is under way leaves together with the next: one MGET, one MSET. No

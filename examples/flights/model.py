@@ -18,7 +18,7 @@ MODULUS: Final = 1_000_003
 
 @dataclass(frozen=True, slots=True)
 class Aircraft:
-    """What is known of one aircraft after its commands so far. Minutes and miles.
+    """The state of one aircraft after its commands so far. Minutes and miles.
 
     Attributes:
         seq: The last command applied; the next one has `seq + 1`.

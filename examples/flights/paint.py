@@ -1,4 +1,4 @@
-"""How the examples' pictures look: colours, letters, the small print under a title."""
+"""The look of the examples' pictures: colours, letters, the small print under a title."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ Departure = tuple[int, int, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to send and how to run.
+    """Options of a run: what to send, and how.
 
     Attributes:
         sample: Send the flights of so many aircraft; None: of all.

@@ -1,4 +1,4 @@
-"""Where a run takes place: a server, a namespace of its own, a bus in it.
+"""The place of a run: a server, a namespace of its own, a bus in it.
 
 Everything of a run bears its namespace, so that runs do not disturb each other or anything else on the server; all of it is
 removed at the end.

@@ -1,4 +1,4 @@
-"""What must hold after a run, line by line, and whether it does."""
+"""Rules that must hold after a run, line by line, and whether they do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a customer does."""
+"""Commands of a customer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker does with a purchase: read the account, judge, change it, write it back. No lock, no transaction, no script."""
+"""The handling of a purchase: read the account, judge, change it, write it back. No lock, no transaction, no script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the accounts are kept: in the same Redis server, under the example's own keys, one string per customer."""
+"""Storage of the accounts: in the same Redis server, under the example's own keys, one string per customer."""
 
 from __future__ import annotations
 

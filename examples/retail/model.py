@@ -15,7 +15,7 @@ DOUBLE_BOOKING: Final = "double_booking"
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What is known of a customer after the purchases so far.
+    """The state of a customer after the purchases so far.
 
     Attributes:
         line: The last purchase applied.

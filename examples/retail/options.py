@@ -1,4 +1,4 @@
-"""What the command line may choose."""
+"""Options of the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Options"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to run.
+    """Options of a run.
 
     Attributes:
         customers: Only the purchases of so many, chosen by chance; None: of all.

@@ -1,4 +1,4 @@
-"""What is seen of a run while it lasts: readings for the picture, bars for the terminal."""
+"""The view of a run while it lasts: readings for the picture, bars for the terminal."""
 
 from __future__ import annotations
 

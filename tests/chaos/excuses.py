@@ -1,4 +1,4 @@
-"""Which losses of a lease a fault explains. Whatever it does not explain is a finding: a bus that steals leases would look just like faults.
+"""Losses of a lease that a fault explains. All others are findings: a bus that steals leases would look just like faults.
 
 A worker renews every third of its lease. A SIGKILL ends its leases; so may a time in which it could not reach the server (stopped, cut off,
 the server away) of some four tenths of the lease: the last renewal may have been a third earlier, and asking again takes its time, too.

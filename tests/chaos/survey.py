@@ -8,7 +8,8 @@ from typing import Any
 from redis.asyncio import Redis
 
 from command_bus import CommandBus, CommandBusError
-from command_bus.serialization.msgpack import Limits, unpack
+from command_bus.serialization.limits import Limits
+from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.reply import Completed, unpack_reply
 from command_bus.transport.redis.keys import GROUP
 from tests.chaos.history import Final

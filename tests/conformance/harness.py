@@ -89,7 +89,7 @@ class ManualWorker:
 
     def __init__(self, harness: TransportHarness, owner: str, connections: Connections | None = None) -> None:
         self.owner = owner
-        self.steps = StepBatcher(connections or harness.connections, harness.keys, owner=owner, reply_ttl=60)
+        self.steps = StepBatcher(connections or harness.connections, harness.keys, worker=owner, reply_ttl=60)
         self._harness = harness
         self._leases = 0
 
@@ -160,11 +160,11 @@ class TransportHarness:
     def recovery(self, worker: ManualWorker, step: Step | None = None, lease: float = 30.0) -> PendingRecovery:
         """Return a recovery that decides the same for every interrupted command."""
         decision = step or GiveBack(counts=True)
-        leases = LeaseKeeper(self.connections.factory, self.keys, owner=worker.owner, lease=lease, heartbeat=lambda _: b"")
+        leases = LeaseKeeper(self.connections.factory, self.keys, worker=worker.owner, lease=lease, heartbeat=lambda _: b"")
         return PendingRecovery(
             self.connections,
             self.keys,
-            owner=worker.owner,
+            worker=worker.owner,
             lease=lease,
             steps=worker.steps,
             decide=lambda *_: decision,

@@ -5,13 +5,17 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from command_bus.transport.mailboxes import is_wide
 from command_bus.transport.records import (
+    BEFORE_ALL,
     Contents,
     Hold,
     MailboxHead,
+    Resolution,
+    ShardCounters,
     ShardSnapshot,
     StoredDeadLetter,
     StoredEntity,
@@ -65,9 +69,9 @@ class ListStatistics:
         held = sum(box.state == "held" for box in server.boxes.values())
         waiting = sum(box.state == "waiting" for box in server.boxes.values())
         oldest = next(iter(server.ready), None)
-        counters = {name: count for name, count in server.counters.items() if name != "fence"}
+        counted = ShardCounters.of(server.counters)
         return ShardSnapshot(
-            counters={**counters, "depth": counters.get("accepted", 0) - counters.get("settled", 0)},
+            counters=replace(counted, depth=counted.accepted - counted.settled),
             ready=len(server.ready) + held,
             in_flight=held,
             oldest_ready_ms=None if oldest is None else int(oldest.partition("-")[0]),
@@ -140,7 +144,7 @@ def stored_entity(server: ListServer, mailbox: str) -> StoredEntity:
         box.attempt,
         box.holder,
         abs(box.first),
-        int(box.running.partition("|")[0] or 0) // 1000,
+        int(box.attempt_id.partition("|")[0] or 0) // 1000,
         box.letter.partition("-")[2],
         paused,
     )
@@ -192,7 +196,7 @@ class ListMailboxes:
         else:
             entries = () if box is None else box.entries
             entry = next((each for each in entries if each.message == command.id), None)
-            runs = box is not None and box.running.partition("|")[2] == command.id and box.state == "held"
+            runs = box is not None and box.attempt_id.partition("|")[2] == command.id and box.state == "held"
             found = box is not None and entry is not None and not runs and not (box.letter and entry is box.entries[0])
             if found and box is not None and entry is not None:
                 if entry is box.entries[0]:
@@ -226,14 +230,16 @@ class ListDeadLetters:
     async def oldest_ms(self) -> int | None:
         return next((int(letter.split("-")[1]) for letter in self._server.letters), None)
 
-    async def newest(self, shard: int, high: str = "+") -> str | None:
-        return next((letter.partition("-")[2] for letter in reversed(self._server.letters)), None)
+    async def newest(self, shard: int, before_ms: int | None = None) -> str | None:
+        found = (letter.partition("-")[2] for letter in reversed(self._server.letters))
+        return next((each for each in found if before_ms is None or _order(each)[0] < before_ms), None)
 
     async def page(self, shard: int, after: str, until: str, count: int) -> list[tuple[str, StoredDeadLetter]]:
         found = [(letter_id.partition("-")[2], letter) for letter_id, letter in self._server.letters.items()]
-        return [each for each in found if each[0] > after][:count]
+        behind = _order(after or BEFORE_ALL)
+        return [each for each in found if behind < _order(each[0]) <= _order(until)][:count]
 
-    async def settle(self, letter: StoredDeadLetter, verb: str, left: Settlement) -> bool:
+    async def settle(self, letter: StoredDeadLetter, verb: Resolution, left: Settlement) -> bool:
         server = self._server
         if server.letters.pop(letter.id, None) is None:
             return False
@@ -251,6 +257,11 @@ class ListDeadLetters:
             server.counters["settled"] -= 1
             server.put(letter.mailbox, left.command_id, letter.raw)
         return True
+
+
+def _order(entry: str) -> tuple[int, int]:
+    at_ms, _, number = entry.partition("-")
+    return int(at_ms), int(number)
 
 
 class ListHolds:
@@ -275,9 +286,6 @@ class ListHolds:
     async def wide(self) -> list[Hold]:
         return [hold for scope, hold in sorted(self._server.holds.items()) if is_wide(scope)]
 
-    async def used(self) -> list[str]:
-        return sorted(self._server.types)
-
     def _hold(self, scope: str, mode: Literal["paused", "draining"], reason: str) -> bool:
         before = self._server.holds.get(scope)
         self._server.holds[scope] = Hold(scope, mode, wall_ms(), reason)
@@ -296,11 +304,13 @@ class ListTypes:
         self._types = server.types
 
     async def all(self) -> dict[str, TypeRecord]:
-        return {name: TypeRecord({name.encode(): str(mailbox).encode()}, str(mailbox)) for name, mailbox in self._types.items()}
+        return {name: TypeRecord(name.encode(), str(mailbox).encode()) for name, mailbox in self._types.items()}
+
+    async def used(self) -> list[str]:
+        return sorted(self._types)
 
     async def remove(self, record: TypeRecord) -> None:
-        for name in record.fields:
-            self._types.pop(name.decode(), None)
+        self._types.pop(record.name.decode(), None)
 
     async def restore(self, record: TypeRecord) -> None:
-        """Nobody else is faster here, and the next sender records the type again."""
+        """Do nothing: no other client can be faster here, and the next sender records the type again."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from command_bus.messages.policies import Mailbox
+from command_bus.messages.policies import MailboxPolicy
 from command_bus.transport.mailboxes import EVERYTHING, scope_of
 from command_bus.transport.records import (
     Hold,
@@ -25,7 +25,7 @@ from command_bus.transport.steps import (
     Started,
 )
 
-__all__ = ["Box", "Delayed", "ListServer", "wall_ms"]
+__all__ = ["Box", "Delayed", "ListLine", "ListServer", "wall_ms"]
 
 
 def wall_ms() -> int:
@@ -48,17 +48,19 @@ class Box:
     Attributes:
         state: `ready` for any worker, `held` by one, `waiting` for a retry, or `stopped` until an operator moves it.
         activation: Of a mailbox that is ready or held.
-        running: Fence and message of the command that was started last.
+        attempt_id: Of the command that was started last.
+        renewed: When its lease was renewed, monotonic.
     """
 
     entries: deque[Entry] = field(default_factory=deque[Entry])
     state: Literal["ready", "held", "waiting", "stopped"] = "stopped"
     activation: str = ""
     holder: str = ""
-    running: str = ""
+    attempt_id: str = ""
     attempt: int = 0
     first: int = 0
     due: float = 0.0
+    renewed: float = 0.0
     letter: str = ""
 
 
@@ -72,8 +74,22 @@ class Delayed:
     envelope: bytes
 
 
+class ListLine:
+    """The line of some transports to the server; implements `Line`."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+
+    def sever(self) -> None:
+        self.open.clear()
+
+    def heal(self) -> None:
+        self.open.set()
+
+
 class ListServer:
-    """What all transports of a test share: the commands, and who holds what."""
+    """State that all transports of a test share: the commands, and who holds what."""
 
     def __init__(self) -> None:
         self.boxes: dict[str, Box] = {}
@@ -82,7 +98,7 @@ class ListServer:
         self.delayed: dict[str, Delayed] = {}
         self.letters: OrderedDict[str, StoredDeadLetter] = OrderedDict()
         self.holds: dict[str, Hold] = {}
-        self.types: dict[str, Mailbox] = {}
+        self.types: dict[str, MailboxPolicy] = {}
         self.counters: Counter[str] = Counter()
         self.inboxes: dict[str, Callable[[str, bytes], None]] = {}
         self.workers: dict[str, bytes] = {}
@@ -114,7 +130,7 @@ class ListServer:
     def wake(self, mailbox: str) -> None:
         """Make a mailbox ready for any worker, unless something stops it; forget one that is empty."""
         box = self.boxes[mailbox]
-        box.holder = box.running = ""
+        box.holder = box.attempt_id = ""
         if not box.entries:
             del self.boxes[mailbox]
         elif box.letter or self.hold_of(mailbox, "paused"):
@@ -141,11 +157,17 @@ class ListServer:
         head, now = box.entries[0], wall_ms()
         box.state, box.holder, box.attempt = "held", lease.holder, box.attempt + 1
         box.first = box.first or now
-        fence = str(now * 1000 + next(self._numbers) % 1000 if not box.running else int(box.running.partition("|")[0]) + 1)
+        fence = str(now * 1000 + next(self._numbers) % 1000 if not box.attempt_id else int(box.attempt_id.partition("|")[0]) + 1)
         fence = str(max(int(fence), self.counters["fence"] + 1))
         self.counters["fence"] = int(fence)
-        box.running = lease.running = f"{fence}|{head.message}"
+        box.attempt_id = lease.attempt_id = f"{fence}|{head.message}"
         return Started(fence, head.message, box.attempt, box.first, now, head.envelope)
+
+    def started(self, mailbox: str) -> Started:
+        """Return what runs in a held mailbox."""
+        box = self.boxes[mailbox]
+        fence, _, message = box.attempt_id.partition("|")
+        return Started(fence, message, box.attempt, box.first, wall_ms(), box.entries[0].envelope)
 
     def settled(self, lease: Lease, left: Settlement, follow: Follow) -> Answer:
         """Take the head away, and go on."""

@@ -1,7 +1,7 @@
 """A transport in lists and dictionaries, written from `command_bus.transport.interfaces` alone: one process, one event loop, one shard.
 
 It shows that the core runs on anything that keeps the interfaces. What it cannot do: it forgets everything with its process, marks never
-expire, nobody can cut a worker off from it, and it has neither bulk dispatches nor events nor interrupts."""
+expire, and it has neither bulk dispatches nor events nor interrupts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, NoReturn
 
 from command_bus.errors import BusClosed, CommandBusError, UnsuitableServer
-from command_bus.messages.policies import Mailbox
+from command_bus.messages.policies import MailboxPolicy
 from command_bus.session import TransportOpener
 from command_bus.settings import BusSettings
-from command_bus.transport.interfaces import WorkerSideOptions
 from command_bus.transport.marks import digest_in, waiting_mark
 from command_bus.transport.records import (
     CommandLocation,
 )
 from command_bus.transport.submissions import Admission, Submission
+from command_bus.transport.worker_interfaces import WorkerSideOptions
 from tests.conformance.list_operators import (
     ListAnnouncements,
     ListDeadLetters,
@@ -31,7 +31,7 @@ from tests.conformance.list_operators import (
     ListTypes,
     stored_entity,
 )
-from tests.conformance.list_server import Delayed, ListServer, wall_ms
+from tests.conformance.list_server import Delayed, ListLine, ListServer, wall_ms
 from tests.conformance.list_worker import ListWorkerSide
 
 __all__ = ["ListTransport", "lists"]
@@ -40,9 +40,10 @@ __all__ = ["ListTransport", "lists"]
 class ListTransport:
     """Implements `Transport`."""
 
-    def __init__(self, server: ListServer, settings: BusSettings) -> None:
+    def __init__(self, server: ListServer, settings: BusSettings, line: ListLine) -> None:
         self.server = server
         self.settings = settings
+        self.line = line
         self.label = "lists"
         self.shards = 1
         self.reconnects = 0
@@ -75,7 +76,7 @@ class ListTransport:
         return 0
 
     def worker_side(self, options: WorkerSideOptions) -> ListWorkerSide:
-        return ListWorkerSide(self.server, options)
+        return ListWorkerSide(self.server, options, self.line)
 
     async def ping(self) -> None:
         await asyncio.sleep(0)
@@ -94,52 +95,63 @@ class ListProducer:
         self._most = settings.max_total_depth
 
     async def enqueue(self, submission: Submission, timeout: float) -> Admission:
-        return self._accept(submission)
+        return self._accept(submission, set())
 
     async def enqueue_many(
         self, submissions: Sequence[Submission], timeout: float, silent: Any = None
     ) -> list[Admission | CommandBusError]:
         refused: set[str] = set()
-        found: list[Admission | CommandBusError] = []
-        for each in submissions:
-            admission = Admission.PREDECESSOR_REFUSED if each.mailbox in refused else self._accept(each)
-            if admission not in (Admission.ACCEPTED, Admission.DUPLICATE):
-                refused.add(each.mailbox)
-            found.append(admission)
-        return found
+        return [self._accept(each, refused) for each in submissions]
 
-    def _accept(self, each: Submission) -> Admission:
-        server = self._server
-        mark = server.marks.get(each.command_id)
+    def _accept(self, each: Submission, refused: set[str]) -> Admission:
+        """Answer one command of a batch by the rules of `Producer`; `refused` has the mailboxes whose later commands are held back."""
+        mark = self._server.marks.get(each.command_id) if each.marked else None
         if mark is not None:
             return Admission.DUPLICATE if digest_in(mark) == each.digest else Admission.CONFLICT
+        refusal = self._refusal(each, refused)
+        if refusal is not None:
+            refused.add(each.mailbox)
+            return refusal
+        self._put(each)
+        return Admission.ACCEPTED
+
+    def _refusal(self, each: Submission, refused: set[str]) -> Admission | None:
+        server = self._server
         if server.hold_of(each.mailbox, "draining"):
             return Admission.DRAINING
+        if each.mailbox in refused:
+            return Admission.PREDECESSOR_REFUSED
         if server.depth(each.mailbox) >= each.max_depth:
             return Admission.ENTITY_FULL
         if server.counters["accepted"] - server.counters["settled"] >= self._most:
             return Admission.TOTAL_FULL
+        return None
+
+    def _put(self, each: Submission) -> None:
+        server = self._server
         if each.marked:
             server.marks[each.command_id] = waiting_mark(each.digest, each.mailbox)
         server.counters["accepted"] += 1
-        envelope = each.envelope if each.renewed is None else each.renewed()
         if each.delay_ms:
-            server.delayed[each.command_id] = Delayed(wall_ms() + each.delay_ms, each.mailbox, each.command_id, envelope)
+            server.delayed[each.command_id] = Delayed(wall_ms() + each.delay_ms, each.mailbox, each.command_id, each.envelope)
         else:
-            server.put(each.mailbox, each.command_id, envelope)
-        return Admission.ACCEPTED
+            server.put(each.mailbox, each.command_id, each.envelope)
 
 
 class ListReply:
     """Implements `Reply`."""
 
-    def __init__(self, command_id: str) -> None:
+    def __init__(self, command_id: str, waiting: list[ListReply]) -> None:
         self.command_id = command_id
+        self._waiting = waiting
         self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     async def within(self, deadline: float) -> bytes | None:
         done, _ = await asyncio.wait([self.future], timeout=max(0.0, deadline - time.monotonic()))
         return self.future.result() if done else None
+
+    def forget(self) -> None:
+        self._waiting.remove(self)
 
 
 class ListReplies:
@@ -152,12 +164,9 @@ class ListReplies:
         server.inboxes[self.process] = self._deliver
 
     def expect(self, command_id: str) -> ListReply:
-        reply = ListReply(command_id)
+        reply = ListReply(command_id, self._waiting)
         self._waiting.append(reply)
         return reply
-
-    def forget(self, pending: ListReply) -> None:
-        self._waiting.remove(pending)
 
     def close(self) -> None:
         self._server.inboxes.pop(self.process, None)
@@ -189,12 +198,12 @@ class ListAgreements:
         self._types = server.types
         self._settings = settings
 
-    def agreed(self, entity_type: str) -> Mailbox | None:
+    def agreed(self, entity_type: str) -> MailboxPolicy | None:
         return self._types.get(entity_type)
 
     recorded = agreed
 
-    async def agree(self, entity_type: str, deadline: float = 0.0) -> Mailbox:
+    async def agree(self, entity_type: str, deadline: float = 0.0) -> MailboxPolicy:
         return self._types.setdefault(entity_type, self._settings.entity(entity_type).mailbox)
 
     async def learn(self, entity_type: str) -> None:
@@ -229,10 +238,10 @@ def _satisfies(transport: ListTransport) -> Awaitable[Any] | None:
     return checked.ping() if checked.shards > 1 else None
 
 
-def lists(server: ListServer) -> TransportOpener:
-    """Return what `CommandBus(open_transport=…)` takes."""
+def lists(server: ListServer, line: ListLine | None = None) -> TransportOpener:
+    """Return what `CommandBus(open_transport=…)` takes; severing the line cuts off the workers of what it opens."""
 
     async def open_transport(settings: BusSettings) -> ListTransport:
-        return ListTransport(server, settings)
+        return ListTransport(server, settings, line or ListLine())
 
     return open_transport

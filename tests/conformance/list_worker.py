@@ -6,10 +6,10 @@ import asyncio
 import itertools
 import time
 
-from command_bus.transport.interfaces import Decide, Run, WorkerSideOptions
 from command_bus.transport.slots import Slots
 from command_bus.transport.steps import (
     Answer,
+    Cancellation,
     DeadLetterStep,
     Done,
     GiveBack,
@@ -21,7 +21,8 @@ from command_bus.transport.steps import (
     Step,
     Take,
 )
-from tests.conformance.list_server import Box, ListServer, wall_ms
+from command_bus.transport.worker_interfaces import Decide, Run, WorkerSideOptions
+from tests.conformance.list_server import Box, ListLine, ListServer, wall_ms
 
 __all__ = ["ListWorkerSide"]
 
@@ -29,33 +30,35 @@ __all__ = ["ListWorkerSide"]
 _TICK = 0.02  # seconds between looks at what is due and whose lease is over
 
 
-_COUNTED = {"done": None, "deny": "rejected", "lapse": "expired"}
+_COUNTED = {"completed": None, "rejected": "rejected", "expired": "expired"}
 
 
 class ListSteps:
     """Implements `Steps`."""
 
-    def __init__(self, server: ListServer) -> None:
+    def __init__(self, server: ListServer, line: ListLine) -> None:
         self._server = server
+        self._line = line
 
     async def advance(self, lease: Lease, step: Step) -> Answer:
+        await self._line.open.wait()  # repeated until there is an answer
         server, box = self._server, self._server.boxes.get(lease.mailbox)
         if box is None or box.activation != lease.activation:
             return LeaseLost()
         if isinstance(step, Take):
             return server.start(lease)
-        if isinstance(step, GiveBack) and not lease.running:
+        if isinstance(step, GiveBack) and not lease.attempt_id:
             server.wake(lease.mailbox)
             return Released("yield")
-        if box.holder != lease.holder or box.running != lease.running:
+        if box.holder != lease.holder or box.attempt_id != lease.attempt_id:
             return LeaseLost()
         return self._carry_out(lease, box, step)
 
     def _carry_out(self, lease: Lease, box: Box, step: Step) -> Answer:
         server = self._server
         match step:
-            case Done(left, follow, verb):
-                if (counted := _COUNTED[verb]) is not None:
+            case Done(left, follow, status):
+                if (counted := _COUNTED[status]) is not None:
                     server.counters[counted] += 1
                 return server.settled(lease, left, follow)
             case DeadLetterStep(left, record, raw, follow):
@@ -80,7 +83,7 @@ class ListSteps:
 
 
 class ListLeases:
-    """Implements `Leases`. All live in one process, so nothing has to be renewed: a lease ends with its worker."""
+    """Implements `Leases`."""
 
     lost, longest, overdue = 0, 0.0, 0.0
 
@@ -99,13 +102,13 @@ class ListConsumer:
     def __init__(self, side: ListWorkerSide, run: Run) -> None:
         self._side = side
         self._run = run
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], str] = {}
         self._reader: asyncio.Task[None] | None = None
         self.reads = True
 
     @property
-    def running(self) -> frozenset[asyncio.Task[None]]:
-        return frozenset(self._tasks)
+    def running(self) -> dict[asyncio.Task[None], str]:
+        return dict(self._tasks)
 
     async def start(self) -> None:
         self._reader = asyncio.create_task(self._read(), name="lists.read")
@@ -117,29 +120,31 @@ class ListConsumer:
             await asyncio.gather(self._reader, return_exceptions=True)
 
     async def _read(self) -> None:
-        places, server = self._side.places, self._side.server
+        slots, server = self._side.slots, self._side.server
         while True:
-            ask = await places.ask(0, 1)
+            ask = await slots.ask(0, 1)
             try:
-                while not server.ready:
-                    server.work.clear()
-                    await server.work.wait()
+                while not server.ready or not self._side.line.open.is_set():
+                    await self._side.line.open.wait()
+                    if not server.ready:
+                        server.work.clear()
+                        await server.work.wait()
             except asyncio.CancelledError:
-                places.answered(0, ask, 0, 0)
+                slots.answered(0, ask, 0, 0)
                 raise
             activation, mailbox = server.ready.popitem(last=False)
-            places.answered(0, ask, 1, 1)
+            slots.answered(0, ask, 1, 1)
             lease = self._side.lease(mailbox, activation)
             task = asyncio.create_task(self._hold(lease), name=f"lists.run {mailbox}")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[task] = mailbox
+            task.add_done_callback(self._tasks.pop)
 
     async def _hold(self, lease: Lease) -> None:
         try:
             await self._run(lease)
         finally:
             self._side.leases.held.pop(lease.activation, None)
-            self._side.places.give()
+            self._side.slots.give()
 
 
 class ListWorkerSide:
@@ -148,34 +153,37 @@ class ListWorkerSide:
     consumer: ListConsumer
     recovered = 0
 
-    def __init__(self, server: ListServer, options: WorkerSideOptions) -> None:
+    def __init__(self, server: ListServer, options: WorkerSideOptions, line: ListLine) -> None:
         self.server = server
+        self.line = line
         self.options = options
-        self.places = Slots(options.places, 1, options.max_lent, is_stuck=options.is_stuck)
-        self.steps = ListSteps(server)
+        self.slots = Slots(options.slots, 1, options.max_lent, is_stuck=options.is_stuck)
+        self.steps = ListSteps(server, line)
         self.leases = ListLeases()
         self._numbers = itertools.count(1)
         self._clock: asyncio.Task[None] | None = None
+        self._decide: Decide
 
     def lease(self, mailbox: str, activation: str) -> Lease:
         """Hold a mailbox whose activation was taken."""
         box = self.server.boxes[mailbox]
-        box.state, box.holder = "held", f"{self.options.name}#{next(self._numbers)}"
-        lease = Lease(0, mailbox, activation, time.monotonic() + 3600.0, box.holder)
+        box.state, box.holder, box.renewed = "held", f"{self.options.name}#{next(self._numbers)}", time.monotonic()
+        lease = Lease(0, mailbox, activation, box.renewed + self.options.lease, box.holder)
         self.leases.held[activation] = lease
         return lease
 
     def begin(self, run: Run, decide: Decide) -> None:
         self.consumer = ListConsumer(self, run)
+        self._decide = decide
 
     async def start(self) -> None:
         self._clock = asyncio.create_task(self._tick(), name="lists.clock")
         await self.consumer.start()
 
-    def cancel_all(self, reason: str) -> None:
+    def cancel_all(self, why: Cancellation) -> None:
         for lease in self.leases.held.values():
             if lease.cancel is not None:
-                lease.cancel(reason)
+                lease.cancel(why)
 
     async def stop(self, patience: float) -> None:
         if self._clock is not None:
@@ -184,10 +192,41 @@ class ListWorkerSide:
             task.cancel()
         self.server.workers.pop(self.options.name, None)
 
+    def _renew(self) -> None:
+        now = time.monotonic()
+        for lease in self.leases.held.values():
+            box = self.server.boxes.get(lease.mailbox)
+            if box is not None and box.activation == lease.activation:
+                box.renewed, lease.deadline = now, now + self.options.lease
+            elif lease.cancel is not None and not lease.lost:
+                lease.lost = True
+                self.leases.lost += 1
+                lease.cancel("another worker took the lease over")
+
+    async def _recover(self) -> None:
+        """Settle what lost workers have started, and make untouched mailboxes ready for any worker."""
+        expired = time.monotonic() - self.options.lease
+        for name, box in list(self.server.boxes.items()):
+            if box.state != "held" or box.renewed > expired:
+                continue
+            lease = Lease(0, name, box.activation, time.monotonic() + self.options.lease, box.holder, box.running)
+            if not box.running:
+                self.server.wake(name)
+                continue
+            step = self._decide(self.server.started(name), "its worker was lost")
+            if step is not None:
+                self.recovered += 1
+                if isinstance(step, Done | DeadLetterStep):
+                    step.follow = "leave"  # no task here would run the next command
+                await self.steps.advance(lease, step)
+
     async def _tick(self) -> None:
-        """Wake what has become due, and show that this worker lives."""
+        """Renew leases, take over those of lost workers, wake what has become due, and show that this worker lives."""
         server = self.server
         while True:
+            await self.line.open.wait()
+            self._renew()
+            await self._recover()
             server.workers[self.options.name] = self.options.heartbeat(wall_ms())
             for each in [each for each in server.delayed.values() if each.due_ms <= wall_ms()]:
                 del server.delayed[each.command_id]

@@ -15,8 +15,8 @@ __all__ = ["SETTLING", "each"]
 
 SETTLING: dict[str, Callable[[str], Step]] = {
     "done": done,
-    "deny": lambda name: Done(left(name), verb="deny"),
-    "lapse": lambda name: Done(left(name), verb="lapse"),
+    "reject": lambda name: Done(left(name), status="rejected"),
+    "expire": lambda name: Done(left(name), status="expired"),
     "bury": bury,
 }
 

@@ -256,7 +256,7 @@ async def test_a_request_never_hits_another_attempt(sandbox: Sandbox, seen: Seen
         interrupts = RedisInterrupts(transport.connections, transport.keys, patience=5)
         attempt = await interrupts.running("box:a")
         assert attempt is not None
-        fence, _, message = attempt.running.partition("|")
+        fence, _, message = attempt.id.partition("|")
         for other in (f"{int(fence) - 1}|{message}", f"{fence}|1-1"):
             await interrupts.request("box:a", Interrupt("abandon", other))
             await bus.dispatch(Hang(box="b"), command_id=other.replace("|", "-"))

@@ -29,6 +29,7 @@ from command_bus import (
 )
 from command_bus.embedded import EmbeddedServer
 from command_bus.messages.outgoing import OutgoingMessage
+from command_bus.transport.steps import Cancellation, Cause
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import side_of
 
@@ -236,7 +237,7 @@ async def test_a_worker_that_lost_its_lease_does_not_start_the_command_again(tcp
         (lease,) = keeper._held[0].values()
         keeper.drop(lease)  # as if it could not be renewed: the handler is cancelled, the activation stays pending
         assert lease.cancel is not None
-        lease.cancel("it could not be renewed in time")
+        lease.cancel(Cancellation(Cause.LOST, "it could not be renewed in time"))
         reader = side_of(worker).consumer._readers[0]
         await asyncio.sleep(0.05)
         await reader._adopt()

@@ -92,8 +92,8 @@ async def test_a_task_that_is_cancelled_while_its_worker_stops_is_interrupted_at
             assert time.monotonic() - began < 8
 
 
-async def test_a_handler_past_its_timeout_does_not_wait_for_a_place(sandbox: Sandbox) -> None:
-    """It waits in a call; the only place is taken by what it waits for."""
+async def test_a_handler_past_its_timeout_does_not_wait_for_a_slot(sandbox: Sandbox) -> None:
+    """It waits in a call; the only slot is taken by what it waits for."""
     may_end = asyncio.Event()
 
     @sandbox.registry.handles(Again)

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from command_bus import Command, CommandFailed, CommandTimeout, EntityId, RetryPolicy
+from command_bus.transport.steps import Cancellation, Cause
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import side_of
 
@@ -120,7 +121,7 @@ async def test_a_handler_waiting_for_a_thread_does_not_start_without_its_lease(s
         while not (waiting := [lease for lease in leases.values() if lease.mailbox == "box:b" and lease.cancel]):
             await asyncio.sleep(0.01)
         assert waiting[0].cancel is not None
-        waiting[0].cancel("its lease is lost")
+        waiting[0].cancel(Cancellation(Cause.LOST, "its lease is lost"))
         while waiting[0] in leases.values():
             await asyncio.sleep(0.01)
         assert started == ["a"]
@@ -158,8 +159,8 @@ async def test_lost_activations_are_found_by_the_sweep(sandbox: Sandbox) -> None
         client = sandbox.client()
         await client.xtrim(keys.ready, maxlen=0, approximate=False)
         await client.aclose()
-        place = bus.session.redis.connections.at(keys.prefix)
-        assert (await repair_page(place, keys, 0))[:2] == (0, 1)
-        assert (await repair_page(place, keys, 0))[:2] == (0, 0)
+        server = bus.session.redis.connections.at(keys.prefix)
+        assert (await repair_page(server, keys, 0))[:2] == (0, 1)
+        assert (await repair_page(server, keys, 0))[:2] == (0, 0)
         async with bus.worker():
             await bus.wait_idle(5)

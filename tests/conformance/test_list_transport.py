@@ -1,42 +1,37 @@
-"""The core on a transport without Redis, by the promises that need no fault of a server."""
+"""The core on a transport without Redis: the promises, as the author of a transport runs them."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from command_bus import CommandBus, EntitiesStopped
+from command_bus.session import TransportOpener
 from command_bus.testing.conformance.fixtures import PromiseSandbox
 from command_bus.testing.conformance.messages import Log, Work
-from command_bus.testing.conformance.promises import PROMISES, Promise
-from tests.conformance.list_server import ListServer
+from command_bus.testing.conformance.suite import test_promise
+from tests.conformance.list_server import ListLine, ListServer
 from tests.conformance.list_transport import lists
 
-NEED_A_LOST_WORKER = {"a_lost_worker_is_succeeded", "at_most_once_never_starts_again", "a_lost_holder_changes_nothing"}
-"""A worker cannot be cut off from lists in its own process."""
-CHOSEN = [promise for promise in PROMISES if promise.__name__ not in NEED_A_LOST_WORKER]
+__all__ = ["test_promise"]
 
 
-def on_lists() -> PromiseSandbox:
-    return PromiseSandbox(open_transport=lists(ListServer()))
+@pytest.fixture
+def command_bus_sandbox() -> PromiseSandbox:
+    server = ListServer()
 
+    def open_severable() -> tuple[TransportOpener, ListLine]:
+        line = ListLine()
+        return lists(server, line), line
 
-@pytest.mark.parametrize("promise", CHOSEN, ids=lambda promise: promise.__name__)
-def test_promise(promise: Promise) -> None:
-    asyncio.run(promise(on_lists()))
-
-
-def test_every_promise_is_kept_or_named() -> None:
-    assert {promise.__name__ for promise in PROMISES} >= NEED_A_LOST_WORKER
-    assert len(CHOSEN) == len(PROMISES) - len(NEED_A_LOST_WORKER)
+    return PromiseSandbox(open_transport=lists(server), open_severable=open_severable)
 
 
 @asynccontextmanager
 async def _working() -> AsyncGenerator[tuple[PromiseSandbox, CommandBus]]:
-    sandbox = on_lists()
+    sandbox = PromiseSandbox(open_transport=lists(ListServer()))
     async with sandbox.working() as bus:
         yield sandbox, bus
 

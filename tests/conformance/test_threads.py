@@ -53,7 +53,7 @@ class Registered:
             return context.worker
 
     def with_async(self) -> None:
-        """Let one handler be asynchronous, so that the worker has more places than threads."""
+        """Let one handler be asynchronous, so that the worker has more slots than threads."""
 
         @self.registry.handles(Task)
         async def task(command: Task) -> None:
@@ -126,7 +126,7 @@ async def test_waiting_commands_keep_their_place_while_threads_come_free(
 
 
 async def test_asynchronous_work_goes_on_beside_hung_threads(sandbox: Sandbox) -> None:
-    """Work for threads that waits takes places only for a while at a time."""
+    """Work for threads that waits takes slots only for a while at a time."""
     stuck = Registered()
     stuck.with_async()
     async with sandbox.bus(threads=2, concurrency=4) as bus:

@@ -29,7 +29,7 @@ class _Program(ctypes.Structure):
 
 
 def missing() -> str | None:
-    """What this machine lacks for it; None if nothing."""
+    """Return what this machine lacks for it; None if nothing."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         return "only on Linux on x86-64"
     if shutil.which("systemd-analyze") is None:

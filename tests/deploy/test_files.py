@@ -319,7 +319,7 @@ def test_systemd_knows_it(tmp_path: Path) -> None:
 
 
 def test_the_unit_takes_away_what_a_worker_does_not_need() -> None:
-    """As systemd judges it: 0 is confined, 10 is not at all; before, it was 7.9."""
+    """Check it as systemd judges it: 0 is confined, 10 is not at all; before, it was 7.9."""
     checker = shutil.which("systemd-analyze")
     if checker is None:
         pytest.skip("no systemd-analyze on PATH")

@@ -88,12 +88,12 @@ def saved(page: list[Block], folder: Path) -> dict[str, str]:
 
 
 def in_session(text: str) -> bool:
-    """Whether a page says that its blocks without a name are one session."""
+    """Return whether a page says that its blocks without a name are one session."""
     return SESSION in " ".join(text.split())
 
 
 def printed(source: str) -> list[str]:
-    """What comments behind its prints, up to a comma, say that it prints."""
+    """Return what comments behind its prints, up to a comma, say that it prints."""
     lines = source.splitlines()
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and ast.unparse(node.func) == "print"]
     ends = sorted((call.end_lineno or 0, (call.end_col_offset or 0) - 1) for call in calls)

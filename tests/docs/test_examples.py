@@ -1,4 +1,4 @@
-"""What a page shows can be saved and run, or typed, as it is printed. How a page says which of the two: `examples.py`."""
+"""Examples of the pages: they can be saved and run, or typed, as they are printed. How a page says which of the two: `examples.py`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def environment() -> Iterator[dict[str, str]]:
 
 
 def unrunnable(text: str) -> list[str]:
-    """What is wrong with the blocks of a page, as far as that is seen without running them."""
+    """Return what is wrong with the blocks of a page, as far as that is seen without running them."""
     page, typed = blocks(text), in_session(text)
     wrong = [f"line {block.line}: its fence says {block.language}, not python" for block in page if block.language != "python"]
     known: set[str | None] = set()
@@ -122,7 +122,7 @@ def test_what_is_shown_runs_and_prints_what_its_comments_say(page: Path, tmp_pat
 
 
 def programs(shown: list[Block], whole: dict[str, str], *, typed: bool) -> Iterator[tuple[str, str]]:
-    """What a reader runs by itself, in the order of the page."""
+    """Return what a reader runs by itself, in the order of the page."""
     for block in shown:
         if block.name is None and not typed:
             yield PROGRAM, block.source

@@ -45,7 +45,7 @@ class Reader:
             file.write("\n\n" + source if continued else source)
 
     def type(self, line: str) -> str:
-        """What the line prints; a worker is left running, in place of the one before."""
+        """Return what the line prints; a worker is left running, in place of the one before."""
         if line.startswith(WORKER):
             self.stop()
             with self.log.open("wb") as log:

@@ -311,7 +311,7 @@ class TestReport:
 
 
 class TestWithoutSpark:
-    """What the demo says where it cannot run: one line, with the way out."""
+    """Messages of the demo where it cannot run: one line, with the way out."""
 
     @pytest.fixture
     def said(self, tmp_path, capsys):
@@ -459,7 +459,7 @@ class TestDemo:
 
     @pytest.mark.timeout(120)
     def test_one_pair_of_commands_in_the_wrong_order_is_found(self, tmp_path, monkeypatch, capsys):
-        """What a bus that reorders would do to the result, done to what it is given."""
+        """Reorder what the bus is given, as a bus that reorders would."""
 
         def swapped(flights):
             letters = list(movements(flights))

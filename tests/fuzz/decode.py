@@ -91,7 +91,6 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
 
     from command_bus import BusSettings, Command, CommandBusError, EntityId, InvalidCommand
     from command_bus.cli.codegen.clients import generate_clients, schema_document
-    from command_bus.cli.commands.schemas import schema_problems
     from command_bus.cli.json_output import to_json
     from command_bus.handlers.handler import Handler
     from command_bus.handlers.registry import HandlerRegistry
@@ -105,6 +104,7 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
     from command_bus.serialization.outcome import OutcomeRecord
     from command_bus.serialization.protection import Protection
     from command_bus.serialization.reply import raise_or_value, reply_id, unpack_reply
+    from command_bus.serialization.schema_check import schema_problems
     from command_bus.transport.steps import Started
     from command_bus.worker.decisions import Decisions
 
@@ -175,10 +175,11 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
 def seeds() -> list[bytes]:
     """Valid bytes of every kind, to be changed."""
     from command_bus.serialization.announcements import WorkerInfo, worker_record
+    from command_bus.serialization.dead_letter import DeadLetterRecord
     from command_bus.serialization.envelope import WireEnvelope, pack_envelope
     from command_bus.serialization.msgpack import pack
     from command_bus.serialization.outcome import OutcomeRecord
-    from command_bus.serialization.reply import Completed, DeadLetterRecord, Failed, Rejected, pack_reply
+    from command_bus.serialization.reply import Completed, Failed, Rejected, pack_reply
 
     schema = {
         "type": "object",

@@ -176,7 +176,7 @@ def test_a_hung_thread_gets_context_cancelled_and_is_left(shop: Shop, bus: SyncC
     code, report = abort(shop, "a", "--force")
     assert (code, report["result"], report["again"]) == (0, "ended", True)
     eventually(lambda: running(bus, "a", 2))
-    assert "account:a is given up beside its handler, which goes on" in shop.log
+    assert "account:a is abandoned, its handler goes on" in shop.log
 
 
 def test_where_nothing_answers(shop: Shop, bus: SyncCommandBus) -> None:

@@ -33,7 +33,7 @@ from command_bus.serialization.envelope import unpack_envelope
 from command_bus.spark import PartitionDispatcher, Target
 from command_bus.spark import target as target_module
 from command_bus.spark.target import TargetConnection, connection_to
-from command_bus.spark.writing.partition import Reject
+from command_bus.spark.writing.partition import RowReject
 from command_bus.transport.submissions import Admission
 
 NAMESPACE = "parts"
@@ -331,8 +331,8 @@ def test_conflicts_follow_on_invalid(target: Target, policy: Any) -> None:
 
 
 def test_too_many_rejects_fail_the_partition(target: Target) -> None:
-    def reject(number: int) -> Reject:
-        return Reject.of(
+    def reject(number: int) -> RowReject:
+        return RowReject.of(
             command_id=f"r{number}", command="Note", entity="b", reason="invalid", error="no", row={"number": number}
         )
 

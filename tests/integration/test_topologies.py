@@ -168,12 +168,12 @@ async def test_a_plain_request_finds_a_slot_that_has_moved(cluster: ClusterServe
         transport = bus.session.transport
         assert isinstance(transport, RedisTransport)
         keys = transport.keys.shards[0]
-        place = transport.connections.at(keys.prefix)
-        for client in (place.commands, place.factory.commands()):  # over the pipe, and over a pool
-            place._commands = client
-            await place.ask(lambda client: client.hset(keys.stats, "tried", "1"))
+        server = transport.connections.at(keys.prefix)
+        for client in (server.commands, server.factory.commands()):  # over the pipe, and over a pool
+            server._commands = client
+            await server.ask(lambda client: client.hset(keys.stats, "tried", "1"))
             await asyncio.to_thread(cluster.move_slot, keys.stats)
-            assert await place.ask(lambda client: client.hget(keys.stats, "tried")) == b"1"
+            assert await server.ask(lambda client: client.hget(keys.stats, "tried")) == b"1"
 
 
 async def test_shards_spread_over_the_primaries(cluster: ClusterServers) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from command_bus import IdempotencyConflict
+from command_bus.settings import BusSettings
 from command_bus.testing.conformance import promises
 from command_bus.testing.conformance.fixtures import PromiseSandbox
 from command_bus.testing.conformance.promises import Promise
 from command_bus.testing.conformance.suite import test_promise as the_test
+from command_bus.transport.interfaces import Transport
 from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.steps import GiveBack
 from command_bus.transport.submissions import NO_DIGEST
@@ -39,4 +41,15 @@ async def test_conflicts_that_go_unseen_are_found(monkeypatch: pytest.MonkeyPatc
 
 
 def test_it_needs_no_async_plugin() -> None:
-    the_test(promises.order_and_one_at_a_time, MemoryClients())
+    the_test(promises.order_and_one_at_a_time, PromiseSandbox(MemoryClients()))
+
+
+def test_promises_about_lost_workers_are_skipped_where_none_can_be_lost() -> None:
+    async def opens_nothing(_: BusSettings) -> Transport:
+        raise AssertionError("the promise is not begun")
+
+    sandbox = PromiseSandbox(open_transport=opens_nothing)
+    with pytest.raises(pytest.skip.Exception):
+        the_test(promises.a_lost_worker_is_succeeded, sandbox)
+    with pytest.raises(AssertionError):
+        the_test(promises.order_and_one_at_a_time, sandbox)

@@ -7,7 +7,7 @@ a test of the conformance suite where the simulator cannot see the breakage, and
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.places import PLACES
+from tests.mutants.slots import SLOTS
 
 __all__ = ["MUTANTS"]
 
@@ -22,13 +22,13 @@ MUTANTS = (
         "    if sub(record, 1, #activation + 3) == 'h|' .. activation .. '|' then\n",
     ),
     Mutant(
-        "settle whoever holds the lease",
+        "settle for every holder of a lease",
         f"{_LUA}/advance.lua",
         "    if sub(record, 1, #ours) == ours then\n",
         "    if sub(record, 1, 1) == 'h' then\n",
     ),
     Mutant(
-        "a started command is given to whoever asks",
+        "a started command is given to every lease that asks",
         f"{_LUA}/advance.lua",
         "  if state ~= 'h' or held_for ~= holders[step] then return 'gone' end\n",
         "  if state ~= 'h' then return 'gone' end\n",
@@ -57,7 +57,7 @@ MUTANTS = (
         "tests/conformance/test_events.py::test_a_failed_step_publishes_no_event",
     ),
     Mutant(
-        "the end of a command is published whoever holds the lease",
+        "the end of a command is published for every holder of a lease",
         f"{_LUA}/advance.lua",
         "  local follow = sub(operation, 2, 2)\n",
         "  local follow = sub(operation, 2, 2)\n"
@@ -67,8 +67,9 @@ MUTANTS = (
     Mutant(
         "a refused command is published as accepted",
         f"{_LUA}/enqueue.lua",
-        "    if not outcome then\n      outcome = drained",
-        "    if publish then publish('accepted', names[box], ARGV[head + i], '', '', '', '') end\n    if not outcome then\n      outcome = drained",
+        "    if not admission then\n      admission = drained",
+        "    if publish then publish('accepted', names[box], ARGV[head + i], '', '', '', '') end\n"
+        "    if not admission then\n      admission = drained",
         "tests/conformance/test_events.py::test_a_refused_command_publishes_no_event",
     ),
     Mutant(
@@ -434,5 +435,5 @@ MUTANTS = (
         "redis.call('XDEL', box, id) == 0 then return false end",
         "redis.call('XLEN', box) == 0 then return false end",
     ),
-    *PLACES,
+    *SLOTS,
 )

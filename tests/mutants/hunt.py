@@ -46,7 +46,7 @@ def broken_copy(mutant: Mutant) -> Iterator[Path]:
             path = place / "command_bus" / file
             text = path.read_text(encoding="utf-8")
             if text.count(old) != 1:
-                raise LookupError(f"{mutant.name}: {file} has its text {text.count(old)} times: write the mutant anew")
+                raise LookupError(f"{mutant.name}: {file} has its text {text.count(old)} times: rewrite the mutant")
             path.write_text(text.replace(old, new), encoding="utf-8")
         yield place
 

@@ -8,7 +8,7 @@ from tests.mutants.breakages import MUTANTS
 from tests.mutants.hunt import broken_copy, hunt
 
 CHOSEN = (
-    "settle whoever holds the lease",
+    "settle for every holder of a lease",
     "a take of what is gone starts it again",
     "a fence that is not kept",
     "first in, last out",
@@ -29,7 +29,7 @@ CHOSEN = (
     "the next activation is forgotten",
     "an interrupted attempt is not counted",
     "a hot entity asks only who waits in its own shard",
-    "a handler that waits for a reply keeps its place",
+    "a handler that waits for a reply keeps its slot",
 )
 
 

@@ -1,4 +1,4 @@
-"""What users install: the wheel holds the package and claims no other name, and the sdist is enough to build it from."""
+"""Distributions that users install: the wheel holds the package and claims no other name, and the sdist is enough to build it from."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 def package_files() -> set[str]:
-    """What the package is made of here, as a user would get it."""
+    """Return the files of the package here, as a user would get them."""
     found = (path for path in (ROOT / "command_bus").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return {path.relative_to(ROOT).as_posix() for path in found}
 

@@ -72,7 +72,7 @@ def test_it_allows_the_version_beside_it() -> None:
 
 
 def found(wheel: Path, folder: Path, files: dict[str, str], code: str = LOOKUP) -> Any:
-    """What a lookup gets from the wheel in a Python that has these modules and no others."""
+    """Return what a lookup gets from the wheel in a Python that has these modules and no others."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)

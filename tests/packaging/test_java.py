@@ -1,4 +1,4 @@
-"""Which Java is taken, of several that are there in several ways."""
+"""The choice of a Java, of several that are there in several ways."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_clean_removes_their_environments(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_readme_and_package_name_the_versions() -> None:
-    """What is tested is said, and no more: a version that is only expected to work has its classifier, and its place in the README."""
+    """Check that the texts name the tested versions only: one that should work has its classifier, and its place in the README."""
     project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     classified = {each.rpartition(" ")[2] for each in project["classifiers"] if re.search(r"Python :: 3\.\d+$", each)}
     row = next(line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("| Python |"))

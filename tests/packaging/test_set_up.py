@@ -32,7 +32,7 @@ def pins(*parts: Part) -> dict[str, list[str]]:
 
 
 def requirements(extra: str | None = None) -> list[Requirement]:
-    """What the project, or one of its extras, asks for; extras that name extras are followed."""
+    """Return what the project, or one of its extras, asks for; extras that name extras are followed."""
     texts = PROJECT["dependencies"] if extra is None else PROJECT["optional-dependencies"][extra]
     found: list[Requirement] = []
     for requirement in map(Requirement, texts):
@@ -116,7 +116,7 @@ def test_an_unknown_command_lists_the_known() -> None:
 
 
 def refusal(script: Path, changes: str) -> str:
-    """What `setup.py setup` says when it gives up, in a Python that these statements have changed."""
+    """Return what `setup.py setup` says when it gives up, in a Python that these statements have changed."""
     code = f"import importlib.util, runpy, shutil, sys\n{changes}\nsys.argv[1:] = ['setup']\n"
     code += f"runpy.run_path({str(script)!r}, run_name='__main__')"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=30)
@@ -151,7 +151,7 @@ def test_make_has_a_target_for_every_command() -> None:
 
 
 class Become(BaseException):
-    """What would run in this process's place."""
+    """The program that would run in this process's place."""
 
 
 class Machine:

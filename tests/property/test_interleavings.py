@@ -351,7 +351,7 @@ class Interleavings(RuleBasedStateMachine):
             assert (state == "h") == (line.held is not None)
             assert int(attempts) == line.attempts
             if line.held is not None:
-                assert (fence, holder) == (line.held.running.partition("|")[0], line.held.holder)
+                assert (fence, holder) == (line.held.attempt_id.partition("|")[0], line.held.holder)
         assert not activations, "activations of nobody"
         for name in BOXES:
             entries: Any = await client.xrange(shard.mailbox(name))

@@ -26,8 +26,7 @@ from command_bus import (
 )
 from command_bus.admin.events import BEGINNING
 from command_bus.spark.target import Target, connection_to
-from command_bus.spark.writing.partition import PartitionDispatcher
-from command_bus.spark.writing.partition import Reject as RowReject
+from command_bus.spark.writing.partition import PartitionDispatcher, RowReject
 from command_bus.transport.bulk import Opening, Version
 from command_bus.transport.redis.acl import acl_lines
 from tests.conformance.harness import side_of
@@ -181,7 +180,7 @@ async def parked_of(bus: CommandBus) -> list[Any]:
 
 
 async def test_a_producer_learns_why_its_call_had_no_answer(place: Place) -> None:
-    """Where the command is, but for its place in a line, whose commands it may not read."""
+    """Say where the command is, but not its place in a line, whose commands it may not read."""
     async with place.bus("producer") as producer, place.bus("worker") as workers, place.bus("operator") as operator:
         async with workers.worker():  # loads the scripts
             await producer.call(Work(line="b", number=1), timeout=10)
@@ -289,8 +288,9 @@ async def test_a_pipeline_loads_dispatches_and_reads_their_outcomes(place: Place
             await outcomes.skip("d", 0, "", "+", 10)
             assert [page async for page in transport.entities.pages(0)]
             assert [page async for page in transport.mailboxes.contents(0)]
-            assert await transport.dead_letters.newest(0) is not None
-            assert await transport.dead_letters.page(0, "", "+", 10)
+            newest = await transport.dead_letters.newest(0)
+            assert newest is not None
+            assert await transport.dead_letters.page(0, "", newest, 10)
             page = await outcomes.page("d", 0, "", "+", 100)
             return [str(record) for record in page.records] if hasattr(page, "records") else [str(page)]
 

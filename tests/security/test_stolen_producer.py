@@ -1,4 +1,4 @@
-"""What a stolen producer password can do, exactly as docs/security.md says: it has the rights that every producer needs.
+"""The harm that a stolen producer password can do, exactly as docs/security.md says: it has the rights that every producer needs.
 
 An ACL covers commands and keys. It cannot forbid an argument of a command, nor distinguish entries.
 """
@@ -217,7 +217,7 @@ async def test_the_runs_of_a_load_are_no_more_than_its_commands(place: Place) ->
 
 
 async def test_with_the_right_to_load_scripts_it_stops_the_server(binary: Path, start: Starter) -> None:
-    """Why senders have it only if they are given it: nothing but an end of the server ends such a script."""
+    """Show why senders lack it unless they are given it: nothing but an end of the server ends such a script."""
     server = start(tcp=True, binary=binary, config={"lua-time-limit": "50"})
     async with made(server, selectors=True, load_scripts=True) as place:
         thief = place.client("producer")

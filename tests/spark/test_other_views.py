@@ -73,7 +73,7 @@ def test_rejects(spark: SparkSession, namespace: Namespace) -> None:
     with PartitionDispatcher(target_of(namespace), dispatch_id="d") as dispatcher:
         for number in range(450):
             dispatcher.reject(
-                dispatching.Reject.of(
+                dispatching.RowReject.of(
                     command_id=f"c{number}",
                     command="Pay",
                     entity="a",

@@ -66,8 +66,8 @@ async def test_failures_and_what_handlers_log(make_bus: Make, registry: HandlerR
     first, second = lines.saying("failed (attempt")
     assert {**named, "attempt": 1, "level": "info"}.items() <= first.items()
     assert {**named, "attempt": 2}.items() <= second.items()
-    given_up, invalid = sorted(lines.saying("is given up"), key=lambda record: record["entity"])
-    assert {**named, "attempt": 2, "reason": "failed", "level": "warning"}.items() <= given_up.items()
+    letter, invalid = sorted(lines.saying("is dead-lettered"), key=lambda record: record["entity"])
+    assert {**named, "attempt": 2, "reason": "failed", "level": "warning"}.items() <= letter.items()
     assert {"reason": "invalid", "entity": "shelf:s/2", "attempt": 1}.items() <= invalid.items()
     assert "hidden-payload" not in "".join(lines.text)
 

@@ -124,7 +124,7 @@ class ClusterServers:
         until(self._whole, "a whole cluster", 60)
 
     def _whole(self) -> bool:
-        """Whether everybody sees the same primaries, and each of them has a replica that follows."""
+        """Return whether all nodes see the same primaries, and each of them has a replica that follows."""
         views = [node.ask("CLUSTER", "SLOTS") for node in self.nodes]
         primaries = [{int(answer[2][1]) for answer in view} for view in views]
         if any(each != primaries[0] for each in primaries):

@@ -102,7 +102,7 @@ class Node:
                 connection.disconnect()
 
     def info(self, section: str) -> dict[str, Any]:
-        """What it says of itself."""
+        """Return what it says of itself."""
         with self.client() as client:
             return dict(client.info(section))
 

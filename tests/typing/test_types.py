@@ -36,14 +36,14 @@ def ran(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def mypy(cases: list[Path], cache: Path) -> list[str]:
-    """What mypy has to say, as `file:line message`."""
+    """Return what mypy has to say, as `file:line message`."""
     run = ran("mypy", "--strict", "--config-file=", "--scripts-are-modules", f"--cache-dir={cache}", "--no-error-summary", *cases)
     assert run.returncode in (0, 1), run.stderr + run.stdout
     return [line for line in run.stdout.splitlines() if ": error:" in line and "/cases/" in line.replace(os.sep, "/")]
 
 
 def pyright(project: Path) -> list[str]:
-    """What pyright has to say, as `file:line message`."""
+    """Return what pyright has to say, as `file:line message`."""
     run = ran("pyright", "--outputjson", "--pythonpath", sys.executable, "--project", project)
     assert run.stdout.startswith("{"), run.stderr + run.stdout
     report = json.loads(run.stdout)

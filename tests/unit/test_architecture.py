@@ -177,7 +177,7 @@ IMPORTS = {
 
 
 def points_up(module: str, found: list[Import]) -> list[str]:
-    """Which of a module's imports point at a layer above its own."""
+    """Return the imports of a module that point at a layer above its own."""
     own = layer_of(module)
     assert own is not None, f"{module} is in no layer: add it to LAYERS in {Path(__file__).name}"
     violations: list[str] = []
@@ -278,7 +278,7 @@ def limit_of(name: str, usual: int) -> int:
 
 
 def oversized(tree: ast.Module, lines: int) -> list[str]:
-    """What has outgrown the limits at the top of this file."""
+    """Return what has outgrown the limits at the top of this file."""
     found = [f"{lines} lines: split the module (at most {MODULE_LINES})"] if lines > MODULE_LINES else []
     for function in functions(tree):
         if code_lines(function) > limit_of(function.name, FUNCTION_LINES):

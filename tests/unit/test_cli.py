@@ -136,9 +136,9 @@ class TestOptions:
             seen.append(options)
             return 0
 
-        fake: Any = ModuleType("command_bus.cli.process.worker")
+        fake: Any = ModuleType("command_bus.cli.process.worker_process")
         fake.run_worker = run_worker
-        monkeypatch.setitem(sys.modules, "command_bus.cli.process.worker", fake)
+        monkeypatch.setitem(sys.modules, "command_bus.cli.process.worker_process", fake)
         monkeypatch.setattr("command_bus.cli.process.logs.configure_logging", lambda *_: None)
         words = given.child_arguments(9)
         assert not any("hidden" in word for word in words)  # every user of the machine can read arguments

@@ -1,4 +1,4 @@
-"""The parts of the command line that decide: checks of fields, generated types, the doctor's checks, tables, changes of files."""
+"""The parts of the command line that decide: generated types, the doctor's checks, tables, changes of files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from decimal import Decimal
 from enum import Enum
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import pytest
@@ -38,7 +38,6 @@ from command_bus.cli.commands.diagnosis import (
     worst_grade,
 )
 from command_bus.cli.commands.dlq import DeadLetterReason
-from command_bus.cli.commands.schemas import schema_problems
 from command_bus.cli.commands.send import _reply_data
 from command_bus.cli.output import format_duration, pluralize
 from command_bus.cli.process.reload import changed_files, snapshot
@@ -99,56 +98,6 @@ def _commands(*kinds: type[Any]) -> list[CommandInfo]:
         registry.handles(kind)(handle)
     found = [read_description(name, record, ()) for name, record in describe_commands(registry).items()]
     return [each for each in found if each is not None]
-
-
-class TestFields:
-    SCHEMA = Order.model_json_schema(by_alias=False)
-    GOOD: ClassVar[dict[str, Any]] = {
-        "order": "o",
-        "at": "2026-11-21T10:00:00Z",
-        "price": "1.5",
-        "key": "0" * 32,
-        "items": [{"sku": "s", "inner": {"sku": "t"}}],
-        "pair": [1, "a"],
-    }
-
-    def test_what_is_right_passes(self) -> None:
-        assert schema_problems(self.GOOD, self.SCHEMA) == []
-        assert schema_problems({**self.GOOD, "note": None, "anything": [1], "order": 7}, self.SCHEMA) == []
-
-    @pytest.mark.parametrize(
-        ("change", "problem"),
-        [
-            ({"order": None}, "order is of type string, not null"),
-            ({"order": True}, "order is of type string, not boolean"),
-            ({"more": 1}, "more is unknown"),
-            ({"kind": "c"}, "kind is one of 'a', 'b'"),
-            ({"items": {}}, "items is of type array, not object"),
-            ({"items": [{}]}, "items.0.sku is missing"),
-            ({"items": [{"sku": "s", "count": 0}]}, "items.0.count is above 0"),
-            ({"items": [{"sku": "s", "count": 100}]}, "items.0.count is at most 99"),
-            ({"items": [{"sku": "s", "color": "pink"}]}, "items.0.color is one of 'red', 'blue'"),
-            ({"items": [{"sku": "s", "inner": {"sku": 1}}]}, "items.0.inner.sku is of type string, not integer"),
-            ({"pair": [1]}, "pair has at least 2"),
-            ({"pair": ["a", "b"]}, "pair.0 is of type integer"),
-            ({"sizes": {"a": "b"}}, "sizes.a is of type number"),
-            ({"note": "xxxx"}, "note has at most 3"),
-            ({"note": "y"}, "note matches ^x"),
-        ],
-    )
-    def test_what_is_wrong_is_named(self, change: dict[str, Any], problem: str) -> None:
-        assert any(found.startswith(problem) for found in schema_problems({**self.GOOD, **change}, self.SCHEMA)), schema_problems(
-            {**self.GOOD, **change}, self.SCHEMA
-        )
-
-    def test_what_is_missing_is_named(self) -> None:
-        assert schema_problems({}, self.SCHEMA)[0] == "order is missing"
-
-    @pytest.mark.timeout(10)  # it takes milliseconds
-    def test_no_pattern_runs_in_an_engine_that_goes_back(self) -> None:
-        """Asks first for what such an engine alone knows: from the second pattern it would not come back."""
-        assert schema_problems("a", {"type": "string", "pattern": "^(?=b)"}) == []  # the worker may know it
-        assert schema_problems("a" * 50_000 + "!", {"type": "string", "pattern": "^(a+)+$"}) == ["the value matches ^(a+)+$"]
 
 
 class TestGenerated:

@@ -13,7 +13,8 @@ from command_bus import Command, CommandBus, DeadLetter, EntityId, HandlerRegist
 from command_bus.admin import dead_letters
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import WireEnvelope, pack_envelope
-from command_bus.serialization.msgpack import Limits, pack, unpack
+from command_bus.serialization.limits import Limits
+from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.native import ExtType, Packer
 
 registry = HandlerRegistry()

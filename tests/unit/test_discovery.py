@@ -17,7 +17,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from command_bus.clock import mono
 from command_bus.transport.redis.connection import topology as discovery
 from command_bus.transport.redis.connection.failover import following
-from command_bus.transport.redis.connection.topology import ClusterMap, Locator, Place, SentinelPrimary, TopologyUrl
+from command_bus.transport.redis.connection.topology import ClusterMap, HostPort, Locator, SentinelPrimary, TopologyUrl
 
 
 class Frozen:
@@ -74,16 +74,16 @@ def test_a_node_that_does_not_answer_is_asked_once(frozen: Frozen, of: Callable[
 
 @pytest.mark.parametrize("of", [sentinel, cluster])
 def test_reporting_a_moved_primary_does_not_wait_for_discovery(frozen: Frozen, of: Callable[[int], Locator]) -> None:
-    place = of(frozen.port)
+    locator = of(frozen.port)
 
     def look() -> None:
         with pytest.raises(RedisConnectionError):
-            place.locate()
+            locator.locate()
 
     looking = threading.Thread(target=look)
     looking.start()
     assert frozen.met.wait(5)
-    place.moved()
+    locator.moved()
     assert looking.is_alive()
     looking.join()
 
@@ -92,13 +92,13 @@ A, B, C, D = ("a", 1), ("b", 1), ("c", 1), ("d", 1)
 
 
 def test_the_sentinel_that_answered_last_is_asked_first() -> None:
-    nodes, asked, silent = discovery._Nodes("the primary", [A, B, C]), list[Place](), {A}
+    nodes, asked, silent = discovery._Nodes("the primary", [A, B, C]), list[HostPort](), {A}
 
-    def question(place: Place) -> str:
-        asked.append(place)
-        if place in silent:
+    def question(address: HostPort) -> str:
+        asked.append(address)
+        if address in silent:
             raise RedisConnectionError("no answer")
-        return place[0]
+        return address[0]
 
     assert [nodes.ask(question), nodes.ask(question)] == ["b", "b"]
     assert asked == [A, B, B]
@@ -123,7 +123,7 @@ async def test_connecting_needs_no_thread_of_the_default_executor() -> None:
         hung_up.set()
 
     class Here:
-        def locate(self) -> Place:
+        def locate(self) -> HostPort:
             host, port = server.sockets[0].getsockname()
             return str(host), int(port)
 
@@ -153,7 +153,7 @@ async def test_discovery_ignores_callers_that_gave_up() -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, problem: problems.append(problem))
 
     class Slow:
-        def locate(self) -> Place:
+        def locate(self) -> HostPort:
             asked.set()
             go.wait(5)
             return "127.0.0.1", 1

@@ -18,7 +18,7 @@ def test_it_is_read_as_it_was_written() -> None:
 def test_bars_and_lines_in_a_name_do_not_shift_the_rest() -> None:
     read = Interrupt.unpack(Interrupt("abort", "17|18-0", 5, "a|b\nc", "why|so").pack().encode())
     assert read is not None
-    assert (read.by, read.reason, read.running) == ("a/b c", "why|so", "17|18-0")
+    assert (read.by, read.reason, read.attempt_id) == ("a/b c", "why|so", "17|18-0")
 
 
 @pytest.mark.parametrize("value", [b"", b"abort|17|18-0", b"cancel|17|18-0|5||||", b"\xff\xfe", b"abort"])

@@ -1,4 +1,4 @@
-"""When the lease keeper wakes: for the next renewal, and for the next deadline, but not for those that have passed. And that it always does."""
+"""Times at which the lease keeper wakes: the next renewal and the next deadline, but none that has passed; it always wakes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.redis.worker import lease_keeper
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper, Page
+from command_bus.transport.steps import Cancellation
 
 
 def pause_of(*deadlines: float) -> float:
     """Return how long it waits for leases that end in so many seconds, if no renewal is due for long."""
-    keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), owner="w", lease=30.0, heartbeat=lambda _: b"")
+    keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), worker="w", lease=30.0, heartbeat=lambda _: b"")
     keeper._next_renewal = mono() + 100
     for number, seconds in enumerate(deadlines):
         keeper.add(0, f"box:{number}", f"{number}-0").deadline = mono() + seconds
@@ -58,9 +59,9 @@ async def test_the_renewing_thread_survives_unexpected_errors(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease_keeper, "_PAUSE", 0.02)
-    keeper = Broken(MemoryClients(), KeySpace("n", 1), owner="w", lease=0.3, heartbeat=lambda _: b"")
+    keeper = Broken(MemoryClients(), KeySpace("n", 1), worker="w", lease=0.3, heartbeat=lambda _: b"")
     lease = keeper.add(0, "box:1", "1-0")
-    told: list[str] = []
+    told: list[Cancellation] = []
     lease.cancel = told.append
     keeper.start()
     try:
@@ -85,7 +86,7 @@ async def test_a_heartbeat_that_fails_is_logged_and_retried(caplog: pytest.LogCa
         calls.append(mono())
         raise RuntimeError("no sign of life")
 
-    keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), owner="w", lease=0.3, heartbeat=heartbeat)
+    keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), worker="w", lease=0.3, heartbeat=heartbeat)
     keeper.start()
     try:
         await eventually(lambda: len(calls) > 3)
@@ -95,7 +96,7 @@ async def test_a_heartbeat_that_fails_is_logged_and_retried(caplog: pytest.LogCa
 
 
 def test_a_thread_that_is_gone_shows() -> None:
-    keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), owner="w", lease=30.0, heartbeat=lambda _: b"")
+    keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), worker="w", lease=30.0, heartbeat=lambda _: b"")
     assert keeper.overdue == 0.0, "it was not started"
     keeper._alive_at = mono() - 20.0
     assert 10.0 < keeper.overdue < 20.0
@@ -103,11 +104,11 @@ def test_a_thread_that_is_gone_shows() -> None:
 
 async def test_a_lease_that_was_renewed_late_is_lost_once_more() -> None:
     """A thread ran on, and its lease was still held on the server: the next handler under it must get the next loss."""
-    keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), owner="w", lease=30.0, heartbeat=lambda _: b"")
+    keeper = LeaseKeeper(MemoryClients(), KeySpace("n", 1), worker="w", lease=30.0, heartbeat=lambda _: b"")
     keeper._loop = asyncio.get_running_loop()
     lease = keeper.add(0, "box:1", "1-0")
     told: list[str] = []
-    lease.cancel = lambda why: told.append(f"thread: {why}")
+    lease.cancel = lambda why: told.append(f"thread: {why.text}")
 
     async def renewal(answer: Any) -> None:
         keeper._next_renewal = 0.0
@@ -121,6 +122,6 @@ async def test_a_lease_that_was_renewed_late_is_lost_once_more() -> None:
     await renewal(ConnectionError("cut off"))
     await renewal([(1_700_000_000, 0), 0, [b"1-0"]])
     assert len(told) == 1
-    lease.cancel = lambda why: told.append(f"next: {why}")
+    lease.cancel = lambda why: told.append(f"next: {why.text}")
     await renewal([(1_700_000_000, 0), 0, []])
     assert told[1:] == ["next: another worker took it over, or it was settled"]

@@ -58,7 +58,7 @@ async def test_a_slot_stays_lent_when_a_second_wait_begins_before_the_first_ends
     assert not going.done()
     waiting = asyncio.create_task(wait_in(lending, second))
     await turns()
-    assert going.done(), "its handler waits: it has no need of a place"
+    assert going.done(), "its handler waits: it has no need of a slot"
     assert state(slots) == (1, 1)
     slots.give()
     assert state(slots) == (0, 1)

@@ -1,4 +1,4 @@
-"""How often an idle worker polls its shards: the cost has a limit for any number of shards."""
+"""Polls of an idle worker on its shards: the cost has a limit for any number of shards."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ async def pauses(shards: int, lease: float) -> tuple[list[float], list[float]]:
     keys = KeySpace(f"looks-{secrets.token_hex(4)}", shards)
     try:
         await asyncio.gather(*(ensure_ready(connections, shard) for shard in keys.shards))
-        steps = StepBatcher(connections, keys, owner="w", reply_ttl=60)
-        leases = LeaseKeeper(connections.factory, keys, owner="w", lease=lease, heartbeat=lambda _: b"")
+        steps = StepBatcher(connections, keys, worker="w", reply_ttl=60)
+        leases = LeaseKeeper(connections.factory, keys, worker="w", lease=lease, heartbeat=lambda _: b"")
         recovery = PendingRecovery(
-            connections, keys, owner="w", lease=lease, steps=steps, decide=lambda *_: GiveBack(counts=True), leases=leases
+            connections, keys, worker="w", lease=lease, steps=steps, decide=lambda *_: GiveBack(counts=True), leases=leases
         )
         return [await watch.turn() for watch in recovery.watches], [await due.turn() for due in recovery.due]
     finally:

@@ -18,7 +18,7 @@ _DECLARED = re.compile(r"^-- (KEYS|ARGV)\[(\d*)(…?)\] +(\w+)", re.MULTILINE)
 _BOUND = re.compile(r"^local ([\w, ]+) = ((?:(?:KEYS|ARGV)\[\d+\](?:, )?)+)$", re.MULTILINE)
 _FUNCTION = re.compile(r"^local function (\w+)", re.MULTILINE)
 _COMMENT = re.compile(r"--.*")
-_SHORT = {"box": "mailbox", "boxes": "count", "id": "letter"}
+_SHORT = {"box": "mailbox", "boxes": "count", "delayed_counts": "later", "id": "letter"}
 
 every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 

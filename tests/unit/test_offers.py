@@ -1,4 +1,4 @@
-"""How often a worker offers unknown commands: often enough for a newer worker, rarely enough for all others."""
+"""Offers of unknown commands by a worker: often enough for a newer worker, rarely enough for all others."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.settings import BusSettings
 from command_bus.transport.steps import DeadLetterStep, GiveBack, Retry, Started, Step
 from command_bus.worker.decisions import Decisions
+from command_bus.worker.offers import Offer, Offers
 
 BEGIN = 1_700_000_000_000
 ENVELOPE = pack_envelope(WireEnvelope("c-1", "Newer", "box", "a", b"\x80", 0))
@@ -25,12 +26,15 @@ class OldWorker:
 
     def __init__(self, grace: float = 60.0) -> None:
         settings = BusSettings(url="redis://none", unknown_grace=grace)
-        self._decisions = Decisions(HandlerRegistry().lookup, settings, worker="w", random=Random(7))
+        self._decisions = Decisions(HandlerRegistry().lookup, settings, worker="w")
+        self._offers = Offers(Random(7), "w")
 
     def read(self, now: float, waiting_since: float = 0.0) -> Step:
         """Return its decision; times in seconds."""
         started = Started("7", "1-0", 1, BEGIN + int(waiting_since * 1000), BEGIN + int(now * 1000), ENVELOPE)
         step = self._decisions.read(started)
+        if isinstance(step, Offer):
+            step = self._offers.unknown(started, step)
         assert isinstance(step, (GiveBack, Retry, DeadLetterStep))
         return step
 

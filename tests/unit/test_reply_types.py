@@ -1,4 +1,4 @@
-"""Which return annotation fits which reply; only what is certainly wrong is refused."""
+"""Return annotations and the replies that they fit; only what is certainly wrong is refused."""
 
 from __future__ import annotations
 

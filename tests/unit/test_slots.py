@@ -41,7 +41,7 @@ async def test_a_single_reader_blocks_on_all_its_slots() -> None:
     assert await third == Ask(2, 2, blocks=True), "what is freed in one turn is taken together"
 
 
-async def test_places_are_occupied_before_anybody_reads() -> None:
+async def test_slots_are_occupied_before_anybody_reads() -> None:
     """Slots that a shard without work had go to a shard with work."""
     slots = Slots(4, 8)
     asks = [await ask(slots, reader) for reader in range(4)]
@@ -56,7 +56,7 @@ async def test_places_are_occupied_before_anybody_reads() -> None:
     assert slots.free == 0
 
 
-async def test_freed_places_go_round_and_no_shard_starves() -> None:
+async def test_freed_slots_go_round_and_no_shard_starves() -> None:
     slots = Slots(1, 3)
     slots.answered(0, await ask(slots, 0), 1, 1)
     order: list[int] = []
@@ -77,7 +77,7 @@ async def test_freed_places_go_round_and_no_shard_starves() -> None:
     await asyncio.gather(*readers, return_exceptions=True)
 
 
-async def test_all_the_places_are_for_the_only_shard_that_has_work() -> None:
+async def test_all_the_slots_are_for_the_only_shard_that_has_work() -> None:
     """Readers that block occupy nothing."""
     slots = Slots(40, 8)
     await quieten(slots, *range(1, 8))
@@ -150,7 +150,7 @@ async def test_a_reader_that_gives_up_in_line_keeps_nothing() -> None:
     assert slots.free == 1
 
 
-async def test_a_place_taken_by_a_read_that_blocked_is_waited_for_again() -> None:
+async def test_a_slot_taken_by_a_read_that_blocked_is_waited_for_again() -> None:
     slots = Slots(1, 3)
     await quieten(slots, 0, 1, 2)
     blocked = await ask(slots, 0)
@@ -165,7 +165,7 @@ async def test_a_place_taken_by_a_read_that_blocked_is_waited_for_again() -> Non
     assert await asyncio.wait_for(waiting, 1.0) == Ask(1, 1, blocks=False)
 
 
-# Places that are lent.
+# Slots that are lent.
 
 
 async def running(slots: Slots, reader: int = 0) -> None:
@@ -191,7 +191,7 @@ async def test_a_lent_slot_goes_to_the_next_reader_after_returning_handlers() ->
 
 
 async def test_a_returning_handler_takes_a_reserved_slot() -> None:
-    """A read may block for seconds; what it brings when its place is gone is handed back."""
+    """A read may block for seconds; what it brings when its slot is gone is handed back."""
     slots = Slots(1, max_lent=5)
     await running(slots)
     slots.lend()
@@ -216,7 +216,7 @@ async def test_no_more_than_the_bound_are_lent_but_for_those_beyond() -> None:
 
 
 async def test_slots_taken_and_freed_in_one_turn_do_not_block_the_loop() -> None:
-    """A reader of a quiet shard waits for places to spare; there is one, and a handler takes it before the reader looks."""
+    """A reader of a quiet shard waits for slots to spare; there is one, and a handler takes it before the reader looks."""
     slots = Slots(2, 2, max_lent=5)
 
     async def run_one() -> None:
@@ -254,7 +254,7 @@ async def test_at_the_bound_one_caller_is_admitted_after_each_standstill(monkeyp
     assert slots.admits_caller()
 
 
-async def test_readers_of_other_shards_that_wait_for_a_place_are_known() -> None:
+async def test_readers_of_other_shards_that_wait_for_a_slot_are_known() -> None:
     slots = Slots(1, 2)
     await running(slots, 0)
     assert not slots.another_waits(0)

@@ -1,4 +1,4 @@
-"""When a lease is over: by the server's clock and ours, and by ours alone when the server's has gone back."""
+"""The end of a lease: by the server's clock and ours, and by ours alone when the server's has gone back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a command is, as a sentence and figures."""
+"""The place of a command, as a sentence and figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from command_bus.sending.whereabouts import Whereabouts, whereabouts
 from command_bus.serialization.announcements import WorkerInfo, worker_record
 from command_bus.serialization.envelope import WireEnvelope, pack_envelope
-from command_bus.serialization.msgpack import Limits
+from command_bus.serialization.limits import Limits
 from command_bus.transport.records import CommandLocation, Hold, StoredEntity
 
 NOW = 1_800_000_000_000

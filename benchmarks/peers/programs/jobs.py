@@ -1,4 +1,4 @@
-"""What all peers' jobs carry, and lanes of calls."""
+"""Data that all peers' jobs carry, and lanes of calls."""
 
 from __future__ import annotations
 

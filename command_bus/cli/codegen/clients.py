@@ -25,9 +25,9 @@ from command_bus.cli.codegen.type_names import (
     iter_references,
     python_type,
 )
-from command_bus.cli.commands.schemas import schema_problems
 from command_bus.messages.message import is_entity_type, is_wire_name
 from command_bus.messages.policies import Delivery
+from command_bus.serialization.schema_check import schema_problems
 
 if TYPE_CHECKING:
     from command_bus.serialization.announcements import CommandInfo

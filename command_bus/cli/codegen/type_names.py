@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from command_bus.cli.codegen.checked_source import IMPORTED
-from command_bus.cli.commands.schemas import pattern_validator
+from command_bus.serialization.schema_check import pattern_validator
 
 __all__ = ["class_name", "default_source", "enum_members", "field_name_problem", "iter_references", "python_type", "reference"]
 

@@ -177,7 +177,7 @@ async def _address_from_announcement(bus: CommandBus, name: str, values: dict[st
     Raises:
         typer.Exit: No worker announced the command, or fields are wrong.
     """
-    from command_bus.cli.commands.schemas import schema_problems
+    from command_bus.serialization.schema_check import schema_problems
 
     info = await bus.fleet.command(name)
     if info is None:

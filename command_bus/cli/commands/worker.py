@@ -137,7 +137,7 @@ def worker(
         from command_bus.cli.process.supervisor import run_supervisor
 
         sys.exit(run_supervisor(options))
-    from command_bus.cli.process.worker import run_worker
+    from command_bus.cli.process.worker_process import run_worker
 
     sys.exit(run_worker(options))
 

@@ -27,7 +27,7 @@ Offset = dict[str, dict[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """How far a stream was read.
+    """A position in a stream: all before it was read.
 
     Attributes:
         entry: The id that was read last; `BEGINNING` if none was.

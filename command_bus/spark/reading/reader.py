@@ -132,7 +132,7 @@ class BatchReader(DataSourceReader):
     def _dead_letter_partitions(self) -> Iterator[InputPartition]:
         connection, until = self._plan.connection, self._plan.options.until_ms
         for shard in range(connection.transport.shards):
-            newest = connection.wait(connection.transport.dead_letters.newest(shard, "+" if until is None else f"({until}-0"))
+            newest = connection.wait(connection.transport.dead_letters.newest(shard, until))
             if newest is not None:
                 yield LivePartition(shard, until=newest)
 

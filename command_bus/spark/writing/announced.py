@@ -6,46 +6,48 @@ Their JSON Schema checks each row, so the command's class need not be installed 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-import fastjsonschema
 
 from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages.message import MessageSpec, canonical_entity_id
+from command_bus.messages.policies import Delivery
+from command_bus.serialization.announcements import CommandInfo
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.msgpack import pack
+from command_bus.serialization.schema_check import SchemaCheck
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.writing.command_mapping import CommandMapping, field_columns
 from command_bus.spark.writing.field_checks import FieldPlan
 
 __all__ = ["announced_mapping"]
 
+_SHOWN = 5  # problems of a row
 
-def announced_mapping(name: str, facts: Mapping[str, Any], options: WriteOptions, columns: Sequence[str]) -> CommandMapping:
-    """Return the mapping for a wire name.
+
+def announced_mapping(info: CommandInfo, options: WriteOptions, columns: Sequence[str]) -> CommandMapping:
+    """Return the mapping of an announced command.
 
     Raises:
-        InvalidSettings: Columns are missing, or the schema cannot be used.
+        InvalidSettings: Columns are missing, or the announcement cannot be used.
     """
-    spec = MessageSpec(name, facts["entity"], facts["key"], delivery=facts["delivery"])
-    schema: dict[str, Any] = facts["schema"]
-    required = set(schema.get("required", ()))
-    plans = [FieldPlan(field, None, required=field in required) for field in schema.get("properties", {})]
-    try:
-        validate: Any = fastjsonschema.compile(schema, use_default=False)
-    except fastjsonschema.JsonSchemaDefinitionException as error:
+    required, fields = set(info.schema.get("required", ())), info.schema.get("properties", {})
+    if info.key is not None and info.key not in fields:
         raise InvalidSettings(
-            f"the schema that workers publish for {name!r} cannot be used ({error}): give the class as module:Class"
-        ) from None
+            f"what workers publish of {info.name!r} cannot be used (no field {info.key}): give the class as module:Class"
+        )
+    delivery: Delivery = "at_most_once" if info.delivery == "at_most_once" else "at_least_once"
+    spec = MessageSpec(info.name, info.entity, info.key, delivery=delivery)
+    plans = [FieldPlan(field, None, required=field in required) for field in fields]
+    check = SchemaCheck(info.schema)
 
     def payload(row: dict[str, Any], limits: Limits) -> tuple[bytes, str | None]:
         try:
-            validate(json.loads(json.dumps(row, default=_as_json)))
-        except fastjsonschema.JsonSchemaValueException as error:
-            raise InvalidCommand(f"{name}: {error.message.removeprefix('data.')}") from None
+            problems = check.problems(json.loads(json.dumps(row, default=_as_json)))
         except (TypeError, ValueError) as error:  # a map whose keys are no JSON, say
-            raise InvalidCommand(f"{name}: {error}") from None
+            raise InvalidCommand(f"{info.name}: {error}") from None
+        if problems:
+            raise InvalidCommand(f"{info.name}: {'; '.join(problems[:_SHOWN])}")
         return pack(row, limits), None if spec.key is None else canonical_entity_id(row.get(spec.key))
 
     return CommandMapping(spec, plans, field_columns(spec, plans, options, columns), vectorised=False, payload=payload)

@@ -1,4 +1,4 @@
-"""How a row becomes a command: its kind, found by class or by wire name, and the columns that feed its fields, checked when the query is planned."""
+"""The mapping of rows to commands: a command's kind, by class or by wire name, and the columns of its fields, checked when the query is planned."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages.message import Message, MessageSpec, canonical_entity_id
+from command_bus.serialization.announcements import CommandInfo
 from command_bus.serialization.limits import Limits
 from command_bus.serialization.models import codec_for
 from command_bus.spark.options import WriteOptions
@@ -36,7 +37,7 @@ class _Codec(Protocol):
 
 @dataclass(frozen=True)
 class CommandMapping:
-    """How rows become one kind of command.
+    """The mapping of rows to one kind of command.
 
     Attributes:
         spec: Its wire name, entity type, key and delivery.
@@ -130,7 +131,7 @@ def mapper_of(text: str) -> Callable[[dict[str, Any]], Message[Any]]:
 
 
 def command_mappings(
-    options: WriteOptions, columns: Sequence[str], describe: Callable[[str], Mapping[str, Any] | None] | None = None
+    options: WriteOptions, columns: Sequence[str], describe: Callable[[str], CommandInfo | None] | None = None
 ) -> dict[str, CommandMapping]:
     """Return the mappings of the options' commands, by wire name.
 
@@ -153,7 +154,7 @@ def command_mappings(
 
 
 def _mapping(
-    text: str, options: WriteOptions, columns: Sequence[str], describe: Callable[[str], Mapping[str, Any] | None] | None
+    text: str, options: WriteOptions, columns: Sequence[str], describe: Callable[[str], CommandInfo | None] | None
 ) -> CommandMapping:
     if text.startswith(_PICKLED):
         return _class_mapping(unpickled(text), options, columns)
@@ -162,15 +163,15 @@ def _mapping(
         found = _importable(module, name)
         if found is not None:
             return _class_mapping(found, options, columns)
-    facts = describe(text) if describe is not None else None
-    if facts is None:
+    info = describe(text) if describe is not None else None
+    if info is None:
         raise InvalidSettings(
             f"option command = {text!r}: no class can be imported by this name ({_why(module, name) if colon else 'it is no module:Class'}), "
             "and no running worker knows it as a wire name. Give 'package.module:Class' of a Command that is installed here and on the executors"
         )
     from command_bus.spark.writing.announced import announced_mapping
 
-    return announced_mapping(text, facts, options, columns)
+    return announced_mapping(info, options, columns)
 
 
 def _requiring_entity_id(mapping: CommandMapping) -> CommandMapping:

@@ -14,7 +14,7 @@ from command_bus.spark.target import TargetConnection, connection_to
 from command_bus.spark.writing.columns import map_in_arrow
 from command_bus.spark.writing.encoder import gc_paused
 from command_bus.spark.writing.partition import PartitionDispatcher
-from command_bus.spark.writing.task_results import PartitionResult, Reject, permanent_reject
+from command_bus.spark.writing.task_results import PartitionResult, RowReject, permanent_reject
 from command_bus.spark.writing.writer import WritePlan
 from command_bus.transport.bulk import LoadItem
 from command_bus.transport.submissions import Admission
@@ -81,7 +81,7 @@ class DryRun(PartitionDispatcher):
                 self.result.conflicts += 1
                 self.reject(permanent_reject(item, Admission.CONFLICT), read=False)
 
-    def reject(self, reject: Reject, *, read: bool = True) -> None:
+    def reject(self, reject: RowReject, *, read: bool = True) -> None:
         """Count a row that is no command, and keep it to be shown."""
         self.result.rows += read
         self.result.rejected += 1

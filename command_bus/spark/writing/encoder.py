@@ -20,7 +20,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from command_bus.errors import CommandBusError, InvalidCommand
-from command_bus.messages.message import Message, canonical_entity_id
+from command_bus.messages.message import MAX_COMMAND_ID_BYTES, Message, canonical_entity_id
 from command_bus.messages.outgoing import Envelope
 from command_bus.serialization.envelope import KEEP_OUTCOME, EnvelopeTemplate, WireEnvelope, packed_text
 from command_bus.serialization.limits import Limits
@@ -28,18 +28,17 @@ from command_bus.serialization.native import Packer
 from command_bus.spark.writing.columns import Unreadable, batch_rows, column_values
 from command_bus.spark.writing.command_mapping import CommandMapping
 from command_bus.spark.writing.field_checks import all_of, fits, mask_of, pc, size_of, typed_for, widest_of
-from command_bus.spark.writing.partition import PartitionDispatcher, Reject, envelope_flags, payload_check
+from command_bus.spark.writing.partition import PartitionDispatcher, RowReject, envelope_flags, payload_check
 from command_bus.transport.bulk import LoadItem
 from command_bus.transport.mailboxes import free_mailbox
 
 __all__ = ["BatchEncoder", "Mapper", "Packed", "gc_paused"]
 
-Packed = tuple[int, LoadItem] | Reject
+Packed = tuple[int, LoadItem] | RowReject
 """A shard and a command for it, or a row that is no command."""
 Mapper = Callable[[dict[str, Any]], Message[Any]]
 
 _MOST_ENTITIES = 200_000  # whose mailboxes are cached
-_MAX_COMMAND_ID = 512
 _LARGE = 64  # times the limit of one payload: above that, rows are checked one by one
 _SAFE_INTEGER = 2**53
 
@@ -124,7 +123,9 @@ class BatchEncoder:
         else:
             text = "its command is NULL" if name is None else f"unknown command {name!r}; there are {', '.join(self._encoders)}"
         for command_id, (row, _) in zip(column_values(ids)[0], batch_rows(batch), strict=True):
-            yield Reject.of(command_id=command_id, command=name or "", entity=None, reason="unknown_command", error=text, row=row)
+            yield RowReject.of(
+                command_id=command_id, command=name or "", entity=None, reason="unknown_command", error=text, row=row
+            )
 
     def _mapped(self, mapper: Mapper, batch: pa.RecordBatch, ids: pa.Array, numbers: pa.Array | None) -> Iterator[Packed]:
         given: Any = repeat(0) if numbers is None else numbers.to_pylist()
@@ -135,7 +136,7 @@ class BatchEncoder:
                 message = mapper(dict(row))
                 if not isinstance(message, Message):
                     raise InvalidCommand(f"the mapper gave {type(message).__name__}, not a command")
-                envelope = Envelope(message, command_id=_checked_id(command_id))
+                envelope = Envelope(message, command_id=_id_of_row(command_id))
                 packed = self._dispatcher.pack(envelope, sequence=_checked_number(number))
                 if self._entity_column is not None and message.spec().entity is not None:
                     _check_entity(row[self._entity_column], packed[1][4], self._entity_column)
@@ -144,7 +145,7 @@ class BatchEncoder:
                 text = (
                     error.message if isinstance(error, CommandBusError) else f"the mapper raised {type(error).__name__}: {error}"
                 )
-                yield Reject.of(command_id=command_id, command="", entity=None, reason="invalid", error=text[:2000], row=row)
+                yield RowReject.of(command_id=command_id, command="", entity=None, reason="invalid", error=text[:2000], row=row)
 
 
 class _CommandEncoder:
@@ -200,13 +201,13 @@ class _CommandEncoder:
             try:
                 if index in faults:
                     raise InvalidCommand(faults[index])
-                checked = _checked_id(command_id)
+                checked = _id_of_row(command_id)
                 sequence = _checked_number(number)
                 content, entity_key = (payload, key) if good and len(payload) <= most else self._validated(_row(read, index), key)
                 shard, mailbox, entity, text = self._mailbox_of(entity_key, checked)
             except CommandBusError as error:
                 packed.append(
-                    Reject.of(
+                    RowReject.of(
                         command_id=command_id, command=spec.name, entity=None if key is None else str(key), reason="invalid",
                         error=error.message, row=_row(read, index),
                     )
@@ -308,18 +309,18 @@ def _none_of(batch: pa.RecordBatch) -> pa.Array:
 def _fit_ids(ids: pa.Array) -> pa.Array | None:
     """Return which ids are certainly valid; None if all are."""
     size = pc.binary_length(ids)
-    return all_of([pc.and_(pc.greater(size, 0), pc.less_equal(size, _MAX_COMMAND_ID))])
+    return all_of([pc.and_(pc.greater(size, 0), pc.less_equal(size, MAX_COMMAND_ID_BYTES))])
 
 
 def _fit_numbers(numbers: pa.Array | None) -> pa.Array | None:
     return None if numbers is None else all_of([pc.and_(pc.less(numbers, _SAFE_INTEGER), pc.greater(numbers, -_SAFE_INTEGER))])
 
 
-def _checked_id(command_id: Any) -> str:
+def _id_of_row(command_id: Any) -> str:
     if not isinstance(command_id, str) or not command_id:
         raise InvalidCommand("its command id is NULL or empty: derive it with command_id(…) from columns that identify the row")
-    if len(command_id) > _MAX_COMMAND_ID // 4 and len(command_id.encode()) > _MAX_COMMAND_ID:
-        raise InvalidCommand(f"its command id has more than {_MAX_COMMAND_ID} bytes: use a digest, as command_id(…) does")
+    if len(command_id) > MAX_COMMAND_ID_BYTES // 4 and len(command_id.encode()) > MAX_COMMAND_ID_BYTES:
+        raise InvalidCommand(f"its command id has more than {MAX_COMMAND_ID_BYTES} bytes: use a digest, as command_id(…) does")
     return command_id
 
 

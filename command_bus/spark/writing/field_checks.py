@@ -44,7 +44,7 @@ _INT64 = range(-(2**63), 2**63)
 
 @dataclass(frozen=True, slots=True)
 class FieldPlan:
-    """How a field is checked in bulk.
+    """The check of one field in bulk.
 
     Attributes:
         name: Name of the field.

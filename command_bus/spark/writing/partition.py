@@ -7,40 +7,36 @@ long without progress fails, and reports how far it got. This module imports not
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import time
-from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
-from operator import itemgetter
 from typing import Any, Self
 from zlib import crc32
 
-from command_bus.errors import CommandBusError, DispatchStalled, InvalidCommand, InvalidRows, QueueFull
+from command_bus.errors import CommandBusError, DispatchStalled, InvalidCommand, QueueFull
 from command_bus.messages.message import Message
 from command_bus.messages.outgoing import Envelope
 from command_bus.serialization.envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
 from command_bus.spark.options import OnInvalid
 from command_bus.spark.target import Target, TargetConnection, connection_to
+from command_bus.spark.writing.depth_checks import DepthChecks
 from command_bus.spark.writing.entity_owners import EntityOwners
 from command_bus.spark.writing.refusals import Refusal
+from command_bus.spark.writing.reject_store import RejectStore
 from command_bus.spark.writing.send_queue import SendQueue
 from command_bus.spark.writing.stalls import StallTimer
-from command_bus.spark.writing.task_results import PERMANENT_REFUSALS, PartitionResult, Reject, permanent_reject
+from command_bus.spark.writing.task_results import PERMANENT_REFUSALS, PartitionResult, RowReject, permanent_reject
 from command_bus.transport.bulk import LoadItem, Opening, Version
 from command_bus.transport.submissions import Admission
 
-__all__ = ["PartitionDispatcher", "PartitionResult", "Reject", "envelope_flags", "payload_check"]
+__all__ = ["PartitionDispatcher", "PartitionResult", "RowReject", "envelope_flags", "payload_check"]
 
 _log = logging.getLogger("command_bus.spark")
-_REJECTS = 200  # stored at a time
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
 _MAX_BLOCKED_BYTES = 64 * 1024 * 1024
 """Bytes of blocked commands above which a partition reads no further."""
-_CHECKS_PER_MAILBOX = 16
-"""After each sixteenth of the depth limit that a partition has put into a mailbox, the server checks the limit: it is exceeded by no more."""
 
 
 class PartitionDispatcher:
@@ -97,8 +93,8 @@ class PartitionDispatcher:
         self._batch_size = min(batch_size, 1000)
         self._max_backlog = max_backlog
         self._max_wait = max_wait
-        self._on_invalid = on_invalid
         self._max_rejects = max_rejects
+        self._rejects = RejectStore(dispatch_id, self.result, self._store_rejects, on_invalid, max_rejects)
         self._sequenced = sequenced
         wanted = run if keep_order is not False and partition >= 0 else ""
         self._owners = EntityOwners(wanted, partition, strict=keep_order is True)
@@ -106,9 +102,7 @@ class PartitionDispatcher:
         self._stall = StallTimer(max_wait)
         self._retry_pause, self._retry_at = _SHORTEST_PAUSE, 0.0
         self._queues: dict[int, SendQueue] = {}
-        self._rejects: list[Reject] = []
-        self._sent: dict[str, int] = {}
-        self._check_every = 1
+        self._depths = DepthChecks(1)
         self._began = 0.0
 
     def __enter__(self) -> Self:
@@ -133,7 +127,7 @@ class PartitionDispatcher:
         """
         self._began = time.monotonic()
         connection = self.connection
-        self._check_every = max(connection.settings.max_depth // _CHECKS_PER_MAILBOX, 1)
+        self._depths = DepthChecks(connection.settings.max_depth)
         dispatches = connection.transport.bulk
         self.result.done = (
             connection.retry_while_full(lambda: dispatches.open(self.version, self.opening), self._max_wait) == "done"
@@ -192,7 +186,7 @@ class PartitionDispatcher:
             if queue.blocked and self._blocked_bytes() > _MAX_BLOCKED_BYTES:
                 self._drain_blocked(_MAX_BLOCKED_BYTES // 2)
 
-    def add_all(self, rows: Iterable[tuple[int, LoadItem] | Reject]) -> None:
+    def add_all(self, rows: Iterable[tuple[int, LoadItem] | RowReject]) -> None:
         """Queue rows, and reject those that are no commands.
 
         An entity's rows keep their order and are grouped, within `rows`: a request that names few mailboxes costs the server half of one in
@@ -201,7 +195,7 @@ class PartitionDispatcher:
         by_mailbox: dict[str, list[LoadItem]] = {}
         shards: dict[str, int] = {}
         for row in rows:
-            if isinstance(row, Reject):
+            if isinstance(row, RowReject):
                 self.reject(row)
                 continue
             shard, item = row
@@ -217,28 +211,14 @@ class PartitionDispatcher:
         for shard, groups in by_shard.items():
             self.add(shard, chain.from_iterable(groups))
 
-    def reject(self, reject: Reject, *, read: bool = True) -> None:
+    def reject(self, reject: RowReject, *, read: bool = True) -> None:
         """Store, raise or drop a row that is no command, as `on_invalid` says.
 
         Raises:
             InvalidRows: `on_invalid` is `raise`, or there are too many rejects.
         """
         self.result.rows += read
-        self.result.rejected += 1
-        if self._on_invalid == "raise":
-            facts = json.loads(reject.record)
-            what = "in conflict" if facts["reason"] == "conflict" else "no valid command"
-            raise InvalidRows(
-                f"dispatch {self.version.dispatch_id!r}: a row is {what}: {facts['error']} "
-                f"(command id {facts['command_id']!r}); on_invalid = quarantine would set such rows aside",
-                count=self.result.rejected,
-            )
-        if self._on_invalid == "quarantine":
-            self._rejects.append(reject)
-            if len(self._rejects) >= _REJECTS:
-                self._store_rejects()
-        elif self._max_rejects is not None and self.result.rejected > self._max_rejects:
-            raise self._too_many()
+        self._rejects.add(reject)
 
     def flush(self) -> None:
         """Send all queued commands.
@@ -249,8 +229,8 @@ class PartitionDispatcher:
         for shard, queue in self._queues.items():
             self._send(shard, queue, least=1)
         self._drain_blocked(0)
-        self._store_rejects()
-        self.result.entities = len(self._sent)
+        self._rejects.flush()
+        self.result.entities = len(self._depths)
         self.result.seconds = time.monotonic() - self._began
 
     def _send(self, shard: int, queue: SendQueue, *, least: int) -> None:
@@ -338,24 +318,10 @@ class PartitionDispatcher:
             accepted=accepted, waited=result.waited, retry_after=refusal.retry_after, limit=refusal.limit,
         )  # fmt: skip
 
-    def _mailboxes_to_check(self, chunk: list[LoadItem]) -> tuple[set[str], list[str]]:
-        """Return the mailboxes that may be full (new ones, and those that have received much), and of these the new ones."""
-        sent, every = self._sent, self._check_every
-        to_check: set[str] = set()
-        new: list[str] = []
-        for mailbox, more in Counter(map(itemgetter(0), chunk)).items():
-            count = sent.get(mailbox, 0)
-            if -(-count // every) * every < count + more:  # reaches the next multiple of it
-                to_check.add(mailbox)
-                if mailbox not in sent:
-                    new.append(mailbox)
-            sent[mailbox] = count + more
-        return to_check, new
-
     def _load(self, shard: int, chunk: list[LoadItem]) -> Refusal:
         """Send one chunk, and return what was refused."""
         connection = self.connection
-        to_check, new = self._mailboxes_to_check(chunk)
+        to_check, new = self._depths.due(chunk)
         entity_owner = self._owners.declare(chunk, new)
         work = connection.transport.bulk.load(
             self.version,
@@ -369,7 +335,7 @@ class PartitionDispatcher:
         try:
             loaded = connection.wait(work)
         except QueueFull as error:  # the server is out of memory
-            self._check_next_time(chunk)
+            self._depths.check_next_time(chunk)
             return Refusal([], chunk, error.limit, error.retry_after)
         result = self.result
         self._owners.confirm()
@@ -388,34 +354,16 @@ class PartitionDispatcher:
             if admission in PERMANENT_REFUSALS:
                 self.result.conflicts += admission is Admission.CONFLICT
                 self.reject(permanent_reject(item, admission), read=False)
-                self._check_next_time([item])
+                self._depths.check_next_time([item])
         refusal = Refusal.of(chunk, admissions, _LONGEST_PAUSE)
-        self._check_next_time(refusal.own)
-        self._check_next_time(refusal.common)
+        self._depths.check_next_time(refusal.own)
+        self._depths.check_next_time(refusal.common)
         return refusal
 
-    def _check_next_time(self, items: list[LoadItem]) -> None:
-        """Have the server check these mailboxes with the next chunk."""
-        for item in items:
-            self._sent[item[0]] = 0
-
-    def _store_rejects(self) -> None:
-        rejects, self._rejects = self._rejects, []
-        if not rejects or self.result.done:
-            return
+    def _store_rejects(self, rows: list[tuple[str, bytes]]) -> bool:
         connection = self.connection
-        rows = [(reject.key, reject.record) for reject in rejects]
         dispatches = connection.transport.bulk
-        if not connection.retry_while_full(lambda: dispatches.reject(self.version, rows, self._max_rejects), self._max_wait):
-            raise self._too_many()
-
-    def _too_many(self) -> InvalidRows:
-        return InvalidRows(
-            f"dispatch {self.version.dispatch_id!r}: more than {self._max_rejects} rows are no valid commands"
-            f"{', or in conflict with commands that are in,' if self.result.conflicts else ''} (max_rejects); "
-            "what was noted of them can be read as the view 'rejects'",
-            count=self.result.rejected,
-        )
+        return connection.retry_while_full(lambda: dispatches.reject(self.version, rows, self._max_rejects), self._max_wait)
 
 
 def payload_check(name: str, payload: bytes) -> bytes:

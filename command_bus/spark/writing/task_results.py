@@ -10,7 +10,7 @@ from zlib import crc32
 from command_bus.transport.bulk import LoadItem
 from command_bus.transport.submissions import Admission
 
-__all__ = ["PERMANENT_REFUSALS", "PartitionResult", "Reject", "permanent_reject"]
+__all__ = ["PERMANENT_REFUSALS", "PartitionResult", "RowReject", "permanent_reject"]
 
 PERMANENT_REFUSALS = {
     Admission.CONFLICT: (
@@ -63,7 +63,7 @@ class PartitionResult:
 
 
 @dataclass(slots=True, frozen=True)
-class Reject:
+class RowReject:
     """A row that is no command.
 
     Attributes:
@@ -77,7 +77,7 @@ class Reject:
     @classmethod
     def of(
         cls, *, command_id: str | None, command: str, entity: str | None, reason: str, error: str, row: dict[str, Any]
-    ) -> Reject:
+    ) -> RowReject:
         """Return the reject of a row; long values are cut."""
         shown = {name: _shown(value) for name, value in row.items()}
         facts = {"command_id": command_id, "command": command, "entity": entity, "reason": reason, "error": error, "row": shown}
@@ -85,12 +85,12 @@ class Reject:
         return cls(f"{command_id or ''}#{crc32(record):08x}", record)
 
 
-def permanent_reject(item: LoadItem, admission: Admission) -> Reject:
+def permanent_reject(item: LoadItem, admission: Admission) -> RowReject:
     """Return the reject of a packed command that can never be accepted."""
     reason, text = PERMANENT_REFUSALS[admission]
     mailbox, command_id, check, _, entity, number = item
     row = {"mailbox": mailbox, "sequence": number, "payload_check": check.hex()}
-    return Reject.of(command_id=command_id, command="", entity=entity or None, reason=reason, error=text, row=row)
+    return RowReject.of(command_id=command_id, command="", entity=entity or None, reason=reason, error=text, row=row)
 
 
 def _shown(value: Any) -> Any:

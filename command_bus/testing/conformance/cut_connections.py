@@ -62,8 +62,8 @@ class Severable:
 
     def at(self, tag: str) -> ClientFactory:
         """See `ClientFactory`."""
-        place = self._clients.at(tag)
-        return self if place is self._clients else Severable(place, self._cut)
+        clients = self._clients.at(tag)
+        return self if clients is self._clients else Severable(clients, self._cut)
 
     def commands(self) -> Redis:
         """See `ClientFactory`."""

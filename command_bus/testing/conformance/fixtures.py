@@ -6,15 +6,16 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from command_bus.admin.info import DeadLetter
 from command_bus.bus import CommandBus
 from command_bus.handlers.registry import HandlerRegistry
+from command_bus.session import TransportOpener
 from command_bus.testing.conformance.cut_connections import Severable
 from command_bus.transport.redis.connection.factory import ClientFactory
 
-__all__ = ["LEASE", "PromiseSandbox", "expect", "until"]
+__all__ = ["LEASE", "Line", "PromiseSandbox", "expect", "until"]
 
 LEASE = 1.0
 """Seconds; short, because some promises are about what happens after it."""
@@ -47,19 +48,42 @@ async def until(condition: Callable[[], Any | Awaitable[Any]], what: str) -> Any
         await asyncio.sleep(_TURN)
 
 
+class Line(Protocol):
+    """The connection of a worker, which a promise can cut."""
+
+    def sever(self) -> None:
+        """Cut the worker off: drop its requests from now on, and the answers of those under way."""
+        ...
+
+    def heal(self) -> None:
+        """Let its requests through again."""
+        ...
+
+
 class PromiseSandbox:
     """A namespace of one promise, with buses and workers.
 
     Args:
-        clients: Make clients of the server; without them, the settings need `open_transport`, which opens another transport.
+        clients: Make clients of the server; or None, and `open_transport` is given.
+        open_transport: Opens another transport, as `CommandBus(open_transport=…)`. All that it opens share one store.
+        open_severable: Returns an opener of the same transport, and the line that cuts off what it opens. Not needed with `clients`.
         **settings: Settings of every bus.
 
     Attributes:
         registry: Handlers of its workers.
     """
 
-    def __init__(self, clients: ClientFactory | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        clients: ClientFactory | None = None,
+        *,
+        open_transport: TransportOpener | None = None,
+        open_severable: Callable[[], tuple[TransportOpener, Line]] | None = None,
+        **settings: Any,
+    ) -> None:
         self.clients = clients
+        self._open_transport = open_transport
+        self._open_severable = open_severable
         self.registry = HandlerRegistry()
         self._settings: dict[str, Any] = {
             "namespace": f"conformance-{secrets.token_hex(4)}",
@@ -70,9 +94,14 @@ class PromiseSandbox:
             **settings,
         }
 
-    def bus(self, clients: ClientFactory | None = None) -> CommandBus:
+    def bus(self) -> CommandBus:
         """Return a bus that is not open yet."""
-        return CommandBus("redis://conformance", registry=self.registry, clients=clients or self.clients, **self._settings)
+        return self._bus(self.clients, self._open_transport)
+
+    @property
+    def can_lose_workers(self) -> bool:
+        """Whether `worker_to_lose` can be used."""
+        return self.clients is not None or self._open_severable is not None
 
     @asynccontextmanager
     async def working(self, workers: int = 1) -> AsyncGenerator[CommandBus]:
@@ -88,20 +117,32 @@ class PromiseSandbox:
                     await worker.stop()
 
     @asynccontextmanager
-    async def worker_to_lose(self) -> AsyncGenerator[Severable]:
-        """Run a worker on separate connections, which the test can sever.
+    async def worker_to_lose(self) -> AsyncGenerator[Line]:
+        """Run a worker on a line of its own, which the test can sever.
 
         Raises:
-            ValueError: The sandbox has no clients.
+            ValueError: The sandbox has neither clients nor `open_severable`.
         """
-        if self.clients is None:
-            raise ValueError("a worker is lost by its clients: give the sandbox some")
-        line = Severable(self.clients)
-        async with self.bus(line) as bus, bus.worker(concurrency=20):
+        bus, line = self._severable_bus()
+        async with bus, bus.worker(concurrency=20):
             try:
                 yield line
             finally:
                 line.heal()
+
+    def _severable_bus(self) -> tuple[CommandBus, Line]:
+        if self._open_severable is not None:
+            opener, line = self._open_severable()
+            return self._bus(None, opener), line
+        if self.clients is None:
+            raise ValueError("a worker is lost by its clients or its transport: give the sandbox clients or open_severable")
+        clients = Severable(self.clients)
+        return self._bus(clients, None), clients
+
+    def _bus(self, clients: ClientFactory | None, open_transport: TransportOpener | None) -> CommandBus:
+        return CommandBus(
+            "redis://conformance", registry=self.registry, clients=clients, open_transport=open_transport, **self._settings
+        )
 
     @staticmethod
     async def letters(bus: CommandBus) -> list[DeadLetter]:

@@ -18,7 +18,7 @@ from command_bus.errors import (
 from command_bus.testing.conformance.fixtures import LEASE, PromiseSandbox, expect, until
 from command_bus.testing.conformance.messages import Held, Log, Once, Parking, Refuse, Unknown, Work
 
-__all__ = ["PROMISES", "Promise"]
+__all__ = ["NEED_A_LOST_WORKER", "PROMISES", "Promise"]
 
 Promise = Callable[[PromiseSandbox], Coroutine[Any, Any, None]]
 _IDLE = 20.0
@@ -292,3 +292,6 @@ PROMISES: tuple[Promise, ...] = (
     idle_costs_nothing,
 )
 """All promises."""
+
+NEED_A_LOST_WORKER = frozenset({a_lost_worker_is_succeeded, at_most_once_never_starts_again, a_lost_holder_changes_nothing})
+"""Promises for which a worker is cut off; see `PromiseSandbox.can_lose_workers`."""

@@ -1,14 +1,16 @@
 """The value of a mailbox in the hash `active`: `state|activation|fence|message|attempt|first|holder`.
 
 `lua/shared/record.lua` describes the fields, and packs and parses them in the scripts. Two parts of the record also travel alone: fence and
-message name one attempt (`running`), and advance.lua answers a start with the four fields from fence to first.
+message are an attempt's id (`transport/attempts.py`), and advance.lua answers a start with the four fields from fence to first.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["MailboxRecord", "fence_of", "parse_record", "parse_started", "running_of"]
+from command_bus.transport.attempts import attempt_id
+
+__all__ = ["MailboxRecord", "parse_record", "parse_started"]
 
 _FIELDS = 7
 
@@ -35,9 +37,9 @@ class MailboxRecord(NamedTuple):
     holder: str
 
     @property
-    def running(self) -> str:
-        """Fence and message of the attempt that runs."""
-        return running_of(self.fence, self.message)
+    def attempt_id(self) -> str:
+        """Id of the attempt that runs."""
+        return attempt_id(self.fence, self.message)
 
     @property
     def started_us(self) -> int:
@@ -60,16 +62,6 @@ def parse_record(record: bytes | None) -> MailboxRecord:
 def parse_started(state: bytes) -> list[str]:
     """Return fence, message, attempt and first start of a command that was started."""
     return state.decode().split("|")
-
-
-def running_of(fence: str, message: str) -> str:
-    """Return the name of an attempt."""
-    return fence + "|" + message
-
-
-def fence_of(running: str) -> int:
-    """Return the fence of an attempt."""
-    return int(running.partition("|")[0])
 
 
 def _number(text: str) -> int:

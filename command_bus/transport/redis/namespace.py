@@ -14,7 +14,7 @@ from redis.exceptions import NoPermissionError
 from command_bus.clock import mono
 from command_bus.errors import InvalidCommand, InvalidSettings, TooManyEntityTypes, TransportUnavailable, UnsuitableServer
 from command_bus.messages.message import check_entity_type
-from command_bus.messages.policies import EntityPolicy, Mailbox, PerEntity, mailbox_from_text
+from command_bus.messages.policies import EntityPolicy, MailboxPolicy, PerEntity, mailbox_from_text
 from command_bus.settings import BusSettings
 from command_bus.transport.redis.admin.type_records import MAILBOXES
 from command_bus.transport.redis.connection.clients import FollowingClients, clients_of
@@ -46,8 +46,8 @@ class Namespace:
         self._connections = connections.at(keys.shards[0].prefix)
         self._settings = settings
         self._key = keys.shards[0].meta
-        self._agreed: dict[str, Mailbox] = {}
-        self._recorded: dict[str, Mailbox] = {}
+        self._agreed: dict[str, MailboxPolicy] = {}
+        self._recorded: dict[str, MailboxPolicy] = {}
         self._agreeing = asyncio.Lock()
         self._in_line = 0
 
@@ -67,14 +67,14 @@ class Namespace:
         if self._settings.entities:
             await self._agree(*self._settings.entities)
 
-    def agreed(self, entity_type: str) -> Mailbox | None:
+    def agreed(self, entity_type: str) -> MailboxPolicy | None:
         """Return the mailbox policy of an entity type if it was agreed on before.
 
         None while other callers wait for an agreement: a command must not overtake theirs.
         """
         return None if self._in_line else self._agreed.get(entity_type)
 
-    def recorded(self, entity_type: str) -> Mailbox | None:
+    def recorded(self, entity_type: str) -> MailboxPolicy | None:
         """Return the mailbox policy that the namespace recorded for an entity type, if this process knows it."""
         return self._agreed.get(entity_type) or self._recorded.get(entity_type)
 
@@ -89,7 +89,7 @@ class Namespace:
         if found is not None:
             self._recorded[entity_type] = mailbox_from_text(found.decode())
 
-    async def agree(self, entity_type: str, deadline: float = 0.0) -> Mailbox:
+    async def agree(self, entity_type: str, deadline: float = 0.0) -> MailboxPolicy:
         """Record or compare the mailbox policy of an entity type, once, or repeatedly until a monotonic deadline.
 
         Other callers wait in order: a command must not be overtaken because the answer to its agreement was lost.
@@ -114,7 +114,7 @@ class Namespace:
         """Agree on this type again before its next command."""
         self._agreed.pop(entity_type, None)
 
-    async def _agree(self, *entity_types: str) -> Mailbox:
+    async def _agree(self, *entity_types: str) -> MailboxPolicy:
         """Record or compare the mailbox policies of entity types in one request; return that of the last type."""
         mine = {each: self._settings.entity(each).mailbox for each in entity_types}
         recorded = await self._record({f"mailbox:{each}": str(mailbox) for each, mailbox in mine.items()})
@@ -181,11 +181,11 @@ async def recorded_choices(url: str, namespace: str, patience: float, options: M
     """
     connections = Connections(clients_of(url, options))
     first = KeySpace(namespace, 1).shards[0]
-    place = connections.at(first.prefix)
+    server = connections.at(first.prefix)
     try:
         async with with_tls_hint(url):
-            meta: dict[bytes, bytes] = await place.retry_until(
-                lambda: place.ask(lambda client: client.hgetall(first.meta)), mono() + patience
+            meta: dict[bytes, bytes] = await server.retry_until(
+                lambda: server.ask(lambda client: client.hgetall(first.meta)), mono() + patience
             )
     finally:
         await connections.close()
@@ -216,8 +216,8 @@ async def open_namespace(connections: Connections, keys: KeySpace, settings: Bus
         InvalidSettings: The namespace was made with other settings.
         TransportUnavailable: The server cannot be reached within `dispatch_timeout`.
     """
-    places = [connections.at(shard.prefix) for shard in keys.shards]
-    found = [await inspect_server(place) for place in dict.fromkeys(places)]
+    servers = [connections.at(shard.prefix) for shard in keys.shards]
+    found = [await inspect_server(server) for server in dict.fromkeys(servers)]
     for facts in found:
         for warning in judge(facts, connections.label, settings):
             if warning not in _warned:  # once per process: a test suite opens many buses
@@ -226,7 +226,7 @@ async def open_namespace(connections: Connections, keys: KeySpace, settings: Bus
     namespace = Namespace(connections, keys, settings)
     try:
         await namespace.open()
-        await asyncio.gather(*(ensure_ready(place, shard) for place, shard in zip(places, keys.shards, strict=True)))
+        await asyncio.gather(*(ensure_ready(server, shard) for server, shard in zip(servers, keys.shards, strict=True)))
     except TransportUnavailable as error:
         if is_of_a_replica(error) and not isinstance(
             connections.factory, FollowingClients

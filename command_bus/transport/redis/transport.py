@@ -6,7 +6,6 @@ from typing import Self
 
 from command_bus.clock import mono
 from command_bus.settings import BusSettings
-from command_bus.transport.interfaces import Producer, WorkerSide, WorkerSideOptions
 from command_bus.transport.redis.admin.announcements import RedisAnnouncements
 from command_bus.transport.redis.admin.dead_letters import RedisDeadLetters
 from command_bus.transport.redis.admin.entities import RedisEntities
@@ -29,7 +28,9 @@ from command_bus.transport.redis.sending.marks import RedisMarks
 from command_bus.transport.redis.sending.producer import StreamProducer
 from command_bus.transport.redis.sending.rpc import RpcHandler
 from command_bus.transport.redis.server_check import ServerFacts
+from command_bus.transport.sender_interfaces import Producer
 from command_bus.transport.tasks import all_of
+from command_bus.transport.worker_interfaces import WorkerSide, WorkerSideOptions
 
 __all__ = ["RedisTransport"]
 

@@ -1,4 +1,4 @@
-"""What type checkers make of injected handlers and of providers.
+"""Findings of type checkers on injected handlers and of providers.
 
 Read by mypy and pyright, never run; see `registration.py`.
 """

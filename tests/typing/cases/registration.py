@@ -1,4 +1,4 @@
-"""What type checkers make of `@handles`: the reply is checked, and the function keeps its type.
+"""Findings of type checkers on `@handles`: the reply is checked, and the function keeps its type.
 
 Read by mypy and pyright, never run. Every line that must be an error carries the ignore comment of each checker; an ignore
 comment that suppresses nothing is an error itself, so a mistake that goes unnoticed fails too.

@@ -14,8 +14,9 @@ from pydantic import Field, TypeAdapter
 
 from command_bus import Command, EntityId, InvalidCommand
 from command_bus.serialization.extensions import DECIMAL, SET, UUID_CODE
+from command_bus.serialization.limits import Limits, Undecodable
 from command_bus.serialization.models import codec_for, reply_codec_for
-from command_bus.serialization.msgpack import Limits, Undecodable, pack, unpack
+from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.native import ExtType, Packer
 
 MODULUS = (1 << 61) - 1

@@ -17,13 +17,12 @@ from command_bus.serialization.envelope import (
     GIVEN_ID,
     HEAD_LIMIT,
     HEADERS_LIMIT,
-    UnsupportedVersion,
     WireEnvelope,
     digest,
     pack_envelope,
     unpack_envelope,
 )
-from command_bus.serialization.msgpack import Limits, Undecodable
+from command_bus.serialization.limits import Limits, Undecodable, UnsupportedVersion
 from command_bus.serialization.native import ExtType, Packer, unpackb
 
 PLAIN = WireEnvelope("c-1", "Deposit", "account", "a-17", b"\x80")

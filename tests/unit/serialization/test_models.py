@@ -21,8 +21,9 @@ from pydantic import (
 
 from command_bus.errors import InvalidCommand, RegistrationError
 from command_bus.messages.message import Command
+from command_bus.serialization.limits import Limits
 from command_bus.serialization.models import MessageCodec, ReplyCodec, codec_for, reply_codec_for
-from command_bus.serialization.msgpack import Limits, pack, unpack
+from command_bus.serialization.msgpack import pack, unpack
 from tests.unit.serialization.model_types import REF, TYPED, Color, Data, Deposit, Everything, Item, Tree
 
 

@@ -23,7 +23,8 @@ from pydantic import AnyUrl, PostgresDsn, SecretStr
 
 from command_bus.errors import InvalidCommand, PayloadTooLarge
 from command_bus.serialization.extensions import MAX_DECIMAL_EXPONENT
-from command_bus.serialization.msgpack import MAX_SET_NESTING, Limits, Undecodable, pack, pack_flat, unpack
+from command_bus.serialization.limits import Limits, Undecodable
+from command_bus.serialization.msgpack import MAX_SET_NESTING, pack, pack_flat, unpack
 
 offsets = st.integers(-86_399, 86_399).map(lambda seconds: timezone(timedelta(seconds=seconds)))
 decimals = st.decimals(allow_nan=False).filter(lambda value: abs(value.adjusted()) <= MAX_DECIMAL_EXPONENT)

@@ -16,8 +16,9 @@ from pydantic import (
 
 from command_bus.errors import BadResult, InvalidCommand, PayloadTooLarge
 from command_bus.messages.message import Command
+from command_bus.serialization.limits import Limits
 from command_bus.serialization.models import codec_for, reply_codec_for
-from command_bus.serialization.msgpack import Limits, pack
+from command_bus.serialization.msgpack import pack
 from tests.unit.serialization.model_types import CARD, Cat, Deposit, Dog, Everything, Item, Tree
 
 

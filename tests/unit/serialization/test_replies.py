@@ -20,16 +20,16 @@ from command_bus.errors import (
     InvalidCommand,
     NoHandler,
 )
-from command_bus.serialization.limits import UnsupportedVersion
+from command_bus.serialization.dead_letter import DeadLetterRecord
+from command_bus.serialization.limits import Undecodable, UnsupportedVersion
 from command_bus.serialization.models import reply_codec_for
-from command_bus.serialization.msgpack import Undecodable, pack
+from command_bus.serialization.msgpack import pack
 from command_bus.serialization.native import Packer
 from command_bus.serialization.reply import (
     MAX_TEXT,
     BadReply,
     Cancelled,
     Completed,
-    DeadLetterRecord,
     Expired,
     Failed,
     Interrupted,

@@ -1,4 +1,4 @@
-"""Which messages may be packed without pydantic's serializer."""
+"""Messages that may be packed without pydantic's serializer."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, WireEnvelope, pack_envelope, unpack_envelope
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.protection import Signatures
@@ -23,7 +24,6 @@ from command_bus.serialization.reply import (
     BadReply,
     Cancelled,
     Completed,
-    DeadLetterRecord,
     Expired,
     Failed,
     Forged,

@@ -14,7 +14,7 @@ from command_bus.spark.options import WriteOptions
 from command_bus.spark.target import Target
 from command_bus.spark.writing.command_mapping import command_mappings
 from command_bus.spark.writing.encoder import BatchEncoder
-from command_bus.spark.writing.partition import PartitionDispatcher, Reject
+from command_bus.spark.writing.partition import PartitionDispatcher, RowReject
 from command_bus.transport.bulk import Opening
 
 __all__ = ["Offline", "encode", "why"]
@@ -57,5 +57,5 @@ def encode(
 
 def why(reject: Any) -> str:
     """Return the reason of a reject."""
-    assert isinstance(reject, Reject)
+    assert isinstance(reject, RowReject)
     return str(json.loads(reject.record)["error"])

@@ -23,7 +23,7 @@ pa = pytest.importorskip("pyarrow")
 from command_bus.spark.options import WriteOptions  # noqa: E402
 from command_bus.spark.writing.command_mapping import check_columns, command_mappings  # noqa: E402
 from command_bus.spark.writing.field_checks import plans_of  # noqa: E402
-from command_bus.spark.writing.partition import Reject, payload_check  # noqa: E402 - after the skip
+from command_bus.spark.writing.partition import RowReject, payload_check  # noqa: E402 - after the skip
 from tests.unit.spark.encoders import Offline, encode, why  # noqa: E402
 
 
@@ -250,7 +250,7 @@ def test_several_commands_keep_the_order_of_their_rows() -> None:
         "what": ["test.once", "test.checked", "nonsense", None, "test.once"],
     }
     packed = encode(columns, Once, Checked, command_column="what")
-    assert [None if isinstance(each, Reject) else each[1][1] for each in packed] == ["a", "b", None, None, "e"]
+    assert [None if isinstance(each, RowReject) else each[1][1] for each in packed] == ["a", "b", None, None, "e"]
     assert unpack_envelope(packed[0][1][3]).flags == IN_DISPATCH | AT_MOST_ONCE
     assert "unknown command 'nonsense'; there are test.once, test.checked" in why(packed[2])
     assert "its command is NULL" in why(packed[3])
@@ -399,7 +399,7 @@ def test_any_column_may_hold_an_unreadable_value() -> None:
             encode(columns, Once, command_column="what"),
             encode(columns, mapper=lambda row: Once(thing="x", count=row["count"])),
         ):
-            assert not isinstance(found[0], Reject)
+            assert not isinstance(found[0], RowReject)
             assert why(found[1]) == refusal
 
 

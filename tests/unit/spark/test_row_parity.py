@@ -35,7 +35,7 @@ from command_bus.serialization.models import codec_for
 
 pa = pytest.importorskip("pyarrow")
 
-from command_bus.spark.writing.partition import Reject  # noqa: E402 - after the skip
+from command_bus.spark.writing.partition import RowReject  # noqa: E402 - after the skip
 from tests.unit.spark.encoders import Offline, encode, why  # noqa: E402
 
 MODELS = SimpleNamespace()
@@ -270,7 +270,7 @@ def test_a_row_becomes_what_plain_python_would_send(example: Example, most: int)
     for row, packed in zip(example.rows, found, strict=True):
         wanted = expected(example, dispatcher, row)
         if isinstance(wanted[0], str):
-            assert isinstance(packed, Reject), row
+            assert isinstance(packed, RowReject), row
             assert why(packed).startswith(wanted)
         else:
             assert packed == wanted

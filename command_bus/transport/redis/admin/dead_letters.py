@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from command_bus.transport.records import StoredDeadLetter
+from command_bus.transport.records import Resolution, StoredDeadLetter
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.scripts import SETTLE_DEAD_LETTER
@@ -29,10 +29,10 @@ class RedisDeadLetters(RetryingRequests):
 
     async def get(self, letter_id: str) -> StoredDeadLetter | None:
         """Return one letter, or None."""
-        place = self._place(letter_id)
-        if place is None:
+        found_at = self._shard_and_entry(letter_id)
+        if found_at is None:
             return None
-        index, entry = place
+        index, entry = found_at
         keys = self._keys.shards[index]
         found: Any = await self._ask_once(keys, lambda client: client.xrange(keys.dead, entry, entry))
         return _letter(index, found[0][0], found[0][1]) if found else None
@@ -44,12 +44,12 @@ class RedisDeadLetters(RetryingRequests):
         )
         return min((int(page[0][0].partition(b"-")[0]) for page in pages if page), default=None)
 
-    async def settle(self, letter: StoredDeadLetter, verb: str, left: Settlement) -> bool:
+    async def settle(self, letter: StoredDeadLetter, verb: Resolution, left: Settlement) -> bool:
         """Replay or discard a letter; False if it is gone already."""
-        place = self._place(letter.id)
-        if place is None:
+        found_at = self._shard_and_entry(letter.id)
+        if found_at is None:
             return False
-        index, entry = place
+        index, entry = found_at
         keys = self._keys.shards[index]
         names = [keys.ready, keys.active, keys.stats, keys.paused, keys.parked, keys.dead]
         mark = keys.mark(left.command_id)
@@ -63,19 +63,20 @@ class RedisDeadLetters(RetryingRequests):
         args = [GROUP, verb, entry, letter.mailbox, left.mark_ms, left.mark, left.outcome]
         return bool(await self._run_once(keys, SETTLE_DEAD_LETTER, names, args) != b"gone")
 
-    async def newest(self, shard: int, high: str = "+") -> str | None:
-        """Return the id of a shard's newest dead letter up to a bound, which is written as for XRANGE; None if there is none."""
+    async def newest(self, shard: int, before_ms: int | None = None) -> str | None:
+        """Return the id of a shard's newest dead letter, of those written before `before_ms` if given; None if there is none."""
         keys = self._keys.shards[shard]
-        found = await self._ask(keys, lambda client: client.xrevrange(keys.dead, high, "-", count=1))
+        newest = "+" if before_ms is None else f"({before_ms}-0"
+        found = await self._ask(keys, lambda client: client.xrevrange(keys.dead, newest, "-", count=1))
         return found[0][0].decode() if found else None
 
     async def page(self, shard: int, after: str, until: str, count: int) -> list[tuple[str, StoredDeadLetter]]:
-        """Return dead letters behind `after` (empty: from the first on) up to and with `until`, oldest first, by their ids in the shard."""
+        """Return dead letters behind `after` (empty: from the first) up to and with `until`, with their ids in the shard."""
         keys = self._keys.shards[shard]
         page = await self._ask(keys, lambda client: client.xrange(keys.dead, f"({after}" if after else "-", until, count=count))
         return [(entry.decode(), _letter(shard, entry, fields)) for entry, fields in page]
 
-    def _place(self, letter_id: str) -> tuple[int, str] | None:
+    def _shard_and_entry(self, letter_id: str) -> tuple[int, str] | None:
         shard, _, entry = letter_id.partition("-")
         if not shard.isdecimal() or int(shard) >= self._keys.count or not entry.replace("-", "").isdecimal():
             return None

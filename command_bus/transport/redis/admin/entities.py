@@ -103,17 +103,17 @@ class RedisEntities(RetryingRequests):
         members: Any = await self._ask(
             keys, lambda client: client.zrange(keys.due, start, start + _DUE_PAGE - 1, withscores=True)
         )
-        at = [place for place, (name, _) in enumerate(members) if name[:2] == b"d:"]
+        at = [index for index, (name, _) in enumerate(members) if name[:2] == b"d:"]
         if not at:
             return len(members), []
-        homes = await self._run(keys, DELAYED_MAILBOXES, [keys.delayed], [_BYTES, *(members[place][0][2:] for place in at)])
+        homes = await self._run(keys, DELAYED_MAILBOXES, [keys.delayed], [_BYTES, *(members[index][0][2:] for index in at)])
         passed = len(members) if len(homes) == len(at) else at[len(homes)]
-        return passed, [(home.decode(errors="replace"), _ms(members[place][1])) for home, place in zip(homes, at, strict=False)]
+        return passed, [(home.decode(errors="replace"), _ms(members[index][1])) for home, index in zip(homes, at, strict=False)]
 
-    async def _scores(self, places: Sequence[tuple[str, str]]) -> dict[str, int]:
-        """Return the scores of members of `due`; each place is a mailbox, which determines the shard, and a member."""
+    async def _scores(self, wanted: Sequence[tuple[str, str]]) -> dict[str, int]:
+        """Return the scores of members of `due`; each is a mailbox, which determines the shard, and a member."""
         by_shard: dict[int, list[str]] = {}
-        for mailbox, member in places:
+        for mailbox, member in wanted:
             by_shard.setdefault(self._keys.shard_of(mailbox), []).append(member)
         found: dict[str, int] = {}
         for shard, members in by_shard.items():

@@ -15,7 +15,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from command_bus.errors import TransportUnavailable
-from command_bus.transport.records import START, StoredEvent
+from command_bus.transport.records import BEFORE_ALL, StoredEvent
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
@@ -79,26 +79,26 @@ class RedisEventStreams(RetryingRequests):
     async def ends(self) -> list[str]:
         """Return the id of the last event of each shard."""
         last: list[Any] = await self._everywhere(lambda client, keys: client.xrevrange(keys.events, count=1))
-        return [entries[0][0].decode() if entries else START for entries in last]
+        return [entries[0][0].decode() if entries else BEFORE_ALL for entries in last]
 
-    async def kept(self, places: Sequence[str]) -> AsyncIterator[StoredEvent]:
-        """Yield the events behind a place in each shard up to now, shard by shard.
+    async def kept(self, after: Sequence[str]) -> AsyncIterator[StoredEvent]:
+        """Yield the events behind an event in each shard up to now, shard by shard.
 
         Raises:
             TransportUnavailable: The server cannot be reached.
         """
-        for shard, (keys, begin, end) in enumerate(zip(self._keys.shards, places, await self.ends(), strict=True)):
-            place = begin
+        for shard, (keys, begin, end) in enumerate(zip(self._keys.shards, after, await self.ends(), strict=True)):
+            last = begin
             while True:
-                page: Any = await self._ask(keys, _range, keys.events, "(" + place, end)
+                page: Any = await self._ask(keys, _range, keys.events, "(" + last, end)
                 for entry, fields in page:
                     yield _stored(shard, entry.decode(), fields)
                 if len(page) < _PAGE:
                     break
-                place = page[-1][0].decode()
+                last = page[-1][0].decode()
 
-    async def follow(self, places: Sequence[str]) -> AsyncIterator[StoredEvent]:
-        """Yield the events behind a place in each shard, in order per shard, until the streams are closed.
+    async def follow(self, after: Sequence[str]) -> AsyncIterator[StoredEvent]:
+        """Yield the events behind an event in each shard, in order per shard, until the streams are closed.
 
         Requests are repeated while a server does not answer.
         """
@@ -107,8 +107,8 @@ class RedisEventStreams(RetryingRequests):
         pages: asyncio.Queue[_Page | BaseException | None] = asyncio.Queue()
         room = asyncio.Semaphore(_AHEAD)
         readers = set()
-        for shard, place in enumerate(places):
-            feed = _Feed(self._connections, self._keys.shards[shard], shard, place, pages, room)
+        for shard, last in enumerate(after):
+            feed = _Feed(self._connections, self._keys.shards[shard], shard, last, pages, room)
             reader = asyncio.create_task(feed.run(), name=f"command_bus.events {shard}")
             reader.add_done_callback(lambda ended: pages.put_nowait(None if ended.cancelled() else ended.exception()))
             readers.add(reader)
@@ -142,7 +142,7 @@ class _Feed:
     connections: Connections
     keys: ShardKeys
     shard: int
-    place: str
+    last: str
     pages: asyncio.Queue[_Page | BaseException | None]
     room: asyncio.Semaphore
 
@@ -165,14 +165,14 @@ class _Feed:
 
     async def _page(self, pipe: Requests) -> None:
         """Read what comes next."""
-        request = ("XREAD", "COUNT", _PAGE, "BLOCK", int(_BLOCK * 1000), "STREAMS", self.keys.events, self.place)
+        request = ("XREAD", "COUNT", _PAGE, "BLOCK", int(_BLOCK * 1000), "STREAMS", self.keys.events, self.last)
         answer: Any = await pipe.request(*request)
         if answer:
             page = [
                 _stored(self.shard, entry.decode(), dict(zip(flat[::2], flat[1::2], strict=False)))
                 for entry, flat in answer[0][1]
             ]
-            self.place = page[-1].id
+            self.last = page[-1].id
             await self.room.acquire()
             self.pages.put_nowait(page)
 

@@ -61,20 +61,20 @@ async def examine(url: str, namespace: str, options: dict[str, Any], patience: f
     """
     connections = Connections(clients_of(url, options))
     shard = KeySpace(namespace, 1).shards[0]
-    place = connections.at(shard.prefix)
+    server = connections.at(shard.prefix)
     found = Examination(connections.label, as_cluster=getattr(connections.factory, "cluster", False))
     try:
         async with with_tls_hint(url):
-            await place.retry_until(lambda: place.ask(lambda client: client.ping()), mono() + patience)
-        await place.ask(_clock, found)
-        found.info = await place.ask(_tried, "INFO", found, lambda client: client.info()) or {}
+            await server.retry_until(lambda: server.ask(lambda client: client.ping()), mono() + patience)
+        await server.ask(_clock, found)
+        found.info = await server.ask(_tried, "INFO", found, lambda client: client.info()) or {}
         for name in _CONFIG:
-            found.config |= await place.ask(_tried, "CONFIG GET", found, lambda client, name=name: client.config_get(name)) or {}
-        user = await place.ask(_tried, "ACL WHOAMI", found, lambda client: client.acl_whoami())
+            found.config |= await server.ask(_tried, "CONFIG GET", found, lambda client, name=name: client.config_get(name)) or {}
+        user = await server.ask(_tried, "ACL WHOAMI", found, lambda client: client.acl_whoami())
         found.user = user.decode() if isinstance(user, bytes) else user
-        meta = await place.ask(_tried, "HGETALL of the namespace", found, lambda client: client.hgetall(shard.meta)) or {}
+        meta = await server.ask(_tried, "HGETALL of the namespace", found, lambda client: client.hgetall(shard.meta)) or {}
         found.meta = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in meta.items()}
-        found.scripts = await place.ask(_scripts, shard.mailbox("~:doctor"))
+        found.scripts = await server.ask(_scripts, shard.mailbox("~:doctor"))
     finally:
         await connections.close()
     return found

@@ -76,16 +76,9 @@ class RedisHolds(RetryingRequests):
 
     async def types(self) -> list[str]:
         """Return all entity types that this namespace has seen."""
-        return await self._recorded(MAILBOXES, HELD)
-
-    async def used(self) -> list[str]:
-        """Return the entity types that were sent to or named in settings: not those that were only paused, drained or resumed."""
-        return await self._recorded(MAILBOXES)
-
-    async def _recorded(self, *prefixes: bytes) -> list[str]:
         first = self._keys.shards[0]
         meta: dict[bytes, bytes] = await self._ask(first, lambda client, key: client.hgetall(key), first.meta)
-        names = {name.partition(b":")[2].decode(errors="replace") for name in meta if name.startswith(prefixes)}
+        names = {name.partition(b":")[2].decode(errors="replace") for name in meta if name.startswith((MAILBOXES, HELD))}
         return sorted(filter(is_entity_type, names))  # other names are invalid
 
     async def _known(self) -> list[str]:

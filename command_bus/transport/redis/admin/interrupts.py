@@ -39,7 +39,7 @@ class RedisInterrupts(RetryingRequests):
         entries = await self._ask(keys, lambda client: client.xrange(keys.mailbox(mailbox), message, message))
         envelope = (entries[0][1] or {}).get(b"e", b"") if entries else b""
         now_ms = int(seconds) * 1000 + int(micros) // 1000
-        return Attempt(found.running, found.attempt, found.holder, envelope, now_ms)
+        return Attempt(found.attempt_id, found.attempt, found.holder, envelope, now_ms)
 
     async def request(self, mailbox: str, interrupt: Interrupt) -> None:
         """Ask the holder of a mailbox to end an attempt."""

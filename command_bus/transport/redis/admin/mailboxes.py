@@ -26,7 +26,7 @@ _SCAN = 500
 _MOST_OF_ONE = 1_000  # commands of one mailbox per request
 _LOT = 10_000  # commands per round trip
 
-_Place = tuple[StoredEntity, str]
+_Reading = tuple[StoredEntity, str]
 """A mailbox, and where to go on in it."""
 
 
@@ -159,21 +159,21 @@ class RedisMailboxes(RetryingRequests):
             left = deque((entity, "-") for entity in page if entity.depth)
             while left:
                 each = min(_MOST_OF_ONE, size.count)
-                places = _lot(left, each, size.count)
-                answers = await self._read_lot(keys, places, each)
+                lot = _lot(left, each, size.count)
+                answers = await self._read_lot(keys, lot, each)
                 found = [[(fields or {}).get(b"e", b"") for _, fields in entries] for entries in answers]
                 size.observe(sum(len(envelope) for held in found for envelope in held), sum(map(len, found)))
-                yield [(entity, held) for (entity, _), held in zip(places, found, strict=True)]
+                yield [(entity, held) for (entity, _), held in zip(lot, found, strict=True)]
                 left.extendleft(
                     (entity, f"({entries[-1][0].decode()}")
-                    for (entity, _), entries in zip(places, answers, strict=True)
+                    for (entity, _), entries in zip(lot, answers, strict=True)
                     if len(entries) == each
                 )
 
-    async def _read_lot(self, keys: ShardKeys, places: Sequence[_Place], count: int) -> list[Any]:
+    async def _read_lot(self, keys: ShardKeys, lot: Sequence[_Reading], count: int) -> list[Any]:
         async def read(client: Redis) -> Any:
             pipeline = client.pipeline(transaction=False)
-            for entity, start in places:
+            for entity, start in lot:
                 pipeline.xrange(keys.mailbox(entity.mailbox), min=start, count=count)
             return await pipeline.execute()
 
@@ -181,7 +181,7 @@ class RedisMailboxes(RetryingRequests):
         return found
 
 
-def _lot(left: deque[_Place], each: int, most: int) -> list[_Place]:
+def _lot(left: deque[_Reading], each: int, most: int) -> list[_Reading]:
     """Take from the rest what is read in one round trip: at least one mailbox, each with at most `each` of its commands."""
     lot = [left.popleft()]
     size = min(lot[0][0].depth, each)

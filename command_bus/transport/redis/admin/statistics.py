@@ -7,7 +7,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from command_bus.transport.records import ShardSnapshot
+from command_bus.transport.records import ShardCounters, ShardSnapshot
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 
@@ -27,7 +27,7 @@ class RedisStatistics(RetryingRequests):
         counters = {name.decode(errors="replace"): _number(value) for name, value in found["counters"].items()}
         waiting = found["waiting"]
         return ShardSnapshot(
-            counters=counters,
+            counters=ShardCounters.of(counters),
             ready=found["ready"],
             in_flight=_pending(found),
             oldest_ready_ms=_number(waiting[0][0].partition(b"-")[0]) if waiting else None,

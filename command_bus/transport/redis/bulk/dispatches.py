@@ -217,17 +217,17 @@ class RedisBulkDispatches(RetryingRequests):
 
     async def _retry(self, keys: ShardKeys, script: Script, names: list[str], args: list[Any]) -> Any:
         """Run a script, repeated until it is answered and, where replicas must have its effect, confirmed."""
-        place = self._connections.at(keys.prefix)
+        server = self._connections.at(keys.prefix)
 
         async def run() -> Any:
-            answer, confirmed = await place.run_confirmed(script, names, args, keys.stats)
+            answer, confirmed = await server.run_confirmed(script, names, args, keys.stats)
             if not confirmed:
                 raise Unconfirmed(
-                    f"{place.label}: too few replicas confirmed a step of a dispatch in time (wait_replicas); run it again"
+                    f"{server.label}: too few replicas confirmed a step of a dispatch in time (wait_replicas); run it again"
                 )
             return answer
 
-        return await place.retry_until(run, mono() + self._patience)
+        return await server.retry_until(run, mono() + self._patience)
 
 
 def _fenced(version: Version) -> DispatchFenced:

@@ -26,10 +26,10 @@ _AS_SENT = b"XRANGE"  # redis-py knows how to read the answer to "XRANGE"
 class RedisBulkOutcomes(RetryingRequests):
     """Implements `BulkOutcomes`."""
 
-    async def streams(self, places: Sequence[tuple[str, int]]) -> list[OutcomeStream | None]:
+    async def streams(self, wanted: Sequence[tuple[str, int]]) -> list[OutcomeStream | None]:
         """See `BulkOutcomes`."""
         by_shard: dict[int, list[str]] = {}
-        for name, shard in places:
+        for name, shard in wanted:
             by_shard.setdefault(shard, []).append(name)
         found: dict[tuple[str, int], OutcomeStream | None] = {}
         for shard, names in by_shard.items():
@@ -37,7 +37,7 @@ class RedisBulkOutcomes(RetryingRequests):
                 page = names[start : start + _PLACES]
                 streams = await self._look(shard, [self._key(name, shard) for name in page])
                 found |= {(name, shard): stream for name, stream in zip(page, streams, strict=True)}
-        return [found[place] for place in places]
+        return [found[each] for each in wanted]
 
     async def _look(self, shard: int, keys: list[str]) -> list[OutcomeStream | None]:
         async def read(client: Redis) -> Any:

@@ -61,20 +61,20 @@ class Connections:
         self._patient: Redis | None = None
         self._scripts: Requests | None = None
         self._pipes: list[Requests] = []
-        self._places: dict[str, Connections] = {}
+        self._by_tag: dict[str, Connections] = {}
         self.reconnects = 0
         self._scripts_seen = 0.0
         self._closed = False
 
     def at(self, tag: str) -> Connections:
         """Return the connections to the server that has the keys with a hash tag: these, unless shards are on several servers."""
-        place = self._places.get(tag)
-        if place is None and self._closed:
+        found = self._by_tag.get(tag)
+        if found is None and self._closed:
             return self
-        if place is None:
+        if found is None:
             factory = self.factory.at(tag)
-            place = self._places[tag] = self if factory is self.factory else Connections(factory, self._replicas, self._first)
-        return place
+            found = self._by_tag[tag] = self if factory is self.factory else Connections(factory, self._replicas, self._first)
+        return found
 
     def count_reconnect(self) -> None:
         """Count a request that is repeated because the server did not answer."""
@@ -119,14 +119,14 @@ class Connections:
     async def close(self) -> None:
         """Close every client; idempotent. Later requests raise `BusClosed`."""
         self._closed = True
-        places, self._places = self._places, {}
+        by_tag, self._by_tag = self._by_tag, {}
         pipes, self._pipes, self._scripts = self._pipes, [], None
         clients = [client for client in (self._commands, self._patient) if client is not None]
         self._commands = self._patient = None
-        others = [place for place in places.values() if place is not self]
+        others = [each for each in by_tag.values() if each is not self]
         with suppress(*CONNECTION_ERRORS):  # a connection that is broken already is closed enough
             await all_of(
-                *(place.close() for place in others), *(pipe.close() for pipe in pipes), *(client.aclose() for client in clients)
+                *(each.close() for each in others), *(pipe.close() for pipe in pipes), *(client.aclose() for client in clients)
             )
 
     def _refuse_if_closed(self) -> None:

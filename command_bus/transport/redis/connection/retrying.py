@@ -38,13 +38,13 @@ class RetryingRequests:
 
     async def _ask(self, shard: ShardKeys, request: Any, *args: Any) -> Any:
         """Return the answer to a plain request, `request(client, *args)`."""
-        place = self._connections.at(shard.prefix)
-        return await place.retry_until(lambda: place.ask(request, *args), mono() + self._patience)
+        server = self._connections.at(shard.prefix)
+        return await server.retry_until(lambda: server.ask(request, *args), mono() + self._patience)
 
     async def _run(self, shard: ShardKeys, script: Script, names: list[str], args: list[Any]) -> Any:
         """Return the answer of a script."""
-        place = self._connections.at(shard.prefix)
-        return await place.retry_until(lambda: place.run(script, names, args), mono() + self._patience)
+        server = self._connections.at(shard.prefix)
+        return await server.retry_until(lambda: server.run(script, names, args), mono() + self._patience)
 
     async def _ask_once(self, shard: ShardKeys, request: Any, *args: Any) -> Any:
         """Return the answer to a plain request that is sent once: an interactive caller prefers an error to a wait."""

@@ -26,15 +26,15 @@ from redis.sentinel import Sentinel
 from command_bus.errors import InvalidSettings
 from command_bus.server_urls import redacted
 
-__all__ = ["ClusterMap", "Locator", "Place", "SentinelPrimary", "TopologyUrl"]
+__all__ = ["ClusterMap", "HostPort", "Locator", "SentinelPrimary", "TopologyUrl"]
 
 T = TypeVar("T")
 _LOOK = 1.0  # seconds that one Sentinel or node gets to connect, and to say where a primary is
 _PORTS = {"sentinel": 26379, "cluster": 6379}
 
-Place = tuple[str, int]
+HostPort = tuple[str, int]
 """Host and port."""
-_Range = tuple[int, int, Place]
+_Range = tuple[int, int, HostPort]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class TopologyUrl:
 
     Attributes:
         kind: `sentinel` or `cluster`.
-        places: Of the Sentinels, or of some nodes of the cluster.
+        addresses: Of the Sentinels, or of some nodes of the cluster.
         service: The Sentinels' name for the primary.
         tls: Whether connections use TLS; `options` then has the files.
         options: Of connections to the servers, as redis-py names them.
@@ -51,7 +51,7 @@ class TopologyUrl:
     """
 
     kind: str
-    places: tuple[Place, ...]
+    addresses: tuple[HostPort, ...]
     service: str
     tls: bool
     options: dict[str, Any] = field(repr=False)
@@ -89,7 +89,7 @@ class TopologyUrl:
         tls = scheme == "rediss"
         if tls:
             asked = {**{name: value for name, value in options.items() if name.startswith("ssl_")}, **asked, "ssl": True}
-        return cls(kind, tuple(_place(each, kind) for each in hosts.split(",")), service, tls, options, asked)
+        return cls(kind, tuple(_address(each, kind) for each in hosts.split(",")), service, tls, options, asked)
 
     def filled(self, given: Mapping[str, Any]) -> TopologyUrl:
         """Return the URL with further options, where it has none of its own. Sentinels have other users and the same certificates."""
@@ -99,22 +99,22 @@ class TopologyUrl:
     @property
     def label(self) -> str:
         """For people, without the password."""
-        places = ",".join(f"{host}:{port}" for host, port in self.places)
+        addresses = ",".join(f"{host}:{port}" for host, port in self.addresses)
         return (
-            f"the primary {self.service!r} of the Sentinels {places}"
+            f"the primary {self.service!r} of the Sentinels {addresses}"
             if self.kind == "sentinel"
-            else f"the Redis Cluster {places}"
+            else f"the Redis Cluster {addresses}"
         )
 
 
-def _place(text: str, kind: str) -> Place:
+def _address(text: str, kind: str) -> HostPort:
     """Return host and port. A text that is neither may be part of a password, so the error does not quote it."""
     host, colon, port = text.rpartition(":")
     if not colon or text.endswith("]"):
         host, port = text, str(_PORTS[kind])
     if not host or not port.isdecimal():
         raise InvalidSettings(
-            "url: one of its places is no host:port; write host:port,host:port, and quote special characters of user and password"
+            "url: one of its addresses is no host:port; write host:port,host:port, and quote special characters of user and password"
         )
     return host.strip("[]"), int(port)
 
@@ -122,7 +122,7 @@ def _place(text: str, kind: str) -> Place:
 class Locator(Protocol):
     """Finds a primary; called from several threads."""
 
-    def locate(self) -> Place:
+    def locate(self) -> HostPort:
         """Return host and port of the primary. Blocks, a second for each node that does not answer.
 
         Raises:
@@ -140,32 +140,32 @@ class _Nodes:
 
     Args:
         label: What is looked for, for error texts.
-        places: Of the nodes.
+        addresses: Of the nodes.
     """
 
-    def __init__(self, label: str, places: Iterable[Place]) -> None:
+    def __init__(self, label: str, addresses: Iterable[HostPort]) -> None:
         self._label = label
-        self._places = tuple(dict.fromkeys(places))
+        self._addresses = tuple(dict.fromkeys(addresses))
 
-    def add(self, places: Iterable[Place]) -> None:
+    def add(self, addresses: Iterable[HostPort]) -> None:
         """Add further nodes."""
-        self._places = tuple(dict.fromkeys((*self._places, *places)))
+        self._addresses = tuple(dict.fromkeys((*self._addresses, *addresses)))
 
-    def ask(self, question: Callable[[Place], T]) -> T:
+    def ask(self, question: Callable[[HostPort], T]) -> T:
         """Return the answer of the first node that has one.
 
         Raises:
             redis.exceptions.ConnectionError: No node answers.
         """
-        places, problem = self._places, None
-        for position, place in enumerate(places):
+        addresses, problem = self._addresses, None
+        for position, address in enumerate(addresses):
             try:
-                answer = question(place)
+                answer = question(address)
             except (RedisError, OSError) as error:
                 problem = error
                 continue
             if position:
-                self._places = (*places[position:], *places[:position])
+                self._addresses = (*addresses[position:], *addresses[:position])
             return answer
         raise RedisConnectionError(f"connecting to {self._label}: no node answers ({problem})") from problem
 
@@ -180,18 +180,18 @@ class SentinelPrimary:
 
     def __init__(self, url: TopologyUrl) -> None:
         self._url = url
-        self._nodes = _Nodes(url.label, url.places)
+        self._nodes = _Nodes(url.label, url.addresses)
 
-    def locate(self) -> Place:
+    def locate(self) -> HostPort:
         """See `Locator`."""
         return self._nodes.ask(self._told_by)
 
     def moved(self) -> None:
         """See `Locator`: nothing is remembered."""
 
-    def _told_by(self, place: Place) -> Place:
+    def _told_by(self, address: HostPort) -> HostPort:
         options: dict[str, Any] = {**_look_options(), **self._url.sentinel_options}
-        sentinel: Any = Sentinel([place], sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+        sentinel: Any = Sentinel([address], sentinel_kwargs=options)  # type: ignore[no-untyped-call]
         try:
             host, port = sentinel.discover_master(self._url.service)
         finally:
@@ -209,19 +209,19 @@ class ClusterMap:
 
     def __init__(self, url: TopologyUrl) -> None:
         self._url = url
-        self._nodes = _Nodes(url.label, url.places)
+        self._nodes = _Nodes(url.label, url.addresses)
         self._asking = threading.Lock()  # of threads that need an answer: one asks for all. `forget` takes no lock
         self._ranges: list[_Range] = []
 
-    def primary_of(self, slot: int) -> Place:
-        """Return the place of a slot's keys.
+    def primary_of(self, slot: int) -> HostPort:
+        """Return the address of a slot's keys.
 
         Raises:
             redis.exceptions.ConnectionError: No node answers, or no node has the slot.
         """
-        for first, last, place in self._ranges or self._asked():
+        for first, last, address in self._ranges or self._asked():
             if first <= slot <= last:
-                return place
+                return address
         self.forget()
         raise RedisConnectionError(f"connecting to {self._url.label}: no node has slot {slot}")
 
@@ -234,17 +234,17 @@ class ClusterMap:
         return _SlotPrimary(self, key_slot(tag.encode()))
 
     def _asked(self) -> list[_Range]:
-        """Ask a node for the map. If the map is discarded in between, a wrong place is noticed again when it is used."""
+        """Ask a node for the map. If the map is discarded in between, a wrong address is noticed again when it is used."""
         with self._asking:
             ranges = self._ranges
             if not ranges:
                 slots = self._nodes.ask(self._told_by)
-                self._nodes.add(place for _, _, places in slots for place in places)
-                ranges = self._ranges = [(first, last, places[0]) for first, last, places in slots if places]
+                self._nodes.add(address for _, _, addresses in slots for address in addresses)
+                ranges = self._ranges = [(first, last, addresses[0]) for first, last, addresses in slots if addresses]
             return ranges
 
-    def _told_by(self, place: Place) -> list[tuple[int, int, list[Place]]]:
-        host, port = place
+    def _told_by(self, address: HostPort) -> list[tuple[int, int, list[HostPort]]]:
+        host, port = address
         options: dict[str, Any] = {**_look_options(), **self._url.options, "ssl": self._url.tls, "protocol": 2}
         client: Any = SyncRedis(host=host, port=port, **options)
         try:
@@ -263,7 +263,7 @@ def _plain_slots(client: Any) -> Any:
         connection.disconnect()
 
 
-def _slots(answer: Any, asked: str) -> tuple[int, int, list[Place]]:
+def _slots(answer: Any, asked: str) -> tuple[int, int, list[HostPort]]:
     """Return one range with its nodes, the primary first. A node without a host is the one that was asked."""
     first, last, *nodes = answer
     return int(first), int(last), [((node[0] or b"").decode() or asked, int(node[1])) for node in nodes]
@@ -276,7 +276,7 @@ class _SlotPrimary:
     map: ClusterMap
     slot: int
 
-    def locate(self) -> Place:
+    def locate(self) -> HostPort:
         """See `Locator`."""
         return self.map.primary_of(self.slot)
 

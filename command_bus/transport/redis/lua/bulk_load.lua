@@ -37,7 +37,7 @@
 -- The first write is an XADD, so that a server at its memory limit refuses the whole chunk with nothing done. A fault of one mailbox is
 -- answered to its commands alone, and only commands that are in their mailbox are noted. After the first write nothing fails.
 
-local ready, active, stats, paused, later, record, ids, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local ready, active, stats, paused, delayed_counts, record, ids, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local version, limit, space, prefix = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local sequenced, suspects, runs, checks = ARGV[6] == '1', tonumber(ARGV[7]), ARGV[8], ARGV[9]
 local home, strict, homes = ARGV[10], ARGV[11] == '1', KEYS[11]
@@ -85,7 +85,7 @@ if home ~= '' and #ARGV > from then
   end
 end
 
-local any_later = call('EXISTS', later) == 1
+local any_delayed = call('EXISTS', delayed_counts) == 1
 local boxes = #KEYS - 11
 local names, room = {}, {}
 for box = 1, boxes do names[box] = sub(KEYS[box + 11], prefix + 1) end
@@ -94,7 +94,7 @@ for box = 1, suspects do
   if type(length) ~= 'number' then
     room[box] = false
   else
-    room[box] = space - length - (any_later and tonumber(call('HGET', later, names[box])) or 0)
+    room[box] = space - length - (any_delayed and tonumber(call('HGET', delayed_counts, names[box])) or 0)
   end
 end
 for box = suspects + 1, boxes do room[box] = space end
@@ -104,7 +104,7 @@ if call('EXISTS', paused) == 1 then
 end
 
 local free = limit - (tonumber(call('HGET', stats, 'depth')) or 0)
-local outcomes, noted, reached, seen, refused = {}, {}, {}, {}, {}
+local admissions, noted, reached, seen, refused = {}, {}, {}, {}, {}
 local accepted, repeated, i = 0, 0, 0
 local activate, spoiled, changed = activator(ready, active, names, held)
 local publish = call('EXISTS', KEYS[9]) == 1 and publisher(KEYS[9], KEYS[10])
@@ -118,26 +118,26 @@ for run = 1, #runs / 4 do
     local id, check = asked[i], sub(checks, 4 * i - 3, 4 * i)
     local number = sequenced and tonumber(ARGV[head + count + i])
     local before = known[i] or seen[id]
-    local outcome
+    local admission
     if before then
-      outcome = before == check and '=' or '!'
+      admission = before == check and '=' or '!'
       repeated = repeated + 1
     elseif not room[box] then
-      outcome = 'w'
+      admission = 'w'
     elseif drained[box] then
-      outcome = 'd'
+      admission = 'd'
     elseif refused[box] then
-      outcome = 'p'
+      admission = 'p'
     elseif sequenced and number <= numbers[entity] then
-      outcome = 's'
+      admission = 's'
     elseif room[box] < 1 or free < 1 then
-      outcome = room[box] < 1 and 'e' or 't'
+      admission = room[box] < 1 and 'e' or 't'
       refused[box] = true
     else
       local envelope = ARGV[head + i]
       local added = redis.pcall('XADD', KEYS[box + 11], '*', 'e', envelope)
       if type(added) == 'string' then
-        outcome = '+'
+        admission = '+'
         accepted = accepted + 1
         room[box] = room[box] - 1
         free = free - 1
@@ -150,12 +150,12 @@ for run = 1, #runs / 4 do
         activate(box)
         if publish then publish('accepted', names[box], envelope, '', '', '', '') end
       elseif spoiled(box, added) or accepted > 0 then
-        room[box], outcome = false, 'w'
+        room[box], admission = false, 'w'
       else
         return added  -- at the memory limit: this would have been the first write
       end
     end
-    outcomes[i] = outcome
+    admissions[i] = admission
   end
 end
 
@@ -176,4 +176,4 @@ if accepted > 0 then
   call('PEXPIRE', ids, ARGV[5])
 end
 if repeated > 0 then redis.pcall('HINCRBY', record, 'duplicates', repeated) end
-return table.concat(outcomes) .. (shared > 0 and shared or '')
+return table.concat(admissions) .. (shared > 0 and shared or '')

@@ -19,7 +19,7 @@
 -- ARGV[4]   limit     of commands in this shard
 -- ARGV[5]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
 -- ARGV[6]   rooms     'commands that a mailbox may hold:number of mailboxes ' for each stretch of equal ones
--- ARGV[7]   places    two bytes for each command: the number of its mailbox
+-- ARGV[7]   targets   two bytes for each command: the number of its mailbox
 -- ARGV[8]   kinds     a letter for each command: p plain, m with a mark, d delayed, b both; empty if all are plain
 -- ARGV[9…]  for each command its envelope; then for each with a mark its digest, in their order; then for each that is delayed its ms
 --           and its id. Few arguments: each costs 0.2 us
@@ -31,8 +31,8 @@
 -- Nothing is written before the first SET or XADD, so that a server at its memory limit refuses the whole batch with nothing done. A fault of
 -- one mailbox is answered to its commands alone. After the first write nothing fails, whatever a counter holds.
 
-local ready, active, stats, due, delayed, later, paused, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local number, limit, prefix, places, kinds = tonumber(ARGV[1]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[7], ARGV[8]
+local ready, active, stats, due, delayed, delayed_counts, paused, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local number, limit, prefix, targets, kinds = tonumber(ARGV[1]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[7], ARGV[8]
 local head = 8
 local call, byte, sub = redis.call, string.byte, string.sub
 
@@ -46,10 +46,10 @@ elseif number > 1 and ARGV[2] == '1' then
   return 'gone'  -- the clock has jumped, or the key is lost: the answer is unknown
 end
 
-local any, publish = call('EXISTS', later, paused, KEYS[9]) > 0, nil  -- delayed commands, paused mailboxes, or watched types
+local any, publish = call('EXISTS', delayed_counts, paused, KEYS[9]) > 0, nil  -- delayed commands, paused mailboxes, or watched types
 if any and call('EXISTS', KEYS[9]) == 1 then
   publish = publisher(KEYS[9], KEYS[10])
-  any = call('EXISTS', later, paused) > 0
+  any = call('EXISTS', delayed_counts, paused) > 0
 end
 local free = limit - (tonumber(call('HGET', stats, 'depth')) or 0)
 
@@ -74,7 +74,7 @@ for box = 1, boxes do
     if type(length) == 'number' and length >= room[box] then length = length - settled_in(KEYS[10 + box], records[box]) end
     room[box] = type(length) == 'number' and room[box] - length
   end
-  if any and room[box] then room[box] = room[box] - (tonumber(call('HGET', later, names[box])) or 0) end
+  if any and room[box] then room[box] = room[box] - (tonumber(call('HGET', delayed_counts, names[box])) or 0) end
 end
 
 local first_due = nil
@@ -91,7 +91,7 @@ local function postpone(box, id, delay, envelope)
   end
   local kept = redis.pcall('HSET', delayed, id, name .. '\n' .. envelope)
   if type(kept) == 'table' then return kept end
-  if type(redis.pcall('HINCRBY', later, name, 1)) == 'table' then redis.pcall('HSET', later, name, '1') end
+  if type(redis.pcall('HINCRBY', delayed_counts, name, 1)) == 'table' then redis.pcall('HSET', delayed_counts, name, '1') end
   call('ZADD', due, at, 'd:' .. id)
   if at < first_due then
     first_due = at
@@ -106,7 +106,7 @@ local function known(mark, digest)
   return sub(value, 2, 9) == digest and '=' or '!'
 end
 
-local outcomes, refused = {}, {}
+local admissions, refused = {}, {}
 local activate, spoiled, changed = activator(ready, active, names, held, records)
 
 -- Put a command into its mailbox, and activate that if it was idle; return the error, if there is one.
@@ -116,7 +116,7 @@ local function put(box, envelope)
   activate(box)
 end
 
-local count = #places / 2
+local count = #targets / 2
 local accepted, marks, digests = 0, 10 + boxes, head + count
 local delays = digests
 if kinds ~= '' then
@@ -125,8 +125,8 @@ if kinds ~= '' then
 end
 
 for i = 1, count do
-  local high, low = byte(places, 2 * i - 1, 2 * i)
-  local box, kind, mark, digest, outcome = 256 * high + low, 'p', nil, nil, nil
+  local high, low = byte(targets, 2 * i - 1, 2 * i)
+  local box, kind, mark, digest, admission = 256 * high + low, 'p', nil, nil, nil
   if kinds ~= '' then
     kind = sub(kinds, i, i)
     if kind == 'm' or kind == 'b' then
@@ -136,15 +136,15 @@ for i = 1, count do
     if kind == 'd' or kind == 'b' then delays = delays + 2 end
   end
   if not room[box] then
-    outcome = 'w'
+    admission = 'w'
   elseif refused[box] or drained[box] or room[box] < 1 or free < 1 then
-    outcome = mark and known(mark, digest)
-    if not outcome then
-      outcome = drained[box] and 'd' or refused[box] and 'p' or (room[box] < 1 and 'e' or 't')
+    admission = mark and known(mark, digest)
+    if not admission then
+      admission = drained[box] and 'd' or refused[box] and 'p' or (room[box] < 1 and 'e' or 't')
       refused[box] = true
     end
   elseif mark and not call('SET', mark, 'q' .. digest .. names[box], 'NX') then
-    outcome = known(mark, digest)
+    admission = known(mark, digest)
   else
     local fault = nil
     if kind == 'd' or kind == 'b' then
@@ -156,18 +156,18 @@ for i = 1, count do
       room[box] = room[box] - 1
       free = free - 1
       accepted = accepted + 1
-      outcome = '+'
+      admission = '+'
       if publish then publish('accepted', names[box], ARGV[head + i], '', '', '', (kind == 'd' or kind == 'b') and ARGV[delays - 1] or '') end
     else
       if mark then redis.pcall('SET', mark, '', 'PX', 1) end  -- not deleted: a producer may not delete marks
       if not spoiled(box, fault) and accepted == 0 then return fault end  -- at the memory limit: this would have been the first write
-      room[box], outcome = false, 'w'
+      room[box], admission = false, 'w'
     end
   end
-  outcomes[i] = outcome
+  admissions[i] = admission
 end
 
-local answer = table.concat(outcomes)
+local answer = table.concat(admissions)
 if #changed > 1 then call('HSET', unpack(changed)) end
 if accepted > 0 then
   redis.pcall('HINCRBY', stats, 'depth', accepted)  -- a counter that cannot grow must not cost the answer

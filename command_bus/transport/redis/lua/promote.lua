@@ -18,7 +18,7 @@
 -- even if the score lies ahead: the server's clock has gone back, and the worker has waited for it by its own clock. A command whose mailbox
 -- takes nothing stays delayed for another second. After the first write nothing fails.
 
-local ready, active, due, delayed, later, paused = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local ready, active, due, delayed, delayed_counts, paused = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 pass_memory_limit(ready, ARGV[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -44,7 +44,7 @@ local function admit(id, name, box)
   local added = redis.pcall('XADD', box, '*', 'e', string.sub(value, cut + 1))
   if type(added) == 'string' then
     redis.call('HDEL', delayed, id)
-    count_down_delayed(later, name)
+    count_down_delayed(delayed_counts, name)
   elseif not string.find(tostring(added.err), ' ID', 1, true) then
     return false
   end

@@ -23,7 +23,7 @@
 -- returns how many were removed
 
 local ready, active, stats, due, delayed = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local later, parked, dead, box = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local delayed_counts, parked, dead, box = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local group, name, reply_ttl = ARGV[1], ARGV[2], ARGV[3]
 
 pass_memory_limit(ready, group)
@@ -48,7 +48,7 @@ local function take_out(id)
     local command = string.sub(id, 3)
     if redis.call('HDEL', delayed, command) == 0 then return false end
     redis.call('ZREM', due, id)
-    count_down_delayed(later, name)
+    count_down_delayed(delayed_counts, name)
     return true
   end
   if holds and not is_behind(id, running) then return false end  -- it runs, or is settled

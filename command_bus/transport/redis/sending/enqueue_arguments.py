@@ -28,7 +28,7 @@ def enqueue_arguments(
     """
     boxes: dict[str, int] = {}
     rooms: list[int] = []
-    places: list[int] = []
+    targets: list[int] = []
     kinds: list[str] = []
     envelopes: list[bytes] = []
     marks: list[str] = []
@@ -39,7 +39,7 @@ def enqueue_arguments(
         if box is None:
             box = boxes[submission.mailbox] = len(boxes) + 1
             rooms.append(submission.max_depth)
-        places.append(box)
+        targets.append(box)
         envelopes.append(submission.envelope)
         if not submission.marked and not submission.delay_ms:
             kinds.append("p")
@@ -54,7 +54,7 @@ def enqueue_arguments(
     spaces = "".join(f"{room}:{sum(1 for _ in same)} " for room, same in itertools.groupby(rooms))
     args: list[Any] = [
         *head, len(prefix), spaces,
-        pack(f">{len(places)}H", *places), "".join(kinds) if marks or delays else "", *envelopes, *digests, *delays,
+        pack(f">{len(targets)}H", *targets), "".join(kinds) if marks or delays else "", *envelopes, *digests, *delays,
     ]  # fmt: skip
     return [*head_keys, *[prefix + mailbox for mailbox in boxes], *marks], args
 

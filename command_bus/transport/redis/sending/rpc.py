@@ -36,10 +36,11 @@ _log = logging.getLogger("command_bus.rpc")
 class PendingReply:
     """One call's wait for its reply, with one timer and no task."""
 
-    __slots__ = ("_future", "command_id")
+    __slots__ = ("_command_id", "_future", "_waiting")
 
-    def __init__(self, command_id: str, future: asyncio.Future[bytes | None]) -> None:
-        self.command_id = command_id
+    def __init__(self, command_id: str, future: asyncio.Future[bytes | None], waiting: dict[str, list[PendingReply]]) -> None:
+        self._command_id = command_id
+        self._waiting = waiting
         self._future = future
 
     def arrive(self, record: bytes | None) -> None:
@@ -60,6 +61,13 @@ class PendingReply:
             return await self._future
         finally:
             timer.cancel()
+
+    def forget(self) -> None:
+        """See `Reply`. A reply that comes now is dropped."""
+        waiting = self._waiting[self._command_id]
+        waiting.remove(self)
+        if not waiting:
+            del self._waiting[self._command_id]
 
 
 class RpcHandler:
@@ -85,16 +93,9 @@ class RpcHandler:
         if not self._readers:
             for shard in self._keys.shards:
                 self._readers.append(loop.create_task(self._receive(shard), name=f"command_bus.inbox {shard.prefix}"))
-        pending = PendingReply(command_id, loop.create_future())
+        pending = PendingReply(command_id, loop.create_future(), self._waiting)
         self._waiting.setdefault(command_id, []).append(pending)
         return pending
-
-    def forget(self, pending: PendingReply) -> None:
-        """Unregister a wait; a reply that comes now is dropped."""
-        waiting = self._waiting[pending.command_id]
-        waiting.remove(pending)
-        if not waiting:
-            del self._waiting[pending.command_id]
 
     async def close(self) -> None:
         """Stop receiving; calls that still wait raise `BusClosed`."""

@@ -22,7 +22,6 @@ from redis.exceptions import ResponseError
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, TransportUnavailable
 from command_bus.serialization.text import printable
-from command_bus.transport.interfaces import Steps
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
@@ -32,6 +31,7 @@ from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.slots import Ask, Slots
 from command_bus.transport.steps import GiveBack, Lease
 from command_bus.transport.tasks import end_tasks
+from command_bus.transport.worker_interfaces import Steps
 
 __all__ = ["ConsumerLoop"]
 
@@ -50,11 +50,11 @@ class ConsumerLoop:
     Args:
         connections: Of this process.
         keys: The shards.
-        owner: The consumer name, random per worker.
+        worker: This worker's name, which is that of its consumer.
         slots: How many mailboxes may be held.
         leases: Holds what was read.
         steps: Gives back what exceeds the slots.
-        run: Runs one mailbox under its lease until it gives it up.
+        run: Runs one mailbox under its lease until it releases it.
         wake: Called when something is due earlier than was known (a tick arrived).
         settle: Settles activations that are assigned to this worker, but that it does not hold.
     """
@@ -64,7 +64,7 @@ class ConsumerLoop:
         connections: Connections,
         keys: KeySpace,
         *,
-        owner: str,
+        worker: str,
         slots: Slots,
         leases: LeaseKeeper,
         steps: Steps,
@@ -74,20 +74,21 @@ class ConsumerLoop:
     ) -> None:
         self._connections = connections
         self._keys = keys
-        self._owner = owner
+        self._worker = worker
         self._slots = slots
-        self._leases = leases
+        self.leases = leases
         self._steps = steps
         self._run = run
         self._kick = wake
         self.settle = settle
         self._readers: list[_Reader] = []
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], str] = {}  # mailboxes
+        self._giving_back: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Begin to read; returns at once."""
         for shard in range(self._keys.count):
-            self._readers.append(_Reader(self, self._connections, self._keys.shards[shard], shard, self._owner))
+            self._readers.append(_Reader(self, self._connections, self._keys.shards[shard], shard, self._worker))
         for reader in self._readers:
             reader.start()
 
@@ -101,9 +102,14 @@ class ConsumerLoop:
         return self._slots.total
 
     @property
-    def running(self) -> frozenset[asyncio.Task[None]]:
-        """The tasks that hold a mailbox."""
-        return frozenset(self._running)
+    def running(self) -> dict[asyncio.Task[None], str]:
+        """See `Consumer`."""
+        return dict(self._running)
+
+    def cancel(self) -> None:
+        """Cancel what runs. A step that was asked for still leaves."""
+        for task in (*self._running, *self._giving_back):
+            task.cancel()
 
     @property
     def silent_for(self) -> float:
@@ -135,17 +141,13 @@ class ConsumerLoop:
             self._kick(shard)
         return ticks
 
-    def renew_leases(self) -> None:
-        """Renew all held leases now."""
-        self._leases.renew_soon()
-
     def failed(self, shard: int, ask: Ask) -> None:
         """Return the slots of a read that failed."""
         self._slots.answered(shard, ask, 0, 0)
 
     def knows(self, shard: int, activation: str) -> bool:
         """Return whether this activation is held here."""
-        return self._leases.holds(shard, activation)
+        return self.leases.holds(shard, activation)
 
     def hand_back(self, shard: int, entries: _Entries) -> list[str]:
         """Give back delivered activations; return the ids of ticks."""
@@ -155,45 +157,47 @@ class ConsumerLoop:
         return [entry for entry, fields in entries if b"e" not in fields]
 
     def _hold(self, shard: int, mailbox: str, activation: str) -> None:
-        lease = self._leases.add(shard, mailbox, activation)
-        self._spawn(self._run_held(lease), f"command_bus.run {mailbox}")
+        lease = self.leases.add(shard, mailbox, activation)
+        task = asyncio.get_running_loop().create_task(self._run_held(lease), name=f"command_bus.run {mailbox}")
+        self._running[task] = mailbox
+        task.add_done_callback(self._finished)
 
     def _hand_back(self, shard: int, mailbox: str, activation: str) -> None:
-        async def give() -> None:
-            await self._steps.advance(Lease(shard, mailbox, activation, mono()), GiveBack(counts=False))
-
-        self._spawn(give(), f"command_bus.give_back {mailbox}")
-
-    def _spawn(self, work: Any, name: str) -> None:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work, name=name)
-        self._running.add(task)
+        answer = self._steps.advance(Lease(shard, mailbox, activation, mono()), GiveBack(counts=False))
+        task = asyncio.get_running_loop().create_task(_ended(answer), name=f"command_bus.give_back {mailbox}")
+        self._giving_back.add(task)
         task.add_done_callback(self._finished)
 
     async def _run_held(self, lease: Lease) -> None:
         try:
             await self._run(lease)
         finally:
-            self._leases.drop(lease)
+            self.leases.drop(lease)
             self._slots.give()
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
+        self._running.pop(task, None)
+        self._giving_back.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error(
                 "%s failed unexpectedly; its entity is taken over when its lease ends", printable(task.get_name()), exc_info=error
             )
 
 
+async def _ended(answer: Awaitable[object]) -> None:
+    await answer
+
+
 class _Reader:
     """The blocking read of one shard."""
 
-    def __init__(self, loop: ConsumerLoop, connections: Connections, keys: ShardKeys, shard: int, owner: str) -> None:
+    def __init__(self, loop: ConsumerLoop, connections: Connections, keys: ShardKeys, shard: int, worker: str) -> None:
         self._loop = loop
         self._connections = connections.at(keys.prefix)
         self._pipe = self._connections.pipe(BLOCK)
         self._keys = keys
         self._shard = shard
-        self._owner = owner
+        self._worker = worker
         self._client_id = 0
         self._stopping = False
         self._fetch, self._last_full = _FIRST_FETCH, 0.0
@@ -283,7 +287,7 @@ class _Reader:
                 "XREADGROUP",
                 "GROUP",
                 GROUP,
-                self._owner,
+                self._worker,
                 "COUNT",
                 ask.count,
                 *(_BLOCKING if ask.blocks else ()),
@@ -314,7 +318,7 @@ class _Reader:
                 # No renewal yet: it would find nothing of ours pending. What runs here is read again first, and goes on.
                 _log.warning("%s: the consumer group was gone and is created again", self._keys.ready)
             else:
-                self._loop.renew_leases()  # recovery must not take them for abandoned
+                self._loop.leases.renew_soon()  # recovery must not take them for abandoned
             await self._adopt()
         except CommandBusError:
             return False
@@ -335,14 +339,16 @@ class _Reader:
         """Return activations that are pending in our name without being held here."""
         pending: Any = await self._connections.ask(
             lambda client: client.xpending_range(
-                self._keys.ready, GROUP, min="-", max="+", count=10_000, consumername=self._owner
+                self._keys.ready, GROUP, min="-", max="+", count=10_000, consumername=self._worker
             )
         )
         ids = [item["message_id"].decode() for item in pending]
         unknown = [entry for entry in ids if not self._loop.knows(self._shard, entry)]
         if not unknown:
             return []
-        claimed: Any = await self._connections.ask(lambda client: client.xclaim(self._keys.ready, GROUP, self._owner, 0, unknown))
+        claimed: Any = await self._connections.ask(
+            lambda client: client.xclaim(self._keys.ready, GROUP, self._worker, 0, unknown)
+        )
         return [(entry.decode(), fields) for entry, fields in claimed if entry is not None and fields]
 
     async def _discard(self, ticks: list[str]) -> None:

@@ -6,7 +6,7 @@ up, for an hour perhaps. So, more rarely, all leases are checked: a lease is ove
 sequence has not changed for a whole lease by our own clock, whatever the server's clock says.
 
 Both use the renewal sequence, which is the entry's delivery count, as the sign of life: every renewal increases it. Renewals that overtook
-one another may decrease it to a value that was seen before; then the idle time shows that the owner lives.
+one another may decrease it to a value that was seen before; then the idle time shows that its worker lives.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 __all__ = ["Held", "LeaseWatch", "rest_of"]
 
 SUSPECT = 0.55
-"""The part of a lease without renewal after which its owner is watched: later than it renews, early enough for `SHORTEST_WATCH`."""
+"""The part of a lease without renewal after which its worker is watched: later than it renews, early enough for `SHORTEST_WATCH`."""
 SHORTEST_WATCH = 0.4
 _LATE = 0.1
 """The part of a lease by which answers may be late: idle since a little later is no sign of life."""
@@ -30,7 +30,7 @@ def rest_of(lease: float, idle: float) -> float:
     """Return the seconds to watch a suspect before it is taken over.
 
     That is until the lease ends. If that is soon, or seems to be past (the server's clock jumped, or no worker was watching), it is longer
-    than the third of a lease after which a live owner renews.
+    than the third of a lease after which a live worker renews.
     """
     return max(lease * SHORTEST_WATCH, lease - idle) if idle < lease else lease / 2
 

@@ -19,7 +19,7 @@ from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.admin.interrupts import write_interrupt
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import ShardKeys
-from command_bus.transport.steps import ByOperator, GivenUp, Lease
+from command_bus.transport.steps import Cancellation, Cause, Lease
 
 __all__ = ["InterruptHandler"]
 
@@ -36,7 +36,7 @@ class InterruptHandler:
         connections: To the shard's server.
         keys: Of the shard.
         held: Gives the leases of the shard that this worker holds.
-        abandon: Settles the attempt of a lease as interrupted, for these reasons, while its handler runs.
+        abandon: Settles the attempt of a lease as interrupted while its handler runs.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class InterruptHandler:
         connections: Connections,
         keys: ShardKeys,
         held: Callable[[], list[Lease]],
-        abandon: Callable[[Lease, str], Awaitable[None]],
+        abandon: Callable[[Lease, Cancellation], Awaitable[None]],
     ) -> None:
         self._connections = connections
         self._keys = keys
@@ -60,37 +60,38 @@ class InterruptHandler:
         """
         if not fields and not self._cancelled_at:
             return
-        held = {lease.mailbox: lease for lease in self._held() if lease.running}
+        held = {lease.mailbox: lease for lease in self._held() if lease.attempt_id}
         wanted: set[str] = set()
         for name, value in fields.items():
             mailbox, interrupt = name.decode(), Interrupt.unpack(value)
             lease = held.get(mailbox)
-            if interrupt is None or lease is None or lease.running != interrupt.running:
+            if interrupt is None or lease is None or lease.attempt_id != interrupt.attempt_id:
                 continue
-            wanted.add(interrupt.running)
+            wanted.add(interrupt.attempt_id)
             await self._end(lease, interrupt)
-        self._cancelled_at = {running: at for running, at in self._cancelled_at.items() if running in wanted}
+        self._cancelled_at = {attempt: at for attempt, at in self._cancelled_at.items() if attempt in wanted}
 
     async def _end(self, lease: Lease, interrupt: Interrupt) -> None:
-        cancelled_at = self._cancelled_at.get(interrupt.running)
+        cancelled_at = self._cancelled_at.get(interrupt.attempt_id)
         if cancelled_at is None:
             if lease.cancel is None:
                 return  # its handler is about to begin, or has just ended
             # The answer first: by it the operator sees whether the request ended the attempt.
             await self._say(lease, replace(interrupt, answer="told" if lease.in_thread else "cancelled", where=""))
-            if lease.running == interrupt.running and lease.cancel is not None:
-                self._cancelled_at[interrupt.running] = mono()
+            if lease.attempt_id == interrupt.attempt_id and lease.cancel is not None:
+                self._cancelled_at[interrupt.attempt_id] = mono()
                 entity = mailbox_label(lease.mailbox)
                 _log.warning(
                     "%s: the attempt that runs is cancelled, %s", entity, printable(interrupt.words), extra={"entity": entity}
                 )
-                lease.cancel(ByOperator(interrupt.words))
+                lease.cancel(Cancellation(Cause.ABORTED, interrupt.words))
         elif interrupt.kind == "abandon" and interrupt.answer != "abandoned" and mono() >= cancelled_at + _PATIENCE:
             await self._say(lease, replace(interrupt, answer="abandoned"))
-            if lease.running == interrupt.running:
-                await self._abandon(lease, interrupt.words)
-                if lease.running == interrupt.running and lease.cancel is not None:
-                    lease.cancel(GivenUp(interrupt.words))
+            if lease.attempt_id == interrupt.attempt_id:
+                abandoned = Cancellation(Cause.ABANDONED, interrupt.words)
+                await self._abandon(lease, abandoned)
+                if lease.attempt_id == interrupt.attempt_id and lease.cancel is not None:
+                    lease.cancel(abandoned)
         elif interrupt.answer in ("", "blocked"):  # the request was repeated
             await self._say(lease, replace(interrupt, answer="told" if lease.in_thread else "cancelled"))
 

@@ -3,7 +3,7 @@
 A lease is the pending entry of an activation; its idle time is its age. XCLAIM with JUSTID resets the idle time, in one native command
 for all leases of this worker, and returns those that are still pending. The others are lost, because a worker that takes over an
 activation replaces it by a new one. RETRYCOUNT writes a growing number into the entry's delivery count. This renewal sequence shows
-`PendingRecovery` that an owner lives even when the server's clock has jumped.
+`PendingRecovery` that a worker lives even when the server's clock has jumped.
 
 If the interpreter lock is held for longer than the lease (by a C extension that never releases it), this thread stops as well.
 """
@@ -26,6 +26,7 @@ from redis import Redis as SyncRedis
 
 from command_bus.clock import mono, wall_ms
 from command_bus.serialization.text import printable
+from command_bus.transport.attempts import fence_of
 from command_bus.transport.interrupts import Interrupt
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.admin.interrupts import fill_request
@@ -33,8 +34,7 @@ from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS
 from command_bus.transport.redis.connection.factory import SOCKET_TIMEOUT, ClientFactory
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff, OutageLog
 from command_bus.transport.redis.keys import GROUP, KeySpace
-from command_bus.transport.redis.mailbox_record import fence_of
-from command_bus.transport.steps import Lease
+from command_bus.transport.steps import Cancellation, Cause, Lease
 
 __all__ = ["Blocked", "LeaseKeeper", "Page"]
 
@@ -72,7 +72,7 @@ class LeaseKeeper:
     Args:
         factory: Makes the thread's own client.
         keys: The shards.
-        owner: This worker's consumer name.
+        worker: This worker's name, which is that of its consumer.
         lease: Seconds that a lease lives without renewal.
         heartbeat: Returns what this worker publishes of itself, written with each renewal; its argument is roughly the server's time in ms.
         outages: Of the shards' servers.
@@ -83,14 +83,14 @@ class LeaseKeeper:
         factory: ClientFactory,
         keys: KeySpace,
         *,
-        owner: str,
+        worker: str,
         lease: float,
         heartbeat: Callable[[int], bytes],
         outages: Sequence[OutageLog] | None = None,
     ) -> None:
         self._factory = factory
         self._keys = keys
-        self._owner = owner
+        self._worker = worker
         self._lease = lease
         self._heartbeat = heartbeat
         of_shards = outages or [OutageLog(factory.label) for _ in keys.shards]
@@ -131,7 +131,7 @@ class LeaseKeeper:
 
     def add(self, shard: int, mailbox: str, activation: str) -> Lease:
         """Hold an activation that was just read."""
-        lease = Lease(shard, mailbox, activation, mono() + self._lease, f"{self._owner}#{next(self._numbers)}")
+        lease = Lease(shard, mailbox, activation, mono() + self._lease, f"{self._worker}#{next(self._numbers)}")
         self._held[shard][activation] = lease
         return lease
 
@@ -157,7 +157,7 @@ class LeaseKeeper:
         """Return the leases of a shard that are held."""
         return list(self._held[shard].values())
 
-    def cancel_all(self, why: str) -> None:
+    def cancel_all(self, why: Cancellation) -> None:
         """Interrupt the handlers that run; those between two commands are left to their next step."""
         for held in self._held:
             for lease in list(held.values()):
@@ -182,13 +182,13 @@ class LeaseKeeper:
                 client.close()
 
     def _turn_or_pause(self, clients: list[SyncRedis]) -> float:
-        """Take a turn. After any error there is a next one, and leases that are over are given up."""
+        """Take a turn. After any error there is a next one, and leases that are over are lost."""
         try:
             return self._turn_with(clients)
         except Exception:  # noqa: BLE001 - as the docstring says
             _log.exception("renewing leases failed, next try in %g s", _PAUSE)
             with suppress(Exception):
-                self._give_up_overdue()
+                self._lose_overdue()
             return _PAUSE
 
     def _turn_with(self, clients: list[SyncRedis]) -> float:
@@ -227,11 +227,11 @@ class LeaseKeeper:
             renewed = yield from self._renew_all()
             interval = self._lease / 3
             self._next_renewal = now + (interval if renewed else min(interval, self._lease / 10, 1.0))
-        self._give_up_overdue()
+        self._lose_overdue()
         if self._watch_loop():
             yield from self._answer_for_the_loop()
         now = mono()
-        # Only future ones: a lease past its deadline is given up already, but a thread that cannot be cancelled may hold it for long.
+        # Only future ones: a lease past its deadline is lost already, but a thread that cannot be cancelled may hold it for long.
         deadlines = [lease.deadline - now for held in self._held for lease in list(held.values()) if lease.deadline > now]
         return 0.01 if self._renew_now else max(0.01, min(self._next_renewal - now, _BLOCKED_AFTER, *deadlines))
 
@@ -246,11 +246,11 @@ class LeaseKeeper:
                 pipeline.hgetall(keys.interrupts)
             return pipeline
         pipeline.time()
-        pipeline.hset(keys.workers, self._owner, self._heartbeat(wall_ms() + (self._ahead[page.shard] or 0)))
+        pipeline.hset(keys.workers, self._worker, self._heartbeat(wall_ms() + (self._ahead[page.shard] or 0)))
         if page.leases:
             ids: list[Any] = [lease.activation for lease in page.leases]
             pipeline.execute_command(
-                "XCLAIM", keys.ready, GROUP, self._owner, 0, *ids, "RETRYCOUNT", self._sequence, "JUSTID", parse_justid=True
+                "XCLAIM", keys.ready, GROUP, self._worker, 0, *ids, "RETRYCOUNT", self._sequence, "JUSTID", parse_justid=True
             )
         return pipeline
 
@@ -267,14 +267,14 @@ class LeaseKeeper:
                 answers = yield page
                 self._alive_at = mono()
                 renewed = self._renewed(page, asked, answers) and renewed
-            self._give_up_overdue()  # a shard that does not answer must not delay the others' deadlines
+            self._lose_overdue()  # a shard that does not answer must not delay the others' deadlines
         return renewed
 
     def _longest(self) -> float:
         """Return the seconds for which the longest attempt has run: apart from jumps of clocks, a fence is the server's time of the start in us."""
         longest = 0.0
         for held, ahead in zip(self._held, self._ahead, strict=True):
-            fences = [fence_of(lease.running) for lease in list(held.values()) if lease.running]
+            fences = [fence_of(lease.attempt_id) for lease in list(held.values()) if lease.attempt_id]
             if fences:
                 longest = max(longest, (wall_ms() + (ahead or 0)) / 1000 - min(fences) / 1_000_000)
         return longest
@@ -307,7 +307,7 @@ class LeaseKeeper:
                     self._post_lost(lease, "another worker took it over, or it was settled")
         return True
 
-    def _give_up_overdue(self) -> None:
+    def _lose_overdue(self) -> None:
         now = mono()
         for held in self._held:
             for lease in list(held.values()):
@@ -345,7 +345,7 @@ class LeaseKeeper:
     def _answer_for_the_loop(self) -> Generator[Page | Blocked, Any, None]:
         """Answer operators who want to end an attempt that the event loop is blocked, and where."""
         for shard, held in enumerate(self._held):
-            running = {lease.mailbox: lease.running for lease in list(held.values()) if lease.running}
+            running = {lease.mailbox: lease.attempt_id for lease in list(held.values()) if lease.attempt_id}
             if not running:
                 continue
             found = yield Blocked(shard)
@@ -357,13 +357,13 @@ class LeaseKeeper:
             answers = {
                 mailbox: replace(interrupt, answer="blocked", where=where)
                 for mailbox, interrupt in asked.items()
-                if not interrupt.answer and running.get(mailbox) == interrupt.running
+                if not interrupt.answer and running.get(mailbox) == interrupt.attempt_id
             }
             for mailbox, interrupt in answers.items():
                 entity = mailbox_label(mailbox)
                 _log.warning(
                     "%s cannot be %s: the event loop is blocked at %s. It is cancelled when the loop goes on; else restart this process",
-                    entity, printable(interrupt.words), where, extra={"entity": entity, "worker": self._owner},
+                    entity, printable(interrupt.words), where, extra={"entity": entity, "worker": self._worker},
                 )  # fmt: skip
             if answers:
                 yield Blocked(shard, answers)
@@ -384,9 +384,9 @@ class LeaseKeeper:
                 "the lease of %s is lost (%s): its handler is cancelled, its result will be refused",
                 entity,
                 why,
-                extra={"entity": entity, "worker": self._owner},
+                extra={"entity": entity, "worker": self._worker},
             )
-            lease.cancel(why)
+            lease.cancel(Cancellation(Cause.LOST, why))
 
 
 def _text(value: Any) -> str:

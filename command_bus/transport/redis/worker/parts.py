@@ -7,7 +7,6 @@ import logging
 from functools import partial
 
 from command_bus.errors import CommandBusError
-from command_bus.transport.interfaces import Consumer, Decide, Run, WorkerSideOptions
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.scripts import REMOVE_WORKER
@@ -16,6 +15,8 @@ from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.recovery import PendingRecovery
 from command_bus.transport.redis.worker.step_batcher import StepBatcher
 from command_bus.transport.slots import Slots
+from command_bus.transport.steps import Cancellation
+from command_bus.transport.worker_interfaces import Decide, Run, WorkerSideOptions
 
 __all__ = ["RedisWorkerSide"]
 
@@ -33,19 +34,19 @@ class RedisWorkerSide:
         options: Of the worker.
     """
 
-    consumer: Consumer
+    consumer: ConsumerLoop
 
     def __init__(self, connections: Connections, keys: KeySpace, options: WorkerSideOptions) -> None:
         self._connections = connections
         self._keys = keys
         self._options = options
-        self.places = Slots(options.places, keys.count, options.max_lent, is_stuck=options.is_stuck)
-        self.steps = StepBatcher(connections, keys, owner=options.name, reply_ttl=options.reply_ttl)
+        self.slots = Slots(options.slots, keys.count, options.max_lent, is_stuck=options.is_stuck)
+        self.steps = StepBatcher(connections, keys, worker=options.name, reply_ttl=options.reply_ttl)
         keeper: type[LeaseKeeper] = getattr(connections.factory, "lease_keeper", LeaseKeeper)
         self.leases = keeper(
             connections.factory,
             keys,
-            owner=options.name,
+            worker=options.name,
             lease=options.lease,
             heartbeat=options.heartbeat,
             outages=[connections.at(shard.prefix).outage for shard in keys.shards],
@@ -62,7 +63,7 @@ class RedisWorkerSide:
         self._recovery = PendingRecovery(
             self._connections,
             self._keys,
-            owner=options.name,
+            worker=options.name,
             lease=options.lease,
             steps=self.steps,
             decide=decide,
@@ -71,8 +72,8 @@ class RedisWorkerSide:
         self.consumer = ConsumerLoop(
             self._connections,
             self._keys,
-            owner=options.name,
-            slots=self.places,
+            worker=options.name,
+            slots=self.slots,
             leases=self.leases,
             steps=self.steps,
             run=run,
@@ -80,9 +81,9 @@ class RedisWorkerSide:
             settle=partial(self._recovery.settle, ours=True),
         )
 
-    def cancel_all(self, reason: str) -> None:
+    def cancel_all(self, why: Cancellation) -> None:
         """See `WorkerSide`."""
-        self.leases.cancel_all(reason)
+        self.leases.cancel_all(why)
 
     async def start(self) -> None:
         """See `WorkerSide`."""
@@ -93,18 +94,17 @@ class RedisWorkerSide:
     async def stop(self, patience: float) -> None:
         """See `WorkerSide`."""
         await self._recovery.stop()
-        for task in self.consumer.running:
-            task.cancel()
+        self.consumer.cancel()
         await self.steps.close(patience)
         await self.leases.stop()
         await self._sign_off()
 
     async def _sign_off(self) -> None:
         """Remove this worker from the server; if something is still pending, the leases end by themselves."""
-        owner = self._options.name
+        worker = self._options.name
         try:
             async with asyncio.timeout(_SIGN_OFF):
                 for shard in self._keys.shards:
-                    await self._connections.at(shard.prefix).run(REMOVE_WORKER, [shard.ready, shard.workers], [GROUP, owner])
+                    await self._connections.at(shard.prefix).run(REMOVE_WORKER, [shard.ready, shard.workers], [GROUP, worker])
         except (CommandBusError, TimeoutError) as error:
-            _log.warning("worker %s could not sign off: %s", owner, error)
+            _log.warning("worker %s could not sign off: %s", worker, error)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 from redis.asyncio import Redis
@@ -20,7 +20,6 @@ from redis.asyncio import Redis
 from command_bus.clock import mono
 from command_bus.randomness import JITTER
 from command_bus.serialization.text import printable
-from command_bus.transport.interfaces import Steps
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
@@ -33,8 +32,9 @@ from command_bus.transport.redis.worker.interrupt_handler import InterruptHandle
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.periodic import run_periodically
 from command_bus.transport.redis.worker.upkeep import Upkeep
-from command_bus.transport.steps import DeadLetterStep, GiveBack, Lease, Started, Step
+from command_bus.transport.steps import WORKER_LOST, Cancellation, Cause, DeadLetterStep, GiveBack, Lease, Started
 from command_bus.transport.tasks import end_tasks
+from command_bus.transport.worker_interfaces import Decide, Steps
 
 __all__ = ["PendingRecovery"]
 
@@ -48,8 +48,6 @@ _LOOKS = 64
 """Shards that are checked in a second, for expired leases and for due work. With more shards each is checked less often, because checks
 cost an idle worker time; but four times per lease at least."""
 
-Decide = Callable[[Started, str], Step | None]
-_LOST = "its worker was lost while it ran"
 _REFUSED_PAUSE = 60.0
 """Seconds until interrupts are read again after a refusal: the user's ACL is of an earlier release."""
 _OVER = 0.9
@@ -62,7 +60,7 @@ class PendingRecovery:
     Args:
         connections: Of this process.
         keys: The shards.
-        owner: This worker's consumer name.
+        worker: This worker's name, which is that of its consumer.
         lease: Seconds that a lease lives.
         steps: Carries the decisions out.
         decide: Returns the step for an interrupted command, given the reason; None leaves it to another worker.
@@ -74,7 +72,7 @@ class PendingRecovery:
         connections: Connections,
         keys: KeySpace,
         *,
-        owner: str,
+        worker: str,
         lease: float,
         steps: Steps,
         decide: Decide,
@@ -84,11 +82,11 @@ class PendingRecovery:
         every = _CHECK * max(1.0, len(places) / _LOOKS)
         often = min(every, lease / _CHECKS)
         self.watches = [
-            _ShardRecovery(place, shard, index, owner, lease, steps, decide, every=often, leases=leases)
+            _ShardRecovery(place, shard, index, worker, lease, steps, decide, every=often, leases=leases)
             for index, (shard, place) in enumerate(places)
         ]
         self.due = [DueWork(place, shard, every=every) for shard, place in places]
-        self.upkeep = [Upkeep(place, shard, owner=owner, lease=lease) for shard, place in places]
+        self.upkeep = [Upkeep(place, shard, worker=worker, lease=lease) for shard, place in places]
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -125,7 +123,7 @@ class _ShardRecovery:
         connections: Connections,
         keys: ShardKeys,
         shard: int,
-        owner: str,
+        worker: str,
         lease: float,
         steps: Steps,
         decide: Decide,
@@ -138,7 +136,7 @@ class _ShardRecovery:
         self.recovered = 0
         self._connections = connections
         self._shard = shard
-        self._owner = owner
+        self._worker = worker
         self._lease = lease
         self._steps = steps
         self._decide = decide
@@ -200,16 +198,16 @@ class _ShardRecovery:
                 return
             start = "(" + page[-1]["message_id"].decode()
 
-    async def _abandon(self, lease: Lease, why: str) -> None:
+    async def _abandon(self, lease: Lease, why: Cancellation) -> None:
         """Settle an attempt of our own while its handler runs on: the fence rejects its later steps."""
-        await self.settle(lease.activation, lease.mailbox, why=why, running=lease.running)
+        await self.settle(lease.activation, lease.mailbox, why=why, attempt_id=lease.attempt_id)
         self._leases.renew_soon()  # finds out that the lease is over
 
     async def _take_over(self, suspects: list[Held], idle: int) -> None:
         """Take over leases that are not renewed; not those of this worker, which may have been paused or cut off and is back."""
         expired = [held for held in suspects if not self._leases.keeps(self._shard, held.activation)]
         for start in range(0, len(expired), _CLAIMS):
-            args: list[Any] = [GROUP, self._owner, idle]
+            args: list[Any] = [GROUP, self._worker, idle]
             for held in expired[start : start + _CLAIMS]:
                 args += (held.activation, held.sequence)
             taken: list[tuple[bytes, list[bytes] | None]] = await self._connections.run(CLAIM, [self.keys.ready], args)
@@ -219,7 +217,14 @@ class _ShardRecovery:
             await asyncio.gather(*(self.settle(entry, mailbox, idle=True) for entry, mailbox in found), self._drop(litter))
 
     async def settle(
-        self, activation: str, mailbox: str, *, ours: bool = False, idle: bool = False, why: str = _LOST, running: str = ""
+        self,
+        activation: str,
+        mailbox: str,
+        *,
+        ours: bool = False,
+        idle: bool = False,
+        why: Cancellation = WORKER_LOST,
+        attempt_id: str = "",
     ) -> None:
         """Settle one mailbox whose holder is gone, or abandons it.
 
@@ -229,25 +234,25 @@ class _ShardRecovery:
             ours: Settle it only if the holder was this worker.
             idle: The holder only seems to be gone, by its lease: if it started a command a moment ago, it was paused, and is back.
             why: Why the attempt ended.
-            running: Settle it only if this attempt, fence and message, still runs.
+            attempt_id: Settle it only if this attempt still runs.
         """
         record, now_us = await self._connections.ask(self._record_of, mailbox)
         lease = Lease(self._shard, mailbox, activation, mono() + self._lease)
         if record.activation != activation:
             await self._drop([activation])  # its mailbox has another activation: this one is left over
             return
-        if ours and record.state == "h" and record.worker != self._owner:
-            return  # held by another worker that may live: its next renewal claims it back, or its lease ends
+        if ours and record.state == "h" and record.worker != self._worker:
+            return  # held by another worker that may live: its next renewal takes it back, or its lease ends
         if idle and record.state == "h" and 0 <= now_us - record.started_us < self._lease * 1e6 * SHORTEST_WATCH:
-            return  # its next renewal claims it back, or its lease ends
+            return  # its next renewal takes it back, or its lease ends
         if record.state == "r":
             self.recovered += 1
             await self._steps.advance(lease, GiveBack(counts=False))
             return
-        lease.running = record.running
-        if running and lease.running != running:
+        lease.attempt_id = record.attempt_id
+        if attempt_id and lease.attempt_id != attempt_id:
             return
-        step = self._decide(await self._started(mailbox, record, now_us // 1000), why)
+        step = self._decide(await self._started(mailbox, record, now_us // 1000), why.text)
         if step is None:
             return  # its lease will end again, and another worker take it
         self._log_end(record.worker, mailbox_label(mailbox), record.attempt, why)
@@ -255,9 +260,9 @@ class _ShardRecovery:
             step.follow = "leave"  # the worker that reads the new activation runs the next command: no task here would
         await self._steps.advance(lease, step)
 
-    def _log_end(self, worker: str, entity: str, attempt: int, why: str) -> None:
+    def _log_end(self, worker: str, entity: str, attempt: int, why: Cancellation) -> None:
         facts = {"entity": entity, "worker": worker, "attempt": attempt}
-        if why is _LOST:
+        if why.cause is Cause.LOST:
             self.recovered += 1
             _log.warning(
                 "worker %s lost %s: its lease ended while a command ran (attempt %s)",
@@ -268,7 +273,7 @@ class _ShardRecovery:
             )
         else:
             _log.warning(
-                "%s is given up beside its handler, which goes on (attempt %s): %s", entity, attempt, printable(why), extra=facts
+                "%s is abandoned, its handler goes on (attempt %s): %s", entity, attempt, printable(why.text), extra=facts
             )
 
     async def _started(self, mailbox: str, record: MailboxRecord, now_ms: int) -> Started:

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from command_bus.errors import CommandBusError
+from command_bus.transport.attempts import attempt_id
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.connection.stop_and_wait import StopAndWait
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.mailbox_record import parse_started, running_of
+from command_bus.transport.redis.mailbox_record import parse_started
 from command_bus.transport.redis.scripts import ADVANCE, Script
 from command_bus.transport.steps import (
     NO_SETTLEMENT,
@@ -52,7 +53,7 @@ _log = logging.getLogger("command_bus.transport")
 _SETTLED: dict[bytes, Answer] = {reason.encode(): Released(reason) for reason in ("idle", "yield", "wait", "stop")}
 _SETTLED[b"gone"] = LeaseLost()
 _NO_FIELDS: list[bytes] = []
-_GIVEN_UP = (DeadLetterStep, Park)
+_DEAD_LETTERING = (DeadLetterStep, Park)
 
 _Waiting = tuple[Lease, Step, "asyncio.Future[Answer]"]
 
@@ -60,15 +61,15 @@ _Waiting = tuple[Lease, Step, "asyncio.Future[Answer]"]
 class StepBatcher:
     """Implements `Steps` with the advance step."""
 
-    def __init__(self, connections: Connections, keys: KeySpace, *, owner: str, reply_ttl: float) -> None:
-        self._shards = [_Shard(connections.at(shard.prefix), shard, owner, int(reply_ttl * 1000)) for shard in keys.shards]
+    def __init__(self, connections: Connections, keys: KeySpace, *, worker: str, reply_ttl: float) -> None:
+        self._shards = [_Shard(connections.at(shard.prefix), shard, worker, int(reply_ttl * 1000)) for shard in keys.shards]
 
     def advance(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
         """See `Steps`."""
         return self._shards[lease.shard].submit(lease, step)
 
     async def close(self, patience: float) -> None:
-        """Wait for steps in flight, at most `patience` seconds; then give them up (the leases end by themselves)."""
+        """Wait for steps in flight, at most `patience` seconds; then drop them (the leases end by themselves)."""
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 await all_of(*(shard.rest() for shard in self._shards))
@@ -88,13 +89,13 @@ class _Batch:
 class _Shard(StopAndWait[_Waiting, _Batch]):
     """The steps that wait for one shard."""
 
-    def __init__(self, connections: Connections, keys: ShardKeys, owner: str, reply_ttl_ms: int) -> None:
+    def __init__(self, connections: Connections, keys: ShardKeys, worker: str, reply_ttl_ms: int) -> None:
         super().__init__(connections, f"command_bus.steps{keys.prefix}")
         self._backoff = LoggedBackoff(connections.outage, "cannot start or settle commands", _log)
         self._keys = keys
         self._head_keys = [keys.ready, keys.active, keys.fence, keys.stats, keys.due, keys.paused, keys.parked, keys.dead]
         self._head_keys += [keys.watched, keys.events]
-        self._head_args: list[Any] = [GROUP, owner, reply_ttl_ms]
+        self._head_args: list[Any] = [GROUP, worker, reply_ttl_ms]
         self._answers = PageSize(MAX_STEPS)
 
     def submit(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
@@ -161,7 +162,7 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
                 waiting.set_exception(error)
 
 
-_VERBS = {"done": "d", "deny": "n", "lapse": "x"}
+_VERBS = {"completed": "d", "rejected": "n", "expired": "x"}
 _FOLLOWS = {"stay": "s", "yield": "y", "leave": "l"}
 
 
@@ -169,24 +170,24 @@ def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: l
     """Append a step's arguments, and the keys that its operation names, in the order that the header of advance.lua gives."""
     extra: list[Any] = []
     match step:
-        case Done(left, follow, verb):
+        case Done(left, follow, status):
             if left is not NO_SETTLEMENT:
                 flags = _leave(keys, left, names, extra)
-                args += (_VERBS[verb] + _FOLLOWS[follow] + flags, lease.activation, lease.holder, lease.running, *extra)
+                args += (_VERBS[status] + _FOLLOWS[follow] + flags, lease.activation, lease.holder, lease.attempt_id, *extra)
             else:
-                args += (_VERBS[verb] + _FOLLOWS[follow], lease.activation, lease.holder, lease.running)
+                args += (_VERBS[status] + _FOLLOWS[follow], lease.activation, lease.holder, lease.attempt_id)
         case Take():
-            args += ("ts", lease.activation, lease.holder, lease.running)
+            args += ("ts", lease.activation, lease.holder, lease.attempt_id)
         case Retry(delay_ms, counts):
-            args += ("wl", lease.activation, lease.holder, lease.running, delay_ms, int(counts))
+            args += ("wl", lease.activation, lease.holder, lease.attempt_id, delay_ms, int(counts))
         case GiveBack(counts):
-            args += ("gl", lease.activation, lease.holder, lease.running, int(counts))
+            args += ("gl", lease.activation, lease.holder, lease.attempt_id, int(counts))
         case DeadLetterStep(left, record, raw, follow):
             flags = _leave(keys, left, names, extra)
-            args += ("b" + _FOLLOWS[follow] + flags, lease.activation, lease.holder, lease.running, *extra, record, raw)
+            args += ("b" + _FOLLOWS[follow] + flags, lease.activation, lease.holder, lease.attempt_id, *extra, record, raw)
         case Park(left, record, raw):
             flags = _leave(keys, left, names, extra)
-            args += ("pl" + flags, lease.activation, lease.holder, lease.running, *extra, record, raw)
+            args += ("pl" + flags, lease.activation, lease.holder, lease.attempt_id, *extra, record, raw)
 
 
 def _leave(keys: ShardKeys, left: Settlement, names: list[str], args: list[Any]) -> str:
@@ -227,7 +228,7 @@ def _batch_of(line: deque[_Waiting], most: int) -> list[_Waiting]:
 
 def _size(step: Step) -> int:
     """Return roughly how many bytes a step carries."""
-    if isinstance(step, _GIVEN_UP):
+    if isinstance(step, _DEAD_LETTERING):
         return _SMALL + _size_of(step.left) + len(step.record) + len(step.raw)
     return _SMALL + _size_of(step.left) if type(step) is Done and step.left is not NO_SETTLEMENT else _SMALL
 
@@ -241,7 +242,7 @@ def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool)
     if state == b"error":
         return StepFailed(body.decode(errors="replace"))
     fence, message, attempt, first = parse_started(state)
-    lease.running = running_of(fence, message)
+    lease.attempt_id = attempt_id(fence, message)
     envelope, fields = (body, _NO_FIELDS) if type(body) is bytes else (_envelope_in(body), body)
     return Started(fence, message, int(attempt), int(first), now_ms, envelope, fields, confirmed)
 

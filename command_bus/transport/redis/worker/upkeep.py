@@ -37,14 +37,14 @@ class Upkeep:
     Args:
         connections: To its server.
         keys: Of the shard.
-        owner: This worker's consumer name.
+        worker: This worker's name, which is that of its consumer.
         lease: Seconds that a lease lives.
     """
 
-    def __init__(self, connections: Connections, keys: ShardKeys, *, owner: str, lease: float) -> None:
+    def __init__(self, connections: Connections, keys: ShardKeys, *, worker: str, lease: float) -> None:
         self._connections = connections
         self._keys = keys
-        self._owner = owner
+        self._worker = worker
         self._lease = lease
         self._cursor = JITTER.getrandbits(32)
         self._sweep_at = 0.0
@@ -77,5 +77,5 @@ class Upkeep:
         self._workers = max(1, sum(consumer["idle"] <= self._lease * 1000 for consumer in consumers))
         for consumer in consumers:
             name = consumer["name"].decode()
-            if name != self._owner and consumer["pending"] == 0 and consumer["idle"] > limit_ms:
+            if name != self._worker and consumer["pending"] == 0 and consumer["idle"] > limit_ms:
                 await self._connections.run(REMOVE_WORKER, [self._keys.ready, self._keys.workers], [GROUP, name])

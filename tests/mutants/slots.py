@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-__all__ = ["PLACES"]
+__all__ = ["SLOTS"]
 
 _RUN, _EXECUTOR, _THREADS = "worker/entity_run.py", "worker/executor.py", "worker/threads.py"
-_TEST_PLACES, _TEST_THREADS = "tests/conformance/test_places.py", "tests/conformance/test_threads.py"
+_TEST_SLOTS, _TEST_THREADS = "tests/conformance/test_worker_slots.py", "tests/conformance/test_threads.py"
 
-PLACES = (
+SLOTS = (
     Mutant(
         "a hot entity asks only who waits in its own shard",
         _RUN,
-        '        return "leave" if self._places.another_waits(shard) else "yield"\n',
+        '        return "leave" if self._slots.another_waits(shard) else "yield"\n',
         '        return "yield"\n',
     ),
     Mutant(
@@ -36,7 +36,7 @@ PLACES = (
         f"{_TEST_THREADS}::test_a_worker_of_sync_handlers_takes_as_many_commands_as_threads",
     ),
     Mutant(
-        "a handler that waits for a reply keeps its place",
+        "a handler that waits for a reply keeps its slot",
         "messages/context.py",
         "    if running is None or running.make_lending is None:\n",
         "    if running is None or running is not None:\n",
@@ -46,14 +46,14 @@ PLACES = (
         "worker/lending.py",
         "        elif self._threads is not None:\n            self._threads.lend()\n",
         "",
-        f"{_TEST_PLACES}::test_threads_that_wait_for_replies_are_replaced",
+        f"{_TEST_SLOTS}::test_threads_that_wait_for_replies_are_replaced",
     ),
     Mutant(
-        "past the bound handlers that call take all places",
+        "past the bound handlers that call take all slots",
         _EXECUTOR,
         "            if self._callers and read.envelope.name in self._callers and not read.serves_handler:\n",
         "            if False:\n",
-        f"{_TEST_PLACES}::test_above_the_limit_callers_wait_and_their_calls_run",
+        f"{_TEST_SLOTS}::test_above_the_limit_callers_wait_and_their_calls_run",
     ),
     Mutant(
         "a handler that somebody cancels is taken for a lost worker",

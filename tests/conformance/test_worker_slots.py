@@ -1,4 +1,4 @@
-"""A worker's places: no entity keeps one for ever while others wait, and a handler that waits for the bus lends its own."""
+"""A worker's slots: no entity keeps one for ever while others wait, and a handler that waits for the bus lends its own."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Most:
 
 
 @pytest.mark.parametrize("shards", [1, 4, 16])
-async def test_a_cold_entity_of_any_shard_gets_a_place_of_hot_ones(sandbox: Sandbox, shards: int) -> None:
+async def test_a_cold_entity_of_any_shard_gets_a_slot_of_hot_ones(sandbox: Sandbox, shards: int) -> None:
     """The hot ones are all of one shard, the cold ones of all: each begins before the hot ones have done half of their work."""
     started: dict[str, int] = {}
     ran = 0
@@ -106,7 +106,7 @@ async def ordering(sandbox: Sandbox, most: Most) -> Callable[[CommandBus], None]
 
 
 @pytest.mark.parametrize(("concurrency", "orders"), [(1, 1), (1, 20), (10, 10), (10, 100)])
-async def test_handlers_that_wait_for_replies_take_no_places(sandbox: Sandbox, concurrency: int, orders: int) -> None:
+async def test_handlers_that_wait_for_replies_take_no_slots(sandbox: Sandbox, concurrency: int, orders: int) -> None:
     most = Most()
     use = await ordering(sandbox, most)
     async with sandbox.bus() as bus:
@@ -116,7 +116,7 @@ async def test_handlers_that_wait_for_replies_take_no_places(sandbox: Sandbox, c
             asked = (bus.call(Order(order=f"o{n}", stocks=[f"s{n}", "shared"]), timeout=30) for n in range(orders))
             assert await asyncio.gather(*asked) == [2] * orders
             assert time.monotonic() - began < 15
-            assert most.most <= concurrency, "who goes on has a place again"
+            assert most.most <= concurrency, "who goes on has a slot again"
             await bus.wait_idle(5)
             assert (await bus.stats()).in_flight == 0
 
@@ -154,7 +154,7 @@ async def test_a_chain_of_calls_is_longer_than_the_bound(sandbox: Sandbox) -> No
         assert await asyncio.gather(*chains) == [6] * 6
 
 
-async def test_without_lending_each_handler_keeps_its_place(sandbox: Sandbox) -> None:
+async def test_without_lending_each_handler_keeps_its_slot(sandbox: Sandbox) -> None:
     most = Most()
     use = await ordering(sandbox, most)
     async with sandbox.bus(max_waiting=0) as bus, bus.worker(concurrency=1):
@@ -192,8 +192,8 @@ async def test_stats_count_handlers_that_wait_for_a_reply(sandbox: Sandbox) -> N
         assert worker.info().awaiting_reply == 0
 
 
-async def test_a_call_that_fails_or_is_given_up_returns_its_place(sandbox: Sandbox) -> None:
-    """Each handler gives up or fails in its way; afterwards the only place is free and no other was made."""
+async def test_a_call_that_fails_or_is_given_up_returns_its_slot(sandbox: Sandbox) -> None:
+    """Each handler gives up or fails in its way; afterwards the only slot is free and no other was made."""
     most = Most()
     buses: list[CommandBus] = []
 
@@ -239,7 +239,7 @@ async def test_a_call_that_fails_or_is_given_up_returns_its_place(sandbox: Sandb
         assert most.most == 1
 
 
-async def test_a_result_that_is_waited_for_lends_the_place_too(sandbox: Sandbox) -> None:
+async def test_a_result_that_is_waited_for_lends_the_slot_too(sandbox: Sandbox) -> None:
     buses: list[CommandBus] = []
 
     @sandbox.registry.handles(Stock)
@@ -257,7 +257,7 @@ async def test_a_result_that_is_waited_for_lends_the_place_too(sandbox: Sandbox)
 
 
 async def test_threads_that_wait_for_replies_are_replaced(sandbox: Sandbox) -> None:
-    """Two threads and two places, ten orders; the stocks need threads as well."""
+    """Two threads and two slots, ten orders; the stocks need threads as well."""
     if sandbox.url is None:
         pytest.skip("a bus of another thread needs a server")
     lock, running = threading.Lock(), Most()
@@ -292,7 +292,7 @@ async def test_threads_that_wait_for_replies_are_replaced(sandbox: Sandbox) -> N
 
 @pytest.mark.parametrize("concurrency", [2, 4])
 async def test_calls_of_handlers_over_several_shards_never_stop(sandbox: Sandbox, concurrency: int) -> None:
-    """Replies and places come and go in one turn of the event loop, while readers of quiet shards wait for places to spare."""
+    """Replies and slots come and go in one turn of the event loop, while readers of quiet shards wait for slots to spare."""
     most = Most()
     use = await ordering(sandbox, most)
     async with sandbox.bus(shards=2) as bus, bus.worker(concurrency=concurrency):

@@ -1,0 +1,167 @@
+"""What a transport provides for senders, as protocols. See `interfaces.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Protocol
+
+from command_bus.errors import CommandBusError
+from command_bus.messages.policies import MailboxPolicy
+from command_bus.transport.records import CommandLocation
+from command_bus.transport.submissions import Admission, Submission, UnavailableShards
+
+__all__ = [
+    "Agreements",
+    "CommandLocator",
+    "Marks",
+    "Policies",
+    "Producer",
+    "Replies",
+    "Reply",
+]
+
+
+class Producer(Protocol):
+    """Puts commands into mailboxes.
+
+    The commands of a batch are decided in order. The first rule that fits gives the answer:
+
+    1. The command is `marked` and its id has a mark: `DUPLICATE` if the mark has the same digest, else `CONFLICT`. So a known id is
+       answered like this also where the mailbox is full or drained.
+    2. The mailbox is drained, alone, with its type or with everything: `DRAINING`.
+    3. An earlier command of the mailbox in this batch was refused by rule 2 or 4: `PREDECESSOR_REFUSED`, so that it is not overtaken. A
+       batch may hold commands of several callers: the earlier one may be another caller's.
+    4. The mailbox holds `max_depth` commands, delayed ones included: `ENTITY_FULL`. The shard holds its share of `max_total_depth`:
+       `TOTAL_FULL`.
+    5. `ACCEPTED`: the command is in its mailbox, or waits for its delay. A marked one has a waiting mark (`marks.waiting_mark`) until it
+       is settled. A command without a mark is accepted as often as it is sent.
+
+    `WRONG_TYPE` answers the commands of a mailbox that can take none, because its key has another type, say. At the server's memory limit
+    the whole batch fails with `QueueFull`, and nothing of it is accepted.
+
+    A producer repeats a request that had no answer; the repeat gets the first answer, and nothing is accepted twice. Before a request
+    leaves late or again, the producer calls `renewed` of the submissions that have it. Nothing else of a batch changes.
+    """
+
+    @property
+    def window(self) -> int:
+        """How many commands leave together at most."""
+        ...
+
+    def enqueue(self, submission: Submission, timeout: float) -> Awaitable[Admission]:
+        """Accept one command; concurrent calls of one event-loop turn leave as one batch, in the order of the calls.
+
+        Raises:
+            BusClosed: The transport is closed.
+            QueueFull: The server is at its memory limit.
+            TransportUnavailable: No answer within `timeout` seconds, or too many commands wait here. `outcome_unknown` says whether the
+                command may have been accepted.
+            Unconfirmed: It is accepted, but too few replicas confirmed that in time.
+            UnsuitableServer: The server lacks what is needed.
+        """
+        ...
+
+    async def enqueue_many(
+        self, submissions: Sequence[Submission], timeout: float, silent: UnavailableShards | None = None
+    ) -> list[Admission | CommandBusError]:
+        """Accept many commands, in order per mailbox; an outcome per command, or the error because of which there is none.
+
+        They leave in chunks. Once a command is refused, other than as a `CONFLICT`, the commands of its mailbox in later chunks are not
+        sent: they are `PREDECESSOR_REFUSED`, also where their ids are known.
+
+        `timeout` is per chunk. After a chunk that failed nothing more of its shard is sent; nor by later calls that are given the same
+        `silent`, in which shards are noted that did not answer in time.
+        """
+        ...
+
+
+class Reply(Protocol):
+    """One call's wait."""
+
+    async def within(self, deadline: float) -> bytes | None:
+        """Return the reply record, or None if it does not come before the deadline (monotonic)."""
+        ...
+
+    def forget(self) -> None:
+        """Drop the wait: its caller waits no longer."""
+        ...
+
+
+class Replies(Protocol):
+    """Receives the replies of one process.
+
+    Attributes:
+        process: What a command must carry so that its reply comes here.
+    """
+
+    process: str
+
+    def expect(self, command_id: str) -> Reply:
+        """Be ready for a reply, before the command is sent."""
+        ...
+
+
+class Marks(Protocol):
+    """Reads the marks of command ids; `marks.py` says what is in one."""
+
+    async def read(self, command_id: str) -> list[bytes]:
+        """Return the marks of a command id: several if it was accepted in several shards."""
+        ...
+
+
+class Policies(Protocol):
+    """Knows what mailboxes the entities of a type have in a namespace."""
+
+    def recorded(self, entity_type: str) -> MailboxPolicy | None:
+        """Return the policy that the namespace recorded, if it is known here."""
+        ...
+
+    async def learn(self, entity_type: str) -> None:
+        """Read it, if it is recorded.
+
+        Raises:
+            CommandBusError: It cannot be read now.
+        """
+        ...
+
+
+class Agreements(Policies, Protocol):
+    """What all clients of a namespace agree on: the mailbox policy of each entity type."""
+
+    def agreed(self, entity_type: str) -> MailboxPolicy | None:
+        """Return the policy of an entity type, if it was agreed on; None while others wait for an agreement, so that none is overtaken."""
+        ...
+
+    async def agree(self, entity_type: str, deadline: float = 0.0) -> MailboxPolicy:
+        """Record or compare the policy of an entity type, once, or repeatedly until a monotonic deadline.
+
+        Raises:
+            InvalidSettings: The namespace recorded another policy.
+            TooManyEntityTypes: The namespace has as many types as it may have.
+            TransportUnavailable: There was no answer in time.
+        """
+        ...
+
+    def forget(self, entity_type: str) -> None:
+        """Agree on this type again before its next command."""
+        ...
+
+
+class CommandLocator(Protocol):
+    """Finds one command for a caller whose time is over. A sender may have few rights: what it may not read is left out."""
+
+    async def look(self, mailbox: str, command_id: str) -> CommandLocation:
+        """Return where a command of this mailbox is.
+
+        Raises:
+            CommandBusError: The server cannot be asked.
+        """
+        ...
+
+    async def line(self, mailbox: str) -> Sequence[tuple[str, bytes]]:
+        """Return the first entries of a mailbox: message ids and envelopes.
+
+        Raises:
+            CommandBusError: The server cannot be asked, or this user may not read mailboxes.
+        """
+        ...

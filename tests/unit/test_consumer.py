@@ -1,0 +1,58 @@
+"""What a consumer runs, and what it hands back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.memory import MemoryClients
+from command_bus.transport.redis.worker.consumer import ConsumerLoop
+from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.transport.slots import Slots
+from command_bus.transport.steps import Answer, GiveBack, Lease, Released, Step
+
+
+class NoServer:
+    """Receives steps, and never answers."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, Step]] = []
+        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    def advance(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
+        self.steps.append((lease.mailbox, step))
+        return self.answer
+
+
+async def test_what_is_handed_back_does_not_run() -> None:
+    steps, release, keys = NoServer(), asyncio.Event(), KeySpace("n", 1)
+
+    async def run(lease: Lease) -> None:
+        await release.wait()
+
+    async def settle(shard: int, activations: list[tuple[str, str]]) -> None: ...
+
+    slots = Slots(1, 1, 0, is_stuck=lambda: False)
+    consumer = ConsumerLoop(
+        cast("Any", None),
+        keys,
+        worker="w",
+        slots=slots,
+        leases=LeaseKeeper(MemoryClients(), keys, worker="w", lease=30.0, heartbeat=lambda _: b""),
+        steps=steps,
+        run=run,
+        wake=lambda _: None,
+        settle=settle,
+    )
+    ask = await slots.ask(0, 1)
+    consumer.arrived(0, ask, [("1-0", {b"e": b"box:a"}), ("2-0", {b"e": b"box:b"})])
+    assert list(consumer.running.values()) == ["box:a"]
+    assert steps.steps == [("box:b", GiveBack(counts=False))], "it is asked for at once"
+    (task,) = consumer.running
+    release.set()
+    await task
+    await asyncio.sleep(0)
+    assert not consumer.running
+    steps.answer.set_result(Released("yield"))
+    await asyncio.sleep(0)
