@@ -74,6 +74,7 @@ class StoredEntity:
         started_ms: When this attempt of it started, about; 0 if it does not run.
         letter: Of the dead letter by which it is parked, in its shard; empty if it is not.
         hold: By whom it is paused or drained: itself, its type or the bus, the narrowest; None by none.
+        oldest_id: Id of the first of its commands; empty if they are all delayed.
     """
 
     mailbox: str
@@ -86,6 +87,7 @@ class StoredEntity:
     started_ms: int = 0
     letter: str = ""
     hold: Hold | None = None
+    oldest_id: str = ""
 
     @property
     def is_delayed(self) -> bool:

@@ -93,6 +93,7 @@ class Lease:
     cancel: Callable[[Cancellation], None] | None = None
     lost: bool = False
     in_thread: bool = False
+    ahead: list[tuple[str, bytes]] | None = None
 
 
 @dataclass(slots=True)

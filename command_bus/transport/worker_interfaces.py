@@ -144,6 +144,7 @@ class WorkerSideOptions:
         max_lent: Slots that may be lent at a time.
         is_stuck: Whether some of the work cannot be run here for now.
         heartbeat: Called with the server's time in ms, with each renewal; returns the record that `announcements.workers` reads.
+        max_depth: Returns how many commands a mailbox of an entity type may hold.
     """
 
     name: str
@@ -153,6 +154,7 @@ class WorkerSideOptions:
     max_lent: int
     is_stuck: Callable[[], bool]
     heartbeat: Callable[[int], bytes]
+    max_depth: Callable[[str | None], int]
 
 
 class WorkerSide(Protocol):

@@ -276,6 +276,7 @@ class _Parts:
                 max_lent=settings.max_waiting,
                 is_stuck=lambda: self.threads.turns_away,
                 heartbeat=lambda now_ms: worker_record(worker.info(now_ms)),
+                max_depth=lambda entity_type: settings.entity(entity_type).max_depth or settings.max_depth,
             )
         )
         decisions = _decisions(worker, session)

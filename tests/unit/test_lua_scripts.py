@@ -23,12 +23,19 @@ _SHORT = {"box": "mailbox", "boxes": "count", "delayed_counts": "later", "id": "
 every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 
 
+def _files(script: Script) -> list[str]:
+    folder = _LUA.joinpath(script.name)
+    if not folder.is_dir():
+        return [_LUA.joinpath(f"{script.name}.lua").read_text(encoding="utf-8")]
+    return [file.read_text(encoding="utf-8") for file in sorted(folder.iterdir(), key=lambda file: file.name)]
+
+
 def _body(script: Script) -> str:
-    return _LUA.joinpath(f"{script.name}.lua").read_text(encoding="utf-8")
+    return "\n".join(_files(script))
 
 
 def _header(script: Script) -> str:
-    return "\n".join(line for line in _body(script).splitlines() if line.startswith("--"))
+    return "\n".join(line for line in _files(script)[0].splitlines() if line.startswith("--"))
 
 
 def _calls(text: str, part: str) -> bool:
@@ -85,7 +92,12 @@ def test_shared_parts_define_each_name_once_and_no_script_defines_it_again() -> 
 
 
 def test_every_file_is_loaded() -> None:
-    assert {path.name.removesuffix(".lua") for path in _LUA.iterdir() if path.name.endswith(".lua")} == {
+    assert {path.name.removesuffix(".lua") for path in _LUA.iterdir() if path.name != "shared"} == {
         script.name for script in SCRIPTS
     }
     assert set(_SHARED) == {part for script in SCRIPTS for part in script.shared}
+
+
+@every_script
+def test_no_file_is_longer_than_200_lines(script: Script) -> None:
+    assert max(text.count("\n") for text in [*_files(script), *_SHARED.values()]) <= 200

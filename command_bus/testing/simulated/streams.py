@@ -128,6 +128,8 @@ def xtrim(store: Store, args: Args) -> Any:
     if args[1].upper() == b"MINID":
         low = id_of(args[-1])
         gone = [entry for entry in stream.entries if entry < low]
+        if b"~" in args:  # whole nodes, which are small here
+            gone = gone[: len(gone) // 3 * 3]
     else:
         gone = list(stream.entries)[: max(0, len(stream.entries) - int(args[-1]))]
     for entry in gone:

@@ -93,7 +93,7 @@ _GRANTS: Final[Mapping[Role, tuple[tuple[str, str], ...]]] = {
         ("hdel", "delayed_counts"),
         ("get set", "fence"),
         ("zrem", "due"),
-        ("xrange xread xdel del", "mailboxes*"),
+        ("xrange xread xtrim xdel del", "mailboxes*"),
         ("lpush pexpire", "inboxes*"),
         ("xadd", "dead"),
         ("hset hdel", "workers"),

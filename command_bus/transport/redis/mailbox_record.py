@@ -42,6 +42,16 @@ class MailboxRecord(NamedTuple):
         return attempt_id(self.fence, self.message)
 
     @property
+    def is_held(self) -> bool:
+        """Whether one of its commands runs."""
+        return self.state in ("h", "H")
+
+    @property
+    def oldest(self) -> str:
+        """Where its commands begin that are not settled: an id for XRANGE."""
+        return self.message if self.is_held else "-"
+
+    @property
     def started_us(self) -> int:
         """The server's time in microseconds when the attempt started, apart from jumps of its clock: fences are made of it."""
         return _number(self.fence)

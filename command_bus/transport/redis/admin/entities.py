@@ -27,7 +27,7 @@ _DUE_PAGE = 1000
 _LAST_MS = 2.0**53  # up to here a score is exact
 _FARTHEST = 100_000  # members of `due` that are looked through for the first of a mailbox
 _BYTES = 4 << 20  # of delayed commands that one script looks at: a few milliseconds
-_STATES: dict[str, EntityState] = {"r": "waiting", "h": "running", "w": "retrying"}
+_STATES: dict[str, EntityState] = {"r": "waiting", "h": "running", "H": "running", "w": "retrying"}
 
 
 class RedisEntities(RetryingRequests):
@@ -61,10 +61,12 @@ class RedisEntities(RetryingRequests):
         """Return a mailbox with its first `count` entries."""
         index = self._keys.shard_of(mailbox)
         keys = self._keys.shards[index]
-        entries: Any = await self._ask(keys, lambda client: client.xrange(keys.mailbox(mailbox), count=max(count, 1)))
         record: bytes | None = await self._ask(keys, lambda client: client.hget(keys.active, mailbox))
         found = parse_record(record)
-        lease = await self._lease(keys, found.activation) if found.state == "h" else None
+        entries: Any = await self._ask(
+            keys, lambda client: client.xrange(keys.mailbox(mailbox), found.oldest, count=max(count, 1))
+        )
+        lease = await self._lease(keys, found.activation) if found.is_held else None
         first = tuple((entry.decode(), (fields or {}).get(b"e", b"")) for entry, fields in entries[:count])
         return MailboxHead(lease, first, index)
 
@@ -144,7 +146,7 @@ class RedisEntities(RetryingRequests):
 
         records, paused, parked, later, held = await self._ask(keys, read)
         holds = {scope: parse_hold(scope, value) for scope, value in zip([*texts, *wide], [*paused, *held], strict=True) if value}
-        lengths = await self._run(keys, MAILBOX_HEADS, [keys.mailbox(text) for text in texts], [])
+        lengths = await self._run(keys, MAILBOX_HEADS, [keys.active, *map(keys.mailbox, texts)], [len(keys.mailboxes)])
         return [
             surveyed(text, holds, *facts)
             for text, *facts in zip(texts, records, parked, later, lengths[::2], lengths[1::2], strict=True)
@@ -195,6 +197,7 @@ def surveyed(
         fields.started_us // 1000,
         (parked or b"").decode(errors="replace"),
         paused or next(iter(found), None),
+        head.decode(),
     )
 
 

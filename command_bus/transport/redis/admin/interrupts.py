@@ -33,7 +33,7 @@ class RedisInterrupts(RetryingRequests):
 
         record, (seconds, micros) = await self._ask(keys, read)
         found = parse_record(record)
-        if found.state != "h":
+        if not found.is_held:
             return None
         message = found.message
         entries = await self._ask(keys, lambda client: client.xrange(keys.mailbox(mailbox), message, message))

@@ -16,7 +16,8 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.scripts import REMOVE
+from command_bus.transport.redis.mailbox_record import parse_record
+from command_bus.transport.redis.scripts import MAILBOX_HEADS, REMOVE
 from command_bus.transport.steps import Settlement
 
 __all__ = ["RedisMailboxes"]
@@ -51,15 +52,9 @@ class RedisMailboxes(RetryingRequests):
     async def depth(self, mailbox: str) -> int:
         """Return how many commands a mailbox holds, delayed ones included."""
         keys = self._keys_of(mailbox)
-
-        async def read(client: Redis) -> Any:
-            pipeline = client.pipeline(transaction=False)
-            pipeline.xlen(keys.mailbox(mailbox))
-            pipeline.hget(keys.delayed_counts, mailbox)
-            return await pipeline.execute()
-
-        length, later = await self._ask_once(keys, read)
-        return int(length) + int(later or 0)
+        length, _ = await self._run_once(keys, MAILBOX_HEADS, [keys.active, keys.mailbox(mailbox)], [len(keys.mailboxes)])
+        later = await self._ask_once(keys, lambda client: client.hget(keys.delayed_counts, mailbox))
+        return max(int(length), 0) + int(later or 0)
 
     async def waiting(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
         """Yield the commands that wait in a mailbox, page by page, delayed commands last."""
@@ -76,7 +71,8 @@ class RedisMailboxes(RetryingRequests):
     async def lined_up(self, mailbox: str) -> AsyncIterator[list[Waiting]]:
         """Yield the commands that wait in a mailbox now, page by page, without the delayed ones."""
         keys = self._keys_of(mailbox)
-        async for page in self._entries(keys, keys.mailbox(mailbox), "-"):
+        record = parse_record(await self._ask_once(keys, lambda client: client.hget(keys.active, mailbox)))
+        async for page in self._entries(keys, keys.mailbox(mailbox), record.oldest):
             yield [Waiting(entry.decode(), fields.get(b"e", b"")) for entry, fields in page]
 
     async def delayed(self, shard: int) -> AsyncIterator[list[tuple[str, Waiting]]]:
@@ -156,7 +152,7 @@ class RedisMailboxes(RetryingRequests):
         """Yield the mailboxes of a shard with the envelopes in them, oldest first."""
         keys, size = self._keys.shards[shard], PageSize(_LOT)
         async for page in self._entities.pages(shard):
-            left = deque((entity, "-") for entity in page if entity.depth)
+            left = deque((entity, entity.oldest_id or "-") for entity in page if entity.depth)
             while left:
                 each = min(_MOST_OF_ONE, size.count)
                 lot = _lot(left, each, size.count)

@@ -18,12 +18,14 @@ class PageSize:
 
     Args:
         most: Entries that are never exceeded, however small they are.
+        wanted: Bytes that an answer should have at most.
     """
 
-    __slots__ = ("_guess", "_most", "count")
+    __slots__ = ("_guess", "_most", "_wanted", "count")
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, wanted: int = _WANTED) -> None:
         self._most = most
+        self._wanted = wanted
         self._guess = _FIRST_GUESS
         self.count = self._entries()
 
@@ -36,4 +38,4 @@ class PageSize:
                 self.count = self._entries()
 
     def _entries(self) -> int:
-        return max(1, min(self._most, _WANTED // max(self._guess, 1)))
+        return max(1, min(self._most, self._wanted // max(self._guess, 1)))

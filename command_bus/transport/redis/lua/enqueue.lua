@@ -1,6 +1,6 @@
 -- enqueue: accept commands into their mailboxes, in order, and activate the entities that were idle.
 --
--- uses: record, settled, holds, admission, events
+-- uses: record, holds, admission, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -71,7 +71,6 @@ end
 for box = 1, boxes do
   if records[box] then  -- an idle one is empty
     local length = redis.pcall('XLEN', KEYS[10 + box])
-    if type(length) == 'number' and length >= room[box] then length = length - settled_in(KEYS[10 + box], records[box]) end
     room[box] = type(length) == 'number' and room[box] - length
   end
   if any and room[box] then room[box] = room[box] - (tonumber(call('HGET', delayed_counts, names[box])) or 0) end

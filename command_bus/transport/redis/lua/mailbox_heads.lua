@@ -1,6 +1,6 @@
 -- mailbox_heads: return how much waits in mailboxes and since when, without sending the commands.
 --
--- uses: record
+-- uses: record, settled
 --
 -- KEYS[1]   active    hash: mailbox name -> record (see shared/record.lua)
 -- KEYS[2…]  the mailboxes

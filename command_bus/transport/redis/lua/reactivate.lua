@@ -19,14 +19,14 @@ local ready, active, paused, parked = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
 local function reactivate(name)
   local state, activation, fence, message, attempt, first = parse_record(redis.call('HGET', active, name) or '')
-  if state == 'r' or state == 'h' then
+  if state == 'r' or state == 'h' or state == 'H' then
     if redis.call('XRANGE', ready, activation, activation)[1] then return false end
   elseif state ~= 's' or redis.call('HEXISTS', parked, name) == 1 or holds_of(paused, name) then
     return false
   end
   local id = redis.call('XADD', ready, '*', 'e', name)
-  if state == 'h' then
-    redis.call('HSET', active, name, 'h|' .. id .. '|' .. fence .. '|' .. message .. '|' .. attempt .. '|' .. first .. '|')
+  if state ~= 's' and state ~= 'r' then
+    redis.call('HSET', active, name, state .. '|' .. id .. '|' .. fence .. '|' .. message .. '|' .. attempt .. '|' .. first .. '|')
   else
     redis.call('HSET', active, name, pack_record('r', id, attempt, first))
   end

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from command_bus.transport.mailboxes import EVERYTHING, scope_of
 from command_bus.transport.records import CommandLocation, Hold
@@ -17,7 +18,7 @@ from command_bus.transport.redis.admin.holds import parse_hold
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.page_size import PageSize
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
-from command_bus.transport.redis.mailbox_record import parse_record
+from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record
 
 __all__ = ["RedisLocator"]
 
@@ -46,13 +47,17 @@ class RedisLocator:
             CommandBusError: The server cannot be asked.
         """
         keys = self._shard(mailbox)
-        answers = await self._connections.at(keys.prefix).ask(_look, keys, mailbox, command_id)
+        place = self._connections.at(keys.prefix)
+        answers = await place.ask(_look, keys, mailbox, command_id)
+        settled = await place.ask(_settled, keys, mailbox, parse_record(answers[0] if isinstance(answers[0], bytes) else None))
         record, paused, later, length, mark, retry, delayed, workers, time = map(_permitted, answers)
         scopes = (mailbox, scope_of(mailbox), EVERYTHING)
         holds = {scope: parse_hold(scope, value) for scope, value in zip(scopes, paused or (), strict=False) if value is not None}
         seconds, micros = time or (0, 0)
         return CommandLocation(
-            entity=surveyed(mailbox, holds, record, _PARKED if _is_parked(record, holds) else None, later, length or 0, b""),
+            entity=surveyed(
+                mailbox, holds, record, _PARKED if _is_parked(record, holds) else None, later, (length or 0) - settled, b""
+            ),
             mark=mark,
             retry_ms=None if retry is None else int(retry),
             delayed_ms=None if delayed is None else int(delayed),
@@ -68,7 +73,8 @@ class RedisLocator:
         """
         keys = self._shard(mailbox)
         found: list[tuple[str, bytes]] = []
-        size, start = PageSize(_PAGE), "-"
+        record = await self._connections.at(keys.prefix).ask(lambda client: client.hget(keys.active, mailbox))
+        size, start = PageSize(_PAGE), parse_record(record).oldest
         while len(found) < _MOST:
             asked = size.count
             page: Any = await self._connections.at(keys.prefix).ask(
@@ -97,6 +103,17 @@ async def _look(client: Redis, keys: ShardKeys, mailbox: str, command_id: str) -
     pipeline.hgetall(keys.workers)
     pipeline.time()
     return await pipeline.execute(raise_on_error=False)
+
+
+async def _settled(client: Redis, keys: ShardKeys, mailbox: str, record: MailboxRecord) -> int:
+    """Return how many settled commands stand in a mailbox; 0 for a user who may not read it."""
+    if not record.is_held:
+        return 0
+    try:
+        found: Any = await client.xrange(keys.mailbox(mailbox), max=f"({record.message}")
+        return len(found)
+    except ResponseError:
+        return 0
 
 
 def _is_parked(record: bytes | None, holds: Mapping[str, Hold]) -> bool:

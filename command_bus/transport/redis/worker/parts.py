@@ -7,6 +7,7 @@ import logging
 from functools import partial
 
 from command_bus.errors import CommandBusError
+from command_bus.transport.mailboxes import type_of
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.scripts import REMOVE_WORKER
@@ -22,6 +23,8 @@ __all__ = ["RedisWorkerSide"]
 
 _log = logging.getLogger("command_bus.worker")
 _SIGN_OFF = 1.0  # seconds
+_DEEP = 1_000
+"""Commands that a mailbox may hold if its commands are read ahead: settled ones that stand in it count, too, and are 1 % of that at most."""
 
 
 class RedisWorkerSide:
@@ -41,7 +44,13 @@ class RedisWorkerSide:
         self._keys = keys
         self._options = options
         self.slots = Slots(options.slots, keys.count, options.max_lent, is_stuck=options.is_stuck)
-        self.steps = StepBatcher(connections, keys, worker=options.name, reply_ttl=options.reply_ttl)
+        self.steps = StepBatcher(
+            connections,
+            keys,
+            worker=options.name,
+            reply_ttl=options.reply_ttl,
+            reads_ahead=lambda mailbox: options.max_depth(type_of(mailbox)) >= _DEEP,
+        )
         keeper: type[LeaseKeeper] = getattr(connections.factory, "lease_keeper", LeaseKeeper)
         self.leases = keeper(
             connections.factory,

@@ -241,9 +241,9 @@ class _ShardRecovery:
         if record.activation != activation:
             await self._drop([activation])  # its mailbox has another activation: this one is left over
             return
-        if ours and record.state == "h" and record.worker != self._worker:
+        if ours and record.is_held and record.worker != self._worker:
             return  # held by another worker that may live: its next renewal takes it back, or its lease ends
-        if idle and record.state == "h" and 0 <= now_us - record.started_us < self._lease * 1e6 * SHORTEST_WATCH:
+        if idle and record.is_held and 0 <= now_us - record.started_us < self._lease * 1e6 * SHORTEST_WATCH:
             return  # its next renewal takes it back, or its lease ends
         if record.state == "r":
             self.recovered += 1

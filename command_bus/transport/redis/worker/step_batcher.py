@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +48,9 @@ __all__ = ["StepBatcher"]
 
 MAX_STEPS = 256
 MAX_BYTES = 1024 * 1024
+MAX_AHEAD = 12
+AHEAD_BYTES = 64 * 1024
+"""Most commands of a mailbox, and bytes, that are read at a time. They are still started and settled one by one."""
 _SMALL = 100  # bytes of a step that carries nothing
 _log = logging.getLogger("command_bus.transport")
 _SETTLED: dict[bytes, Answer] = {reason.encode(): Released(reason) for reason in ("idle", "yield", "wait", "stop")}
@@ -61,8 +64,18 @@ _Waiting = tuple[Lease, Step, "asyncio.Future[Answer]"]
 class StepBatcher:
     """Implements `Steps` with the advance step."""
 
-    def __init__(self, connections: Connections, keys: KeySpace, *, worker: str, reply_ttl: float) -> None:
-        self._shards = [_Shard(connections.at(shard.prefix), shard, worker, int(reply_ttl * 1000)) for shard in keys.shards]
+    def __init__(
+        self,
+        connections: Connections,
+        keys: KeySpace,
+        *,
+        worker: str,
+        reply_ttl: float,
+        reads_ahead: Callable[[str], object] = bool,
+    ) -> None:
+        self._shards = [
+            _Shard(connections.at(shard.prefix), shard, worker, int(reply_ttl * 1000), reads_ahead) for shard in keys.shards
+        ]
 
     def advance(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
         """See `Steps`."""
@@ -89,7 +102,9 @@ class _Batch:
 class _Shard(StopAndWait[_Waiting, _Batch]):
     """The steps that wait for one shard."""
 
-    def __init__(self, connections: Connections, keys: ShardKeys, worker: str, reply_ttl_ms: int) -> None:
+    def __init__(
+        self, connections: Connections, keys: ShardKeys, worker: str, reply_ttl_ms: int, reads_ahead: Callable[[str], object]
+    ) -> None:
         super().__init__(connections, f"command_bus.steps{keys.prefix}")
         self._backoff = LoggedBackoff(connections.outage, "cannot start or settle commands", _log)
         self._keys = keys
@@ -97,6 +112,8 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
         self._head_keys += [keys.watched, keys.events]
         self._head_args: list[Any] = [GROUP, worker, reply_ttl_ms]
         self._answers = PageSize(MAX_STEPS)
+        self._ahead = PageSize(MAX_AHEAD, wanted=AHEAD_BYTES)
+        self._reads_ahead = reads_ahead
 
     def submit(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
         answer: asyncio.Future[Answer] = self._future()
@@ -108,7 +125,7 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
 
     def _batch(self, items: list[_Waiting]) -> _Batch:
         prefix = self._keys.mailboxes
-        args = [*self._head_args, len(prefix), len(items)]
+        args = [*self._head_args, len(prefix), len(items), self._ahead.count]
         names: list[str] = []
         for lease, step, _ in items:
             _encode(self._keys, lease, step, names, args)
@@ -122,7 +139,15 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
         return type(answer) is list
 
     def _heard(self, batch: _Batch, answer: list[Any]) -> None:
-        self._answers.observe(sum([len(body) for body in answer[2::2] if body]), len(batch.steps))
+        size = commands = 0
+        for body in answer[2::2]:
+            if type(body) is bytes:
+                size, commands = size + len(body), commands + 1
+            elif type(body) is list and type(body[-1]) is list:
+                size += len(body[0]) + sum(map(len, body[1]))
+                commands += 1 + len(body[1]) // 2
+        self._answers.observe(size, len(batch.steps))
+        self._ahead.observe(size, commands)
 
     def _hand_out(self, batch: _Batch, answer: list[Any], *, confirmed: bool = True) -> None:
         now_ms = int(answer[0])
@@ -130,6 +155,8 @@ class _Shard(StopAndWait[_Waiting, _Batch]):
             result = _SETTLED.get(state)
             if result is None:
                 result = _decode(lease, state, body, now_ms, confirmed)
+                if lease.ahead and not self._reads_ahead(lease.mailbox):
+                    lease.ahead = None
             if not waiting.done():
                 waiting.set_result(result)
             elif type(result) is Started:
@@ -173,9 +200,9 @@ def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: l
         case Done(left, follow, status):
             if left is not NO_SETTLEMENT:
                 flags = _leave(keys, left, names, extra)
-                args += (_VERBS[status] + _FOLLOWS[follow] + flags, lease.activation, lease.holder, lease.attempt_id, *extra)
+                args += (_VERBS[status] + _FOLLOWS[follow] + flags, lease.activation, lease.holder, _running(lease), *extra)
             else:
-                args += (_VERBS[status] + _FOLLOWS[follow], lease.activation, lease.holder, lease.attempt_id)
+                args += (_VERBS[status] + _FOLLOWS[follow], lease.activation, lease.holder, _running(lease))
         case Take():
             args += ("ts", lease.activation, lease.holder, lease.attempt_id)
         case Retry(delay_ms, counts):
@@ -188,6 +215,11 @@ def _encode(keys: ShardKeys, lease: Lease, step: Step, names: list[str], args: l
         case Park(left, record, raw):
             flags = _leave(keys, left, names, extra)
             args += ("pl" + flags, lease.activation, lease.holder, lease.attempt_id, *extra, record, raw)
+
+
+def _running(lease: Lease) -> str:
+    """Return the attempt that runs, with the id of the next command if that was read ahead."""
+    return f"{lease.attempt_id}>{lease.ahead[-1][0]}" if lease.ahead else lease.attempt_id
 
 
 def _leave(keys: ShardKeys, left: Settlement, names: list[str], args: list[Any]) -> str:
@@ -243,8 +275,24 @@ def _decode(lease: Lease, state: bytes, body: Any, now_ms: int, confirmed: bool)
         return StepFailed(body.decode(errors="replace"))
     fence, message, attempt, first = parse_started(state)
     lease.attempt_id = attempt_id(fence, message)
-    envelope, fields = (body, _NO_FIELDS) if type(body) is bytes else (_envelope_in(body), body)
+    envelope, fields = _read(lease, message, body)
     return Started(fence, message, int(attempt), int(first), now_ms, envelope, fields, confirmed)
+
+
+def _read(lease: Lease, message: str, body: Any) -> tuple[bytes | None, list[bytes]]:
+    """Return the envelope of a command that was started, and its fields if it has others. Keep what was read ahead behind it."""
+    if body is None:
+        if not lease.ahead or lease.ahead[-1][0] != message:
+            raise ValueError(f"{message} of {lease.mailbox} was started, but not read ahead")
+        return lease.ahead.pop()[1], _NO_FIELDS
+    lease.ahead = None
+    if type(body) is bytes:
+        return body, _NO_FIELDS
+    if type(body[-1]) is list:
+        behind = iter(body[1])
+        lease.ahead = [(entry.decode(), next(behind)) for entry in behind][::-1]
+        return body[0], _NO_FIELDS
+    return _envelope_in(body), body
 
 
 def _envelope_in(fields: list[bytes]) -> bytes | None:

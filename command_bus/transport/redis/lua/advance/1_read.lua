@@ -43,9 +43,9 @@
 -- share is read once before the steps and written once after them; `records` holds the present state in between. Steps 1, 2 and 4 are no
 -- functions: each function that a script defines costs 0.1 us per call of the script.
 --
--- A settled command stays in its mailbox until the next read there: to delete one after the other would walk over the deleted ones each time.
--- So what stands before the running command of a held mailbox is settled, and whatever ends a lease trims it. Who changes something behind a
--- running command writes H into the record (see shared/record.lua): then what the worker has read ahead is not used.
+-- A settled command stays in its mailbox until the next read there, because a deletion walks over all that was deleted before it. So what
+-- stands before the running command of a held mailbox is settled, fewer commands than are read at a time, and whatever ends a lease trims it.
+-- Who removes something behind a running command writes H into the record (see shared/record.lua): then what was read ahead is not used.
 
 local ready, active, fence_key, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local due, paused, parked, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8]

@@ -36,7 +36,7 @@ local function settle(step, verb, name, activation, holder, follow, left)
   local counter = counted[verb]
   if counter then counts[counter] = counts[counter] + 1 end
   settled = settled + 1
-  if head and head[2] then call('XTRIM', KEYS[10 + step], 'MINID', '~', head[1]) end
+  if head and head[2] then call('XTRIM', KEYS[10 + step], 'MINID', '=', head[1]) end
   if left then
     write_mark(left, false, name)
     push_reply(left)
