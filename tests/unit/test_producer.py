@@ -259,6 +259,9 @@ async def test_an_answer_that_comes_late_is_nobody_s(monkeypatch: pytest.MonkeyP
     second = line.enqueue(plain("b"), 5.0)
     await asyncio.sleep(0)
     late[0](b"+")
-    assert not second.done()
+    third = line.enqueue(plain("c"), 5.0)
+    await asyncio.sleep(0)
+    assert (len(late), second.done(), third.done()) == (2, False, False), "one batch is on its way"
     late[1](b"e")
-    assert await second is Admission.ENTITY_FULL
+    late[2](b"+")
+    assert (await second, await third) == (Admission.ENTITY_FULL, Admission.ACCEPTED)
