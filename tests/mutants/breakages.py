@@ -402,7 +402,7 @@ MUTANTS = (
     ),
     Mutant(
         "an ambiguous batch is sent as a new one",
-        f"{_REDIS}/sending/producer.py",
+        f"{_REDIS}/sending/enqueue_line.py",
         "            batch.stale, error = True, None\n",
         "            batch, error = self._batch(left), None\n",
     ),
@@ -422,7 +422,7 @@ MUTANTS = (
     ),
     Mutant(
         "a batch in doubt is asked again without those who gave up",
-        f"{_REDIS}/sending/producer.py",
+        f"{_REDIS}/sending/enqueue_line.py",
         "        if doubt is None and len(left) != len(batch.waiting):\n",
         "        if len(left) != len(batch.waiting):\n",
         "tests/unit/test_producer.py::test_a_batch_in_doubt_stays_as_it_is_when_some_give_up",
