@@ -34,6 +34,7 @@ __all__ = [
     "InvalidRows",
     "InvalidSettings",
     "MissingExtra",
+    "NewerState",
     "NoHandler",
     "NotReconciled",
     "PayloadTooLarge",
@@ -439,6 +440,20 @@ class EntityTypeInUse(CommandBusError):
     def __init__(self, message: str = "", *, entity_type: str = "") -> None:
         super().__init__(message)
         self.entity_type = entity_type
+
+
+class NewerState(CommandBusError):
+    """An entity is in a state that only a later release of this library knows. It was left as it is; that release can change it.
+
+    Attributes:
+        entity: Its name.
+    """
+
+    code = "newer_state"
+
+    def __init__(self, message: str = "", *, entity: str = "") -> None:
+        super().__init__(message)
+        self.entity = entity
 
 
 class IdleTimeout(CommandBusError, TimeoutError):
