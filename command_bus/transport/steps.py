@@ -136,7 +136,7 @@ class Started:
         """Its entry as a dead letter keeps it: see `entry_text.py`."""
         if self.envelope is None:
             return b"".join(self.raw)
-        return pack_entry(self.raw) if len(self.raw) > len((b"e", self.envelope)) else self.envelope
+        return pack_entry(self.raw or (b"e", self.envelope))
 
     @property
     def replayed(self) -> bool:

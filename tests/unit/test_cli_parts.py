@@ -191,7 +191,7 @@ FIT = Examination(
     },
     config={"appendfsync": "everysec", "timeout": "0", "maxclients": "10000", "stream-node-max-bytes": "512"},
     user="shop-operator",
-    meta={"shards": "2", "protocol": "1", "mailbox:account": "per_entity"},
+    meta={"shards": "2", "protocol": "2", "mailbox:account": "per_entity"},
 )
 
 

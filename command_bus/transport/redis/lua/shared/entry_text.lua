@@ -9,11 +9,11 @@ local function fields_in(text)
   local fields, at = {}, 2
   while at <= #text do
     local name, length, from = string.match(text, '^([^:]+):(%d+):()', at)
-    if not name or from + length - 1 > #text then return {'e', text} end  -- none of ours
+    if not name or #fields == 64 or from + length - 1 > #text then return {'e', text} end  -- none of ours
     fields[#fields + 1], fields[#fields + 2] = name, string.sub(text, from, from + length - 1)
     at = from + length
   end
-  return fields
+  return #fields > 0 and fields or {'e', text}
 end
 
 -- Return the envelope in a text; empty if there is none.
