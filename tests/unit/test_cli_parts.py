@@ -208,6 +208,13 @@ class TestDoctor:
         assert worst_grade(findings) == "ok", findings
         assert not any(finding.advice for finding in findings)
 
+    @pytest.mark.parametrize(("made", "advice"), [("1", "drain the namespace"), ("3", "upgrade command_bus")])
+    def test_another_format_comes_with_advice(self, made: str, advice: str) -> None:
+        (found, *_) = check_namespace(replace(FIT, meta={**FIT.meta, "protocol": made}), "shop", 2)
+        assert (found.about, found.grade) == ("namespace", "bad")
+        assert f"format {made}" in found.found
+        assert found.advice.startswith(advice)
+
     @pytest.mark.parametrize(
         ("info", "about", "grade"),
         [
