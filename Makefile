@@ -25,7 +25,7 @@ test:       ## the tests but the slow ones, those of Spark where there is a Java
 test-all:   ## all tests, those of conformance on every server: about an hour
 	@$(SETUP) test-all $(ARGS)
 
-test-pythons: ## the unit and conformance tests on the other Pythons at hand, of 3.11 to 3.13
+test-pythons: ## the unit tests on the other Pythons at hand, of 3.11 to 3.13, and the conformance tests on the newest
 	@$(SETUP) test-pythons $(ARGS)
 
 bench:      ## a quick measurement: the bus beside the floor and the peers that matter (ARGS="drain call --runs 3 --json FILE")

@@ -128,7 +128,7 @@ class ManualWorker:
 
     async def again(self, lease: Lease, step: Step) -> tuple[Answer, Answer]:
         """Send the same step twice, as after a lost reply; return both answers."""
-        copy = replace(lease)
+        copy = replace(lease, ahead=lease.ahead and [*lease.ahead])
         first = await self.steps.advance(copy, step)
         return first, await self.steps.advance(lease, step)
 

@@ -209,8 +209,8 @@ class ListWorkerSide:
         for name, box in list(self.server.boxes.items()):
             if box.state != "held" or box.renewed > expired:
                 continue
-            lease = Lease(0, name, box.activation, time.monotonic() + self.options.lease, box.holder, box.running)
-            if not box.running:
+            lease = Lease(0, name, box.activation, time.monotonic() + self.options.lease, box.holder, box.attempt_id)
+            if not box.attempt_id:
                 self.server.wake(name)
                 continue
             step = self._decide(self.server.started(name), "its worker was lost")

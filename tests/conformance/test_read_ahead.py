@@ -1,0 +1,219 @@
+"""Commands that are read ahead: started and settled one by one all the same, and what was settled is in nobody's way."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from command_bus.transport.records import Waiting
+from command_bus.transport.redis.mailbox_record import parse_record
+from command_bus.transport.steps import DeadLetterStep, Done, GiveBack, Lease, LeaseLost, Released, Retry, Started
+from tests.conformance.harness import ManualWorker, TransportHarness, bury, done, left, park
+
+BOX = "box:a"
+NAMES = [f"c{number}" for number in range(1, 7)]
+
+
+async def in_line(harness: TransportHarness) -> list[str]:
+    """Return what the mailbox holds, settled commands included."""
+    entries: Any = await harness.client.xrange(harness.shard.mailbox(BOX))
+    return [fields[b"e"].decode() for _, fields in entries]
+
+
+async def seen(harness: TransportHarness) -> list[str]:
+    """Return what operators see in the mailbox."""
+    return [command.envelope.decode() async for page in harness.mailboxes.lined_up(BOX) for command in page]
+
+
+async def begun(harness: TransportHarness, worker: ManualWorker) -> tuple[Lease, Started]:
+    """Start the third command, with others read ahead and two settled before it."""
+    await harness.put(BOX, *NAMES)
+    lease, started = await worker.start()
+    assert lease.ahead, "the others were read ahead"
+    for name in NAMES[:2]:
+        assert started.envelope == name.encode()
+        answer = await worker.do(lease, done(name))
+        assert isinstance(answer, Started)
+        started = answer
+    return lease, started
+
+
+async def test_commands_are_started_one_by_one_in_order(harness: TransportHarness, worker: ManualWorker) -> None:
+    lease, started = await begun(harness, worker)
+    fences = []
+    for name in NAMES[2:]:
+        assert (started.envelope, started.attempt) == (name.encode(), 1)
+        record = await harness.record(BOX)
+        assert record is not None
+        assert (record.state, record.fence, record.message, record.holder) == ("h", started.fence, started.message, lease.holder)
+        fences.append(int(started.fence))
+        assert (await harness.counters())["depth"] == len(NAMES) - NAMES.index(name)
+        answer = await worker.do(lease, done(name))
+        if isinstance(answer, Started):
+            started = answer
+    assert answer == Released("idle")
+    assert fences == sorted(set(fences))
+    assert await harness.nothing_of(BOX)
+    assert await harness.counters() == {"depth": 0, "accepted": 6, "settled": 6}
+
+
+async def test_operators_see_what_is_not_settled(harness: TransportHarness, worker: ManualWorker) -> None:
+    await begun(harness, worker)
+    assert await in_line(harness) == NAMES, "settled ones still stand there"
+    assert await seen(harness) == NAMES[2:]
+    assert await harness.mailboxes.depth(BOX) == 4
+    ((entity,),) = [page async for page in harness.mailboxes._entities.pages(0)]
+    record = await harness.record(BOX)
+    assert record is not None
+    assert (entity.depth, entity.oldest_id) == (4, record.message)
+    contents = [held async for page in harness.mailboxes.contents(0) for _, held in page]
+    assert contents == [[name.encode() for name in NAMES[2:]]]
+
+
+Release = Callable[[TransportHarness, ManualWorker, Lease], Awaitable[Any]]
+
+
+async def pauses(harness: TransportHarness, worker: ManualWorker, lease: Lease) -> Any:
+    await harness.scopes.pause(BOX, "")
+    return await worker.do(lease, done("c3"))
+
+
+async def yields(harness: TransportHarness, worker: ManualWorker, lease: Lease) -> Any:
+    await harness.put("box:b", "other")
+    return await worker.do(lease, done("c3", follow="yield"))
+
+
+RELEASES: dict[str, tuple[Release, int]] = {
+    "give back": (lambda harness, worker, lease: worker.do(lease, GiveBack(counts=False)), 2),
+    "retry": (lambda harness, worker, lease: worker.do(lease, Retry(60_000)), 2),
+    "park": (lambda harness, worker, lease: worker.do(lease, park("c3")), 2),
+    "leave": (lambda harness, worker, lease: worker.do(lease, done("c3", follow="leave")), 3),
+    "yield": (yields, 3),
+    "dead letter, leave": (lambda harness, worker, lease: worker.do(lease, bury("c3", follow="leave")), 3),
+    "pause": (pauses, 3),
+}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+async def test_whatever_ends_the_lease_removes_what_is_settled(
+    harness: TransportHarness, worker: ManualWorker, release: str
+) -> None:
+    lease, _ = await begun(harness, worker)
+    perform, settled = RELEASES[release]
+    assert isinstance(await perform(harness, worker, lease), Released)
+    assert await in_line(harness) == NAMES[settled:], "nobody starts a settled command again"
+
+
+async def test_another_worker_goes_on_behind_what_is_settled(harness: TransportHarness, worker: ManualWorker) -> None:
+    lease, _ = await begun(harness, worker)
+    other = harness.worker("w2")
+    await other.claim(lease.activation)
+    await harness.recovery(other).settle(0, [(lease.activation, BOX)])
+    again, restarted = await other.start()
+    assert (restarted.envelope, restarted.attempt) == (b"c3", 2)
+    assert await worker.do(lease, done("c3")) == LeaseLost()
+    following = await other.do(again, done("c3"))
+    assert isinstance(following, Started)
+    assert following.envelope == b"c4"
+
+
+@pytest.mark.parametrize("step", [done("c3"), bury("c3")], ids=["done", "dead letter"])
+async def test_a_repeated_step_starts_nothing_twice(harness: TransportHarness, worker: ManualWorker, step: Any) -> None:
+    lease, _ = await begun(harness, worker)
+    first, again = await worker.again(lease, step)
+    assert isinstance(first, Started)
+    assert isinstance(again, Started)
+    assert (again.fence, again.message, again.envelope) == (first.fence, first.message, b"c4")
+    assert (await harness.counters())["settled"] == 3
+    following = await worker.do(lease, done("c4"))
+    assert isinstance(following, Started)
+    assert following.envelope == b"c5"
+
+
+@pytest.mark.parametrize(("cancelled", "runs"), [("c4", "c5"), ("c5", "c4")])
+async def test_a_command_that_was_read_ahead_can_be_cancelled(
+    harness: TransportHarness, worker: ManualWorker, cancelled: str, runs: str
+) -> None:
+    lease, _ = await begun(harness, worker)
+    entries: Any = await harness.client.xrange(harness.shard.mailbox(BOX))
+    (entry,) = [entry.decode() for entry, fields in entries if fields[b"e"] == cancelled.encode()]
+    assert await harness.mailboxes.remove(BOX, [(Waiting(entry, b""), left(cancelled))]) == 1
+    record = await harness.record(BOX)
+    assert record is not None
+    assert record.state == "H"
+    ran = []
+    answer = await worker.do(lease, done("c3"))
+    while isinstance(answer, Started):
+        assert answer.envelope is not None
+        ran.append(answer.envelope.decode())
+        answer = await worker.do(lease, done(ran[-1]))
+    assert ran == [name for name in NAMES[3:] if name != cancelled]
+    assert ran[0] == runs
+    assert await harness.nothing_of(BOX)
+    assert (await harness.counters())["depth"] == 0
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+async def test_what_is_settled_or_runs_cannot_be_cancelled(harness: TransportHarness, worker: ManualWorker, index: int) -> None:
+    await begun(harness, worker)
+    entries: Any = await harness.client.xrange(harness.shard.mailbox(BOX))
+    waiting = Waiting(entries[index][0].decode(), b"")
+    assert await harness.mailboxes.remove(BOX, [(waiting, left(NAMES[index]))]) == 0
+    record = await harness.record(BOX)
+    assert record is not None
+    assert record.state == "h"
+
+
+async def test_all_behind_a_running_command_can_be_purged(harness: TransportHarness, worker: ManualWorker) -> None:
+    lease, _ = await begun(harness, worker)
+    entries: Any = await harness.client.xrange(harness.shard.mailbox(BOX))
+    removed = [(Waiting(entry.decode(), b""), left(fields[b"e"].decode())) for entry, fields in entries]
+    assert await harness.mailboxes.remove(BOX, removed) == 3
+    assert await worker.do(lease, done("c3")) == Released("idle")
+    assert await harness.nothing_of(BOX)
+    assert (await harness.counters())["depth"] == 0
+
+
+async def test_an_entry_with_further_fields_is_not_read_ahead(harness: TransportHarness, worker: ManualWorker) -> None:
+    await harness.put(BOX, "c1", "c2")
+    await harness.client.xadd(harness.shard.mailbox(BOX), {"e": "c3", "x": "y"})
+    await harness.put(BOX, "c4")
+    lease, started = await worker.start()
+    envelopes = []
+    answer: Any = started
+    while isinstance(answer, Started):
+        envelopes.append((answer.envelope, list(answer.raw)))
+        answer = await worker.do(lease, done((answer.envelope or b"").decode()))
+    assert envelopes == [(b"c1", []), (b"c2", []), (b"c3", [b"e", b"c3", b"x", b"y"]), (b"c4", [])]
+
+
+async def test_large_envelopes_are_not_read_ahead(harness: TransportHarness, worker: ManualWorker) -> None:
+    for number in range(3):
+        await harness.put("box:big", *[f"{number}-{each}".ljust(100_000, "x") for each in range(4)])
+        lease, _ = await worker.start()
+        ahead = lease.ahead or []
+        answer: Any = await worker.do(lease, Done(left("x")))
+        while isinstance(answer, Started):
+            answer = await worker.do(lease, Done(left("x")))
+        assert len(ahead) <= (3 if number == 0 else 0), "once it is known how large they are"
+
+
+async def test_mailboxes_that_hold_few_commands_are_not_read_ahead(harness: TransportHarness) -> None:
+    worker = harness.worker()
+    worker.steps._shards[0]._reads_ahead = lambda mailbox: False
+    await harness.put(BOX, *NAMES, max_depth=len(NAMES))
+    lease, _ = await worker.start()
+    assert isinstance(await worker.do(lease, done("c1")), Started)
+    assert await in_line(harness) == NAMES[1:]
+    assert [admission.value for admission in await harness.put(BOX, "c7", max_depth=len(NAMES))] == ["+"], "there is room at once"
+
+
+async def test_a_watched_type_has_all_its_events(harness: TransportHarness, worker: ManualWorker) -> None:
+    await harness.client.hset(harness.shard.watched, "box", "100")  # type: ignore[misc]
+    lease, _ = await begun(harness, worker)
+    await worker.do(lease, DeadLetterStep(left("c3"), b"why", b"c3"))
+    events: Any = await harness.client.xrange(harness.shard.events)
+    assert len(events) >= 6 + 4 + 3
+    assert parse_record(await harness.client.hget(harness.shard.active, BOX)).state == "h"  # type: ignore[misc]
